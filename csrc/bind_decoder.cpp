@@ -44,6 +44,7 @@ Activation activation_of(const std::string& name) {
     if (name == "silu") return Activation::Silu;
     if (name == "gelu") return Activation::Gelu;
     if (name == "gelu_tanh") return Activation::GeluTanh;
+    if (name == "swiglu_oai") return Activation::SwigluOai;
     need(name == "relu", "unknown activation '" + name + "'");
     return Activation::Relu;
 }
@@ -58,6 +59,26 @@ KvForms kv_forms_of(const std::string& name) {
     return {KvForm::Int8, KvForm::Int4};
 }
 
+LayerShape layer_shape_of(nb::handle layer) {
+    LayerShape shape{.experts = {}, .has_mlp = get<bool>(layer, "has_mlp")};
+    const nb::object experts = layer.attr("experts");
+    if (experts.is_none()) return shape;
+    shape.experts = {.num = get<int>(experts, "num_experts"),
+                     .num_active = get<int>(experts, "num_active"),
+                     .inner = get<int>(experts, "intermediate_size"),
+                     .is_renormalized = get<bool>(experts, "renormalized")};
+    const ExpertsShape& e = shape.experts;
+    need(std::min({e.num, e.num_active, e.inner}) > 0 && e.num <= 1 << 16 && e.inner <= 1 << 20 &&
+             e.num_active <= kMostActive,
+         "experts are out of range");
+    return shape;
+}
+
+QkNorm qk_norm_of(const std::optional<std::string>& name) {
+    if (!name) return QkNorm::None;
+    return *name == "whole" ? QkNorm::Whole : QkNorm::Head;
+}
+
 // Of a ModelConfig.
 Shape shape_of(nb::handle config) {
     const auto size = [&](const char* name, int least = 1) {  // or none: the least
@@ -65,6 +86,13 @@ Shape shape_of(nb::handle config) {
         need(value >= least && value <= kLargest, std::string(name) + " is out of range");
         return static_cast<int>(value);
     };
+    const auto cap = [&](const char* name) {
+        return get<std::optional<float>>(config, name).value_or(0.0f);
+    };
+    const auto norms = get<std::string>(config, "norms");
+    std::vector<LayerShape> layers;
+    for (int i = 0; i < size("num_layers"); ++i)
+        layers.push_back(layer_shape_of(config.attr("layer")(i)));
     return {.vocab_size = size("vocab_size"),
             .hidden_size = size("hidden_size"),
             .intermediate_size = size("intermediate_size"),
@@ -76,13 +104,21 @@ Shape shape_of(nb::handle config) {
             .activation = activation_of(get<std::string>(config, "activation")),
             .is_gated = get<bool>(config, "gated_mlp"),
             .is_layer_norm = get<std::string>(config, "norm") == "layer",
+            .norms_before = norms != "after",
+            .norms_after = norms != "before",
+            .qk_norm = qk_norm_of(get<std::optional<std::string>>(config, "qk_norm")),
+            .has_sinks = get<bool>(config, "attention_sinks"),
             .norm_eps = get<float>(config, "norm_eps"),
-            .sliding_window = size("sliding_window", 0),
             .position_offset = size("learned_position_offset", -1),
             .embedding_multiplier = get<float>(config, "embedding_multiplier"),
             .residual_multiplier = get<float>(config, "residual_multiplier"),
             .attention_scale = get<float>(config, "scale"),
-            .logits_divisor = get<float>(config, "logits_divisor")};
+            .logits_divisor = get<float>(config, "logits_divisor"),
+            .attention_cap = cap("attention_cap"),
+            .logits_cap = cap("logits_cap"),
+            .query_growth = get<float>(config, "query_growth"),
+            .query_growth_every = size("query_growth_every"),
+            .layers = std::move(layers)};
 }
 
 std::span<const float> values(const Array1<const float>& array) {
@@ -325,11 +361,10 @@ void bind_decoder(nb::module_& m) {
         .def("packed", &packed, "name"_a)
         .def("set_norm", &set_norm, "name"_a, "weight"_a.noconvert(), "bias"_a.none())
         .def(
-            "set_rope",
-            [](Decoder& self, const Array1<const float>& frequencies, float factor) {
-                self.set_rope(values(frequencies), factor);
-            },
-            "frequencies"_a.noconvert(), "factor"_a)
+            "set_attention",
+            [](Decoder& self, int layer, int window, const Array1<const float>& frequencies,
+               float factor) { self.set_attention(layer, window, values(frequencies), factor); },
+            "layer"_a, "window"_a, "frequencies"_a.noconvert(), "factor"_a)
         .def("check", &Decoder::check)
         .def("embed", &embed, "ids"_a.noconvert(), "rows"_a.noconvert())
         .def("forward", &forward, "cache"_a, "segments"_a, "inputs"_a.none(),

@@ -187,8 +187,10 @@ void check_activate(const Kernels& kernels, Results& results) {
     const int count = static_cast<int>(gate.size());
     std::vector<float> out(gate.size());
     for (const Activation activation :
-         {Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu})
+         {Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu,
+          Activation::SwigluOai})
         for (const float* other : {up.data(), static_cast<const float*>(nullptr)}) {
+            if (activation == Activation::SwigluOai && !other) continue;
             kernels.activate(activation, gate.data(), other, count, out.data());
             results.note(out);
         }
@@ -213,6 +215,13 @@ void check_rotate(const Kernels& kernels, Results& results) {
 void check_scale(const Kernels& kernels, Results& results) {
     std::vector<float> x = awkward();
     kernels.scale(x.data(), static_cast<int>(x.size()) - kTile, 0.3f);
+    results.note(x);
+}
+
+void check_cap(const Kernels& kernels, Results& results) {
+    std::vector<float> x = awkward();
+    for (float& value : x) value *= 20.0f;
+    kernels.cap(x.data(), static_cast<int>(x.size()) - kTile, 30.0f);
     results.note(x);
 }
 
@@ -343,7 +352,7 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
         for (std::size_t pair = 0; pair < num_rows * static_cast<std::size_t>(group); ++pair)
             states[pair] = {0.0f, 0.0f, out.data() + pair * kHeadDim};
         kernels.attend({head, queries, num_rows, group, q.data(), stride, coded, group, 0, 1, 67,
-                        scratch.data()},
+                        is_tree ? 0.0f : 5.0f, scratch.data()},
                        chunk, states);
         for (int pair = 0; pair < num_rows * group; ++pair)
             results.note(std::vector{states[pair].largest, states[pair].total});
@@ -430,6 +439,7 @@ constexpr Check kChecks[] = {CHECK(linear, check_linear),
                              CHECK(gate, check_gate),
                              CHECK(rotate, check_rotate),
                              CHECK(scale, check_scale),
+                             CHECK(cap, check_cap),
                              CHECK(exp_sum, check_exp_sum),
                              CHECK(find, check_find),
                              CHECK(noise, check_noise),

@@ -265,6 +265,7 @@ inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, 
         state.total = 0.0f;
         if (span.first >= span.stop) continue;
         float* s = weights + pair * kChunk;
+        if (a.cap > 0.0f) cap(s, kChunk, a.cap);
         for (int j = 0; j < span.first - start; ++j) s[j] = kNothing;
         for (int j = span.stop - start; j < kChunk; ++j) s[j] = kNothing;
         exp_scores(s, state);

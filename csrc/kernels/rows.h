@@ -43,12 +43,19 @@ inline F activation(Activation kind, F x) {
         case Activation::Gelu: return gelu(x);
         case Activation::GeluTanh: return gelu_tanh(x);
         case Activation::Relu: return max(splat(0.0f), x);
+        case Activation::SwigluOai: return mul(x, sigmoid(mul(splat(1.702f), x)));
     }
     return x;
 }
 
 inline void activate(Activation kind, const float* gate, const float* up, int count, float* out) {
+    const F limit = splat(7.0f), one = splat(1.0f);
     for (int i = 0; i < count; i += kTile) {
+        if (kind == Activation::SwigluOai) {
+            const F linear = max(sub(splat(0.0f), limit), min(limit, load(up + i)));
+            store(out + i, mul(add(linear, one), activation(kind, min(limit, load(gate + i)))));
+            continue;
+        }
         const F y = activation(kind, load(gate + i));
         store(out + i, up ? mul(y, load(up + i)) : y);
     }
@@ -173,6 +180,13 @@ inline int find(const float* x, int first, int count, float limit) {
 
 inline void scale(float* x, int count, float factor) {
     for (int i = 0; i < count; i += kTile) store(x + i, mul(load(x + i), splat(factor)));
+}
+
+// x becomes limit tanh(x / limit); tanh u = 2 sigmoid(2 u) - 1.
+inline void cap(float* x, int count, float limit) {
+    const F inverse = splat(2.0f / limit), twice = splat(2.0f * limit), once = splat(-limit);
+    for (int i = 0; i < count; i += kTile)
+        store(x + i, fma(twice, sigmoid(mul(load(x + i), inverse)), once));
 }
 
 }  // namespace forerun::FORERUN_ISA

@@ -22,6 +22,7 @@ constinit const Kernels kernels = {
     .gate = gate,
     .rotate = rotate,
     .scale = scale,
+    .cap = cap,
     .exp_sum = exp_sum,
     .find = find,
     .noise = noise,

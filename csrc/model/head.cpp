@@ -67,6 +67,8 @@ void Decoder::head_tiles(int thread, const Part& tiles, const Take& take) {
             kernels_.linear(head_weights(), tile, num_tiles, normed_, first, rows, {aside, stride});
             for (int i = 0; i < rows; ++i) {
                 float* logits = aside + i * stride;
+                if (shape_.logits_cap > 0.0f)
+                    kernels_.cap(logits, num_tiles * kTile, shape_.logits_cap);
                 if (shape_.logits_divisor != 1.0f)
                     for (int j = 0; j < count; ++j) logits[j] /= shape_.logits_divisor;
                 take(static_cast<std::size_t>(first + i), first_id, count, logits);

@@ -1,5 +1,5 @@
-// The decoder's weights, by name. plan.cpp lays out a pass, step.cpp computes it, head.cpp reads
-// its result.
+// The decoder's weights, by name. plan.cpp lays out a pass, step.cpp and mlp.cpp compute it, head.cpp
+// reads its result.
 
 #include "model/model.h"
 
@@ -13,11 +13,18 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
       runtime_(runtime),
       kernels_(runtime.kernels),
       pool_(runtime.pool),
-      layers_(static_cast<std::size_t>(shape.num_layers)) {
+      layers_(static_cast<std::size_t>(shape.num_layers)),
+      zeros_(static_cast<std::size_t>(shape.head_dim)) {
     if (shape.hidden_size % kTile || shape.head_dim % kTile || shape.intermediate_size % kTile)
         throw std::invalid_argument("hidden size, head size and MLP size must be multiples of 16");
     if (shape.num_heads % shape.num_kv_heads)
         throw std::invalid_argument("heads must be a multiple of kv heads");
+    for (const LayerShape& layer : shape.layers) {
+        const ExpertsShape& experts = layer.experts;
+        if (experts.inner % kTile || experts.num_active > experts.num)
+            throw std::invalid_argument(
+                "experts' MLP size must be a multiple of 16, and no more active than there are");
+    }
     name_weights();
 }
 
@@ -43,20 +50,38 @@ void Decoder::name_weights() {
     matrix("head", head_, s.vocab_size, width, true);  // else the embedding's
     if (s.position_offset >= 0) matrix("positions", positions_, 0, width);
     norm("norm", final_norm_, width);
+    const auto mlp = [&](std::string name, Mlp& to, int size, int count, bool is_gated) {
+        to.inner = size;
+        if (is_gated) matrix((name + "gate").c_str(), to.gate, count * size, width);
+        matrix((name + "up").c_str(), to.up, count * size, width);
+        matrix((name + "down").c_str(), to.down, count * width, size);
+    };
+    const bool is_whole = s.qk_norm == QkNorm::Whole;
     for (int i = 0; i < s.num_layers; ++i) {
         Layer& layer = layers_[i];
         prefix = "layers." + std::to_string(i) + ".";
-        norm("attn_norm", layer.attn_norm, width);
+        if (s.norms_before) {
+            norm("attn_norm", layer.attn_norm, width);
+            norm("mlp_norm", layer.mlp_norm, width);
+        }
+        if (s.norms_after) {
+            norm("attn_out_norm", layer.attn_out_norm, width);
+            norm("mlp_out_norm", layer.mlp_out_norm, width);
+        }
         matrix("q", layer.q, q, width);
         matrix("k", layer.k, kv, width);
         matrix("v", layer.v, kv, width);
-        norm("q_norm", layer.q_norm, s.head_dim, true);
-        norm("k_norm", layer.k_norm, s.head_dim, true);
         matrix("o", layer.o, width, q);
-        norm("mlp_norm", layer.mlp_norm, width);
-        if (s.is_gated) matrix("gate", layer.gate, inner, width);
-        matrix("up", layer.up, inner, width);
-        matrix("down", layer.down, width, inner);
+        if (s.qk_norm != QkNorm::None) {
+            norm("q_norm", layer.q_norm, is_whole ? q : s.head_dim);
+            norm("k_norm", layer.k_norm, is_whole ? kv : s.head_dim);
+        }
+        if (s.has_sinks) norm("sinks", layer.sinks, s.num_heads);
+        if (s.layers[i].has_mlp) mlp("", layer.mlp, inner, 1, s.is_gated);
+        const ExpertsShape& experts = experts_of(i);
+        if (experts.num == 0) continue;
+        matrix("router", layer.router, experts.num, width);
+        mlp("expert_", layer.experts, experts.inner, experts.num, true);
     }
 }
 
@@ -75,7 +100,9 @@ void Decoder::set(const std::string& name, Packed packed) {
         throw std::invalid_argument(
             name + " is (" + std::to_string(given.num_out) + ", " + std::to_string(given.num_read()) +
             "), expected (" + std::to_string(num_out) + ", " + std::to_string(weight.num_in) + ")");
-    if (given.flat && !name.starts_with("layers."))
+    const bool is_dense = name.starts_with("layers.") && name.find("expert_") == name.npos &&
+                          name.find("router") == name.npos;
+    if (given.flat && !is_dense)
         throw std::invalid_argument(name + " cannot read flattened rows");
     const std::scoped_lock lock(runtime_.busy);
     *weight.linear = given;
@@ -100,11 +127,21 @@ void Decoder::set_norm(const std::string& name, std::span<const float> values,
                     shape_.norm_eps, shape_.is_layer_norm};
 }
 
-void Decoder::set_rope(std::span<const float> frequencies, float factor) {
+void Decoder::set_attention(int layer, int window, std::span<const float> frequencies,
+                            float factor) {
+    if (layer < 0 || layer >= shape_.num_layers) throw std::invalid_argument("no such layer");
     if (2 * frequencies.size() > static_cast<std::size_t>(shape_.head_dim))
         throw std::invalid_argument("more rotated pairs than a head has");
-    frequencies_.assign(frequencies.begin(), frequencies.end());
-    rope_factor_ = factor;
+    const auto found = std::ranges::find_if(kinds_, [&](const Kind& kind) {
+        return kind.window == window && kind.factor == factor &&
+               std::ranges::equal(kind.frequencies, frequencies);
+    });
+    layers_[layer].kind = static_cast<int>(found - kinds_.begin());
+    if (found != kinds_.end()) return;
+    Kind& kind = kinds_.emplace_back();
+    kind.window = window;
+    kind.frequencies.assign(frequencies.begin(), frequencies.end());
+    kind.factor = factor;
 }
 
 void Decoder::check() {
@@ -112,6 +149,7 @@ void Decoder::check() {
         if (!weight.is_optional && weight.packed.nbytes() == 0)
             throw std::invalid_argument("weight " + name + " is missing");
     check_flat();
+    if (kinds_.empty()) kinds_.emplace_back();
     is_checked_ = true;
 }
 
@@ -120,7 +158,7 @@ void Decoder::check_flat() const {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
         const bool is_alike = flattens_alike(layer.q, layer.k) && flattens_alike(layer.q, layer.v) &&
-                              (!shape_.is_gated || flattens_alike(layer.gate, layer.up));
+                              (!shape_.is_gated || flattens_alike(layer.mlp.gate, layer.mlp.up));
         if (!is_alike)
             throw std::invalid_argument("matrices of layer " + std::to_string(i) +
                                         " that read the same inputs flatten them differently");
@@ -132,6 +170,7 @@ std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {
     Shape shape = shape_;
     shape.vocab_size = static_cast<int>(ids.size());
     shape.num_layers = 0;
+    shape.layers.clear();
     shape.position_offset = -1;
     auto part = std::make_unique<Decoder>(runtime_, shape);
     part->set("embed", gather_rows(head_weights(), ids));

@@ -3,7 +3,7 @@
 //
 // A pass is a fixed row of phases a layer, each cut into pieces for the pool's threads:
 //   norm -> q, k, v (rotated, keys and values into the cache) -> attention -> output projection ->
-//   norm -> gate and up -> down
+//   norm -> gate and up -> down, and the same of each row's experts
 // How a phase is cut never changes a sum, so the number of threads changes nothing.
 
 #pragma once
@@ -24,21 +24,50 @@
 
 namespace forerun {
 
+inline constexpr int kMostActive = 64;  // experts of a row
+
+struct ExpertsShape {
+    int num = 0, num_active = 0, inner = 0;  // num 0: none
+    bool is_renormalized = true;
+};
+
+struct LayerShape {
+    ExpertsShape experts;
+    bool has_mlp = true;
+};
+
+enum class QkNorm : std::uint8_t { None, Head, Whole };
+
 struct Shape {
     int vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
         max_position;
     Activation activation = Activation::Silu;
     bool is_gated = true, is_layer_norm = false;
+    bool norms_before = true, norms_after = false;  // of what a sublayer reads, and of what it adds
+    QkNorm qk_norm = QkNorm::None;
+    bool has_sinks = false;
     float norm_eps = 1e-5f;
-    int sliding_window = 0;    // 0: none
     int position_offset = -1;  // row of the position table that position 0 reads; -1: no table
     float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, attention_scale = 1.0f,
           logits_divisor = 1.0f;
+    float attention_cap = 0.0f, logits_cap = 0.0f;  // 0: none
+    float query_growth = 0.0f;  // of 1 + query_growth ln(1 + floor(position / query_growth_every))
+    int query_growth_every = 1;
+    std::vector<LayerShape> layers = {};
+};
+
+// Matrices of one MLP, or of all experts of a layer, one below the other.
+struct Mlp {
+    Linear gate, up, down;
+    int inner = 0;  // of one
 };
 
 struct Layer {
-    Norm attn_norm, mlp_norm, q_norm, k_norm;  // the last two: weight null if there are none
-    Linear q, k, v, o, gate, up, down;
+    // Weight null where there is none. `sinks` has a logit for each head.
+    Norm attn_norm, mlp_norm, attn_out_norm, mlp_out_norm, q_norm, k_norm, sinks;
+    Linear q, k, v, o, router;
+    Mlp mlp, experts;
+    int kind = 0;
 };
 
 // A row of the table of weights: what is expected, where passes look for it, and its memory.
@@ -52,8 +81,8 @@ struct Weight {
 
 // The block of logits that the head holds aside.
 inline constexpr int kHeadTiles = 8, kHeadRows = 64;
-// Rows whose gate and up halves are held at a time.
-inline constexpr int kRowBlock = 32;
+// Rows whose gate and up halves are held at a time, and tiles of what experts add to them.
+inline constexpr int kRowBlock = 32, kAddedTiles = 4;
 
 // Rows of one sequence's tree, as core.batch.Segment.
 struct Segment {
@@ -73,8 +102,9 @@ class Decoder {
     void set(const std::string& name, Packed packed);
     void set_norm(const std::string& name, std::span<const float> weight,
                   std::span<const float> bias);
-    // Radians a position adds to each pair's angle; cos and sin are multiplied by `factor`.
-    void set_rope(std::span<const float> frequencies, float factor);
+    // How a layer attends: to `window` positions, 0 for all; rotated by `frequencies`, the radians
+    // that a position adds to each pair's angle, with cos and sin multiplied by `factor`.
+    void set_attention(int layer, int window, std::span<const float> frequencies, float factor);
     // Throws std::invalid_argument naming a weight that is missing.
     void check();
     // A weight that was set; a norm's `linear` has no format.
@@ -120,19 +150,49 @@ class Decoder {
     struct Task {  // chunks of a unit that one thread works through
         int unit, first_chunk, stop_chunk;
     };
+    // Layers that attend alike, and the plan of their attention in this pass.
+    struct Kind {
+        int window = 0;
+        std::vector<float> frequencies;
+        float factor = 1.0f;
+
+        std::vector<Query> queries;
+        std::vector<Unit> units;
+        std::vector<Task> tasks;
+        int unit_rows = 0;  // most queries of a unit
+        bool is_split = false;
+        std::vector<float> cos, sin;
+        Rope rope;
+    };
+    // Rows of a pass by the experts that they chose. A pair is a row and one of its experts; those
+    // of an expert lie side by side, rows ascending.
+    struct Routing {
+        int* experts = nullptr;    // (R, num_active), ascending in a row
+        float* weights = nullptr;  // (R, num_active)
+        int* rows = nullptr;       // of the pairs
+        float* pair_weights = nullptr;
+        int* firsts = nullptr;  // (experts + 1): an expert's first pair
+        int* next = nullptr;    // (experts): where an expert's next pair goes
+        int* active = nullptr;  // experts with a pair, ascending
+        int num_active = 0;
+    };
 
     Weight& find(const std::string& name);
     void name_weights();
     void check_flat() const;
     void check_id(std::int64_t id) const;
     bool quantizes_after_attention(const Layer& layer) const;
-    int mlp_units() const;
+    bool attends_by_row() const { return shape_.qk_norm == QkNorm::Whole; }
+    const ExpertsShape& experts_of(int layer) const { return shape_.layers[layer].experts; }
+    int channel_units(const Mlp& mlp) const;
+    int most_pairs(int layer) const { return num_rows_ * experts_of(layer).num_active; }
 
     void check_segments() const;
     void plan();
     void plan_rows(const Segment& segment);
-    void plan_attention();
+    void plan_attention(Kind& kind);
     void plan_phases();
+    void lay_out_experts(Scratch& scratch);
     void lay_out(Scratch& scratch, int rows_above);
 
     void run(Worker& worker);
@@ -141,15 +201,29 @@ class Decoder {
     void embed_row(std::int64_t id, float* x) const;
     void quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
                   int count) const;
-    void norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers);
+    void norm(int row, const Norm& norm, std::span<const Linear* const> readers);
+    void add_sublayer(int row, int sublayer);
     void project_head(int layer, int head);
+    void norm_heads(int layer, int row);
+    void place_head(int layer, int head, int row);
     void code_query(int row, int head, const float* x);
     void attend(Worker& worker, int layer);
     void attend_task(int task, int layer, int thread);
     void merge_tasks(int unit, int query, int layer);
-    void finish_query(const Unit& unit, int query, int layer, const Attended* states);
-    void mlp_up(const Layer& layer, int piece, int thread);
+    void finish_query(const Unit& unit, int query, int layer, Attended* states);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
+    Output residual(int tile) const;
+
+    void run_mlp(Worker& worker, int layer);
+    void run_experts(Worker& worker, int layer);
+    void mlp_up(const Layer& layer, int piece, int thread);
+    void gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
+                 int first, int stop, const Rows& out, int thread);
+    void choose_experts(int layer, int row);
+    void group_pairs(int layer);
+    void gather_pair(int layer, int pair);
+    void experts_up(int layer, int piece, int thread);
+    void experts_down(int layer, int piece, int thread);
 
     // What `topk` needs of a pass of the head.
     struct Wanted {
@@ -174,8 +248,8 @@ class Decoder {
     Linear embed_, positions_, head_;
     Norm final_norm_;
     bool is_checked_ = false;
-    std::vector<float> frequencies_;
-    float rope_factor_ = 1.0f;
+    std::vector<Kind> kinds_;
+    std::vector<float> zeros_;  // (E): a sink's value
 
     // The pass. Vectors are reused, grown when a larger one comes.
     Cache* cache_ = nullptr;
@@ -185,16 +259,11 @@ class Decoder {
     float *taps_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0;
     std::vector<int> tokens_, row_segment_, cache_rows_;
-    std::vector<Query> queries_;
+    std::vector<Query> queries_;  // without a window
+    std::vector<float> query_scales_;
     std::vector<std::int32_t> paths_;
     std::vector<int> depths_;
-    std::vector<Unit> units_;
-    std::vector<Task> tasks_;
     std::vector<int> phases_;
-    int unit_rows_ = 0;  // most queries of a unit
-    bool is_split_ = false;
-    std::vector<float> cos_, sin_;
-    Rope rope_;
 
     // The pass of the head.
     const float* head_input_ = nullptr;
@@ -203,7 +272,12 @@ class Decoder {
 
     // In the runtime's scratch memory.
     float *x_ = nullptr, *qkv_ = nullptr;
+    float* added_ = nullptr;  // (R, D), by a sublayer, to be normed; null without such norms
     Rows normed_, attended_, activated_;
+    Routing routing_;
+    float* router_logits_ = nullptr;  // (R, experts in whole tiles)
+    int router_stride_ = 0;
+    Rows gathered_, expert_rows_;  // of pairs: what experts read, and their activations
     CodedQueries coded_;  // if the cache holds codes
     float* scratch_ = nullptr;  // (threads, scratch_stride_)
     std::size_t scratch_stride_ = 0;

@@ -53,9 +53,7 @@ void Decoder::plan_rows(const Segment& s) {
         const int parent = is_tree ? s.parents[i] : i - 1;
         depths_[i] = parent < 0 ? 0 : depths_[parent] + 1;
         if (i < s.first) continue;
-        const int position = s.base + depths_[i], window = shape_.sliding_window,
-                  first = window > 0 ? std::max(0, position - window + 1) : 0;
-        queries_.push_back({static_cast<int>(tokens_.size()), position, first, s.base});
+        queries_.push_back({static_cast<int>(tokens_.size()), s.base + depths_[i], 0, s.base});
         tokens_.push_back(s.tokens[i]);
         cache_rows_.push_back(s.base + i);
         if (!is_tree) continue;
@@ -85,53 +83,62 @@ void Decoder::plan() {
         query.path = path;
         path += query.position - query.base + 1;
     }
-    cos_.clear();
-    sin_.clear();
-    for (const Query& query : queries_)
-        for (float frequency : frequencies_) {
-            const float angle = static_cast<float>(query.position) * frequency;
-            cos_.push_back(std::cos(angle) * rope_factor_);
-            sin_.push_back(std::sin(angle) * rope_factor_);
-        }
-    rope_ = {cos_.data(), sin_.data(), static_cast<int>(frequencies_.size())};
-    plan_attention();
+    query_scales_.clear();
+    for (const Query& query : queries_) {
+        const auto times = static_cast<float>(query.position / shape_.query_growth_every);
+        const float growth = 1.0f + shape_.query_growth * std::log(1.0f + times);
+        query_scales_.push_back(shape_.attention_scale * growth);
+    }
+    for (Kind& kind : kinds_) plan_attention(kind);
 }
 
-// Cuts attention into units, and units into tasks of some chunks where there are too few units to
-// go round.
-void Decoder::plan_attention() {
-    units_.clear();
-    tasks_.clear();
+// Rotations and windows of layers of a kind. Cuts their attention into units, and units into tasks of
+// some chunks where there are too few units to go round.
+void Decoder::plan_attention(Kind& kind) {
+    kind.cos.clear();
+    kind.sin.clear();
+    for (const Query& query : queries_)
+        for (float frequency : kind.frequencies) {
+            const float angle = static_cast<float>(query.position) * frequency;
+            kind.cos.push_back(std::cos(angle) * kind.factor);
+            kind.sin.push_back(std::sin(angle) * kind.factor);
+        }
+    kind.rope = {kind.cos.data(), kind.sin.data(), static_cast<int>(kind.frequencies.size())};
+    kind.queries = queries_;
+    for (Query& query : kind.queries)
+        if (kind.window > 0) query.first = std::max(0, query.position - kind.window + 1);
+    kind.units.clear();
+    kind.tasks.clear();
     const int group = shape_.num_heads / shape_.num_kv_heads, heads = std::min(group, kMaxPairs),
               rows = kMaxPairs / heads;
     int query = 0, most_chunks = 0;
-    unit_rows_ = 0;
+    kind.unit_rows = 0;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         const int stop = query + segments_[i].stop - segments_[i].first;
         for (; query < stop; query += std::min(rows, stop - query)) {
             const int count = std::min(rows, stop - query);
-            unit_rows_ = std::max(unit_rows_, count);
-            int first = queries_[query].first, last = 0;
+            kind.unit_rows = std::max(kind.unit_rows, count);
+            int first = kind.queries[query].first, last = 0;
             for (int j = query; j < query + count; ++j) {
-                first = std::min(first, queries_[j].first);
-                last = std::max(last, queries_[j].position);
+                first = std::min(first, kind.queries[j].first);
+                last = std::max(last, kind.queries[j].position);
             }
             const int first_chunk = first / kChunk, stop_chunk = last / kChunk + 1;
             most_chunks = std::max(most_chunks, stop_chunk - first_chunk);
             for (int kv = 0; kv < shape_.num_kv_heads; ++kv)
                 for (int h = kv * group; h < (kv + 1) * group; h += heads)
-                    units_.push_back({static_cast<int>(i), query, count, kv, h,
-                                      std::min(heads, (kv + 1) * group - h), first_chunk,
-                                      stop_chunk});
+                    kind.units.push_back({static_cast<int>(i), query, count, kv, h,
+                                          std::min(heads, (kv + 1) * group - h), first_chunk,
+                                          stop_chunk});
         }
     }
-    is_split_ =
-        pool_.size() > 1 && most_chunks > 1 && static_cast<int>(units_.size()) < 4 * pool_.size();
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-        const Unit& unit = units_[i];
-        const int step = is_split_ ? 1 : unit.stop_chunk - unit.first_chunk;
+    const int num_units = static_cast<int>(kind.units.size());
+    kind.is_split = pool_.size() > 1 && most_chunks > 1 && num_units < 4 * pool_.size();
+    for (int i = 0; i < num_units; ++i) {
+        const Unit& unit = kind.units[i];
+        const int step = kind.is_split ? 1 : unit.stop_chunk - unit.first_chunk;
         for (int chunk = unit.first_chunk; chunk < unit.stop_chunk; chunk += step)
-            tasks_.push_back({static_cast<int>(i), chunk, chunk + step});
+            kind.tasks.push_back({i, chunk, chunk + step});
     }
 }
 
@@ -140,30 +147,56 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
     const Shape& s = shape_;
     const std::size_t rows = num_rows_, threads = pool_.size(), dim = s.head_dim;
     x_ = scratch.take<float>(rows * s.hidden_size);
+    added_ = s.norms_after ? scratch.take<float>(rows * s.hidden_size) : nullptr;
     qkv_ = scratch.take<float>(rows * (s.num_heads + 2 * s.num_kv_heads) * dim);
     const std::size_t coded = cache_->page.has_codes() ? rows * s.num_heads : 0;
     coded_ = {scratch.take<std::int8_t>(coded * dim), scratch.take<float>(coded),
               scratch.take<std::int32_t>(coded * dim / kTile)};
     int normed = 0, attended = 0, activated = 0;  // widest
     for (const Layer& layer : layers_) {
-        normed = std::max({normed, layer.q.num_in, layer.up.num_in});
+        normed = std::max({normed, layer.q.num_in, layer.mlp.up.num_in});
         attended = std::max(attended, layer.o.num_in);
-        activated = std::max(activated, layer.down.num_in);
+        activated = std::max(activated, layer.mlp.down.num_in);
     }
     normed_ = scratch.take_rows(num_rows_, s.hidden_size, normed);
     attended_ = scratch.take_rows(num_rows_, s.num_heads * s.head_dim, attended);
     activated_ = scratch.take_rows(num_rows_, s.intermediate_size, activated);
+    lay_out_experts(scratch);
 
     const std::size_t above = (rows_above / kChunk + 2) * kChunk;
     scratch_stride_ =
         std::max<std::size_t>(kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup);
     scratch_ = scratch.take<float>(threads * scratch_stride_);
 
-    const std::size_t states = is_split_ ? tasks_.size() * kMaxPairs : 0;
+    std::size_t states = 0;
+    for (const Kind& kind : kinds_)
+        if (kind.is_split) states = std::max(states, kind.tasks.size() * kMaxPairs);
     states_ = scratch.take<Attended>(states);
     float* partial = scratch.take<float>(states * dim);
     for (std::size_t i = 0; scratch.is_real() && i < states; ++i)
         states_[i].out = partial + i * dim;
+}
+
+// Room for the layer of the most pairs and experts.
+void Decoder::lay_out_experts(Scratch& scratch) {
+    int num = 0, active = 0, inner = 0;
+    for (const LayerShape& layer : shape_.layers) {
+        num = std::max(num, layer.experts.num);
+        active = std::max(active, layer.experts.num_active);
+        inner = std::max(inner, layer.experts.inner);
+    }
+    const int pairs = num_rows_ * active;
+    router_stride_ = (num + kTile - 1) / kTile * kTile;
+    router_logits_ = scratch.take<float>(static_cast<std::size_t>(num_rows_) * router_stride_);
+    routing_ = {.experts = scratch.take<int>(pairs),
+                .weights = scratch.take<float>(pairs),
+                .rows = scratch.take<int>(pairs),
+                .pair_weights = scratch.take<float>(pairs),
+                .firsts = scratch.take<int>(num + 1),
+                .next = scratch.take<int>(num),
+                .active = scratch.take<int>(num)};
+    gathered_ = scratch.take_rows(pairs, shape_.hidden_size);
+    expert_rows_ = scratch.take_rows(pairs, inner);
 }
 
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
@@ -204,15 +237,23 @@ void Decoder::plan_phases() {
     phases_.clear();
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[i];
-        const int attends = runs(2 * i), feeds = runs(2 * i + 1);
-        phases_.insert(phases_.end(),
-                       {attends * rows, attends * (shape_.num_heads + 2 * shape_.num_kv_heads),
-                        attends * static_cast<int>(tasks_.size())});
-        phases_.push_back(is_split_ ? attends * static_cast<int>(units_.size()) * unit_rows_ : 0);
-        if (quantizes_after_attention(layer)) phases_.push_back(attends * rows);
-        phases_.insert(phases_.end(), {attends * std::min(most, layer.o.num_tiles()), feeds * rows,
-                                       feeds * std::min(2 * most, mlp_units()),
-                                       feeds * std::min(most, layer.down.num_tiles())});
+        const Kind& kind = kinds_[layer.kind];
+        const int attends = runs(2 * i), feeds = runs(2 * i + 1), num_units = kind.units.size();
+        const auto add = [&](int does, std::initializer_list<int> pieces) {
+            for (int count : pieces) phases_.push_back(does * count);
+        };
+        add(attends, {rows, shape_.num_heads + 2 * shape_.num_kv_heads});
+        if (attends_by_row()) add(attends, {rows});
+        add(attends, {static_cast<int>(kind.tasks.size()),
+                      kind.is_split ? num_units * kind.unit_rows : 0});
+        if (quantizes_after_attention(layer)) add(attends, {rows});
+        add(attends, {std::min(most, layer.o.num_tiles())});
+        add(feeds, {rows});
+        if (shape_.layers[i].has_mlp)
+            add(feeds, {std::min(2 * most, channel_units(layer.mlp)),
+                        std::min(most, layer.mlp.down.num_tiles())});
+        if (experts_of(i).num > 0)
+            add(feeds, {1, most_pairs(i), 2 * most, std::min(most, shape_.hidden_size / kTile)});
     }
     phases_.push_back(rows);
 }

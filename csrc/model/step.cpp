@@ -1,7 +1,8 @@
 // The phases of a pass: every thread executes `run`, and does the pieces of each phase that it
-// gets.
+// gets. Those of MLPs and experts are in mlp.cpp.
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "model/model.h"
@@ -13,17 +14,13 @@ void Decoder::run(Worker& worker) {
         const Layer& layer = layers_[i];
         worker.each([&](int row) {
             enter(row, 2 * i);
-            norm(row, layer.attn_norm, {&layer.q, &layer.k, &layer.v});
+            norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v});
         });
         worker.each([&](int head) { project_head(i, head); });
+        if (attends_by_row()) worker.each([&](int row) { norm_heads(i, row); });
         attend(worker, i);
         worker.each([&](int piece) { add_linear(layer.o, attended_, piece); });
-        worker.each([&](int row) {
-            enter(row, 2 * i + 1);
-            norm(row, layer.mlp_norm, {shape_.is_gated ? &layer.gate : &layer.up, &layer.up});
-        });
-        worker.each([&](int piece) { mlp_up(layer, piece, worker.thread); });
-        worker.each([&](int piece) { add_linear(layer.down, activated_, piece); });
+        run_mlp(worker, i);
     }
     worker.each([&](int row) {
         const std::size_t width = shape_.hidden_size;
@@ -32,17 +29,30 @@ void Decoder::run(Worker& worker) {
     });
 }
 
-// A row before a sublayer, or at the end: embedded if none was run before, else tapped where layers
-// have ended since.
+// A row before a sublayer, or at the end: embedded if none was run before, else with what the one before
+// adds, and tapped where layers have ended since.
 void Decoder::enter(int row, int sublayer) {
     const std::size_t width = shape_.hidden_size;
     const auto next = std::lower_bound(sublayers_.begin(), sublayers_.end(), sublayer);
     const bool is_first = next == sublayers_.begin();
-    if (is_first) start(row);
+    if (is_first)
+        start(row);
+    else if (shape_.norms_after)
+        add_sublayer(row, next[-1]);
     const int first_ended = is_first ? 0 : next[-1] / 2;
     for (std::size_t i = 0; i < tap_layers_.size(); ++i)
         if (tap_layers_[i] >= first_ended && tap_layers_[i] < sublayer / 2)
             std::copy_n(x_ + row * width, width, taps_ + (i * num_rows_ + row) * width);
+}
+
+// Normed, what a sublayer computed is added to the row.
+void Decoder::add_sublayer(int row, int sublayer) {
+    const std::size_t width = shape_.hidden_size;
+    const Layer& layer = layers_[sublayer / 2];
+    float *x = x_ + row * width, *y = normed_.x + row * width;
+    kernels_.norm(added_ + row * width, sublayer % 2 ? layer.mlp_out_norm : layer.attn_out_norm,
+                  shape_.hidden_size, y);
+    for (std::size_t i = 0; i < width; ++i) x[i] += shape_.residual_multiplier * y[i];
 }
 
 void Decoder::embed_row(std::int64_t id, float* x) const {
@@ -79,41 +89,63 @@ void Decoder::quantize(const Linear& reader, const float* x, const Rows& rows, i
         kernels_.quantize(x, rows, row, column, count);
 }
 
-void Decoder::norm(int row, const Norm& norm, std::initializer_list<const Linear*> readers) {
+void Decoder::norm(int row, const Norm& norm, std::span<const Linear* const> readers) {
     const std::size_t width = shape_.hidden_size;
     float* out = normed_.x + row * width;
-    kernels_.norm(x_ + row * width, norm, shape_.hidden_size, out);
-    const auto reader = std::find_if(readers.begin(), readers.end(),
-                                     [](const Linear* l) { return !l->is_float(); });
+    if (norm.weight)
+        kernels_.norm(x_ + row * width, norm, shape_.hidden_size, out);
+    else
+        std::copy_n(x_ + row * width, width, out);
+    const auto reader = std::ranges::find_if(
+        readers, [](const Linear* linear) { return linear->format && !linear->is_float(); });
     if (reader != readers.end()) quantize(**reader, out, normed_, row, 0, shape_.hidden_size);
 }
 
-// One head of q, k or v, of all rows: normed, rotated and put where it belongs by the thread that
-// computed it.
+// One head of q, k or v, of all rows, put where it belongs by the thread that computed it.
 void Decoder::project_head(int index, int head) {
     const Layer& layer = layers_[index];
     const int heads = shape_.num_heads, kv = shape_.num_kv_heads, dim = shape_.head_dim,
               tiles = dim / kTile;
-    const std::size_t stride = (heads + 2 * kv) * dim;
     const bool is_query = head < heads, is_value = head >= heads + kv;
     const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
     const int local = is_query ? head : (head - heads) % kv;
-    float* x = qkv_ + head * dim;
-    kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_, {x, stride});
-    for (int row = 0; row < num_rows_; ++row, x += stride) {
-        if (!is_value) {
-            const Norm& norm = is_query ? layer.q_norm : layer.k_norm;
-            if (norm.weight) kernels_.norm(x, norm, dim, x);
-            if (rope_.half > 0) kernels_.rotate(rope_, row, x);
-        }
-        if (is_query) {
-            kernels_.scale(x, dim, shape_.attention_scale);
-            if (cache_->page.has_codes()) code_query(row, head, x);
-            continue;
-        }
-        const auto write = is_value ? kernels_.write_value : kernels_.write_key;
-        write(cache_->head(index, segments_[row_segment_[row]].slot, local), cache_rows_[row], x);
+    const std::size_t stride = (heads + 2 * kv) * dim;
+    kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_, {qkv_ + head * dim, stride});
+    if (attends_by_row() && !is_value) return;  // first all of them are normed together
+    for (int row = 0; row < num_rows_; ++row) place_head(index, head, row);
+}
+
+// The query and key heads of a row, normed over their whole width.
+void Decoder::norm_heads(int index, int row) {
+    const Layer& layer = layers_[index];
+    const int q = shape_.num_heads * shape_.head_dim, k = shape_.num_kv_heads * shape_.head_dim;
+    float* x = qkv_ + static_cast<std::size_t>(row) * (q + 2 * k);
+    kernels_.norm(x, layer.q_norm, q, x);
+    kernels_.norm(x + q, layer.k_norm, k, x + q);
+    for (int head = 0; head < shape_.num_heads + shape_.num_kv_heads; ++head)
+        place_head(index, head, row);
+}
+
+// A row's head: normed, rotated and scaled if it is a query, else written to the cache.
+void Decoder::place_head(int index, int head, int row) {
+    const Layer& layer = layers_[index];
+    const int heads = shape_.num_heads, kv = shape_.num_kv_heads, dim = shape_.head_dim;
+    const bool is_query = head < heads, is_value = head >= heads + kv;
+    float* x = qkv_ + (static_cast<std::size_t>(row) * (heads + 2 * kv) + head) * dim;
+    if (!is_value) {
+        const Norm& norm = is_query ? layer.q_norm : layer.k_norm;
+        if (shape_.qk_norm == QkNorm::Head) kernels_.norm(x, norm, dim, x);
+        const Rope& rope = kinds_[layer.kind].rope;
+        if (rope.half > 0) kernels_.rotate(rope, row, x);
     }
+    if (is_query) {
+        kernels_.scale(x, dim, query_scales_[row]);
+        if (cache_->page.has_codes()) code_query(row, head, x);
+        return;
+    }
+    const auto write = is_value ? kernels_.write_value : kernels_.write_key;
+    const int slot = segments_[row_segment_[row]].slot;
+    write(cache_->head(index, slot, (head - heads) % kv), cache_rows_[row], x);
 }
 
 void Decoder::code_query(int row, int head, const float* x) {
@@ -128,8 +160,11 @@ bool Decoder::quantizes_after_attention(const Layer& layer) const {
 }
 
 void Decoder::attend(Worker& worker, int index) {
+    const Kind& kind = kinds_[layers_[index].kind];
     worker.each([&](int task) { attend_task(task, index, worker.thread); });
-    worker.each([&](int piece) { merge_tasks(piece / unit_rows_, piece % unit_rows_, index); });
+    worker.each([&](int piece) {
+        merge_tasks(piece / kind.unit_rows, piece % kind.unit_rows, index);
+    });
     if (!quantizes_after_attention(layers_[index])) return;
     worker.each([&](int row) {
         const std::size_t width = attended_.width;
@@ -139,17 +174,18 @@ void Decoder::attend(Worker& worker, int index) {
 
 // One task's chunks in ascending order, merged.
 void Decoder::attend_task(int index, int layer, int thread) {
-    const Task& task = tasks_[index];
-    const Unit& unit = units_[task.unit];
+    const Kind& kind = kinds_[layers_[layer].kind];
+    const Task& task = kind.tasks[index];
+    const Unit& unit = kind.units[task.unit];
     const Segment& segment = segments_[unit.segment];
     const std::size_t dim = shape_.head_dim;
     float* scratch = scratch_ + thread * scratch_stride_;
     Attended own[kMaxPairs], next[kMaxPairs];
     for (Attended& state : own) state.out = std::exchange(scratch, scratch + dim);
     for (Attended& state : next) state.out = std::exchange(scratch, scratch + dim);
-    Attended* states = is_split_ ? &states_[index * kMaxPairs] : own;
+    Attended* states = kind.is_split ? &states_[index * kMaxPairs] : own;
     const Attention a{.head = cache_->head(layer, segment.slot, unit.kv_head),
-                      .queries = &queries_[unit.query],
+                      .queries = &kind.queries[unit.query],
                       .num_queries = unit.num_queries,
                       .group = unit.num_heads,
                       .q = qkv_ + unit.head * dim,
@@ -159,6 +195,7 @@ void Decoder::attend_task(int index, int layer, int thread) {
                       .head_index = unit.head,
                       .last_chunk = unit.stop_chunk - 1,
                       .row_stop = segment.base + segment.stop,
+                      .cap = shape_.attention_cap,
                       .scratch = scratch};
     kernels_.attend(a, task.first_chunk, states);
     for (int chunk = task.first_chunk + 1; chunk < task.stop_chunk; ++chunk) {
@@ -166,72 +203,51 @@ void Decoder::attend_task(int index, int layer, int thread) {
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
             kernels_.merge(next[p], states[p], shape_.head_dim);
     }
-    for (int i = 0; !is_split_ && i < unit.num_queries; ++i)
+    for (int i = 0; !kind.is_split && i < unit.num_queries; ++i)
         finish_query(unit, i, layer, own + i * unit.num_heads);
 }
 
 // All tasks of one of a unit's queries, in ascending order of chunks, into the first one's states.
 void Decoder::merge_tasks(int index, int query, int layer) {
-    const Unit& unit = units_[index];
+    const Kind& kind = kinds_[layers_[layer].kind];
+    const std::vector<Task>& tasks = kind.tasks;
+    const Unit& unit = kind.units[index];
     if (query >= unit.num_queries) return;
     const int pair = query * unit.num_heads;
     std::size_t first = 0;
-    while (tasks_[first].unit != index) ++first;
+    while (tasks[first].unit != index) ++first;
     Attended* states = &states_[first * kMaxPairs + pair];
-    for (std::size_t i = first + 1; i < tasks_.size() && tasks_[i].unit == index; ++i)
+    for (std::size_t i = first + 1; i < tasks.size() && tasks[i].unit == index; ++i)
         for (int h = 0; h < unit.num_heads; ++h)
             kernels_.merge(states_[i * kMaxPairs + pair + h], states[h], shape_.head_dim);
     finish_query(unit, query, layer, states);
 }
 
-void Decoder::finish_query(const Unit& unit, int query, int layer, const Attended* states) {
+void Decoder::finish_query(const Unit& unit, int query, int layer, Attended* states) {
     const int dim = shape_.head_dim, row = queries_[unit.query + query].row;
+    const float* sinks = layers_[layer].sinks.weight;
     for (int h = 0; h < unit.num_heads; ++h) {
         const int column = (unit.head + h) * dim;
+        // A sink attends like a key whose value is 0.
+        if (sinks) kernels_.merge({sinks[unit.head + h], 1.0f, zeros_.data()}, states[h], dim);
         float* out = attended_.x + row * static_cast<std::size_t>(attended_.width) + column;
         kernels_.finish(states[h], dim, out);
         if (dim % kGroup == 0) quantize(layers_[layer].o, out, attended_, row, column, dim);
     }
 }
 
-int Decoder::mlp_units() const {
-    return shape_.intermediate_size / (shape_.intermediate_size % kGroup == 0 ? kGroup : kTile);
-}
-
-// gate and up of some groups of channels, activated and quantized while they are at hand.
-void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
-    const int units = mlp_units(), tiles = shape_.intermediate_size / units / kTile;
-    const Part part(units, piece, std::min(8 * pool_.size(), units));
-    const int channels = tiles * kTile;
-    const std::size_t stride = channels, width = shape_.intermediate_size;
-    float* up = scratch_ + thread * scratch_stride_;
-    float* gate = up + kRowBlock * kGroup;
-    const bool is_quantized = !layer.down.is_float();
-    for (int tile = part.first * tiles; tile < part.stop * tiles; tile += tiles)
-        for (int first = 0; first < num_rows_; first += kRowBlock) {
-            const int count = std::min(kRowBlock, num_rows_ - first);
-            kernels_.linear(layer.up, tile, tiles, normed_, first, count, {up, stride});
-            if (shape_.is_gated)
-                kernels_.linear(layer.gate, tile, tiles, normed_, first, count, {gate, stride});
-            const float *x = shape_.is_gated ? gate : up, *factor = shape_.is_gated ? up : nullptr;
-            kernels_.activate(shape_.activation, x, factor, count * channels, up);
-            // Quantized rows are read as codes only: their floats stay here, in the cache.
-            for (int i = 0; i < count; ++i)
-                if (is_quantized)
-                    quantize(layer.down, up + i * stride, activated_, first + i, tile * kTile,
-                             channels);
-                else
-                    std::copy_n(up + i * stride, stride,
-                                activated_.x + (first + i) * width + tile * kTile);
-        }
-}
-
-// A piece of a linear layer, added to the residual stream.
+// A piece of a linear layer, added to the residual stream, or kept to be normed.
 void Decoder::add_linear(const Linear& linear, const Rows& rows, int piece) {
-    const std::size_t width = shape_.hidden_size;
     const Part part(linear.num_tiles(), piece, std::min(4 * pool_.size(), linear.num_tiles()));
     kernels_.linear(linear, part.first, part.stop - part.first, rows, 0, num_rows_,
-                    {x_ + part.first * kTile, width, true, shape_.residual_multiplier});
+                    residual(part.first));
+}
+
+// Where a sublayer's outputs go, from a tile on.
+Output Decoder::residual(int tile) const {
+    const std::size_t width = shape_.hidden_size;
+    if (added_) return {added_ + tile * kTile, width};
+    return {x_ + tile * kTile, width, true, shape_.residual_multiplier};
 }
 
 }  // namespace forerun

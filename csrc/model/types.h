@@ -122,7 +122,8 @@ struct Norm {
     bool is_layer = false;  // else rms
 };
 
-enum class Activation : std::uint8_t { Silu, Gelu, GeluTanh, Relu };
+// SwigluOai: (clamp(up, -7, 7) + 1) g sigmoid(1.702 g), g = min(gate, 7).
+enum class Activation : std::uint8_t { Silu, Gelu, GeluTanh, Relu, SwigluOai };
 
 struct Rope {
     const float* cos = nullptr;  // (R, half), of the rows' positions
@@ -213,6 +214,7 @@ struct Attention {
     int num_heads = 0, head_index = 0;  // query heads in all, and the first of these
     int last_chunk = 0;        // chunks up to here are likely to follow
     int row_stop = 0;          // cache rows in use by this segment, for paths
+    float cap = 0.0f;          // scores s become cap tanh(s / cap); 0: they stay
     float* scratch = nullptr;  // kMaxPairs * (kChunk + rows above base, in whole tiles)
 };
 
@@ -238,6 +240,8 @@ struct Kernels {
     void (*gate)(const float* gate, const float* x, int count, float* out);
     void (*rotate)(const Rope&, int row, float* head);
     void (*scale)(float* x, int count, float factor);
+    // x becomes limit tanh(x / limit).
+    void (*cap)(float* x, int count, float limit);
     // The sum of weight e^(x - largest) over x (count), in whole tiles; weight null: ones. An
     // infinite `largest` is left out of the exponent.
     float (*exp_sum)(const float* x, const float* weight, int count, float* largest);

@@ -38,7 +38,7 @@ GATED = ModelConfig(
 KINDS = {
     "q4": (GATED, "q4_1"),
     "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
-    "window": (replace(GATED, sliding_window=29, qk_norm=True), "q4_0"),
+    "window": (replace(GATED, sliding_window=29, qk_norm="head"), "q4_0"),
     "flat": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q4_c"),
     "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
 }

@@ -39,7 +39,7 @@ VARIANTS = {
     "plain": PLAIN,
     "gelu": replace(PLAIN, activation="gelu", tied_head=True),
     "gelu_tanh": replace(PLAIN, activation="gelu_tanh", num_kv_heads=1),
-    "window": replace(GATED, sliding_window=37, qk_norm=True),
+    "window": replace(GATED, sliding_window=37, qk_norm="head"),
     "multipliers": replace(
         GATED,
         embedding_multiplier=3.0,

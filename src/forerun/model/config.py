@@ -128,14 +128,15 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     width, inner, layer = config.hidden_size, config.intermediate_size, config.layer(index)
     q_width, kv_width = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
-    shapes: dict[str, tuple[int, ...]] = {
-        "q": (q_width, width),
-        "k": (kv_width, width),
-        "v": (kv_width, width),
-        "o": (width, q_width),
-    }
+    shapes: dict[str, tuple[int, ...]] = {} if config.norms == "after" else {"attn_norm": (width,)}
+    shapes |= {"q": (q_width, width), "k": (kv_width, width), "v": (kv_width, width)}
+    shapes["o"] = (width, q_width)
     if config.norms != "after":
-        shapes |= {"attn_norm": (width,), "mlp_norm": (width,)}
+        shapes["mlp_norm"] = (width,)
+    if layer.has_mlp:
+        shapes |= {"up": (inner, width), "down": (width, inner)}
+        if config.gated_mlp:
+            shapes["gate"] = (inner, width)
     if config.norms != "before":
         shapes |= {"attn_out_norm": (width,), "mlp_out_norm": (width,)}
     if config.qk_norm is not None:
@@ -143,10 +144,6 @@ def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]
         shapes |= {"q_norm": widths[:1], "k_norm": widths[1:]}
     if config.attention_sinks:
         shapes["sinks"] = (config.num_heads,)
-    if layer.has_mlp:
-        shapes |= {"up": (inner, width), "down": (width, inner)}
-        if config.gated_mlp:
-            shapes["gate"] = (inner, width)
     if layer.experts is not None:
         n, inner = layer.experts.num_experts, layer.experts.intermediate_size
         shapes |= {

@@ -48,9 +48,11 @@ def unsupported(config: ModelConfig, device: torch.device) -> str | None:
     """Return why this model cannot run on the native kernels here; None if it can."""
     if device.type != "cpu":
         return "the native kernels are for the CPU"
-    widths = (config.hidden_size, config.intermediate_size, config.head_dim)
+    layers = map(config.layer, range(config.num_layers))
+    experts = {layer.experts.intermediate_size for layer in layers if layer.experts is not None}
+    widths = (config.hidden_size, config.intermediate_size, config.head_dim, *experts)
     if any(width % _UNIT for width in widths):
-        return f"hidden, MLP and head sizes must be multiples of {_UNIT}, but are {widths}"
+        return f"hidden, MLP, expert and head sizes must be multiples of {_UNIT}, but are {widths}"
     problem = native.reason()
     return problem and f"the native kernels are {problem}; {native.REMEDY}, or use backend auto"
 
@@ -76,9 +78,15 @@ class NativeDecoder:
         self._native = _native.Decoder(runtime, config)
         self._names: dict[str, None] = {}
         self._whole = LayerPlan.of(config.num_layers)
-        if config.rope is not None:
-            frequencies = inverse_frequencies(config.rope).numpy()
-            self._native.set_rope(frequencies, config.rope.attention_factor)
+        for i in range(config.num_layers):
+            self._set_attention(i)
+
+    def _set_attention(self, index: int) -> None:
+        layer = self.config.layer(index)
+        frequencies, factor = np.empty(0, np.float32), 1.0
+        if layer.rope is not None:
+            frequencies, factor = inverse_frequencies(layer.rope).numpy(), layer.rope.attention_factor
+        self._native.set_attention(index, layer.sliding_window or 0, frequencies, factor)
 
     @property
     def native(self) -> _native.Decoder:

@@ -1,0 +1,171 @@
+// The second half of a layer: a dense MLP, a mixture of experts, or both.
+//
+// Experts read each row by itself: a router chooses some for it, rows are grouped by expert, and the
+// weights of each chosen expert are read once for all of its rows. A row adds up its experts in
+// ascending order, whatever other rows have chosen. Sparsely gated experts after Shazeer et al.,
+// arXiv 1701.06538.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "model/model.h"
+
+namespace forerun {
+
+void Decoder::run_mlp(Worker& worker, int index) {
+    const Layer& layer = layers_[index];
+    const bool has_mlp = shape_.layers[index].has_mlp, has_experts = experts_of(index).num > 0;
+    worker.each([&](int row) {
+        enter(row, 2 * index + 1);
+        norm(row, layer.mlp_norm, std::array{&layer.mlp.gate, &layer.mlp.up, &layer.router});
+        if (has_experts) choose_experts(index, row);
+    });
+    if (has_mlp) {
+        worker.each([&](int piece) { mlp_up(layer, piece, worker.thread); });
+        worker.each([&](int piece) { add_linear(layer.mlp.down, activated_, piece); });
+    }
+    if (has_experts) run_experts(worker, index);
+}
+
+int Decoder::channel_units(const Mlp& mlp) const {
+    return mlp.inner / (mlp.inner % kGroup == 0 ? kGroup : kTile);
+}
+
+void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
+    const Mlp& mlp = layer.mlp;
+    const int units = channel_units(mlp), tiles = mlp.inner / units / kTile;
+    const Part part(units, piece, std::min(8 * pool_.size(), units));
+    for (int tile = part.first * tiles; tile < part.stop * tiles; tile += tiles)
+        gate_up(mlp, mlp.down, tile, tile * kTile, normed_, 0, num_rows_, activated_, thread);
+}
+
+// gate and up of a group of channels, which are weights from `tile` on and columns from `column` on of
+// rows first..stop: activated, and quantized for the reader while they are at hand.
+void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
+                      int first, int stop, const Rows& out, int thread) {
+    const int tiles = mlp.inner / channel_units(mlp) / kTile, channels = tiles * kTile;
+    const std::size_t stride = channels, width = out.width;
+    const bool is_gated = mlp.gate.tiles, is_quantized = !reader.is_float();
+    float* up = scratch_ + thread * scratch_stride_;
+    float* gate = up + kRowBlock * kGroup;
+    for (; first < stop; first += kRowBlock) {
+        const int count = std::min(kRowBlock, stop - first);
+        kernels_.linear(mlp.up, tile, tiles, in, first, count, {up, stride});
+        if (is_gated) kernels_.linear(mlp.gate, tile, tiles, in, first, count, {gate, stride});
+        kernels_.activate(shape_.activation, is_gated ? gate : up, is_gated ? up : nullptr,
+                          count * channels, up);
+        // Quantized rows are read as codes only: their floats stay here, in the cache.
+        for (int i = 0; i < count; ++i)
+            if (is_quantized)
+                quantize(reader, up + i * stride, out, first + i, column, channels);
+            else
+                std::copy_n(up + i * stride, stride, out.x + (first + i) * width + column);
+    }
+}
+
+void Decoder::run_experts(Worker& worker, int index) {
+    worker.each([&](int) { group_pairs(index); });
+    worker.each([&](int pair) { gather_pair(index, pair); });
+    worker.each([&](int piece) { experts_up(index, piece, worker.thread); });
+    worker.each([&](int piece) { experts_down(index, piece, worker.thread); });
+}
+
+// The experts of the largest logits, of equal ones the first, and their shares of the softmax.
+void Decoder::choose_experts(int index, int row) {
+    const ExpertsShape& shape = experts_of(index);
+    const Linear& router = layers_[index].router;
+    float* logits = router_logits_ + static_cast<std::size_t>(row) * router_stride_;
+    kernels_.linear(router, 0, router.num_tiles(), normed_, row, 1,
+                    {logits, static_cast<std::size_t>(router_stride_)});
+    int* chosen = routing_.experts + row * shape.num_active;
+    float* weights = routing_.weights + row * shape.num_active;
+    Scored best[kMostActive]{};
+    std::fill_n(best, shape.num_active, kNobody);
+    for (int i = 0; i < shape.num; ++i) insert({logits[i], i}, best, shape.num_active);
+    const float largest = best[0].value;
+    for (int i = 0; i < shape.num_active; ++i) chosen[i] = best[i].id;
+    std::sort(chosen, chosen + shape.num_active);
+    float total = 0.0f;
+    for (int i = 0; i < shape.num_active; ++i) {
+        weights[i] = std::exp(logits[chosen[i]] - largest);
+        total += weights[i];
+    }
+    if (!shape.is_renormalized) {
+        total = 0.0f;
+        for (int i = 0; i < shape.num; ++i) total += std::exp(logits[i] - largest);
+    }
+    for (int i = 0; i < shape.num_active; ++i) weights[i] /= total;
+}
+
+void Decoder::group_pairs(int index) {
+    const ExpertsShape& shape = experts_of(index);
+    const int num_pairs = most_pairs(index);
+    int *firsts = routing_.firsts, *active = routing_.active;
+    std::fill_n(firsts, shape.num + 1, 0);
+    for (int i = 0; i < num_pairs; ++i) ++firsts[routing_.experts[i] + 1];
+    std::partial_sum(firsts, firsts + shape.num + 1, firsts);
+    std::copy_n(firsts, shape.num, routing_.next);
+    for (int i = 0; i < num_pairs; ++i) {
+        const int pair = routing_.next[routing_.experts[i]]++;
+        routing_.rows[pair] = i / shape.num_active;
+        routing_.pair_weights[pair] = routing_.weights[i];
+    }
+    routing_.num_active = 0;
+    for (int expert = 0; expert < shape.num; ++expert)
+        if (firsts[expert] < firsts[expert + 1]) active[routing_.num_active++] = expert;
+}
+
+// A pair's input, where the experts read it.
+void Decoder::gather_pair(int index, int pair) {
+    const std::size_t width = shape_.hidden_size;
+    const Linear& reader = layers_[index].experts.up;
+    const float* x = normed_.x + routing_.rows[pair] * width;
+    if (reader.is_float())
+        std::copy_n(x, width, gathered_.x + pair * width);
+    else
+        quantize(reader, x, gathered_, pair, 0, shape_.hidden_size);
+}
+
+void Decoder::experts_up(int index, int piece, int thread) {
+    const Mlp& experts = layers_[index].experts;
+    const int each = channel_units(experts), tiles = experts.inner / each / kTile;
+    const Part part(routing_.num_active * each, piece, 8 * pool_.size());
+    for (int unit = part.first; unit < part.stop; ++unit) {
+        const int expert = routing_.active[unit / each], tile = unit % each * tiles;
+        gate_up(experts, experts.down, expert * experts.inner / kTile + tile, tile * kTile, gathered_,
+                routing_.firsts[expert], routing_.firsts[expert + 1], expert_rows_, thread);
+    }
+}
+
+// Some columns of what the experts add, of all pairs.
+void Decoder::experts_down(int index, int piece, int thread) {
+    const Linear& down = layers_[index].experts.down;
+    const int tiles = shape_.hidden_size / kTile;
+    const bool is_first = added_ && !shape_.layers[index].has_mlp;
+    const float multiplier = added_ ? 1.0f : shape_.residual_multiplier;
+    const Part part(tiles, piece, std::min(4 * pool_.size(), tiles));
+    float* aside = scratch_ + thread * scratch_stride_;
+    for (int tile = part.first; tile < part.stop; tile += kAddedTiles) {
+        const int count = std::min(kAddedTiles, part.stop - tile), columns = count * kTile;
+        const Output to = residual(tile);
+        for (int row = 0; is_first && row < num_rows_; ++row)
+            std::fill_n(to.out + row * to.stride, columns, 0.0f);
+        for (int i = 0; i < routing_.num_active; ++i) {
+            const int expert = routing_.active[i], stop = routing_.firsts[expert + 1];
+            for (int pair = routing_.firsts[expert]; pair < stop; pair += kRowBlock) {
+                const int rows = std::min(kRowBlock, stop - pair);
+                kernels_.linear(down, expert * tiles + tile, count, expert_rows_, pair, rows,
+                                {aside, static_cast<std::size_t>(columns)});
+                for (int j = 0; j < rows; ++j) {
+                    const float weight = multiplier * routing_.pair_weights[pair + j];
+                    float* x = to.out + routing_.rows[pair + j] * to.stride;
+                    for (int k = 0; k < columns; ++k) x[k] += weight * aside[j * columns + k];
+                }
+            }
+        }
+    }
+}
+
+}  // namespace forerun
