@@ -85,7 +85,10 @@ class NativeDecoder:
         layer = self.config.layer(index)
         frequencies, factor = np.empty(0, np.float32), 1.0
         if layer.rope is not None:
-            frequencies, factor = inverse_frequencies(layer.rope).numpy(), layer.rope.attention_factor
+            frequencies, factor = (
+                inverse_frequencies(layer.rope).numpy(),
+                layer.rope.attention_factor,
+            )
         self._native.set_attention(index, layer.sliding_window or 0, frequencies, factor)
 
     @property
