@@ -13,6 +13,7 @@ from forerun.core.batch import Segment
 from tests.model.tiny import (
     FAMILIES,
     VOCAB,
+    YARN,
     checkpoint_of,
     hf_logits,
     hf_model,
@@ -72,7 +73,6 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from forerun.core.batch import Segment
 from forerun.weights.checkpoint import open_checkpoint
-from tests.model.test_families import LLAMA3, TOKENS, YARN, assert_close, longrope
+from tests.model.test_families import LLAMA3, TOKENS, assert_close, longrope
 from tests.model.tiny import (
+    YARN,
     MemoryCheckpoint,
     hf_logits,
     hf_model,

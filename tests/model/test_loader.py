@@ -27,6 +27,7 @@ from forerun.model.random_model import random_config
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import quantize_weight
 from tests.model.test_families import TOKENS, assert_close
+from tests.model.test_gguf_families import as_gguf
 from tests.model.tiny import (
     FAMILIES,
     MemoryCheckpoint,
@@ -98,10 +99,10 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
         ),
         (
             "qwen2",
-            {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}
-            | {"layer_types": ["full_attention", "sliding_attention"]},
-            "sliding window in some layers only",
+            {"layer_types": ["full_attention", "linear_attention"]},
+            "layers of type 'linear_attention' are not supported: full_attention and sliding_att",
         ),
+        ("qwen2", {"layer_types": ["full_attention"]}, r"must be a list of 2 texts"),
     ],
 )
 def test_what_is_not_supported_says_so(family: str, config: dict[str, Any], message: str) -> None:
@@ -109,10 +110,10 @@ def test_what_is_not_supported_says_so(family: str, config: dict[str, Any], mess
         read_config(changed(checkpoint_of(hf_model(family)), **config))
 
 
-def test_mixture_of_experts_is_refused() -> None:
-    config = {"llama.expert_count": 8}
+def test_a_mixture_of_experts_in_a_dense_family_is_refused() -> None:
+    checkpoint = changed(as_gguf(hf_model("qwen2"), "qwen2"), **{"qwen2.expert_count": 8})
     with pytest.raises(LoadError, match="expert_count=8 is not supported"):
-        read_config(MemoryCheckpoint("gguf", "llama", config, {}))
+        read_config(checkpoint)
 
 
 def test_progress_ends_at_the_total() -> None:

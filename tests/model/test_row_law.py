@@ -39,7 +39,7 @@ ODD_WIDTHS = {"hidden_size": 60, "intermediate_size": 92, "head_dim": 20, "num_h
 PLAIN = {"norm": "layer", "gated_mlp": False, "rope": None, "learned_position_offset": 2}
 TORCH = {
     "gated": ModelConfig(**GATED),
-    "window": ModelConfig(**GATED | {"sliding_window": 37, "qk_norm": True}),
+    "window": ModelConfig(**GATED | {"sliding_window": 37, "qk_norm": "head"}),
     "odd": ModelConfig(**GATED | ODD_WIDTHS | {"num_kv_heads": 1, "activation": "gelu"}),
     "plain": ModelConfig(**GATED | PLAIN | {"num_kv_heads": 4, "activation": "gelu_tanh"}),
 }

@@ -37,7 +37,8 @@ class MemoryCheckpoint:
 
     def tensor(self, name: str) -> StoredTensor:
         values = self.tensors[name].float().contiguous()
-        data = values.reshape(-1, values.shape[-1]).numpy().view(np.uint8)
+        num_rows = len(values) if values.ndim > 1 else 1
+        data = values.reshape(num_rows, -1).numpy().view(np.uint8)
         return StoredTensor(name, tuple(values.shape), FORMATS["f32"], data)
 
 
@@ -53,6 +54,26 @@ _SHARED = {
 }
 _GATED = {**_SHARED, "intermediate_size": 48, "num_key_value_heads": 2}
 
+_WINDOWED = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
+_ROPES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_theta": 5000.0, **YARN},
+}
+_LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 5000.0}
+_GROWING = {"rope_theta": 5000.0, **YARN, "llama_4_scaling_beta": 0.5} | {
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+_GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 2.5,
+}
+_GRANITE_MOE = {**_GATED, **_GRANITE, "intermediate_size": 24}
+_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
+
 FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "llama": (
         "LlamaConfig",
@@ -66,13 +87,75 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "granite": (
         "GraniteConfig",
         "GraniteForCausalLM",
-        {
-            **_GATED,
-            "embedding_multiplier": 3.0,
-            "residual_multiplier": 0.4,
-            "attention_multiplier": 0.2,
-            "logits_scaling": 2.5,
-        },
+        {**_GATED, **_GRANITE},
+    ),
+    "gemma2": (
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        {**_GATED, "head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 5}
+        | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {**_GATED, **_WINDOWED, "head_dim": 16, "query_pre_attn_scalar": 24}
+        | {"rope_parameters": _ROPES | {"full_attention": _LINEAR}},
+    ),
+    "ministral": (
+        "MinistralConfig",
+        "MinistralForCausalLM",
+        {**_GATED, **_WINDOWED, "head_dim": 16},
+    ),
+    "ministral3": (
+        "Ministral3Config",
+        "Ministral3ForCausalLM",
+        {**_GATED, "head_dim": 16, "rope_parameters": _GROWING},
+    ),
+    "smollm3": (
+        "SmolLM3Config",
+        "SmolLM3ForCausalLM",
+        {**_GATED, "num_hidden_layers": 4, "rope_parameters": {"rope_theta": 5000.0}},
+    ),
+    "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", _GATED),
+    "olmo3": (
+        "Olmo3Config",
+        "Olmo3ForCausalLM",
+        {**_GATED, **_WINDOWED, "rope_parameters": _ROPES},
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {**_GATED, "num_hidden_layers": 3, "head_dim": 16, "mlp_only_layers": [1]}
+        | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        | {"norm_topk_prob": True},
+    ),
+    "olmoe": (
+        "OlmoeConfig",
+        "OlmoeForCausalLM",
+        {**_GATED, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False},
+    ),
+    "mixtral": (
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        {**_GATED, **_EXPERTS, "sliding_window": 5},
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {**_GATED, **_WINDOWED, **_EXPERTS, "head_dim": 16}
+        | {"rope_parameters": {"rope_theta": 5000.0, **YARN, "truncate": False}},
+    ),
+    "granitemoe": ("GraniteMoeConfig", "GraniteMoeForCausalLM", {**_GRANITE_MOE, **_EXPERTS}),
+    "granitemoeshared": (
+        "GraniteMoeSharedConfig",
+        "GraniteMoeSharedForCausalLM",
+        {**_GRANITE_MOE, **_EXPERTS, "shared_intermediate_size": 40},
+    ),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {**_GRANITE_MOE, **_EXPERTS, "shared_intermediate_size": 40}
+        | {"layer_types": ["full_attention"] * 2, "mamba_n_heads": 4},
     ),
     "opt": ("OPTConfig", "OPTForCausalLM", {**_SHARED, "ffn_dim": 48, "word_embed_proj_dim": 32}),
     "gpt_bigcode": (
@@ -82,6 +165,10 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         | {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0},
     ),
 }
+
+
+_SPREAD = {"sinks": 1.0}
+"""Of the random numbers, by a weight's last name."""
 
 
 def hf_model(family: str, **changes: Any) -> transformers.PreTrainedModel:
@@ -97,7 +184,7 @@ def hf_model(family: str, **changes: Any) -> transformers.PreTrainedModel:
             if "norm" in name or "ln_" in name or name.endswith("bias"):
                 weight.copy_(torch.randn_like(weight) * 0.3 + (1.0 if weight.ndim == 1 else 0.0))
             else:
-                weight.copy_(torch.randn_like(weight) * 0.25)
+                weight.copy_(torch.randn_like(weight) * _SPREAD.get(name.rpartition(".")[2], 0.25))
     model.tie_weights()
     return model
 

@@ -162,20 +162,33 @@ def sizes_of(name: str) -> tuple[str, ...]:
     if short in heads:
         return heads[short], "head_dim", "hidden_size"
     others = {"embed": "vocab_size", "head": "vocab_size", "positions": "max_position"}
-    others |= dict.fromkeys(("up", "gate", "down"), "intermediate_size")
+    others |= dict.fromkeys(("up", "gate", "down"), "intermediate_size") | {"router": "num_experts"}
     if short in others:
         return others[short], "hidden_size"
-    return ("head_dim",) if short in ("q_norm", "k_norm") else ("hidden_size",)
+    if short.startswith("expert_"):
+        return "num_experts", "expert_size", "hidden_size"
+    if short == "sinks":
+        return ("num_heads",)
+    if short in ("q_norm", "k_norm"):
+        return heads[short[0]], "head_dim"
+    return ("hidden_size",)
 
 
 def flops_per_token(config: ModelConfig, context: int = 0) -> int:
-    """Return floating-point operations of one row that sees `context` positions, head included: two a multiply-add."""
-    matrices = sum(
-        math.prod(shape)
-        for name, shape in weight_shapes(config).items()
-        if len(shape) == 2 and name not in ("embed", "positions")
-    )
+    """Return floating-point operations of one row that sees `context` positions, head included: two a multiply-add.
+
+    Of experts those that a row chooses are counted.
+    """
+    layers = [config.layer(i) for i in range(config.num_layers)]
+    matrices = 0
+    for name, shape in weight_shapes(config).items():
+        if len(shape) != 2 or name in ("embed", "positions"):
+            continue
+        size, experts = math.prod(shape), None
+        if ".expert_" in name:
+            experts = layers[int(name.split(".")[1])].experts
+        matrices += size if experts is None else size // experts.num_experts * experts.num_active
     head = config.vocab_size * config.hidden_size if config.tied_head else 0
-    seen = context if config.sliding_window is None else min(context, config.sliding_window)
-    attention = 2 * config.num_layers * config.num_heads * config.head_dim * seen
-    return 2 * (matrices + head + attention)
+    windows = [layer.sliding_window or context for layer in layers]
+    seen = sum(min(context, window) for window in windows)
+    return 2 * (matrices + head + 2 * config.num_heads * config.head_dim * seen)

@@ -10,9 +10,7 @@ R = TILE rows, M rows that need logits, D width, H heads, G kv heads, E head dim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -26,129 +24,10 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.tensors import TensorCache
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.kernels import reference as ops
-from forerun.model.kernels.reference import KEY_BLOCK, TILE, KeyBlock
+from forerun.model.kernels.reference import TILE
 from forerun.model.model import HeadPart, Hidden, LayerPlan, reserve_rows, top_k
+from forerun.model.sublayers import Block, Tile, TileSegment, Weights
 from forerun.model.visibility import key_blocks
-
-Layer = Callable[[Tensor], Tensor]
-
-
-class Weights:
-    """Tensors by canonical name, handed out as the layers that they belong to."""
-
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
-        self.config = config
-        self.tensors = tensors
-
-    def linear(self, name: str) -> Layer:
-        """Return what maps (R, in) to (R, out), with a bias if there is one."""
-        return partial(ops.linear, weight=self.tensors[name], bias=self._bias(name))
-
-    def norm(self, name: str) -> Layer:
-        """Return what normalises (..., D) over its last dimension: an RMS norm or a layer norm, as the config says."""
-        weight, eps = self.tensors[name], self.config.norm_eps
-        if self.config.norm == "rms":
-            return partial(ops.rms_norm, weight=weight, eps=eps)
-        return partial(ops.layer_norm, weight=weight, bias=self._bias(name), eps=eps)
-
-    def _bias(self, name: str) -> Tensor | None:
-        return self.tensors.get(f"{name}.bias")
-
-
-@dataclass(frozen=True, slots=True)
-class TileSegment:
-    """One segment's part of a tile: where its rows are, and which keys they see."""
-
-    segment: Segment
-    rows: slice
-    padded_rows: Tensor
-    """(R,): its rows, the last one repeated, so that attention has its fixed shape."""
-    blocks: list[KeyBlock]
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """TILE rows of a pass, prepared once for all layers. Rows past `num_rows` repeat the last and are thrown away."""
-
-    num_rows: int
-    inputs: Tensor
-    positions: Tensor
-    cos: Tensor | None
-    sin: Tensor | None
-    segments: tuple[TileSegment, ...]
-
-
-class Attention:
-    """Grouped-query attention over the cache, Ainslie et al., arXiv 2305.13245."""
-
-    def __init__(self, weights: Weights, layer: int) -> None:
-        self.config = weights.config
-        self.layer = layer
-        name = f"layers.{layer}."
-        self.q, self.k, self.v, self.o = (weights.linear(name + part) for part in "qkvo")
-        self.head_norms: tuple[Layer, Layer] | None = None
-        if self.config.qk_norm:
-            self.head_norms = weights.norm(name + "q_norm"), weights.norm(name + "k_norm")
-
-    def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
-        """Map (R, D) to (R, D), and leave the rows' keys and values in the cache."""
-        query, key, value = self._project(x, tile)
-        mixed = torch.zeros_like(query)
-        for part in tile.segments:
-            slot, start = part.segment.slot, part.segment.base + part.segment.first
-            cache.write(self.layer, slot, start, key[part.rows], value[part.rows])
-            stop = int(part.segment.base + part.segment.stop)
-            keys, values = cache.read(self.layer, slot, -(-stop // KEY_BLOCK) * KEY_BLOCK)
-            own = cache.query(query[part.padded_rows])
-            out = ops.attention(own, keys, values, part.blocks, self.config.scale)
-            mixed[part.rows] = out[: part.segment.num_rows]
-        return self.o(mixed.flatten(1))
-
-    def _project(self, x: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
-        width = self.config.head_dim
-        query = self.q(x).view(TILE, -1, width)  # (R, H, E)
-        key = self.k(x).view(TILE, -1, width)  # (R, G, E)
-        value = self.v(x).view(TILE, -1, width)
-        if self.head_norms is not None:
-            query, key = self.head_norms[0](query), self.head_norms[1](key)
-        if tile.cos is not None and tile.sin is not None:
-            query, key = ops.rope(query, tile.cos, tile.sin), ops.rope(key, tile.cos, tile.sin)
-        return query, key, value
-
-
-class MLP:
-    """Two matrices and an activation, or three when gated (Shazeer, arXiv 2002.05202)."""
-
-    def __init__(self, weights: Weights, layer: int) -> None:
-        name = f"layers.{layer}."
-        self.up, self.down = weights.linear(name + "up"), weights.linear(name + "down")
-        self.gate = weights.linear(name + "gate") if weights.config.gated_mlp else None
-        self.activation = ops.ACTIVATIONS[weights.config.activation]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map (R, D) to (R, D)."""
-        if self.gate is None:
-            return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x)) * self.up(x))
-
-
-class Block:
-    """One layer: attention and MLP, each behind its norm and added to what came in."""
-
-    def __init__(self, weights: Weights, layer: int) -> None:
-        self.residual_multiplier = weights.config.residual_multiplier
-        self.attention_norm = weights.norm(f"layers.{layer}.attn_norm")
-        self.attention = Attention(weights, layer)
-        self.mlp_norm = weights.norm(f"layers.{layer}.mlp_norm")
-        self.mlp = MLP(weights, layer)
-
-    def attend(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
-        """Map (R, D) to (R, D)."""
-        return x + self.attention(self.attention_norm(x), tile, cache) * self.residual_multiplier
-
-    def feed(self, x: Tensor) -> Tensor:
-        """Map (R, D) to (R, D)."""
-        return x + self.mlp(self.mlp_norm(x)) * self.residual_multiplier
 
 
 class Decoder:
@@ -168,9 +47,13 @@ class Decoder:
         self._whole = LayerPlan.of(config.num_layers)
         self._norm = named.norm("norm")
         self._head = named.linear("embed" if config.tied_head else "head")
-        self._inv_freq = None
-        if config.rope is not None:
-            self._inv_freq = inverse_frequencies(config.rope).to(self.device)
+        kinds = [config.layer(i) for i in range(config.num_layers)]
+        self._windows = {kind.sliding_window for kind in kinds}
+        self._frequencies = {
+            kind.rope: inverse_frequencies(kind.rope).to(self.device)
+            for kind in kinds
+            if kind.rope is not None
+        }
 
     @torch.no_grad()
     def forward(
@@ -204,7 +87,9 @@ class Decoder:
         for start in range(0, len(hidden), TILE):
             rows = hidden[start : start + TILE]
             logits[start : start + TILE] = self._head(_pad(rows))[: len(rows)]
-        return logits if self.config.logits_divisor == 1 else logits / self.config.logits_divisor
+        if self.config.logits_divisor != 1:
+            logits = logits / self.config.logits_divisor
+        return ops.capped(logits, self.config.logits_cap)
 
     def topk(
         self,
@@ -281,28 +166,31 @@ class Decoder:
     def _tile(self, batch: Batch, inputs: Tensor) -> Tile:
         padding = (0, TILE - batch.num_rows)
         positions = self._to_device(np.pad(batch.positions(), padding, mode="edge"))
-        cos, sin = self._rotation(positions)
         return Tile(
             num_rows=batch.num_rows,
             inputs=torch.cat((inputs, inputs[-1:].expand(TILE - len(inputs), -1))),
             positions=positions,
-            cos=cos,
-            sin=sin,
+            angles={rope: self._angles(positions, rope) for rope in self._frequencies},
+            growth=self._growth(positions),
             segments=tuple(map(self._tile_segment, batch.segments, batch.spans())),
         )
 
     def _tile_segment(self, segment: Segment, span: range) -> TileSegment:
         rows = np.minimum(np.arange(span.start, span.start + TILE), span.stop - 1)
-        blocks = key_blocks(segment, self.config.sliding_window, self.device)
+        blocks = {window: key_blocks(segment, window, self.device) for window in self._windows}
         return TileSegment(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
 
-    def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    def _angles(self, positions: Tensor, rope: RopeConfig) -> tuple[Tensor, Tensor]:
         """Return the cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""
-        if self._inv_freq is None or self.config.rope is None:
-            return None, None
-        angles = (positions.float()[:, None] * self._inv_freq)[:, None]
-        factor = self.config.rope.attention_factor
-        return angles.cos() * factor, angles.sin() * factor
+        angles = (positions.float()[:, None] * self._frequencies[rope])[:, None]
+        return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+
+    def _growth(self, positions: Tensor) -> Tensor | None:
+        """Return what queries are multiplied by (R, 1, 1); None if nothing."""
+        if self.config.query_growth == 0:
+            return None
+        times = positions // self.config.query_growth_every
+        return (1 + self.config.query_growth * torch.log(1 + times.float()))[:, None, None]
 
     def _to_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers).to(self.device)

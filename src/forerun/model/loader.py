@@ -15,8 +15,9 @@ import torch
 
 from forerun.core import registry
 from forerun.core.errors import ConfigError, LoadError, unknown
-from forerun.model.arch.base.mapping import Arch, TensorSource
+from forerun.model.arch.base.mapping import Arch
 from forerun.model.arch.base.settings import Settings
+from forerun.model.arch.base.source import TensorSource
 from forerun.model.backends.base import Backend, BlankWeight, Progress
 from forerun.model.config import ModelConfig, sizes_of, weight_shapes
 from forerun.model.kernels import native
@@ -88,7 +89,7 @@ def _blank_weights(
 ) -> Iterator[BlankWeight]:
     for name, shape in weight_shapes(config).items():
         (_, located, *_), *bias = _located(name, shape, checkpoint, arch, config)
-        format = quantized_format(name, shape, checkpoint.tensor(located).format, quant)
+        format = quantized_format(name, shape, checkpoint.tensor(located[0]).format, quant)
         yield BlankWeight(name, shape, format, bool(bias))
 
 
@@ -146,7 +147,7 @@ def stored_weights(
         if part not in ("", name) and not (part.endswith(".") and name.startswith(part)):
             continue
         for canonical, located, source, _ in _located(name, shape, checkpoint, arch, config):
-            yield canonical, source.take(checkpoint.tensor(located), config)
+            yield canonical, source.take([checkpoint.tensor(part) for part in located], config)
 
 
 def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
@@ -159,36 +160,48 @@ def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
 
 def _located(
     name: str, shape: tuple[int, ...], checkpoint: Checkpoint, arch: Arch, config: ModelConfig
-) -> Iterator[tuple[str, str, TensorSource, tuple[int, ...]]]:
-    """Yield a weight and, if the checkpoint has one, its bias: canonical name, tensor, source, shape of that tensor."""
+) -> Iterator[tuple[str, list[str], TensorSource, tuple[int, ...]]]:
+    """Yield a weight and, if there is one, its bias: canonical name, tensors, source, shape of each tensor."""
     layer, _, short = name.removeprefix("layers.").rpartition(".")
-    source = arch.source(short, config, checkpoint.kind)
-    located = source.name.format(i=layer)
-    yield name, f"{located}.weight", source, source.whole(shape)
-    if f"{located}.bias" in checkpoint.names():
-        yield f"{name}.bias", f"{located}.bias", source, source.whole(shape[:1])
+    names = checkpoint.names()
+    source = arch.source(short, config, checkpoint.kind).found(layer, names)
+    yield name, source.tensors(layer), source, source.whole(shape)
+    bias = source.tensors(layer, is_bias=True)
+    if bias[0] in names:
+        yield f"{name}.bias", bias, source, source.whole(shape[:1])
 
 
 def _check_tensors(
     checkpoint: Checkpoint, arch: Arch, config: ModelConfig, settings: Settings
 ) -> None:
-    """Raise LoadError if a tensor is missing or misshapen, or the checkpoint has more layers than it says."""
+    """Raise LoadError if a tensor is missing or misshapen, one is left over, or there are more layers than it says."""
     names = checkpoint.names()
-    norm = arch.source("attn_norm", config, checkpoint.kind).name
+    norm = "attn_out_norm" if config.norms == "after" else "attn_norm"
+    norm = arch.source(norm, config, checkpoint.kind).name
     num_layers = next(i for i in itertools.count() if f"{norm.format(i=i)}.weight" not in names)
     if num_layers != config.num_layers:
         raise LoadError(
             f"{settings.spelled('num_layers')}, but the checkpoint has tensors of {num_layers} layers"
         )
+    used: set[str] = set()
     for name, shape in weight_shapes(config).items():
+        sizes = ", ".join(settings.spelled(field) for field in sizes_of(name))
         for _, located, _, whole in _located(name, shape, checkpoint, arch, config):
-            if located not in names:
+            used.update(located)
+            missing = next((part for part in located if part not in names), None)
+            if missing is not None:
                 raise LoadError(
-                    f"the checkpoint has no tensor '{located}', which {config.family} needs"
+                    f"the checkpoint has no tensor '{missing}', which {config.family} needs ({sizes})"
                 )
-            stored_shape = checkpoint.tensor(located).shape
-            if stored_shape != whole:
-                sizes = ", ".join(settings.spelled(field) for field in sizes_of(name))
-                raise LoadError(
-                    f"tensor '{located}' should be {whole}, but is {stored_shape} ({sizes})"
-                )
+            for part in located:
+                stored = checkpoint.tensor(part).shape
+                if stored != whole:
+                    raise LoadError(f"tensor '{part}' should be {whole}, but is {stored} ({sizes})")
+    prefix = norm.partition("{i}")[0]
+    unknown = (n for n in names - used if n.startswith(prefix) and n.endswith(".weight"))
+    extra = min(unknown, default=None)
+    if extra is not None:
+        count = f" ({settings.spelled('num_experts')})" if "num_experts" in settings.keys else ""
+        raise LoadError(
+            f"the checkpoint has a tensor '{extra}', which {config.family} does not use{count}"
+        )

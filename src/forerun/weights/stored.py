@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.weights import gguf_blocks
-from forerun.weights.codes import FORMATS, Bytes, Codes, Rows, WeightFormat
+from forerun.weights.codes import FORMATS, Bytes, Codes, Floats, Rows, WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,31 @@ class StoredTensor:
             raise LoadError(f"'{self.name}' is a quantized vector: no elements of it can be taken")
         data = self.data.reshape(-1, self.format.block_nbytes)[index]
         return replace(self, shape=(len(data),), data=data.reshape(1, -1))
+
+    def merged(self) -> StoredTensor:
+        """Return the first two dimensions as one, a vector of a matrix: (E, N, K) as (E N, K)."""
+        shape = (self.shape[0] * self.shape[1], *self.shape[2:])
+        if self.read is not None:
+            return replace(self, shape=shape)
+        return replace(
+            self, shape=shape, data=self.data.reshape(shape[0] if len(shape) > 1 else 1, -1)
+        )
+
+    def transposed(self) -> StoredTensor:
+        """Return floating-point numbers (E, K, N) as (E, N, K), copied. Raises LoadError for codes."""
+        if self.format.block != 1 or self.read is not None:
+            raise LoadError(
+                f"'{self.name}' is stored as {self.format.name}, and transposed: only floats can be so"
+            )
+        size = self.format.block_nbytes
+        numbers = self.data.reshape(*self.shape, size).swapaxes(-2, -3)
+        shape = numbers.shape[:-1]
+        return replace(self, shape=shape, data=np.ascontiguousarray(numbers).reshape(shape[0], -1))
+
+    def plus(self, number: float) -> StoredTensor:
+        """Return the numbers of a vector, each larger by one number, as fp32."""
+        values = (self.dequantize() + number).numpy().reshape(1, -1)
+        return StoredTensor(self.name, self.shape, FORMATS["f32"], values.view(np.uint8))
 
     def codes(self) -> Codes:
         """Return the codes of a matrix; a vector is one row.
@@ -94,6 +119,53 @@ class StoredTensor:
         start = self.data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
         first = start - start % mmap.PAGESIZE
         owner.madvise(mmap.MADV_DONTNEED, first, start + self.nbytes - first)
+
+
+def stacked(parts: Sequence[StoredTensor]) -> StoredTensor:
+    """Return matrices of as many columns one below the other, or vectors one after the other, copied.
+
+    Raises LoadError if they are stored in different formats.
+    """
+    first = parts[0]
+    formats = {part.format.name for part in parts}
+    if len(formats) > 1:
+        raise LoadError(
+            f"'{first.name}' and those like it are stored as {', '.join(sorted(formats))}: they must be alike"
+        )
+    if len(parts) == 1:
+        return first
+    shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
+    if any(part.read is not None for part in parts):
+        return _stacked_codes([part.unpacked() for part in parts], shape)
+    axis = 0 if len(shape) > 1 else 1
+    return StoredTensor(
+        first.name, shape, first.format, np.concatenate([part.data for part in parts], axis=axis)
+    )
+
+
+def _stacked_codes(parts: Sequence[StoredTensor], shape: tuple[int, ...]) -> StoredTensor:
+    if parts[0].read is None:  # their columns had an order: they are fp16 now
+        return stacked(parts)
+
+    def read() -> Codes:
+        codes = [part.codes() for part in parts]
+        if any(part.flat is not None for part in codes):
+            raise LoadError(f"'{parts[0].name}' is flattened: experts cannot be")
+
+        def joined(name: str) -> Floats | None:
+            values = [getattr(part, name) for part in codes]
+            return None if values[0] is None else np.concatenate(values)
+
+        scales = joined("scales")
+        assert scales is not None
+        return Codes(
+            np.concatenate([part.codes for part in codes]),
+            scales,
+            mins=joined("mins"),
+            zeros=joined("zeros"),
+        )
+
+    return StoredTensor(parts[0].name, shape, parts[0].format, parts[0].data, read)
 
 
 def _floats(data: Bytes, format: str) -> NDArray[np.float32]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from forerun.model.arch.base.mapping import Kind, TensorSource, fused_source, plain_source
+from forerun.model.arch.base.mapping import fused_source, plain_source
 from forerun.model.arch.base.settings import Settings
+from forerun.model.arch.base.source import Kind, TensorSource
 from forerun.model.config import ModelConfig
 
 HF_ARCHITECTURES = ("GPTBigCodeForCausalLM",)

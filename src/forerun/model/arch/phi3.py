@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from forerun.model.arch.base.mapping import (
-    Kind,
-    TensorSource,
-    fused_source,
-    llama_like,
-    plain_source,
-)
+from forerun.model.arch.base.mapping import fused_source, llama_like, plain_source
+from forerun.model.arch.base.source import Kind, TensorSource
 from forerun.model.config import ModelConfig
 
 HF_ARCHITECTURES = ("Phi3ForCausalLM",)

@@ -9,5 +9,5 @@ from forerun.model.arch.base.mapping import llama_like, plain_source
 HF_ARCHITECTURES = ("Qwen3ForCausalLM",)
 GGUF_ARCHITECTURES = ("qwen3",)
 
-config = partial(llama_like, family="qwen3", qk_norm=True)
+config = partial(llama_like, family="qwen3", qk_norm="head")
 source = plain_source

@@ -28,6 +28,8 @@ TILE = 8
 """Rows of every pass; fewer are padded."""
 KEY_BLOCK = 128
 """Keys of one step of attention, aligned to absolute positions."""
+SWIGLU_LIMIT, SWIGLU_ALPHA = 7.0, 1.702
+"""Of gpt-oss."""
 WIDTH_UNIT = 4
 """Hidden sizes and head dims must be multiples of this for the row law to hold."""
 
@@ -110,6 +112,36 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def swiglu_oai(gate: Tensor, up: Tensor) -> Tensor:
+    """Return gpt-oss's gated activation: both inputs are clamped, and one is added to `up`."""
+    gate, up = gate.clamp(max=SWIGLU_LIMIT), up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
+    return (up + 1) * (gate / (1 + torch.exp(-SWIGLU_ALPHA * gate)))
+
+
+def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor:
+    """Return what a gated MLP hands to its last matrix (Shazeer, arXiv 2002.05202): (R, F) of gate and up (R, F)."""
+    if activation == "swiglu_oai":
+        return swiglu_oai(gate, up)
+    return ACTIVATIONS[activation](gate) * up
+
+
+def capped(x: Tensor, cap: float | None) -> Tensor:
+    """Return cap tanh(x / cap), or x without a cap. Bello et al., arXiv 1611.09940; Gemma 2."""
+    return x if cap is None else cap * torch.tanh(x / cap)
+
+
+def expert_shares(logits: Tensor, num_active: int, renormalized: bool) -> Tensor:
+    """Return the weight of each expert's output (R, experts), 0 of those that a row did not choose.
+
+    Of equal `logits` (R, experts) the lowest expert is chosen first. `renormalized` weights sum to 1.
+    """
+    chosen = logits.sort(descending=True, stable=True).indices[:, :num_active]
+    is_chosen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, chosen, True)
+    shares = torch.exp(logits - logits.amax(-1, keepdim=True))
+    kept = shares * is_chosen
+    return kept / (kept if renormalized else shares).sum(-1, keepdim=True)
+
+
 @dataclass(frozen=True, slots=True)
 class KeyBlock:
     """KEY_BLOCK consecutive positions as the rows of a tile see them.
@@ -124,20 +156,32 @@ class KeyBlock:
 
 
 def attention(
-    query: Tensor, keys: Tensor, values: Tensor, blocks: Sequence[KeyBlock], scale: float
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    blocks: Sequence[KeyBlock],
+    scale: float,
+    *,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Let query (R, H, E) attend to keys and values (G, S, E): (R, H, E).
 
-    Query head h reads kv head h // (H / G). Every row must see at least one key.
+    Query head h reads kv head h // (H / G). Every row must see at least one key. Scores are `capped`; `sinks` (H,)
+    are logits without a value, one a head.
     """
     num_rows, num_heads, _ = query.shape
     num_groups = keys.shape[0]
     # All queries that read one kv head form one matrix: (G, H / G, R, E).
     stacked = (query * scale).view(num_rows, num_groups, num_heads // num_groups, -1)
     stacked = stacked.permute(1, 2, 0, 3).contiguous()
-    scores = [_scores(stacked, keys, block) for block in blocks]
+    scores = [_scores(stacked, keys, block, cap) for block in blocks]
     top = torch.stack([block.amax(-1, keepdim=True) for block in scores]).amax(0)
     total, mixed = torch.zeros_like(top), torch.zeros_like(stacked)
+    if sinks is not None:
+        sink = sinks.view(num_groups, -1, 1, 1).expand_as(top)
+        top = torch.maximum(top, sink)
+        total = torch.exp(sink - top)
     for score, block in zip(scores, blocks, strict=True):
         weights = torch.exp(score - top)
         total += weights.sum(-1, keepdim=True)
@@ -145,9 +189,9 @@ def attention(
     return (mixed / total).permute(2, 0, 1, 3).reshape(query.shape)
 
 
-def _scores(query: Tensor, keys: Tensor, block: KeyBlock) -> Tensor:
+def _scores(query: Tensor, keys: Tensor, block: KeyBlock, cap: float | None) -> Tensor:
     """Return the scores (G, H / G, R, KEY_BLOCK) of a query (G, H / G, R, E), -inf where hidden."""
-    scores = _matmul_rows(query, keys, block.rows, transpose=True)
+    scores = capped(_matmul_rows(query, keys, block.rows, transpose=True), cap)
     return scores if block.hidden is None else scores.masked_fill_(block.hidden, -math.inf)
 
 

@@ -1,49 +1,19 @@
-"""What the families share: the protocol of an arch module, tensor names, and how fused tensors are cut.
+"""What the families share: the protocol of an arch module, tensor names, and the llama-like description.
 
-Metadata is read in `settings.py`, rotary settings in `rope.py`.
+Metadata is read in `settings.py`, rotary settings in `rope.py`; `source.py` cuts tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
-import numpy as np
-
-from forerun.model.arch.base.rope import rope_from_gguf, rope_from_hf
+from forerun.core.errors import LoadError
+from forerun.model.arch.base.rope import ropes
 from forerun.model.arch.base.settings import Settings
-from forerun.model.config import ModelConfig
-
-if TYPE_CHECKING:
-    from forerun.weights.stored import StoredTensor
-
-Kind = Literal["hf", "gguf"]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSource:
-    """Where a canonical weight lies: a tensor of the checkpoint, without `.weight`."""
-
-    name: str
-    part: slice | None = None
-    """Its rows, if it lies in a fused tensor of `num_rows` rows."""
-    num_rows: int = 0
-    is_interleaved: bool = False
-    """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is the head dimension)."""
-
-    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the checkpoint's tensor, from that of the weight or of its bias."""
-        return shape if self.part is None else (self.num_rows, *shape[1:])
-
-    def take(self, stored: StoredTensor, config: ModelConfig) -> StoredTensor:
-        """Return the weight or the bias from the checkpoint's tensor, which has the shape `whole`."""
-        if self.part is not None:
-            return stored.rows(self.part)
-        if not self.is_interleaved:
-            return stored
-        order = np.arange(stored.shape[0], dtype=np.int64)
-        return stored.rows(order.reshape(-1, config.head_dim // 2, 2).swapaxes(1, 2).reshape(-1))
+from forerun.model.arch.base.source import Kind, TensorSource
+from forerun.model.config import Activation, ExpertsConfig, LayerConfig, ModelConfig
 
 
 class Arch(Protocol):
@@ -76,6 +46,13 @@ _NAMES: Mapping[str, Mapping[Kind, str]] = {
         ("q_norm", "model.layers.{i}.self_attn.q_norm", "blk.{i}.attn_q_norm"),
         ("k_norm", "model.layers.{i}.self_attn.k_norm", "blk.{i}.attn_k_norm"),
         ("mlp_norm", "model.layers.{i}.post_attention_layernorm", "blk.{i}.ffn_norm"),
+        (
+            "attn_out_norm",
+            "model.layers.{i}.post_attention_layernorm",
+            "blk.{i}.post_attention_norm",
+        ),
+        ("mlp_out_norm", "model.layers.{i}.post_feedforward_layernorm", "blk.{i}.post_ffw_norm"),
+        ("router", "model.layers.{i}.mlp.gate", "blk.{i}.ffn_gate_inp"),
         ("gate", "model.layers.{i}.mlp.gate_proj", "blk.{i}.ffn_gate"),
         ("up", "model.layers.{i}.mlp.up_proj", "blk.{i}.ffn_up"),
         ("down", "model.layers.{i}.mlp.down_proj", "blk.{i}.ffn_down"),
@@ -85,13 +62,19 @@ _NAMES: Mapping[str, Mapping[Kind, str]] = {
 
 def plain_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Return a weight that lies alone in a tensor of the usual name. It is an `Arch.source`."""
+    if name.startswith("expert_"):
+        return expert_source(name, config, kind)
+    if name == "sinks" and kind == "hf":
+        return TensorSource("model.layers.{i}.self_attn.sinks", suffixes=("", ".bias"))
+    if name == "mlp_norm" and kind == "hf" and config.norms == "both":
+        return TensorSource("model.layers.{i}.pre_feedforward_layernorm")
     return TensorSource(_NAMES[name][kind])
 
 
 def interleaved_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Return a plain source, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
     is_interleaved = kind == "gguf" and name in ("q", "k")
-    return TensorSource(_NAMES[name][kind], is_interleaved=is_interleaved)
+    return replace(plain_source(name, config, kind), is_interleaved=is_interleaved)
 
 
 def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:
@@ -105,25 +88,118 @@ def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:
     return TensorSource(fused, slice(start, start + parts[name]), sum(parts.values()))
 
 
-def llama_like(settings: Settings, family: str, **differences: Any) -> ModelConfig:
+def expert_source(
+    name: str,
+    config: ModelConfig,
+    kind: Kind,
+    each: str = "model.layers.{i}.mlp.experts.{e}.",
+    whole: str = "model.layers.{i}.mlp.experts.",
+    parts: Mapping[str, str] | None = None,
+) -> TensorSource:
+    """Return the weights of all experts: of a Hugging Face folder a tensor `each` or one of the `whole`.
+
+    `parts` are the last names of gate, up and down. GGUF has one tensor; older files have one an expert.
+    """
+    part, experts = name.removeprefix("expert_"), experts_of(config)
+    count, inner = experts.num_experts, experts.intermediate_size
+    if kind == "gguf":
+        older = TensorSource(f"blk.{{i}}.ffn_{part}.{{e}}", num_experts=count)
+        return TensorSource(f"blk.{{i}}.ffn_{part}_exps", num_experts=count, otherwise=older)
+    fused = TensorSource(f"{whole}down_proj", num_experts=count, suffixes=("", "_bias"))
+    if part != "down":
+        rows = slice(inner) if part == "gate" else slice(inner, 2 * inner)
+        fused = replace(fused, name=f"{whole}gate_up_proj", part=rows, num_rows=2 * inner)
+    last = f"{part}_proj" if parts is None else parts[part]
+    return TensorSource(each + last, num_experts=count, otherwise=fused)
+
+
+def experts_of(config: ModelConfig) -> ExpertsConfig:
+    """Return the experts of a model's layers, which are alike in all that have them."""
+    return next(layer.experts for layer in config.layers if layer.experts is not None)
+
+
+def read_experts(
+    settings: Settings,
+    *,
+    size: str = "moe_intermediate_size",
+    renormalized: bool = True,
+) -> ExpertsConfig | None:
+    """Read the numbers of experts, None if there are none; `size` is Hugging Face's key of width. Raises LoadError."""
+    is_local = settings.get("num_local_experts") is not None
+    count = "num_local_experts" if is_local else "num_experts"
+    keys = (count, "num_experts_per_tok", size)
+    if settings.is_gguf:
+        settings.reject("expert_weights_scale", 1.0)
+        keys = ("expert_count", "expert_used_count", "expert_feed_forward_length")
+        if settings.get(keys[2]) is None:
+            keys = (*keys[:2], "feed_forward_length")
+    settings.keys |= dict(zip(("num_experts", "num_active", "expert_size"), keys, strict=True))
+    num_experts = settings.integer(keys[0], 0, low=0, high=1 << 16)
+    if num_experts == 0:
+        return None
+    num_active = settings.integer(keys[1], high=1 << 16)
+    if num_active > num_experts:
+        raise LoadError(
+            f"a row cannot choose {num_active} of {num_experts} experts "
+            f"({settings.spelled('num_active')}, {settings.spelled('num_experts')})"
+        )
+    width = settings.width(keys[2], high=1 << 20)
+    if num_experts * max(width, settings.size("hidden_size")) >= 1 << 31:
+        raise LoadError(f"{num_experts} experts of {width} are too many ('{keys[0]}', '{keys[2]}')")
+    return ExpertsConfig(num_experts, num_active, width, renormalized)
+
+
+def read_layers(
+    settings: Settings,
+    *,
+    period: int = 0,
+    local_theta: float | None = None,
+    is_local_plain: bool = False,
+    **scaling: Any,
+) -> list[LayerConfig]:
+    """Return each layer's window and rope; the options are those of `Settings.windows` and `ropes`."""
+    windows = settings.windows(period)
+    head_dim = settings.sizes()["head_dim"]
+    whole, local = ropes(settings, head_dim, local_theta, is_local_plain, scaling)
+    return [LayerConfig(whole if window is None else local, window) for window in windows]
+
+
+def by_layer(layers: Sequence[LayerConfig]) -> dict[str, Any]:
+    """Return the fields of `ModelConfig` that say what is known of the layers."""
+    first = layers[0]
+    if first.has_mlp and first.experts is None and all(layer == first for layer in layers):
+        return {"rope": first.rope, "sliding_window": first.sliding_window}
+    return {"layers": tuple(layers)}
+
+
+def llama_like(
+    settings: Settings,
+    family: str,
+    *,
+    layers: Sequence[LayerConfig] | None = None,
+    activation: Activation | None = None,
+    **differences: Any,
+) -> ModelConfig:
     """Return a config with RMS norm, rotary positions, a gated MLP, and the family's `differences`.
 
     Raises LoadError for what is missing, wrong or not supported.
     """
     is_gguf = settings.is_gguf
-    if is_gguf:
+    layers = read_layers(settings) if layers is None else layers
+    if is_gguf and not any(layer.experts for layer in layers):
         settings.reject("expert_count", 0)
     sizes = settings.sizes()
     if is_gguf:
         settings.reject("attention.value_length", sizes["head_dim"])
+    if activation is None:
+        activation = "silu" if is_gguf else settings.activation("hidden_act")
     norm_eps = "attention.layer_norm_rms_epsilon" if is_gguf else "rms_norm_eps"
     return ModelConfig(
         family=family,
         **sizes,
         norm_eps=settings.number(norm_eps, low=1e-15, high=1),
-        activation="silu" if is_gguf else settings.activation("hidden_act"),
-        rope=(rope_from_gguf if is_gguf else rope_from_hf)(settings, sizes["head_dim"]),
+        activation=activation,
         tied_head=settings.is_tied(),
-        sliding_window=settings.window(),
+        **by_layer(layers),
         **differences,
     )

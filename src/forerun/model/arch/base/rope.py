@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,18 +27,58 @@ _FACTOR = (1e-3, 1e6)
 _LENGTH = (1, 1 << 28)
 
 
-def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
-    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` as older files have it."""
+def ropes(
+    settings: Settings,
+    head_dim: int,
+    local_theta: float | None = None,
+    is_local_plain: bool = False,
+    scaling: Mapping[str, Any] | None = None,
+) -> tuple[RopeConfig, RopeConfig]:
+    """Return the embedding of layers that see everything, and that of layers with a sliding window.
+
+    Where the file describes one, the latter have the same; or, `is_local_plain`, it without scaling. `local_theta` is
+    their theta where a file has none for them, None for the same. `scaling` adds to what the file says of scaling.
+    """
+    extra = scaling or {}
+    if settings.is_gguf:
+        whole = rope_from_gguf(settings, head_dim, extra)
+        key = "rope.freq_base_swa"
+    else:
+        given = _given(settings)
+        if any(isinstance(value, Mapping) for value in given.values()):
+            kinds = [given.get(f"{kind}_attention") for kind in ("full", "sliding")]
+            whole, local = (
+                rope_from_hf(settings, head_dim, kind or kinds[0] or {}, extra) for kind in kinds
+            )
+            return whole, local
+        whole = rope_from_hf(settings, head_dim, given, extra)
+        key = "rope_local_base_freq"
+    theta = settings.number(key, local_theta or whole.theta, low=_THETA[0], high=_THETA[1])
+    if is_local_plain:
+        return whole, RopeConfig(theta, whole.rotary_dim)
+    return whole, replace(whole, theta=theta)
+
+
+def _given(settings: Settings) -> Mapping[str, Any]:
+    """Return `rope_parameters`, or `rope_scaling` as older files have it."""
     given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if not isinstance(given, Mapping):
         raise LoadError(f"the rotary settings are {short_repr(given)}, but must be an object")
-    if any(isinstance(value, Mapping) for value in given.values()):
-        raise LoadError("rotary settings that differ between layers are not supported")
+    return given
+
+
+def rope_from_hf(
+    settings: Settings, head_dim: int, given: Mapping[str, Any], extra: Mapping[str, Any]
+) -> RopeConfig:
+    """Read rotary settings; older files have `rope_theta` beside them. Raises LoadError."""
+    if not isinstance(given, Mapping):
+        raise LoadError(f"the rotary settings are {short_repr(given)}, but must be an object")
     scaling = _Scaling(
         {key: settings.get(key) for key in ("rope_theta", "partial_rotary_factor")},
         {"max_position_embeddings": settings.size("max_position")},
         given,
         {_ORIGINAL: settings.get(_ORIGINAL)},
+        extra,
     )
     theta = scaling.number("rope_theta", 10000.0, *_THETA)
     partial = scaling.number("partial_rotary_factor", 1.0, 0, 1)
@@ -51,7 +92,7 @@ def rope_from_hf(settings: Settings, head_dim: int) -> RopeConfig:
     return scaled(kind, theta, rotary_dim, scaling)
 
 
-def rope_from_gguf(settings: Settings, head_dim: int) -> RopeConfig:
+def rope_from_gguf(settings: Settings, head_dim: int, extra: Mapping[str, Any]) -> RopeConfig:
     """Read `<arch>.rope.*` and the factor tensors; `rope_freqs.weight` holds llama3's divisors ready-made."""
     theta = settings.number("rope.freq_base", 10000.0, low=_THETA[0], high=_THETA[1])
     rotary_dim = settings.integer("rope.dimension_count", head_dim, low=2, high=head_dim)
@@ -72,13 +113,18 @@ def rope_from_gguf(settings: Settings, head_dim: int) -> RopeConfig:
         "max_position_embeddings": settings.size("max_position"),
         _ORIGINAL: settings.get("rope.scaling.original_context_length"),
         "attention_factor": settings.get("rope.scaling.attn_factor"),
+        "beta_fast": settings.get("rope.scaling.yarn_beta_fast"),
+        "beta_slow": settings.get("rope.scaling.yarn_beta_slow"),
     }
+    all_dims = settings.number("rope.scaling.yarn_log_multiplier", 0.0, low=0.0)
+    if all_dims:
+        scaling |= {"mscale": 1.0, "mscale_all_dim": all_dims}
     kind = settings.text("rope.scaling.type", "linear" if scaling["factor"] else "none")
     for length in ("long", "short"):
         if f"rope_factors_{length}.weight" in names:
             kind = "longrope"
             scaling[f"{length}_factor"] = listed(f"rope_factors_{length}.weight")
-    return scaled(kind, theta, rotary_dim, _Scaling(scaling))
+    return scaled(kind, theta, rotary_dim, _Scaling(scaling, extra))
 
 
 class _Scaling:

@@ -26,6 +26,7 @@ _SIZES: tuple[tuple[str, str, str, int], ...] = (
 
 They are well above every model there is, and low enough for 32-bit products of two of them.
 """
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 _LARGEST = {field: largest for field, _, _, largest in _SIZES}
 
 
@@ -41,10 +42,14 @@ class Settings:
         self.is_gguf = checkpoint.kind == "gguf"
         self.prefix = f"{checkpoint.architecture}." if self.is_gguf else ""
         self.keys = {field: gguf if self.is_gguf else hf for field, hf, gguf, _ in _SIZES}
+        self.assumed: Mapping[str, Any] = {}
+        """What holds where a Hugging Face config is silent: transformers writes no value that is the family's usual."""
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of whatever type, or the default if it is absent or null."""
         value = self.checkpoint.config.get(self.prefix + key)
+        if value is None and not self.is_gguf:
+            value = self.assumed.get(key)
         return default if value is None else value
 
     def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int) -> int:
@@ -146,23 +151,58 @@ class Settings:
             )
         return _ACTIVATIONS[name]
 
-    def window(self) -> int | None:
-        """Return the sliding window if all layers have one, None if no layer has; LoadError for a mixture."""
+    def windows(self, period: int = 0) -> tuple[int | None, ...]:
+        """Return each layer's sliding window, None for those without.
+
+        Where the file does not say which have one, all but every `period`th have; 0 is all.
+        """
+        num_layers = self.size("num_layers")
         if self.is_gguf:
-            return self.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None
-        kinds = self.get("layer_types", [])
-        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
-            raise self._wrong("layer_types", kinds, "a list of texts")
-        if (
-            self.get("sliding_window") is None
-            or not self.flag("use_sliding_window", True)
-            or set(kinds) == {"full_attention"}
-        ):
+            window = self.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None
+            key = "attention.sliding_window_pattern"
+        else:
+            window = self._hf_window()
+            key = "sliding_window_pattern"
+            if self.get("layer_types") is not None:
+                sliding = [kind == "sliding_attention" for kind in self._layer_types(num_layers)]
+                return tuple(window if slides else None for slides in sliding)
+        pattern = self.get(key, period)
+        if isinstance(pattern, list):
+            if len(pattern) != num_layers or not all(isinstance(is_, bool) for is_ in pattern):
+                raise self._wrong(key, pattern, f"a whole number, or {num_layers} booleans")
+            return tuple(window if slides else None for slides in pattern)
+        period = self.integer(key, period, low=0, high=1 << 31)
+        first = 0
+        if not self.is_gguf and period == 0:
+            first = self.integer("max_window_layers", 0, low=0, high=1 << 31)
+        return tuple(
+            window if i >= first and (period == 0 or (i + 1) % period) else None
+            for i in range(num_layers)
+        )
+
+    def _hf_window(self) -> int | None:
+        if self.get("sliding_window") is None or not self.flag("use_sliding_window", True):
             return None
-        full_below = 0 if kinds else self.integer("max_window_layers", 0, low=0, high=1 << 31)
-        if len(set(kinds)) > 1 or 0 < full_below < self.size("num_layers"):
-            raise LoadError("a sliding window in some layers only is not supported")
-        return None if full_below else self.integer("sliding_window", high=1 << 31)
+        return self.integer("sliding_window", high=1 << 31)
+
+    def _layer_types(self, num_layers: int) -> list[str]:
+        """Return what kind of attention each layer has. Raises LoadError for kinds that are not supported."""
+        kinds = self.get("layer_types")
+        if not isinstance(kinds, list) or len(kinds) != num_layers:
+            raise self._wrong("layer_types", kinds, f"a list of {num_layers} texts")
+        for kind in kinds:
+            if kind not in _LAYER_TYPES:
+                raise LoadError(
+                    f"layers of type {short_repr(kind)} are not supported: {' and '.join(_LAYER_TYPES)} are"
+                )
+        return kinds
+
+    def width(self, key: str, *, high: int) -> int:
+        """Return a size that must be a multiple of WIDTH_UNIT."""
+        value = self.integer(key, high=high)
+        if value % WIDTH_UNIT:
+            raise self._wrong(key, value, f"a multiple of {WIDTH_UNIT}")
+        return value
 
     def _present(self, key: str, default: Any) -> Any:
         value = self.get(key, default)

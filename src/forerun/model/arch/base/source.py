@@ -1,0 +1,85 @@
+"""Where the weights lie in a checkpoint, and how they are cut out of its tensors: fused, interleaved, one an expert."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from forerun.model.config import ModelConfig
+from forerun.weights.stored import StoredTensor, stacked
+
+if TYPE_CHECKING:
+    from forerun.weights.codes import Rows
+
+Kind = Literal["hf", "gguf"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSource:
+    """Where a canonical weight lies: a tensor of the checkpoint, without `.weight`."""
+
+    name: str
+    """`{i}` stands for the layer, `{e}` for each expert in turn: then there is a tensor for each."""
+    part: slice | None = None
+    """Its rows, if it lies in a fused tensor of `num_rows` rows; of each expert, if they lie in one tensor."""
+    num_rows: int = 0
+    is_interleaved: bool = False
+    """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is the head dimension)."""
+    offset: float = 0.0
+    """What is added to its numbers: 1 for norms that multiply by 1 + w."""
+    num_experts: int = 0
+    """Of a weight of experts; they lie in a tensor (experts, out, in) or in one each."""
+    is_transposed: bool = False
+    """The tensor of the experts is (experts, in, out)."""
+    suffixes: tuple[str, str] = (".weight", ".bias")
+    otherwise: TensorSource | None = None
+    """Where to look if it is not there."""
+
+    def found(self, layer: str, names: Container[str]) -> TensorSource:
+        """Return this source or, if its first tensor is not there but that of another spelling is, the other."""
+        source: TensorSource | None = self
+        while source is not None and source.tensors(layer)[0] not in names:
+            source = source.otherwise
+        return source or self
+
+    def tensors(self, layer: str, is_bias: bool = False) -> list[str]:
+        """Return the names of the weight's tensors, or of its bias's."""
+        experts = range(self.num_experts if "{e}" in self.name else 1)
+        suffix = self.suffixes[is_bias]
+        return [self.name.format(i=layer, e=e) + suffix for e in experts]
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of each of the checkpoint's tensors, from that of the weight or of its bias."""
+        rows, *others = shape
+        rows = rows // (self.num_experts or 1) if self.part is None else self.num_rows
+        own = (rows, *others)
+        if self.num_experts == 0 or "{e}" in self.name:
+            return own
+        return (self.num_experts, *(own[::-1] if self.is_transposed else own))
+
+    def take(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
+        """Return the weight or the bias from the checkpoint's tensors, each of which has the shape `whole`."""
+        stored = self._joined(parts)
+        if self.part is not None:
+            index: Rows = self.part
+            if self.num_experts:
+                rows = np.arange(stored.shape[0], dtype=np.int64)
+                index = rows.reshape(-1, self.num_rows)[:, self.part].reshape(-1)
+            stored = stored.rows(index)
+        if self.is_interleaved:
+            order = np.arange(stored.shape[0], dtype=np.int64)
+            halves = order.reshape(-1, config.head_dim // 2, 2).swapaxes(1, 2)
+            stored = stored.rows(halves.reshape(-1))
+        return stored.plus(self.offset) if self.offset else stored
+
+    def _joined(self, parts: Sequence[StoredTensor]) -> StoredTensor:
+        """Return the experts' rows one below the other."""
+        if "{e}" in self.name:
+            return stacked(parts)
+        stored = parts[0]
+        if self.is_transposed and len(stored.shape) == 3:
+            stored = stored.transposed()
+        return stored.merged() if self.num_experts else stored

@@ -1,0 +1,67 @@
+"""gpt-oss (arXiv 2508.10925): experts with a clamped gate and biases, attention sinks, every other layer windowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forerun.model.arch.base.mapping import (
+    experts_of,
+    llama_like,
+    plain_source,
+    read_experts,
+    read_layers,
+)
+from forerun.model.arch.base.settings import Settings
+from forerun.model.arch.base.source import Kind, TensorSource
+from forerun.model.config import ModelConfig
+from forerun.model.kernels.reference import SWIGLU_ALPHA, SWIGLU_LIMIT
+
+HF_ARCHITECTURES = ("GptOssForCausalLM",)
+GGUF_ARCHITECTURES = ("gpt-oss",)
+
+
+def config(settings: Settings) -> ModelConfig:
+    """Return the config of a checkpoint."""
+    settings.assumed = {"rope_theta": 150000.0, "sliding_window": 128}
+    if not settings.is_gguf:
+        settings.reject("swiglu_limit", SWIGLU_LIMIT)
+        settings.reject("swiglu_alpha", SWIGLU_ALPHA)
+    experts = read_experts(settings, size="intermediate_size")
+    # The GGUF has no key for it: the band of its yarn has bounds that are not rounded.
+    scaling = {"truncate": False} if settings.is_gguf else {}
+    layers = read_layers(settings, period=2, **scaling)
+    return llama_like(
+        settings,
+        "gpt_oss",
+        layers=[replace(layer, experts=experts, has_mlp=experts is None) for layer in layers],
+        activation="swiglu_oai",
+        attention_sinks=True,
+    )
+
+
+def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
+    """Return where a canonical weight lies: Hugging Face interleaves the rows of gate and up."""
+    if kind == "gguf":
+        return (
+            TensorSource("blk.{i}.post_attention_norm")
+            if name == "mlp_norm"
+            else TensorSource("blk.{i}.attn_sinks")
+            if name == "sinks"
+            else plain_source(name, config, kind)
+        )
+    if name == "router":
+        return TensorSource("model.layers.{i}.mlp.router")
+    if not name.startswith("expert_"):
+        return plain_source(name, config, kind)
+    experts = experts_of(config)
+    whole = TensorSource("model.layers.{i}.mlp.experts.down_proj", num_experts=experts.num_experts)
+    if name != "expert_down":
+        whole = replace(
+            whole,
+            name="model.layers.{i}.mlp.experts.gate_up_proj",
+            part=slice(name == "expert_up", None, 2),
+            num_rows=2 * experts.intermediate_size,
+        )
+    # In MXFP4 rows are outputs; the unpacked floats are stored the other way round.
+    whole = replace(whole, suffixes=(".weight", "_bias"))
+    return replace(whole, otherwise=replace(whole, suffixes=("", "_bias"), is_transposed=True))
