@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 
 #include "model/model.h"
 
@@ -66,7 +65,7 @@ void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column
 }
 
 void Decoder::run_experts(Worker& worker, int index) {
-    worker.each([&](int) { group_pairs(index); });
+    worker.each([&](int) { place_pairs(index); });
     worker.each([&](int pair) { gather_pair(index, pair); });
     worker.each([&](int piece) { experts_up(index, piece, worker.thread); });
     worker.each([&](int piece) { experts_down(index, piece, worker.thread); });
@@ -99,33 +98,37 @@ void Decoder::choose_experts(int index, int row) {
     for (int i = 0; i < shape.num_active; ++i) weights[i] /= total;
 }
 
-void Decoder::group_pairs(int index) {
+void Decoder::place_pairs(int index) {
     const ExpertsShape& shape = experts_of(index);
-    const int num_pairs = most_pairs(index);
-    int *firsts = routing_.firsts, *active = routing_.active;
-    std::fill_n(firsts, shape.num + 1, 0);
-    for (int i = 0; i < num_pairs; ++i) ++firsts[routing_.experts[i] + 1];
-    std::partial_sum(firsts, firsts + shape.num + 1, firsts);
-    std::copy_n(firsts, shape.num, routing_.next);
-    for (int i = 0; i < num_pairs; ++i) {
-        const int pair = routing_.next[routing_.experts[i]]++;
-        routing_.rows[pair] = i / shape.num_active;
-        routing_.pair_weights[pair] = routing_.weights[i];
-    }
+    const int count = num_pairs(index);
+    int *firsts = routing_.firsts, *stops = routing_.stops;
+    std::fill_n(stops, shape.num, 0);
+    for (int i = 0; i < count; ++i) ++stops[routing_.experts[i]];
     routing_.num_active = 0;
-    for (int expert = 0; expert < shape.num; ++expert)
-        if (firsts[expert] < firsts[expert + 1]) active[routing_.num_active++] = expert;
+    for (int expert = 0, first = 0; expert < shape.num; ++expert) {
+        const int pairs = stops[expert];
+        firsts[expert] = stops[expert] = first;
+        first += (pairs + kRowsAside - 1) / kRowsAside * kRowsAside;
+        if (pairs > 0) routing_.active[routing_.num_active++] = expert;
+    }
+    for (int i = 0; i < count; ++i) {
+        const int slot = stops[routing_.experts[i]]++;
+        routing_.slots[i] = slot;
+        routing_.rows[slot] = i / shape.num_active;
+        routing_.slot_weights[slot] = routing_.weights[i];
+    }
+    expert_rows_.width = expert_rows_.wide = shape.inner;
 }
 
-// A pair's input, where the experts read it.
+// A pair's input, where its expert reads it.
 void Decoder::gather_pair(int index, int pair) {
-    const std::size_t width = shape_.hidden_size;
+    const std::size_t width = shape_.hidden_size, slot = routing_.slots[pair];
     const Linear& reader = layers_[index].experts.up;
-    const float* x = normed_.x + routing_.rows[pair] * width;
+    const float* x = normed_.x + routing_.rows[slot] * width;
     if (reader.is_float())
-        std::copy_n(x, width, gathered_.x + pair * width);
+        std::copy_n(x, width, gathered_.x + slot * width);
     else
-        quantize(reader, x, gathered_, pair, 0, shape_.hidden_size);
+        quantize(reader, x, gathered_, static_cast<int>(slot), 0, shape_.hidden_size);
 }
 
 void Decoder::experts_up(int index, int piece, int thread) {
@@ -135,11 +138,11 @@ void Decoder::experts_up(int index, int piece, int thread) {
     for (int unit = part.first; unit < part.stop; ++unit) {
         const int expert = routing_.active[unit / each], tile = unit % each * tiles;
         gate_up(experts, experts.down, expert * experts.inner / kTile + tile, tile * kTile, gathered_,
-                routing_.firsts[expert], routing_.firsts[expert + 1], expert_rows_, thread);
+                routing_.firsts[expert], routing_.stops[expert], expert_rows_, thread);
     }
 }
 
-// Some columns of what the experts add, of all pairs.
+// Some columns of what the experts add.
 void Decoder::experts_down(int index, int piece, int thread) {
     const Linear& down = layers_[index].experts.down;
     const int tiles = shape_.hidden_size / kTile;
@@ -153,14 +156,14 @@ void Decoder::experts_down(int index, int piece, int thread) {
         for (int row = 0; is_first && row < num_rows_; ++row)
             std::fill_n(to.out + row * to.stride, columns, 0.0f);
         for (int i = 0; i < routing_.num_active; ++i) {
-            const int expert = routing_.active[i], stop = routing_.firsts[expert + 1];
-            for (int pair = routing_.firsts[expert]; pair < stop; pair += kRowBlock) {
-                const int rows = std::min(kRowBlock, stop - pair);
-                kernels_.linear(down, expert * tiles + tile, count, expert_rows_, pair, rows,
+            const int expert = routing_.active[i], stop = routing_.stops[expert];
+            for (int slot = routing_.firsts[expert]; slot < stop; slot += kRowBlock) {
+                const int rows = std::min(kRowBlock, stop - slot);
+                kernels_.linear(down, expert * tiles + tile, count, expert_rows_, slot, rows,
                                 {aside, static_cast<std::size_t>(columns)});
                 for (int j = 0; j < rows; ++j) {
-                    const float weight = multiplier * routing_.pair_weights[pair + j];
-                    float* x = to.out + routing_.rows[pair + j] * to.stride;
+                    const float weight = multiplier * routing_.slot_weights[slot + j];
+                    float* x = to.out + routing_.rows[slot + j] * to.stride;
                     for (int k = 0; k < columns; ++k) x[k] += weight * aside[j * columns + k];
                 }
             }

@@ -164,15 +164,14 @@ class Decoder {
         std::vector<float> cos, sin;
         Rope rope;
     };
-    // Rows of a pass by the experts that they chose. A pair is a row and one of its experts; those
-    // of an expert lie side by side, rows ascending.
+    // Rows of a pass by the experts that they chose. A pair is a row and one of its experts. Each has a
+    // slot: those of an expert lie side by side, rows ascending, from a multiple of kRowsAside on.
     struct Routing {
         int* experts = nullptr;    // (R, num_active), ascending in a row
         float* weights = nullptr;  // (R, num_active)
-        int* rows = nullptr;       // of the pairs
-        float* pair_weights = nullptr;
-        int* firsts = nullptr;  // (experts + 1): an expert's first pair
-        int* next = nullptr;    // (experts): where an expert's next pair goes
+        int* slots = nullptr;      // (R, num_active)
+        int *rows = nullptr, *firsts = nullptr, *stops = nullptr;  // (slots), (experts), (experts)
+        float* slot_weights = nullptr;                             // (slots)
         int* active = nullptr;  // experts with a pair, ascending
         int num_active = 0;
     };
@@ -185,7 +184,7 @@ class Decoder {
     bool attends_by_row() const { return shape_.qk_norm == QkNorm::Whole; }
     const ExpertsShape& experts_of(int layer) const { return shape_.layers[layer].experts; }
     int channel_units(const Mlp& mlp) const;
-    int most_pairs(int layer) const { return num_rows_ * experts_of(layer).num_active; }
+    int num_pairs(int layer) const { return num_rows_ * experts_of(layer).num_active; }
 
     void check_segments() const;
     void plan();
@@ -220,7 +219,7 @@ class Decoder {
     void gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
                  int first, int stop, const Rows& out, int thread);
     void choose_experts(int layer, int row);
-    void group_pairs(int layer);
+    void place_pairs(int layer);
     void gather_pair(int layer, int pair);
     void experts_up(int layer, int piece, int thread);
     void experts_down(int layer, int piece, int thread);
@@ -277,7 +276,7 @@ class Decoder {
     Routing routing_;
     float* router_logits_ = nullptr;  // (R, experts in whole tiles)
     int router_stride_ = 0;
-    Rows gathered_, expert_rows_;  // of pairs: what experts read, and their activations
+    Rows gathered_, expert_rows_;  // by slot: what experts read, and their activations
     CodedQueries coded_;  // if the cache holds codes
     float* scratch_ = nullptr;  // (threads, scratch_stride_)
     std::size_t scratch_stride_ = 0;

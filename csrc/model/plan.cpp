@@ -185,18 +185,20 @@ void Decoder::lay_out_experts(Scratch& scratch) {
         active = std::max(active, layer.experts.num_active);
         inner = std::max(inner, layer.experts.inner);
     }
-    const int pairs = num_rows_ * active;
+    const int pairs = num_rows_ * active,
+              slots = pairs + (kRowsAside - 1) * std::min(num, pairs);
     router_stride_ = (num + kTile - 1) / kTile * kTile;
     router_logits_ = scratch.take<float>(static_cast<std::size_t>(num_rows_) * router_stride_);
     routing_ = {.experts = scratch.take<int>(pairs),
                 .weights = scratch.take<float>(pairs),
-                .rows = scratch.take<int>(pairs),
-                .pair_weights = scratch.take<float>(pairs),
-                .firsts = scratch.take<int>(num + 1),
-                .next = scratch.take<int>(num),
+                .slots = scratch.take<int>(pairs),
+                .rows = scratch.take<int>(slots),
+                .firsts = scratch.take<int>(num),
+                .stops = scratch.take<int>(num),
+                .slot_weights = scratch.take<float>(slots),
                 .active = scratch.take<int>(num)};
-    gathered_ = scratch.take_rows(pairs, shape_.hidden_size);
-    expert_rows_ = scratch.take_rows(pairs, inner);
+    gathered_ = scratch.take_rows(slots, shape_.hidden_size);
+    expert_rows_ = scratch.take_rows(slots, inner);
 }
 
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
@@ -253,7 +255,7 @@ void Decoder::plan_phases() {
             add(feeds, {std::min(2 * most, channel_units(layer.mlp)),
                         std::min(most, layer.mlp.down.num_tiles())});
         if (experts_of(i).num > 0)
-            add(feeds, {1, most_pairs(i), 2 * most, std::min(most, shape_.hidden_size / kTile)});
+            add(feeds, {1, num_pairs(i), 2 * most, std::min(most, shape_.hidden_size / kTile)});
     }
     phases_.push_back(rows);
 }

@@ -12,7 +12,13 @@ from forerun.core.batch import Batch, Segment
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
 from forerun.model.cache.base import KVCache
-from forerun.model.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.model.config import (
+    ExpertsConfig,
+    LayerConfig,
+    ModelConfig,
+    RopeConfig,
+    weight_shapes,
+)
 from forerun.model.decoder import Decoder
 from forerun.model.model import Model
 from forerun.weights.codes import FORMATS, Codes
@@ -35,15 +41,59 @@ GATED = ModelConfig(
     rope=RopeConfig(10000.0, 32),
 )
 
+ROPE, SLOW_ROPE = RopeConfig(10000.0, 32), RopeConfig(1e6, 32, (8.0,) * 16)
+SANDWICH = replace(
+    GATED,
+    activation="gelu_tanh",
+    norms="both",
+    qk_norm="head",
+    attention_cap=5.0,
+    logits_cap=4.0,
+    layers=(LayerConfig(ROPE, sliding_window=37), LayerConfig(SLOW_ROPE)),
+)
+"""As Gemma 2 and 3: four norms, caps, every other layer with a window and a rope of its own."""
+AFTER = replace(
+    GATED,
+    norms="after",
+    qk_norm="whole",
+    query_growth=0.3,
+    query_growth_every=40,
+    layers=(LayerConfig(None), LayerConfig(ROPE)),
+)
+"""As OLMo 2 with SmolLM3's layers without rope and Ministral 3's growing queries."""
+EXPERTS = replace(
+    GATED,
+    residual_multiplier=0.7,
+    layers=(
+        LayerConfig(ROPE, experts=ExpertsConfig(8, 3, 32), has_mlp=False),
+        LayerConfig(ROPE, experts=ExpertsConfig(5, 2, 64, renormalized=False)),
+    ),
+)
+"""As OLMoE and as Granite's experts beside an MLP that all rows share."""
+SINKS = replace(
+    GATED,
+    attention_sinks=True,
+    activation="swiglu_oai",
+    layers=tuple(
+        LayerConfig(ROPE, window, ExpertsConfig(4, 2, 32), has_mlp=False) for window in (29, None)
+    ),
+)
+"""As gpt-oss."""
+
 KINDS = {
     "q4": (GATED, "q4_1"),
     "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
     "window": (replace(GATED, sliding_window=29, qk_norm="head"), "q4_0"),
     "flat": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q4_c"),
+    "sandwich": (SANDWICH, "q8_0"),
+    "after": (AFTER, "q4_0"),
+    "experts": (EXPERTS, "q4_1"),
+    "sinks": (SINKS, "bf16"),
     "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
 }
 """Configurations with a type of weights, which together take all ways through the kernels."""
 
+BIASED = ("q", "k", "v", "o", "up", "down", "router", "expert_gate", "expert_up", "expert_down")
 QUANTIZED = ("q4_0", "q4_1", "q4_z", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 TYPES = ("f32", "f16", "bf16", *QUANTIZED)
 
@@ -108,9 +158,7 @@ def random_weights(
             weights[name] = stored(name, values, plain if is_matrix else "f32")
         is_norm = len(shape) == 1
         short = name.rpartition(".")[2]
-        wants_bias = (
-            config.norm == "layer" if is_norm else has_biases and short in "q k v o up down"
-        )
+        wants_bias = config.norm == "layer" if is_norm else has_biases and short in BIASED
         if wants_bias:
             bias = random.standard_normal(shape[0])
             weights[f"{name}.bias"] = stored(name, bias, "f32")

@@ -19,8 +19,12 @@ from forerun.model.config import RopeConfig
 from forerun.model.model import LayerPlan, Model
 from forerun.weights.codes import WeightFormat
 from tests.native.models import (
+    AFTER,
+    EXPERTS,
     GATED,
     QUANTIZED,
+    SANDWICH,
+    SINKS,
     VOCAB,
     logits_of,
     native,
@@ -40,6 +44,10 @@ VARIANTS = {
     "gelu": replace(PLAIN, activation="gelu", tied_head=True),
     "gelu_tanh": replace(PLAIN, activation="gelu_tanh", num_kv_heads=1),
     "window": replace(GATED, sliding_window=37, qk_norm="head"),
+    "sandwich": SANDWICH,
+    "after": AFTER,
+    "experts": EXPERTS,
+    "sinks": SINKS,
     "multipliers": replace(
         GATED,
         embedding_multiplier=3.0,

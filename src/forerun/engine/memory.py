@@ -224,8 +224,22 @@ def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
     above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
     attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * config.head_dim)
     streams = 4 * rows * (config.hidden_size + heads * config.head_dim)
-    held = sum(_rows_nbytes(rows, width) for width in widths)
+    if config.norms != "before":
+        streams += 4 * rows * config.hidden_size
+    held = sum(_rows_nbytes(rows, width) for width in widths) + _experts_nbytes(config, rows)
     return streams + held + 4 * model.threads * max(attention, 2 * 32 * 32)
+
+
+def _experts_nbytes(config: ModelConfig, rows: int) -> int:
+    """Return the bytes of what experts read and compute of each row that chose them (csrc/model/plan.cpp)."""
+    layers = map(config.layer, range(config.num_layers))
+    experts = [layer.experts for layer in layers if layer.experts is not None]
+    if not experts:
+        return 0
+    pairs = rows * max(each.num_active for each in experts)
+    pairs += 7 * min(pairs, max(each.num_experts for each in experts))  # an expert's rows begin at multiples of 8
+    inner = max(each.intermediate_size for each in experts)
+    return _rows_nbytes(pairs, config.hidden_size) + _rows_nbytes(pairs, inner)
 
 
 def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
