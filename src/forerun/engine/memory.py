@@ -237,7 +237,9 @@ def _experts_nbytes(config: ModelConfig, rows: int) -> int:
     if not experts:
         return 0
     pairs = rows * max(each.num_active for each in experts)
-    pairs += 7 * min(pairs, max(each.num_experts for each in experts))  # an expert's rows begin at multiples of 8
+    pairs += 7 * min(
+        pairs, max(each.num_experts for each in experts)
+    )  # an expert's rows begin at multiples of 8
     inner = max(each.intermediate_size for each in experts)
     return _rows_nbytes(pairs, config.hidden_size) + _rows_nbytes(pairs, inner)
 
