@@ -1,0 +1,51 @@
+"""Natively, every family computes what its Hugging Face model computes; its GGUF is a matter of names and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+import torch
+
+from forerun.core import tree
+from forerun.core.batch import Segment
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.loader import load_model
+from forerun.weights.checkpoint import Checkpoint
+from tests.model.tiny import FAMILIES, VOCAB, checkpoint_of, hf_logits, hf_model
+from tests.native.models import logits_of
+
+TOKENS = tuple(torch.randint(0, VOCAB, (150,), generator=torch.Generator().manual_seed(5)).tolist())
+NODES, PARENTS = TOKENS[3:12], (-1, 0, 0, 1, 2, 2, 5, -1, 7)
+GRANITE = {"intermediate_size": 32}
+WIDTHS: Mapping[str, Mapping[str, Any]] = {
+    "opt": {"word_embed_proj_dim": 64},
+    "gpt_bigcode": {"n_embd": 64},
+    "qwen3_moe": {"moe_intermediate_size": 32},
+    "granitemoe": GRANITE,
+    "granitemoeshared": GRANITE | {"shared_intermediate_size": 48},
+    "granitemoehybrid": GRANITE | {"shared_intermediate_size": 48},
+}
+"""Multiples of 16, which the kernels need."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_text_and_a_tree_equal_hugging_face(family: str) -> None:
+    """A text of more than two blocks of keys in one pass, a tree above it, and a kept path."""
+    model = hf_model(family, **{"hidden_size": 64, **WIDTHS.get(family, {})})
+    checkpoint = cast(Checkpoint, checkpoint_of(model))
+    native = load_model(checkpoint, backend="native")
+    assert isinstance(native, NativeDecoder)
+    cache = native.new_cache(1, 256, "fp32")
+    texts = [TOKENS[: i + 1] for i in range(len(TOKENS))]
+    found = logits_of(native, cache, Segment(0, 0, TOKENS))
+    cache.keep(0, range(len(TOKENS)))
+    texts += [
+        (*TOKENS, *(NODES[i] for i in tree.path_to(n, PARENTS))) for n in range(len(NODES))
+    ]
+    found = torch.cat((found, logits_of(native, cache, Segment(0, len(TOKENS), NODES, PARENTS))))
+    whole = hf_logits(model, TOKENS)
+    expected = torch.cat((whole, *(hf_logits(model, text)[-1:] for text in texts[len(TOKENS) :])))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3)
+    assert torch.equal(found.argmax(-1), expected.argmax(-1))
