@@ -41,9 +41,7 @@ def test_a_text_and_a_tree_equal_hugging_face(family: str) -> None:
     texts = [TOKENS[: i + 1] for i in range(len(TOKENS))]
     found = logits_of(native, cache, Segment(0, 0, TOKENS))
     cache.keep(0, range(len(TOKENS)))
-    texts += [
-        (*TOKENS, *(NODES[i] for i in tree.path_to(n, PARENTS))) for n in range(len(NODES))
-    ]
+    texts += [(*TOKENS, *(NODES[i] for i in tree.path_to(n, PARENTS))) for n in range(len(NODES))]
     found = torch.cat((found, logits_of(native, cache, Segment(0, len(TOKENS), NODES, PARENTS))))
     whole = hf_logits(model, TOKENS)
     expected = torch.cat((whole, *(hf_logits(model, text)[-1:] for text in texts[len(TOKENS) :])))
