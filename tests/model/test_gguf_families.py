@@ -14,6 +14,7 @@ from forerun.core.batch import Segment
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model.test_families import LLAMA3, TOKENS, assert_close, longrope
 from tests.model.tiny import (
+    FAMILIES,
     YARN,
     MemoryCheckpoint,
     hf_logits,
@@ -35,12 +36,19 @@ RENAMED = (
     ("self_attn.qkv_proj", "attn_qkv"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
+    ("self_attn.sinks", "attn_sinks.weight"),
     ("input_layernorm", "attn_norm"),
-    ("post_attention_layernorm", "ffn_norm"),
+    ("pre_feedforward_layernorm", "ffn_norm"),
+    ("post_feedforward_layernorm", "post_ffw_norm"),
     ("mlp.gate_up_proj", "ffn_up"),
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+    ("mlp.gate.", "ffn_gate_inp."),
+    ("mlp.router", "ffn_gate_inp"),
+    ("block_sparse_moe.router", "ffn_gate_inp"),
+    ("block_sparse_moe.experts", "mlp.experts"),
+    ("shared_mlp.output_linear", "ffn_down_shexp"),
     ("transformer.wte", "token_embd"),
     ("transformer.wpe", "position_embd"),
     ("transformer.ln_f", "output_norm"),
@@ -52,6 +60,42 @@ RENAMED = (
     ("mlp.c_fc", "ffn_up"),
     ("mlp.c_proj", "ffn_down"),
 )
+PERMUTED = ("llama", "granite", "granitemoe", "mistral3", "smollm3")
+"""Whose q and k llama.cpp's converter permutes."""
+
+
+def renamed(name: str, architecture: str) -> str:
+    """GGUF's name of a tensor. The norm after attention is of what it adds, or of what the MLP reads."""
+    is_after = architecture.startswith(("gemma", "olmo2", "gpt-oss"))
+    names = (
+        *RENAMED,
+        ("post_attention_layernorm", "post_attention_norm" if is_after else "ffn_norm"),
+    )
+    for old, new in names:
+        name = name.replace(old, new)
+    return name
+
+
+def split(name: str, weight: Tensor, architecture: str) -> dict[str, Tensor]:
+    """What GGUF has apart: gate and up of experts and of the MLP beside them. gpt-oss interleaves and transposes."""
+    if name.endswith("shared_mlp.input_linear.weight"):
+        name = name.replace("shared_mlp.input_linear", "ffn_{}_shexp")
+    elif "mlp.experts" in name:
+        is_bias = name.endswith("_bias")
+        stem = (
+            name.partition("mlp.experts")[0] + "ffn_{}_exps" + (".bias" if is_bias else ".weight")
+        )
+        if architecture == "gpt-oss" and not is_bias:
+            weight = weight.mT
+        if "down_proj" in name:
+            return {stem.format("down"): weight.contiguous()}
+        if architecture == "gpt-oss":
+            return {stem.format("gate"): weight[:, ::2], stem.format("up"): weight[:, 1::2]}
+        name = stem
+    else:
+        return {name: weight}
+    gate, up = weight.chunk(2, dim=weight.ndim - 2)
+    return {name.format("gate"): gate, name.format("up"): up}
 
 
 def interleaved(weight: Tensor, head_dim: int) -> Tensor:
@@ -69,11 +113,11 @@ def as_gguf(
     for name, weight in model.state_dict().items():
         if config.tie_word_embeddings and name.startswith("lm_head"):
             continue
-        if architecture in ("llama", "granite") and ("q_proj" in name or "k_proj" in name):
+        if architecture in PERMUTED and ("q_proj" in name or "k_proj" in name):
             weight = interleaved(weight, head_dim)
-        for old, new in RENAMED:
-            name = name.replace(old, new)
-        tensors[name] = weight
+        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+            weight = weight + 1
+        tensors |= split(renamed(name, architecture), weight, architecture)
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     metadata = {
         "block_count": config.num_hidden_layers,
@@ -110,16 +154,125 @@ def test_gguf_equals_hugging_face(family: str, architecture: str, tied: bool) ->
     assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
 
 
-def test_granite_multipliers() -> None:
-    model = hf_model("granite")
-    extra = {
-        "embedding_scale": model.config.embedding_multiplier,
-        "residual_scale": model.config.residual_multiplier,
-        "attention.scale": model.config.attention_multiplier,
-        "logit_scale": model.config.logits_scaling,
-    }
-    decoder = load_torch(as_gguf(model, "granite", extra))
+GRANITE = {
+    "embedding_scale": 3.0,
+    "residual_scale": 0.4,
+    "attention.scale": 0.2,
+    "logit_scale": 2.5,
+}
+GGUF_YARN = {
+    "rope.freq_base": 5000.0,
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 8,
+}
+EXPERTS = {"expert_count": 6, "expert_used_count": 2}
+BANDS = {"rope.scaling.yarn_beta_fast": 8.0, "rope.scaling.yarn_beta_slow": 0.5}
+SMALL = {**EXPERTS, "expert_feed_forward_length": 24}
+WINDOW = {"attention.sliding_window": 5, "attention.sliding_window_pattern": [True, False]}
+SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
+    # Hugging Face's family, GGUF's, changes of the tiny model, metadata
+    ("granite", "granite", {}, GRANITE),
+    (
+        "gemma2",
+        "gemma2",
+        {"query_pre_attn_scalar": 16},
+        {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+        | {"attention.sliding_window": 5},
+    ),
+    (
+        "gemma3",
+        "gemma3",
+        {"query_pre_attn_scalar": 16},
+        {**WINDOW, "rope.freq_base": 5000.0, "rope.freq_base_swa": 100.0}
+        | {"rope.scaling.type": "linear", "rope.scaling.factor": 3.0},
+    ),
+    ("mistral", "llama", {"sliding_window": None}, {}),
+    (
+        "ministral3",
+        "mistral3",
+        {},
+        {**GGUF_YARN, "rope.scaling.yarn_log_multiplier": 1.0, "attention.temperature_scale": 0.5},
+    ),
+    ("smollm3", "smollm3", {}, {"rope.freq_base": 5000.0}),
+    ("olmo2", "olmo2", {"rope_parameters": {"rope_theta": 10_000.0}}, {}),
+    (
+        "olmo3",
+        "olmo2",
+        {
+            "rope_parameters": {
+                **FAMILIES["olmo3"][2]["rope_parameters"],
+                "sliding_attention": {"rope_theta": 5000.0},
+            }
+        },
+        {**WINDOW, **GGUF_YARN},
+    ),
+    ("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, SMALL),
+    ("olmoe", "olmoe", {}, {"expert_count": 6, "expert_used_count": 3}),
+    (
+        "mixtral",
+        "llama",
+        {"sliding_window": None},
+        {**EXPERTS, "rope.freq_base": 1e6},
+    ),
+    (
+        "gpt_oss",
+        "gpt-oss",
+        {},
+        {**WINDOW, **GGUF_YARN, **EXPERTS, **BANDS} | {"rope.scaling.original_context_length": 64},
+    ),
+    ("granitemoe", "granitemoe", {}, {**GRANITE, **SMALL}),
+    (
+        "granitemoeshared",
+        "granitemoe",
+        {},
+        {**GRANITE, **SMALL, "expert_shared_feed_forward_length": 40},
+    ),
+    (
+        "granitemoehybrid",
+        "granitemoe",
+        {},
+        {**GRANITE, **SMALL, "expert_shared_feed_forward_length": 40}
+        | {"rope.scaling.finetuned": False},
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture", "changes", "metadata"),
+    SPELLINGS,
+    ids=[f"{family}-{name}" for family, name, _, _ in SPELLINGS],
+)
+def test_gguf_spellings_of_what_sets_families_apart(
+    family: str, architecture: str, changes: dict[str, Any], metadata: dict[str, Any]
+) -> None:
+    model = hf_model(family, **changes)
+    decoder = load_torch(as_gguf(model, architecture, metadata))
     assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
+
+
+def test_a_period_and_a_list_spell_the_same_windows() -> None:
+    model = hf_model("gpt_oss", num_hidden_layers=4, layer_types=None)
+    metadata = {**GGUF_YARN, **EXPERTS, **BANDS, "rope.scaling.original_context_length": 64}
+    metadata["attention.sliding_window"] = 5
+    expected = hf_logits(model, TOKENS)
+    for pattern in (None, 2, [True, False, True, False]):
+        gguf = as_gguf(model, "gpt-oss", metadata | {"attention.sliding_window_pattern": pattern})
+        assert_close(prefill(load_torch(gguf), TOKENS), expected)
+
+
+def test_older_files_have_a_tensor_an_expert() -> None:
+    model = hf_model("mixtral", sliding_window=None)
+    gguf = as_gguf(model, "llama", {**EXPERTS, "rope.freq_base": 1e6})
+    tensors = {}
+    for name, weight in gguf.tensors.items():
+        parts = {f".{e}.weight": own for e, own in enumerate(weight)} if "_exps" in name else {}
+        tensors |= {name.replace("_exps.weight", end): own for end, own in parts.items()}
+        if not parts:
+            tensors[name] = weight
+    older = MemoryCheckpoint("gguf", "llama", gguf.config, tensors)
+    assert "blk.1.ffn_down.5.weight" in tensors
+    assert_close(prefill(load_torch(older), TOKENS), hf_logits(model, TOKENS))
 
 
 @pytest.mark.parametrize(

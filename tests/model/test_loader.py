@@ -103,6 +103,37 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
             "layers of type 'linear_attention' are not supported: full_attention and sliding_att",
         ),
         ("qwen2", {"layer_types": ["full_attention"]}, r"must be a list of 2 texts"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv=8.0 is not supported: only None is"),
+        (
+            "olmoe",
+            {"num_experts_per_tok": 7},
+            "choose 7 of 6 experts .'num_experts_per_tok' is 7, 'num_experts' is 6",
+        ),
+        (
+            "mixtral",
+            {"num_local_experts": 7},
+            r"should be \(7, 32\), but is \(6, 32\) \('num_local_experts' is 7",
+        ),
+        ("mixtral", {"num_local_experts": 1 << 17}, "must be a whole number from 0 to 65536"),
+        (
+            "gpt_oss",
+            {"intermediate_size": 44},
+            r"should be \(6, 32, 88\), but is .*'intermediate_si",
+        ),
+        ("gpt_oss", {"intermediate_size": 46}, "a multiple of 4"),
+        (
+            "granitemoehybrid",
+            {"layer_types": ["mamba", "attention"]},
+            "Mamba layers are not supported, but layers 0 are",
+        ),
+        ("gemma3", {"use_bidirectional_attention": True}, "attention=True is not supported"),
+        ("qwen3_moe", {"mlp_only_layers": 3}, "'mlp_only_layers' is 3, but must be a list"),
+        ("smollm3", {"no_rope_layers": [1, 2]}, "must be a list of 4 ones and zeros"),
+        (
+            "gemma3",
+            {"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}},
+            "rope scaling 'dynamic' is not supported",
+        ),
     ],
 )
 def test_what_is_not_supported_says_so(family: str, config: dict[str, Any], message: str) -> None:
@@ -113,6 +144,51 @@ def test_what_is_not_supported_says_so(family: str, config: dict[str, Any], mess
 def test_a_mixture_of_experts_in_a_dense_family_is_refused() -> None:
     checkpoint = changed(as_gguf(hf_model("qwen2"), "qwen2"), **{"qwen2.expert_count": 8})
     with pytest.raises(LoadError, match="expert_count=8 is not supported"):
+        read_config(checkpoint)
+
+
+def test_experts_that_are_missing_or_left_over_are_named(tmp_path: Path) -> None:
+    hf_model("qwen3_moe").save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    tensors = {name: checkpoint.tensor(name).dequantize() for name in checkpoint.names()}
+    stored = MemoryCheckpoint("hf", checkpoint.architecture, checkpoint.config, tensors)
+    read_config(stored)
+    for name in list(tensors):
+        if ".mlp.gate." in name:
+            tensors[name] = torch.zeros(7, 32)
+    with pytest.raises(
+        LoadError,
+        match=r"no tensor 'model.layers.0.mlp.experts.6.gate_proj.weight'.*'num_local_experts' is 7",
+    ):
+        read_config(changed(stored, num_local_experts=7))
+    for name in list(tensors):
+        if ".mlp.gate." in name:
+            tensors[name] = torch.zeros(5, 32)
+    with pytest.raises(
+        LoadError,
+        match=r"'model.layers.0.mlp.experts.5.down_proj.weight', which .* not use \('num_local_exp",
+    ):
+        read_config(changed(stored, num_local_experts=5))
+
+
+def test_a_tensor_that_the_family_does_not_use_is_named() -> None:
+    checkpoint = checkpoint_of(hf_model("qwen2"))
+    checkpoint.tensors["model.layers.1.self_attn.q_norm.weight"] = torch.ones(8)  # type: ignore[index]
+    with pytest.raises(
+        LoadError, match=r"a tensor 'model.layers.1.self_attn.q_norm.weight', which qwen2 does not"
+    ):
+        read_config(checkpoint)
+
+
+def test_a_hybrid_gguf_is_refused_by_its_mamba_layers() -> None:
+    heads = {"granitehybrid.attention.head_count_kv": [0, 4, 0]}
+    with pytest.raises(LoadError, match="Mamba layers are not supported, but layers 0, 2 are"):
+        read_config(MemoryCheckpoint("gguf", "granitehybrid", heads, {}))
+
+
+def test_a_model_that_only_sees_is_refused_by_name() -> None:
+    checkpoint = replace(checkpoint_of(hf_model("llama")), architecture="SiglipModel")
+    with pytest.raises(LoadError, match="unknown architecture 'SiglipModel'"):
         read_config(checkpoint)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.batch import Segment
-from forerun.model.config import ModelConfig, RopeConfig
+from forerun.model.config import ExpertsConfig, LayerConfig, ModelConfig, RopeConfig
 from forerun.model.kernels import native as kernels
 from forerun.model.kernels.reference import KEY_BLOCK
 from forerun.model.model import Model
@@ -43,6 +43,12 @@ TORCH = {
     "odd": ModelConfig(**GATED | ODD_WIDTHS | {"num_kv_heads": 1, "activation": "gelu"}),
     "plain": ModelConfig(**GATED | PLAIN | {"num_kv_heads": 4, "activation": "gelu_tanh"}),
 }
+SHARED = LayerConfig(RopeConfig(100.0, 8), None, ExpertsConfig(5, 2, 24, renormalized=False))
+WINDOWED = LayerConfig(None, 37, ExpertsConfig(5, 2, 24), has_mlp=False)
+TORCH["experts"] = ModelConfig(**GATED | {"rope": None, "layers": (SHARED, WINDOWED)})
+BOTH = {"norms": "both", "qk_norm": "whole", "attention_sinks": True, "query_growth": 0.3}
+CAPS = {"attention_cap": 2.0, "logits_cap": 3.0, "query_growth_every": 50}
+TORCH["capped"] = ModelConfig(**GATED | BOTH | CAPS | {"activation": "swiglu_oai"})
 NATIVE = {f"native {name}": kind for name, kind in models.KINDS.items()}
 KINDS = [*TORCH, *(NATIVE if kernels.available() else ())]
 

@@ -19,6 +19,7 @@ from forerun.model.loader import load_model
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import FORMATS
 from forerun.weights.stored import StoredTensor
+from forerun.weights.text_half import text_half
 
 VOCAB = 61
 
@@ -64,6 +65,11 @@ _LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 5000.0}
 _GROWING = {"rope_theta": 5000.0, **YARN, "llama_4_scaling_beta": 0.5} | {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
+}
+_UNROUNDED = {"rope_theta": 5000.0, **YARN, "original_max_position_embeddings": 64} | {
+    "beta_fast": 8.0,
+    "beta_slow": 0.5,
+    "truncate": False,
 }
 _GRANITE = {
     "embedding_multiplier": 3.0,
@@ -142,8 +148,7 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "gpt_oss": (
         "GptOssConfig",
         "GptOssForCausalLM",
-        {**_GATED, **_WINDOWED, **_EXPERTS, "head_dim": 16}
-        | {"rope_parameters": {"rope_theta": 5000.0, **YARN, "truncate": False}},
+        {**_GATED, **_WINDOWED, **_EXPERTS, "head_dim": 16} | {"rope_parameters": _UNROUNDED},
     ),
     "granitemoe": ("GraniteMoeConfig", "GraniteMoeForCausalLM", {**_GRANITE_MOE, **_EXPERTS}),
     "granitemoeshared": (
@@ -167,10 +172,6 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 }
 
 
-_SPREAD = {"sinks": 1.0}
-"""Of the random numbers, by a weight's last name."""
-
-
 def hf_model(family: str, **changes: Any) -> transformers.PreTrainedModel:
     """A random Hugging Face model of a family in fp32; norms and biases are random, too."""
     config_class, model_class, settings = FAMILIES[family]
@@ -179,14 +180,27 @@ def hf_model(family: str, **changes: Any) -> transformers.PreTrainedModel:
     )
     torch.manual_seed(len(family))
     model = getattr(transformers, model_class)(config).eval().float()
+    randomize(model)
+    model.tie_weights()
+    return model
+
+
+def randomize(model: transformers.PreTrainedModel) -> None:
+    """Give every weight random numbers, norms and biases too."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name or "ln_" in name or name.endswith("bias"):
                 weight.copy_(torch.randn_like(weight) * 0.3 + (1.0 if weight.ndim == 1 else 0.0))
             else:
-                weight.copy_(torch.randn_like(weight) * _SPREAD.get(name.rpartition(".")[2], 0.25))
-    model.tie_weights()
-    return model
+                weight.copy_(torch.randn_like(weight) * _spread(name, model))
+
+
+def _spread(name: str, model: transformers.PreTrainedModel) -> float:
+    """The deviation of a weight's numbers: wide where something must bite."""
+    if name.endswith("sinks"):
+        return 1.0
+    is_clamped = name.endswith("gate_up_proj") and model.config.model_type == "gpt_oss"
+    return 0.75 if is_clamped else 0.25
 
 
 def checkpoint_of(model: transformers.PreTrainedModel) -> MemoryCheckpoint:
@@ -194,7 +208,14 @@ def checkpoint_of(model: transformers.PreTrainedModel) -> MemoryCheckpoint:
     tensors = dict(model.state_dict())
     if model.config.tie_word_embeddings:
         del tensors["lm_head.weight"]
-    return MemoryCheckpoint("hf", type(model).__name__, model.config.to_dict(), tensors)
+    return checkpoint_from(type(model).__name__, model.config.to_dict(), tensors)
+
+
+def checkpoint_from(
+    architecture: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> MemoryCheckpoint:
+    """The folder of such a config.json and such tensors, once it is opened."""
+    return MemoryCheckpoint("hf", architecture, *text_half(architecture, config, tensors))
 
 
 def load_torch(checkpoint: Checkpoint | MemoryCheckpoint, **options: Any) -> Decoder:

@@ -20,6 +20,7 @@ from forerun.weights.base import Checkpoint
 from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.hf_quantized import join, quantization_config
 from forerun.weights.stored import StoredTensor
+from forerun.weights.text_half import text_half
 
 _FORMATS: Mapping[str, WeightFormat] = {
     name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")
@@ -58,6 +59,7 @@ class HfCheckpoint(Checkpoint):
         quantization = quantization_config(self.config, read_json(path / "quant_config.json"))
         if quantization is not None:
             self._tensors = join(path, quantization, self._tensors)
+        self.config, self._tensors = text_half(self.architecture, self.config, self._tensors)
 
     def tensor(self, name: str) -> StoredTensor:
         """Return one tensor as stored. Raises LoadError with the closest names, or naming its type."""

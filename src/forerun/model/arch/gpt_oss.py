@@ -22,7 +22,12 @@ GGUF_ARCHITECTURES = ("gpt-oss",)
 
 def config(settings: Settings) -> ModelConfig:
     """Return the config of a checkpoint."""
-    settings.assumed = {"rope_theta": 150000.0, "sliding_window": 128}
+    yarn = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
+    settings.assumed = {
+        "rope_theta": 150_000.0,
+        "rope_scaling": {**yarn, "truncate": False},
+        "sliding_window": 128,
+    }
     if not settings.is_gguf:
         settings.reject("swiglu_limit", SWIGLU_LIMIT)
         settings.reject("swiglu_alpha", SWIGLU_ALPHA)
@@ -42,13 +47,8 @@ def config(settings: Settings) -> ModelConfig:
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Return where a canonical weight lies: Hugging Face interleaves the rows of gate and up."""
     if kind == "gguf":
-        return (
-            TensorSource("blk.{i}.post_attention_norm")
-            if name == "mlp_norm"
-            else TensorSource("blk.{i}.attn_sinks")
-            if name == "sinks"
-            else plain_source(name, config, kind)
-        )
+        own = {"mlp_norm": "post_attention_norm", "sinks": "attn_sinks"}.get(name)
+        return TensorSource(f"blk.{{i}}.{own}") if own else plain_source(name, config, kind)
     if name == "router":
         return TensorSource("model.layers.{i}.mlp.router")
     if not name.startswith("expert_"):

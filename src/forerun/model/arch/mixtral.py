@@ -23,6 +23,7 @@ _PARTS = {"gate": "w1", "up": "w3", "down": "w2"}
 
 def config(settings: Settings) -> ModelConfig:
     """Return the config of a checkpoint."""
+    settings.assumed = {"rope_theta": 1_000_000.0}
     experts = read_experts(settings, size="intermediate_size")
     layers = [
         replace(layer, experts=experts, has_mlp=experts is None) for layer in read_layers(settings)

@@ -14,7 +14,8 @@ source = plain_source
 
 def config(settings: Settings) -> ModelConfig:
     """Return the config of a checkpoint. Only layers that see everything have a scaled rope."""
-    settings.assumed = {"rope_theta": 500_000.0}
+    if settings.checkpoint.architecture == "Olmo3ForCausalLM":
+        settings.assumed = {"rope_theta": 500_000.0, "sliding_window": 4096}
     return llama_like(
         settings,
         "olmo2",

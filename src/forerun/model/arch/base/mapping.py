@@ -65,7 +65,7 @@ def plain_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     if name.startswith("expert_"):
         return expert_source(name, config, kind)
     if name == "sinks" and kind == "hf":
-        return TensorSource("model.layers.{i}.self_attn.sinks", suffixes=("", ".bias"))
+        return TensorSource("model.layers.{i}.self_attn.sinks", suffixes=("", ""))
     if name == "mlp_norm" and kind == "hf" and config.norms == "both":
         return TensorSource("model.layers.{i}.pre_feedforward_layernorm")
     return TensorSource(_NAMES[name][kind])

@@ -47,9 +47,10 @@ class Settings:
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of whatever type, or the default if it is absent or null."""
-        value = self.checkpoint.config.get(self.prefix + key)
-        if value is None and not self.is_gguf:
-            value = self.assumed.get(key)
+        config = self.checkpoint.config
+        if not self.is_gguf and key not in config:  # null is said, too
+            return self.assumed.get(key, default)
+        value = config.get(self.prefix + key)
         return default if value is None else value
 
     def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int) -> int:

@@ -1,0 +1,173 @@
+"""What sets a family apart matters in its tiny model, and is computed as Hugging Face computes it, on and off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from forerun.core.errors import LoadError
+from forerun.model.loader import read_config
+from forerun.weights.checkpoint import open_checkpoint
+from tests.model.test_families import TOKENS, assert_close
+from tests.model.tiny import (
+    FAMILIES,
+    checkpoint_from,
+    checkpoint_of,
+    hf_logits,
+    hf_model,
+    load_torch,
+    prefill,
+    randomize,
+)
+
+
+def without(family: str, part: str, key: str | None = None, value: Any = None) -> dict[str, Any]:
+    """Change one number of the rotary settings, or of those of one kind of layer."""
+    parameters = dict(FAMILIES[family][2]["rope_parameters"])
+    if key is None:
+        return {"rope_parameters": parameters | {part: value}}
+    return {"rope_parameters": parameters | {part: parameters[part] | {key: value}}}
+
+
+PLAIN = {"full_attention": {"rope_type": "default", "rope_theta": 5000.0}}
+CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("gemma2", {"attn_logit_softcapping": None}),
+    ("gemma2", {"final_logit_softcapping": None}),
+    ("gemma2", {"query_pre_attn_scalar": 16}),
+    ("gemma2", {"sliding_window": 100}),
+    ("gemma3", {"query_pre_attn_scalar": 16}),
+    ("gemma3", {"sliding_window": 100}),
+    ("gemma3", {"layer_types": ["full_attention", "sliding_attention"]}),
+    ("gemma3", without("gemma3", "sliding_attention", "rope_theta", 5000.0)),
+    ("gemma3", without("gemma3", "full_attention", "factor", 1.0)),
+    ("ministral", {"layer_types": ["full_attention", "full_attention"]}),
+    ("ministral3", without("ministral3", "llama_4_scaling_beta", value=1e-6)),
+    ("ministral3", without("ministral3", "mscale", value=2.0)),
+    ("smollm3", {"no_rope_layers": [1, 1, 1, 1]}),
+    ("smollm3", {"no_rope_layers": [0, 1, 1, 1]}),
+    ("olmo3", {"sliding_window": 100}),
+    ("olmo3", without("olmo3", "full_attention", "factor", 1.0)),
+    ("olmo3", without("olmo3", "sliding_attention", "rope_theta", 5000.0)),
+    ("qwen3_moe", {"norm_topk_prob": False}),
+    ("qwen3_moe", {"num_experts_per_tok": 3}),
+    ("olmoe", {"norm_topk_prob": True}),
+    ("olmoe", {"num_experts_per_tok": 6}),
+    ("mixtral", {"sliding_window": None}),
+    ("mixtral", {"num_experts_per_tok": 1}),
+    ("gpt_oss", {"sliding_window": 100}),
+    ("gpt_oss", {"num_experts_per_tok": 3}),
+    ("gpt_oss", without("gpt_oss", "truncate", value=True)),
+    ("gpt_oss", without("gpt_oss", "factor", value=1.0)),
+    ("granitemoe", {"num_experts_per_tok": 1}),
+    ("granitemoeshared", {"residual_multiplier": 1.0}),
+    ("granitemoehybrid", {"position_embedding_type": "rope"}),
+    ("granitemoehybrid", {"attention_multiplier": 0.3}),
+)
+
+
+@pytest.mark.parametrize(("family", "changes"), CHANGES, ids=str)
+def test_an_oddity_matters_and_is_followed(family: str, changes: dict[str, Any]) -> None:
+    model = hf_model(family, **changes)
+    expected = hf_logits(model, TOKENS)
+    assert (expected - hf_logits(hf_model(family), TOKENS)).abs().max() > 0.01
+    assert_close(prefill(load_torch(checkpoint_of(model)), TOKENS), expected)
+
+
+def differs_without(model: transformers.PreTrainedModel, name: str, value: float) -> bool:
+    """Whether weights of that name matter: set to a number, the logits are others."""
+    before = hf_logits(model, TOKENS)
+    with torch.no_grad():
+        for own, weight in model.named_parameters():
+            if name in own:
+                weight.fill_(value)
+    return bool((hf_logits(model, TOKENS) - before).abs().max() > 0.01)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "value"),
+    [
+        ("gpt_oss", "sinks", -1e9),
+        ("gpt_oss", "router.bias", 0.0),
+        ("gpt_oss", "gate_up_proj_bias", 0.0),
+        ("gpt_oss", "down_proj_bias", 0.0),
+        ("gpt_oss", "o_proj.bias", 0.0),
+        ("granitemoehybrid", "shared_mlp.output", 0.0),
+        ("gemma3", "post_feedforward_layernorm", 0.0),
+        ("olmo2", "k_norm", 1.0),
+    ],
+)
+def test_the_tiny_model_depends_on_such_weights(family: str, name: str, value: float) -> None:
+    assert differs_without(hf_model(family), name, value)
+
+
+def test_the_clamps_of_gpt_oss_bite() -> None:
+    free = hf_logits(hf_model("gpt_oss", swiglu_limit=1e9), TOKENS)
+    assert (free - hf_logits(hf_model("gpt_oss"), TOKENS)).abs().max() > 0.01
+    with pytest.raises(LoadError, match=r"swiglu_limit=1000000000.0 is not supported: only 7.0 is"):
+        read_config(checkpoint_of(hf_model("gpt_oss", swiglu_limit=1e9)))
+
+
+def seeing(kind: str) -> transformers.PreTrainedModel:
+    """A model with eyes, of whose text half the family is another."""
+    torch.manual_seed(3)
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    text = FAMILIES[kind][2]
+    if kind == "gemma3":
+        config = transformers.Gemma3Config(
+            text_config={**text, "model_type": "gemma3_text"}, vision_config=vision
+        )
+        model = transformers.Gemma3ForConditionalGeneration(config)
+    else:
+        config = transformers.Mistral3Config(
+            text_config={**text, "model_type": kind},
+            vision_config={**vision, "model_type": "pixtral", "head_dim": 8},
+        )
+        model = transformers.Mistral3ForConditionalGeneration(config)
+    randomize(model.eval().float())
+    model.tie_weights()
+    return model
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "ministral3", "mistral"])
+def test_the_text_half_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
+    model = seeing(kind)
+    expected = hf_logits(model, TOKENS)
+    checkpoint = checkpoint_of(model)
+    assert_close(prefill(load_torch(checkpoint), TOKENS), expected)
+    older = {
+        name.replace("model.language_model.", "language_model.model.").replace(
+            "lm_head.", "language_model.lm_head."
+        ): weight
+        for name, weight in model.state_dict().items()
+    }
+    renamed = checkpoint_from(type(model).__name__, model.config.to_dict(), older)
+    assert_close(prefill(load_torch(renamed), TOKENS), expected)
+    model.save_pretrained(tmp_path)
+    assert_close(prefill(load_torch(open_checkpoint(tmp_path)), TOKENS), expected)
+
+
+def test_a_silent_config_means_what_the_family_usually_is() -> None:
+    """As the config.json of Gemma 3 4B: what is usual is left out, and rope is spelled as it was."""
+    silent = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    silent |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+    usual = transformers.Gemma3TextConfig(**silent)
+    model = hf_model("gemma3")
+    config = {**silent, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config |= {"vocab_size": 61, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    ours, _ = read_config(
+        checkpoint_from("Gemma3ForCausalLM", config, checkpoint_of(model).tensors)
+    )
+    kinds = [ours.layer(i) for i in range(2)]
+    assert all(kind.sliding_window == 1024 for kind in kinds)
+    local = kinds[0].rope
+    assert local is not None
+    assert local.theta == usual.rope_parameters["sliding_attention"]["rope_theta"]
+    assert local.factors is None
+    assert ours.attention_scale == usual.query_pre_attn_scalar**-0.5
+    assert ours.norm_eps == usual.rms_norm_eps
+    assert ours.max_position == usual.max_position_embeddings
