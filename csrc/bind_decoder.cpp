@@ -162,11 +162,15 @@ void set_codes(Decoder& self, const std::string& name, const std::string& format
     const float* added = bias_of(name, num_out, bias);
     const std::size_t groups = scales.shape(1);
     const std::string complaint = name + ": scales and minima must be (outputs, groups)";
-    need(groups > 0 && codes.shape(1) % groups == 0, complaint);
+    const WeightFormat& f = weight_format(format);
+    const bool may_end_early = f.scales == Scales::Single;
+    const std::size_t whole = may_end_early ? groups * f.group : codes.shape(1);
+    need(groups > 0 && whole % groups == 0 && whole >= codes.shape(1) &&
+             whole < codes.shape(1) + whole / groups,
+         complaint);
     need_shape(scales, {codes.shape(0), groups}, complaint);
     if (mins) need_shape(*mins, {codes.shape(0), groups}, complaint);
-    const Codes source{codes.data(), scales.data(), data(mins), num_in / static_cast<int>(groups)};
-    const WeightFormat& f = weight_format(format);
+    const Codes source{codes.data(), scales.data(), data(mins), static_cast<int>(whole / groups)};
     nb::gil_scoped_release unlocked;
     self.set(name, pack(f, num_out, num_in, source, added, self.num_threads()));
 }

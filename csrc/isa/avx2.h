@@ -48,6 +48,23 @@ inline F float_bytes(__m128i x) {  // 0..255
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)),
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
 }
+inline F load_exponents(const std::uint8_t* p) {  // 2^(byte - 128)
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const auto powers = [](__m256i e) {
+        const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
+        const __m256i large = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+        const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+        return _mm256_castsi256_ps(_mm256_blendv_epi8(large, small, is_small));
+    };
+    return {powers(_mm256_cvtepu8_epi32(x)), powers(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
+}
+inline F load_e4m3(const std::uint8_t* p) {  // as fp16, 256 times too small
+    const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i halves =
+        _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16(static_cast<short>(0xBF80)));
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
 inline F load(const std::int8_t* p) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
@@ -236,6 +253,17 @@ inline void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) {
     acc.b = _mm256_add_epi32(acc.b, _mm256_madd_epi16(b, ones));
 }
 #endif
+
+// 16 signed numbers that codes stand for; looked up they are like 8-bit codes.
+using Table = __m256i;
+inline Table table(const std::int8_t* values) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values));
+    return _mm256_xor_si256(_mm256_broadcastsi128_si256(x),
+                            _mm256_set1_epi8(static_cast<char>(kByteZero)));
+}
+inline Bytes look_up(Table values, Bytes codes) {
+    return {_mm256_shuffle_epi8(values, codes.a), _mm256_shuffle_epi8(values, codes.b)};
+}
 
 // --- the same of flattened rows, code + 128, with signed codes of weights ---
 

@@ -37,6 +37,19 @@ inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
 inline F float_bytes(__m128i x) {  // 0..255
     return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x))};
 }
+inline F load_exponents(const std::uint8_t* p) {  // 2^(byte - 128)
+    const __m512i e =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), e);
+    const __m512i large = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+    const __mmask16 is_small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+    return {_mm512_castsi512_ps(_mm512_mask_blend_epi32(is_small, large, small))};
+}
+inline F load_e4m3(const std::uint8_t* p) {  // as fp16, 256 times too small
+    const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return {_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(x, 7),
+                                             _mm256_set1_epi16(static_cast<short>(0xBF80))))};
+}
 inline F load(const std::int8_t* p) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x))};
@@ -149,6 +162,14 @@ inline F to_float(Wide x) { return {_mm512_cvtepi32_ps(x.v)}; }
 inline constexpr int kByteZero = 128;
 inline Bytes load_codes8(const std::uint8_t* p) { return load_bytes(p); }
 inline void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) { add_dot(acc, w, x); }
+
+// 16 signed numbers that codes stand for; looked up they are like 8-bit codes.
+using Table = __m512i;
+inline Table table(const std::int8_t* values) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values));
+    return _mm512_xor_si512(_mm512_broadcast_i32x4(x), _mm512_set1_epi8(-128));
+}
+inline Bytes look_up(Table values, Bytes codes) { return {_mm512_shuffle_epi8(values, codes.v)}; }
 
 // --- the same of flattened rows, code + 128, with signed codes of weights ---
 

@@ -129,8 +129,11 @@ void check_linear(const Kernels& kernels, Results& results) {
         Linear linear;
         linear.format = &format;
         linear.num_out = num_tiles * kTile;
-        linear.num_in = linear.is_float() ? 48 : format.scales == Scales::Super ? 256 : 96;
-        linear.tile_nbytes = static_cast<std::size_t>(linear.num_in) * kTile * sizeof(float);
+        linear.num_in = format.tile == Tile::F8          ? kFloat8Group + 16
+                        : is_super(format.scales)        ? 256
+                        : format.is_float()              ? 48
+                                                         : 64;
+        linear.tile_nbytes = static_cast<std::size_t>(linear.num_in) * kTile * (format.bits > 8 ? 4 : 2);
         const std::vector<std::uint8_t> tiles = weights(num_tiles * linear.tile_nbytes);
         linear.tiles = tiles.data();
         RowsSample sample(num_rows, linear.num_in);
@@ -139,8 +142,7 @@ void check_linear(const Kernels& kernels, Results& results) {
                 portable::kernels.quantize(sample.x.data() + row * linear.num_in, sample.rows, row,
                                            0, linear.num_in);
         std::vector<float> out = numbers(num_rows * stride, 5);
-        kernels.linear(linear, 0, num_tiles, sample.rows, 0, num_rows,
-                       {out.data(), stride, false, 1.0f});
+        kernels.linear(linear, 0, 1, sample.rows, 0, num_rows, {out.data(), stride, false, 1.0f});
         linear.bias = bias.data();
         kernels.linear(linear, 1, 1, sample.rows, 1, 3, {out.data(), stride, true, 0.3f});
         kernels.linear(linear, 0, 2, sample.rows, 4, 2, {out.data() + 99, stride, true, 0.3f});

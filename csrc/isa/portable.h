@@ -46,6 +46,12 @@ inline F load_bf16(const std::uint16_t* p) {
 inline F load_bytes16(const std::uint8_t* p) {  // whole numbers 0..255
     return each([&](int i) { return static_cast<float>(p[i]); });
 }
+inline F load_exponents(const std::uint8_t* p) {  // 2^(byte - 128)
+    return each([&](int i) { return exponent_to_float(p[i]); });
+}
+inline F load_e4m3(const std::uint8_t* p) {  // 256 times too small
+    return each([&](int i) { return small_e4m3_to_float(p[i]); });
+}
 inline F load(const std::int8_t* p) {
     return each([&](int i) { return static_cast<float>(p[i]); });
 }
@@ -168,6 +174,13 @@ inline Narrow first_dot(const Bytes& w, const std::int8_t* x) {
 inline constexpr int kByteZero = 128;
 inline Bytes load_codes8(const std::uint8_t* p) { return load_bytes(p); }
 inline void add_dot8(Wide& acc, const Bytes& w, const std::int8_t* x) { add_dot(acc, w, x); }
+// 16 signed numbers that codes stand for; looked up they are like 8-bit codes.
+using Table = const std::int8_t*;
+inline Table table(const std::int8_t* values) { return values; }
+inline Bytes look_up(Table values, Bytes codes) {
+    for (auto& byte : codes.v) byte = static_cast<std::uint8_t>(values[byte] + kByteZero);
+    return codes;
+}
 inline Wide widen(Narrow x) { return x; }
 inline Wide add(Wide x, Wide y) {
     for (int i = 0; i < 16; ++i) x.v[i] += y.v[i];

@@ -13,7 +13,7 @@
 namespace forerun {
 
 // One group of one output: codes, and fp16 scale and minimum (minus the zero point, Scales::HalfZero;
-// the bytes of both, Scales::Super).
+// whole numbers, Scales::Super; the exponent's byte).
 struct StoredGroup {
     std::uint8_t codes[kGroup];
     std::uint16_t scale, minimum;
@@ -53,6 +53,50 @@ StoredGroup read_block(const std::uint8_t* p, int) {
     return out;
 }
 
+// The exponent of an MXFP4 block, then its codes.
+StoredGroup read_fp4(const std::uint8_t* p, int) {
+    StoredGroup out{};
+    out.scale = p[0];
+    for (int i = 0; i < kGroup; ++i) out.codes[i] = (p[1 + i % 16] >> (i / 16 * 4)) & 15;
+    return out;
+}
+
+// Sub-block j of an IQ4_XS block: fp16 factor, tops of the scales, their nibbles, codes.
+StoredGroup read_iq4_xs(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    const int low = (block[4 + j / 2] >> (4 * (j % 2))) & 15, top = (half_at(block + 2) >> (2 * j)) & 3;
+    out.scale = static_cast<std::uint16_t>((low | top << 4) - 32);
+    for (int i = 0; i < kGroup; ++i)
+        out.codes[i] = (block[8 + 16 * j + i % 16] >> (i / 16 * 4)) & 15;
+    return out;
+}
+
+// 16 values of a Q2_K or Q3_K block, whose 2 low bits lie in runs of 32 that share 32 bytes.
+void read_pairs(const std::uint8_t* pairs, int j, std::uint8_t* codes) {
+    const std::uint8_t* at = pairs + 32 * (j / 8) + 16 * (j % 2);
+    for (int i = 0; i < 16; ++i) codes[i] = (at[i] >> (j % 8 / 2 * 2)) & 3;
+}
+
+// A byte of scale and minimum for each 16 values, the codes, the factors.
+StoredGroup read_q2_k(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    out.scale = block[j] & 15;
+    out.minimum = block[j] >> 4;
+    read_pairs(block + 16, j, out.codes);
+    return out;
+}
+
+// The third bits, the other two, 16 scales of 6 bits (their low nibbles, then the tops), the factor.
+StoredGroup read_q3_k(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    const std::uint8_t *s = block + 96, *tops = block + 16 * (j % 2);
+    const int low = (s[j % 8] >> (j / 8 * 4)) & 15, top = (s[8 + j % 4] >> (j / 4 * 2)) & 3;
+    out.scale = static_cast<std::uint16_t>((low | top << 4) - 32);
+    read_pairs(block + 32, j, out.codes);
+    for (int i = 0; i < 16; ++i) out.codes[i] |= (tops[i] >> (j / 2) & 1) << 2;
+    return out;
+}
+
 // Sub-block j of a K block of 4 or 5 bits. 6 bits of scale and of minimum lie in 12 bytes;
 // sub-blocks 2i and 2i+1 share 32 bytes of nibbles; sub-block j's fifth bits are bit j.
 template <int BITS>
@@ -67,15 +111,8 @@ StoredGroup read_k(const std::uint8_t* block, int j) {
         out.codes[i] =
             static_cast<std::uint8_t>(code | (BITS == 5 ? ((tops[i] >> j) & 1) << 4 : 0));
     }
-    if (BITS == 4) {
-        out.scale = static_cast<std::uint16_t>(scale);
-        out.minimum = static_cast<std::uint16_t>(minimum);
-    } else {
-        const float factor = half_to_float(half_at(block)),
-                    min_factor = half_to_float(half_at(block + 2));
-        out.scale = float_to_half(factor * static_cast<float>(scale));
-        out.minimum = float_to_half(min_factor * static_cast<float>(-minimum));
-    }
+    out.scale = static_cast<std::uint16_t>(scale);
+    out.minimum = static_cast<std::uint16_t>(minimum);
     return out;
 }
 
@@ -89,8 +126,7 @@ StoredGroup read_q6_k(const std::uint8_t* block, int j) {
         const int low = (lows[i] >> (4 * (quarter / 2))) & 15, top = (tops[i] >> (2 * quarter)) & 3;
         out.codes[i] = static_cast<std::uint8_t>(low | (top << 4));
     }
-    const int scale = static_cast<std::int8_t>(block[192 + j]);
-    out.scale = float_to_half(half_to_float(half_at(block + 208)) * static_cast<float>(scale));
+    out.scale = block[192 + j];
     return out;
 }
 
@@ -104,45 +140,61 @@ constexpr WeightFormat kFormats[] = {
     {"f32", Tile::F32, kFloat, 32, 1, 0, Scales::None, 1, 4, nullptr},
     {"f16", Tile::F16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
     {"bf16", Tile::BF16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
+    {"f8", Tile::F8, kFloat, 8, kFloat8Group, 0, Scales::Single, 1, 1, nullptr},
     {"q4_0", Tile::Q4, kInt8, 4, 32, 8, Scales::Half, 32, 18, read_block<4, false>},
     {"q4_1", Tile::Q4M, kInt8, 4, 32, 0, Scales::HalfMin, 32, 20, read_block<4, true>},
     {"q4_z", Tile::Q4Z, kInt8, 4, 32, 0, Scales::HalfZero, 32, 20, read_block<4, true>},
-    {"q5_0", Tile::Q5, kInt8, 6, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
-    {"q5_1", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
+    {"q5_0", Tile::Q5, kInt8, 5, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
+    {"q5_1", Tile::Q5M, kInt8, 5, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
     {"q8_0", Tile::Q8, kInt8, 8, 32, 128, Scales::Half, 32, 34, read_block<8, false>},
-    {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::Super, kSuper, 144, read_k<4>},
-    {"q5_k", Tile::Q5M, kInt8, 6, 32, 0, Scales::HalfMin, kSuper, 176, read_k<5>},
-    {"q6_k", Tile::Q6, kInt8, 6, 16, 32, Scales::Half, kSuper, 210, read_q6_k},
+    {"q2_k", Tile::Q2K, kInt8, 2, 16, 0, Scales::SuperNibbles, kSuper, 84, read_q2_k, 80},
+    {"q3_k", Tile::Q3K, kInt8, 3, 16, 4, Scales::SuperSigned, kSuper, 110, read_q3_k, 108},
+    {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::SuperMin, kSuper, 144, read_k<4>},
+    {"q5_k", Tile::Q5K, kInt8, 5, 32, 0, Scales::SuperMin, kSuper, 176, read_k<5>},
+    {"q6_k", Tile::Q6K, kInt8, 6, 16, 32, Scales::SuperSigned, kSuper, 210, read_q6_k, 208},
+    {"iq4_nl", Tile::IQ4, kInt8, 4, 32, 0, Scales::Half, 32, 18, read_block<4, false>, 0, kIq4Values},
+    {"iq4_xs", Tile::IQ4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 136, read_iq4_xs, 0,
+     kIq4Values},
+    {"mxfp4", Tile::FP4, kInt8, 4, 32, 0, Scales::Exponent, 32, 17, read_fp4, 0, kFp4Values},
     {"q4_c", Tile::Q4C, kFlat, 4, 32, 0, Scales::Channel, 32, 16, nullptr},
     {"q8_c", Tile::Q8C, kFlat, 8, 32, 0, Scales::Channel, 32, 32, nullptr},
 };
 
 // --- tiles ---
 
-int codes_nbytes(const WeightFormat& f) { return kTile * f.group * f.bits / 8; }
+// Codes are laid out for 32 inputs, whatever the group: one or two scales follow them.
+constexpr int kUnit = kGroup;
 
-int group_nbytes(const WeightFormat& f) {
-    const bool has_none = f.scales == Scales::None || f.is_flat();
-    const int scales = has_none ? 0 : has_pair(f.scales) ? 64 : 32;
-    return codes_nbytes(f) + scales;
+int codes_nbytes(const WeightFormat& f) { return kTile * kUnit * f.bits / 8; }
+
+int unit_nbytes(const WeightFormat& f) {
+    return codes_nbytes(f) + kUnit / f.group * scales_nbytes(f.scales);
 }
 
 std::size_t tile_nbytes(const WeightFormat& f, int num_in) {
-    const std::size_t factors = f.scales == Scales::Super ? num_in / kSuper * kLine : 0,
-                      head = f.is_flat() ? kFlatHead : 0;
-    return head + static_cast<std::size_t>(num_in / f.group) * group_nbytes(f) + factors;
+    if (f.is_float()) {
+        const int num_scales = f.scales == Scales::None ? 0 : (num_in + f.group - 1) / f.group;
+        return static_cast<std::size_t>(num_in) * kTile * f.bits / 8 + num_scales * kLine;
+    }
+    return (f.is_flat() ? kFlatHead : 0) + static_cast<std::size_t>(num_in / kUnit) * unit_nbytes(f) +
+           static_cast<std::size_t>(num_in / kSuper) * factors_nbytes(f.scales);
 }
 
-// Where group g of a tile starts: in front of 8 groups of Scales::Super stand their factors.
-std::size_t group_offset(const WeightFormat& f, int g) {
-    const std::size_t factors = f.scales == Scales::Super ? (g / 8 + 1) * kLine : 0,
-                      head = f.is_flat() ? kFlatHead : 0;
-    return head + static_cast<std::size_t>(g) * group_nbytes(f) + factors;
+// Where unit u of a tile starts: in front of 8 units of Scales::Super stand their factors.
+std::size_t unit_offset(const WeightFormat& f, int u) {
+    return (f.is_flat() ? kFlatHead : 0) + static_cast<std::size_t>(u) * unit_nbytes(f) +
+           static_cast<std::size_t>(u / 8 + 1) * factors_nbytes(f.scales);
+}
+
+// Where value k of a float tile's first output lies.
+std::size_t float_offset(const WeightFormat& f, int k) {
+    const std::size_t scales = f.scales == Scales::None ? 0 : (k / f.group + 1) * kLine;
+    return static_cast<std::size_t>(k) * kTile * f.bits / 8 + scales;
 }
 
 void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
 
-// Value i, of 8, 4 or 2 bits, of lane `lane` in lines of 64 bytes: a line holds 4 bytes a lane, and
+// Value i, of 8, 4, 2 or 1 bits, of lane `lane` in lines of 64 bytes: a line holds 4 bytes a lane, and
 // value i lies in byte i % 4.
 std::size_t byte_of(int bits, int lane, int i) {
     return i / (32 / bits) * kLine + 4 * lane + i % 4;
@@ -161,30 +213,44 @@ int bits_at(const std::uint8_t* lines, int bits, int lane, int i) {
     return lines[byte_of(bits, lane, i)] >> shift_of(bits, i) & ((1 << bits) - 1);
 }
 
-int read_code(const WeightFormat& f, const std::uint8_t* at, int lane, int i) {
-    if (f.bits == 8) return bits_at(at, 8, lane, i);
-    const int low = bits_at(at, 4, lane, i);
-    return f.bits == 4 ? low : low | bits_at(at + 8 * f.group, 2, lane, i) << 4;
+// Bits of a code that lie together below the others: 8, 4 or 2.
+int low_bits(const WeightFormat& f) { return f.bits == 8 ? 8 : f.bits >= 4 ? 4 : 2; }
+
+int read_code(const WeightFormat& f, const std::uint8_t* unit, int lane, int i) {
+    const int lows = low_bits(f), tops = f.bits - lows, low = bits_at(unit, lows, lane, i);
+    return tops == 0 ? low : low | bits_at(unit + kLine * lows, tops, lane, i) << lows;
 }
 
-// Writes one output's group into lane `lane` of its tile.
-void write_group(const WeightFormat& f, std::uint8_t* at, int lane, const StoredGroup& group) {
+// The lowest bits of four bytes.
+std::uint32_t each_byte(int bits) { return 0x01010101u * ((1u << bits) - 1); }
+
+// Writes one output's group, part `part` of a unit, into lane `lane` of its tile.
+void write_group(const WeightFormat& f, std::uint8_t* unit, int part, int lane,
+                 const StoredGroup& group) {
+    const int lows = low_bits(f), tops = f.bits - lows;
     for (int i = 0; i < f.group; i += 4) {
         std::uint32_t codes;
         std::memcpy(&codes, group.codes + i, 4);
-        if (f.bits == 8) put_bits(at, 8, lane, i, codes);
-        if (f.bits < 8) put_bits(at, 4, lane, i, codes & 0x0F0F0F0F);
-        if (f.bits == 6) put_bits(at + 8 * f.group, 2, lane, i, codes >> 4 & 0x03030303);
+        const int at = part * f.group + i;
+        put_bits(unit, lows, lane, at, codes & each_byte(lows));
+        if (tops > 0)
+            put_bits(unit + kLine * lows, tops, lane, at, codes >> lows & each_byte(tops));
     }
-    if (f.is_flat()) return;
-    std::uint8_t* scales = at + codes_nbytes(f);
-    if (f.scales == Scales::Super) {
-        scales[lane] = static_cast<std::uint8_t>(group.scale);
-        scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
-        return;
+    std::uint8_t* scales = unit + codes_nbytes(f) + part * scales_nbytes(f.scales);
+    switch (f.scales) {
+        case Scales::Channel: return;
+        case Scales::SuperNibbles:
+            scales[lane] = static_cast<std::uint8_t>(group.scale | group.minimum << 4);
+            return;
+        case Scales::SuperMin:
+            scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
+            [[fallthrough]];
+        case Scales::SuperSigned:
+        case Scales::Exponent: scales[lane] = static_cast<std::uint8_t>(group.scale); return;
+        default:
+            put_half(scales, lane, group.scale);
+            if (has_pair(f.scales)) put_half(scales + 32, lane, group.minimum);
     }
-    put_half(scales, lane, group.scale);
-    if (has_pair(f.scales)) put_half(scales + 32, lane, group.minimum);
 }
 
 // Copies what a tile holds of one lane, `nbytes` of each line of 16 lanes.
@@ -194,30 +260,45 @@ void copy_lane(const std::uint8_t* from, int from_lane, std::uint8_t* to, int to
         std::memcpy(to + to_lane * nbytes, from + from_lane * nbytes, nbytes);
 }
 
+// What the numbers of a lane take in the scales of a group: two nibbles are one number.
+std::size_t number_nbytes(Scales scales) {
+    const bool is_byte = is_super(scales) || scales == Scales::Exponent;
+    return is_byte ? 1 : scales == Scales::Single ? 4 : 2;
+}
+
 void copy_row(const Linear& linear, const std::uint8_t* from, int from_lane, std::uint8_t* to,
               int to_lane) {
     const WeightFormat& f = *linear.format;
     if (f.is_float()) {
-        copy_lane(from, from_lane, to, to_lane, f.bits / 8, linear.num_in);
+        for (int k = 0; k < linear.num_in; k += f.group) {
+            const std::size_t at = float_offset(f, k);
+            if (f.scales == Scales::Single)
+                copy_lane(from + at - kLine, from_lane, to + at - kLine, to_lane, 4, 1);
+            copy_lane(from + at, from_lane, to + at, to_lane, f.bits / 8,
+                      std::min(f.group, linear.num_in - k));
+        }
         return;
     }
-    const std::size_t codes = codes_nbytes(f);
-    const bool has_min = f.scales != Scales::Half;
-    for (int g = 0; g < linear.num_in / f.group; ++g) {
-        const std::size_t at = group_offset(f, g);
+    const std::size_t codes = codes_nbytes(f), number = number_nbytes(f.scales),
+                      factors = factors_nbytes(f.scales),
+                      scales = unit_nbytes(f) - codes;
+    for (int u = 0; u < linear.num_in / kUnit; ++u) {
+        const std::size_t at = unit_offset(f, u);
         copy_lane(from + at, from_lane, to + at, to_lane, 4, codes / kLine);
-        copy_lane(from + at + codes, from_lane, to + at + codes, to_lane,
-                  f.scales == Scales::Super ? 1 : 2, 1 + has_min);
-        if (f.scales == Scales::Super && g % 8 == 0)
-            copy_lane(from + at - kLine, from_lane, to + at - kLine, to_lane, 2, 2);
+        copy_lane(from + at + codes, from_lane, to + at + codes, to_lane, number,
+                  scales / (kTile * number));
+        if (factors > 0 && u % 8 == 0)
+            copy_lane(from + at - factors, from_lane, to + at - factors, to_lane, 2, factors / 32);
     }
 }
 
 // A row's groups, as read(g) gives them, to lane `lane` of a tile.
 template <class Read>
 void write_row(const Linear& linear, std::uint8_t* tile, int lane, const Read& read) {
-    for (int g = 0; g < linear.num_in / linear.format->group; ++g)
-        write_group(*linear.format, tile + group_offset(*linear.format, g), lane, read(g));
+    const WeightFormat& f = *linear.format;
+    const int parts = kUnit / f.group;
+    for (int g = 0; g < linear.num_in / f.group; ++g)
+        write_group(f, tile + unit_offset(f, g / parts), g % parts, lane, read(g));
 }
 
 void write_integers(const Linear& linear, std::uint8_t* tile, int lane, const std::uint8_t* row) {
@@ -226,11 +307,13 @@ void write_integers(const Linear& linear, std::uint8_t* tile, int lane, const st
     write_row(linear, tile, lane, [&](int g) {
         return f.read(row + static_cast<std::size_t>(g / groups) * f.block_nbytes, g % groups);
     });
-    if (f.scales != Scales::Super) return;
-    for (int g = 0; g < linear.num_in / f.group; g += groups, row += f.block_nbytes) {
-        std::uint8_t* at = tile + group_offset(f, g) - kLine;
-        put_half(at, lane, half_at(row));
-        const int minimum = half_at(row + 2) ^ 0x8000;  // minima are subtracted
+    if (!is_super(f.scales)) return;
+    const int nbytes = factors_nbytes(f.scales);
+    for (int u = 0; u < linear.num_in / kUnit; u += kSuper / kUnit, row += f.block_nbytes) {
+        std::uint8_t* at = tile + unit_offset(f, u) - nbytes;
+        put_half(at, lane, half_at(row + f.factors_at));
+        if (f.scales == Scales::SuperSigned) continue;
+        const int minimum = half_at(row + f.factors_at + 2) ^ 0x8000;  // minima are subtracted
         put_half(at + 32, lane, static_cast<std::uint16_t>(minimum));
     }
 }
@@ -238,7 +321,7 @@ void write_integers(const Linear& linear, std::uint8_t* tile, int lane, const st
 void write_floats(const Linear& linear, std::uint8_t* tile, int lane, const std::uint8_t* row) {
     const std::size_t size = linear.format->bits / 8;
     for (int k = 0; k < linear.num_in; ++k)
-        std::memcpy(tile + (k * kTile + lane) * size, row + k * size, size);
+        std::memcpy(tile + float_offset(*linear.format, k) + lane * size, row + k * size, size);
 }
 
 void check_width(const WeightFormat& f, int num_in) {
@@ -321,7 +404,7 @@ Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
 
 Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
             const float* bias, int num_threads) {
-    if (format.is_flat())
+    if (format.is_flat() || format.scales == Scales::Single)
         throw std::invalid_argument(std::string(format.name) + " has no stored blocks");
     const std::size_t row_nbytes = stored_row_nbytes(format, num_in);
     const auto write = format.is_float() ? write_floats : write_integers;
@@ -331,10 +414,34 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint
                      });
 }
 
+namespace {
+
+Packed pack_float8(const WeightFormat& format, int num_out, int num_in, const Codes& source,
+                   const float* bias, int num_threads) {
+    if (source.mins || source.group != format.group)
+        throw std::invalid_argument(std::string(format.name) + " has no tiles for such codes");
+    const int num_scales = (num_in + format.group - 1) / format.group;
+    return pack_rows(format, num_out, num_in, bias, num_threads,
+                     [&](const Linear& linear, std::uint8_t* tile, int lane, int row) {
+                         const std::size_t first = static_cast<std::size_t>(row) * num_in;
+                         write_floats(linear, tile, lane,
+                                      reinterpret_cast<const std::uint8_t*>(source.codes + first));
+                         const float* scales = source.scales + std::size_t(row) * num_scales;
+                         for (int k = 0; k < num_in; k += format.group)
+                             std::memcpy(tile + float_offset(format, k) - kLine + 4 * lane,
+                                         scales + k / format.group, 4);
+                     });
+}
+
+}  // namespace
+
 Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& source,
             const float* bias, int num_threads) {
+    if (format.scales == Scales::Single)
+        return pack_float8(format, num_out, num_in, source, bias, num_threads);
     const bool has_min = has_pair(format.scales);
-    if (!(has_min || format.scales == Scales::Half) || has_min != (source.mins != nullptr))
+    if (!(has_min || format.scales == Scales::Half) || format.values ||
+        has_min != (source.mins != nullptr))
         throw std::invalid_argument(std::string(format.name) + " has no tiles for such codes");
     if (source.group <= 0 || source.group % format.group || num_in % source.group)
         throw std::invalid_argument("groups must be multiples of " + std::to_string(format.group));
@@ -464,41 +571,73 @@ Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows) {
     return packed;
 }
 
+namespace {
+
+void unpack_floats(const Linear& linear, const std::uint8_t* tile, int lane, float* out) {
+    const WeightFormat& f = *linear.format;
+    for (int k = 0; k < linear.num_in; ++k) {
+        const std::uint8_t* at = tile + float_offset(f, k) + lane * (f.bits / 8);
+        if (f.tile == Tile::F8) {
+            float scale;
+            std::memcpy(&scale, tile + float_offset(f, k / f.group * f.group) - kLine + 4 * lane, 4);
+            out[k] = 256.0f * small_e4m3_to_float(*at) * scale;
+        } else if (f.tile == Tile::F32) {
+            std::memcpy(out + k, at, 4);
+        } else {
+            out[k] = f.tile == Tile::F16 ? half_to_float(half_at(at)) : bfloat_to_float(half_at(at));
+        }
+    }
+}
+
+struct Grid {
+    float scale, minimum;
+};
+
+// That of a group, part `part` of unit u.
+Grid grid_of(const WeightFormat& f, const std::uint8_t* tile, int u, int part, int lane) {
+    const std::size_t at = unit_offset(f, u);
+    const std::uint8_t* scales = tile + at + codes_nbytes(f) + part * scales_nbytes(f.scales);
+    const std::uint8_t* factors =
+        tile + unit_offset(f, u / 8 * 8) - factors_nbytes(f.scales) + 2 * lane;
+    Grid grid{0.0f, 0.0f};
+    switch (f.scales) {
+        case Scales::Channel: std::memcpy(&grid.scale, tile + 4 * lane, 4); return grid;
+        case Scales::Exponent: return {exponent_to_float(scales[lane]), 0.0f};
+        case Scales::SuperSigned: {
+            const int scale = static_cast<std::int8_t>(scales[lane]);
+            return {half_to_float(half_at(factors)) * static_cast<float>(scale), 0.0f};
+        }
+        case Scales::SuperMin:
+        case Scales::SuperNibbles: {
+            const bool is_byte = f.scales == Scales::SuperMin;
+            const int scale = is_byte ? scales[lane] : scales[lane] & 15,
+                      minimum = is_byte ? scales[kTile + lane] : scales[lane] >> 4;
+            return {half_to_float(half_at(factors)) * static_cast<float>(scale),
+                    half_to_float(half_at(factors + 32)) * static_cast<float>(minimum)};
+        }
+        default:
+            grid.scale = half_to_float(half_at(scales + 2 * lane));
+            if (has_pair(f.scales)) grid.minimum = half_to_float(half_at(scales + 32 + 2 * lane));
+            if (f.scales == Scales::HalfZero) grid.minimum *= grid.scale;
+            return grid;
+    }
+}
+
+}  // namespace
+
 void unpack_row(const Linear& linear, int row, float* out) {
     const WeightFormat& f = *linear.format;
     const std::uint8_t* tile = linear.tiles + row / kTile * linear.tile_nbytes;
-    const int lane = row % kTile;
-    if (f.is_float()) {
-        const std::size_t size = f.bits / 8;
-        for (int k = 0; k < linear.num_in; ++k) {
-            const std::uint8_t* at = tile + (k * kTile + lane) * size;
-            if (f.tile == Tile::F32)
-                std::memcpy(out + k, at, 4);
-            else
-                out[k] =
-                    f.tile == Tile::F16 ? half_to_float(half_at(at)) : bfloat_to_float(half_at(at));
-        }
-        return;
-    }
+    const int lane = row % kTile, parts = kUnit / f.group;
+    if (f.is_float()) return unpack_floats(linear, tile, lane, out);
     for (int g = 0; g < linear.num_in / f.group; ++g) {
-        const std::uint8_t* at = tile + group_offset(f, g);
-        const std::uint8_t* scales = at + codes_nbytes(f);
-        float scale, minimum = 0.0f;
-        if (f.scales == Scales::Super) {
-            const std::uint8_t* factors = tile + group_offset(f, g / 8 * 8) - kLine;
-            scale = half_to_float(half_at(factors + 2 * lane)) * scales[lane];
-            minimum = half_to_float(half_at(factors + 32 + 2 * lane)) * scales[kTile + lane];
-        } else if (f.is_flat()) {
-            std::memcpy(&scale, tile + 4 * lane, 4);
-        } else {
-            scale = half_to_float(half_at(scales + 2 * lane));
-            if (has_pair(f.scales)) minimum = half_to_float(half_at(scales + 32 + 2 * lane));
-            if (f.scales == Scales::HalfZero) minimum *= scale;
-        }
+        const std::uint8_t* unit = tile + unit_offset(f, g / parts);
+        const Grid grid = grid_of(f, tile, g / parts, g % parts, lane);
         for (int i = 0; i < f.group; ++i) {
-            int code = read_code(f, at, lane, i) - f.zero;
+            int code = read_code(f, unit, lane, g % parts * f.group + i);
+            code = f.values ? f.values[code] : code - f.zero;
             if (f.is_flat() && code >= 1 << (f.bits - 1)) code -= 1 << f.bits;
-            *out++ = scale * static_cast<float>(code) + minimum;
+            *out++ = grid.scale * static_cast<float>(code) + grid.minimum;
         }
     }
 }

@@ -42,7 +42,8 @@ struct FlatCodes {
 
 // Weights as scale * code + minimum: codes (num_out, num_in), and scales and minima (num_out,
 // num_in / group), which are rounded to fp16. Where a format has zero points, `mins` are minus those,
-// and weights are scale * (code + min).
+// and weights are scale * (code + min). Codes of f8 are the bytes of e4m3 numbers, and their last
+// group may be smaller.
 struct Codes {
     const std::int8_t* codes;
     const float *scales, *mins;  // mins null: none

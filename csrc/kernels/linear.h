@@ -1,11 +1,14 @@
 // Linear layers: 16 outputs at a time, a few rows at a time, each row exactly as if it were alone.
 //
-// A tile holds 16 outputs. Per group of inputs it stores the codes, then 16 fp16 scales, then
-// (formats with a minimum or a zero point) 16 fp16 of those, so that one stream of bytes is read in
-// order. A 64-byte line of codes holds, for each output, 4 bytes:
-//   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines a group of 32
-//   5 and 6 bits: the low 4 bits likewise; then lines of 2-bit tops, each the tops of 16 inputs
+// A tile holds 16 outputs. Per 32 inputs it stores the codes, then the scales of 16 outputs, then
+// (formats with a minimum or a zero point) those, so that one stream of bytes is read in order.
+// Scales of 16 inputs stand side by side; Scales::Super has the factors of 256 inputs in front of
+// them. A 64-byte line of codes holds, for each output, 4 bytes:
+//   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines
+//   2 bits, 1 bit: likewise inputs k..k+3 in the lowest bits, and so on; 2 lines, 1 line
+//   3, 5 and 6 bits: the low 2 or 4 bits, then the other 1 or 2 likewise
 //   8 bits: inputs k..k+3, code + 128
+// e4m3 numbers lie like floats, per 128 inputs behind 16 fp32 scales; the last may be fewer.
 // Tiles for flattened rows begin with 16 fp32 scales and 16 int32 of -128 times the sum of an output's
 // codes; their codes are signed, and nothing stands between them.
 // Float formats store 16 outputs per input. The order of every float sum is part of the format:
@@ -24,12 +27,12 @@ inline void prefetch(const std::uint8_t* p, int num_lines) {
     for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + kPrefetch + 64 * i);
 }
 
-// How one group's integer dot products are taken. `zero` is the code that means 0, for formats
-// without a minimum.
+// How the integer dot products of 32 inputs are taken, or of the 16 of `part`. `zero` is the code
+// that means 0, for formats without a minimum.
 struct Code4 {
     static constexpr int group = 32, nbytes = 256, zero = 8;
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
         Narrow acc[M];
 #pragma GCC unroll 4
         for (int line = 0; line < 4; ++line) {
@@ -50,42 +53,80 @@ struct Code4 {
     }
 };
 
-template <int GROUP, int DOTS, int ZERO>
-struct CodeSplit {  // 4 low bits and 2 top bits apart; DOTS of them fit a Narrow
-    static constexpr int group = GROUP, nbytes = GROUP * 12, zero = ZERO;
+// LOW bits of a code and TOP bits above them apart.
+template <int LOW, int TOP, int GROUP, int ZERO>
+struct CodeSplit {
+    static constexpr int group = GROUP, nbytes = 64 * (LOW + TOP), zero = ZERO;
+    // So many dots fit a Narrow.
+    static constexpr int dots = LOW + TOP < 6 ? 4 : 2;
+    static_assert(dots * 2 * 127 * ((1 << (LOW + TOP)) - 1) <= 32767 && GROUP / 4 % dots == 0);
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, int part, const std::int8_t* x, Wide (&out)[M]) {
         Narrow acc[M];
 #pragma GCC unroll 8
-        for (int step = 0; step < GROUP / 4; ++step) {  // inputs 4 * step .. 4 * step + 3
-            const Bytes low = bits(load_bytes(w + 64 * (step / 2)), 4 * (step % 2), 15);
-            const Bytes tops = load_bytes(w + 8 * GROUP + 64 * (step / 4));
-            const int place = 2 * (step % 4);
-            const Bytes top =
-                place < 4 ? bits_up(tops, 4 - place, 0x30) : bits(tops, place - 4, 0x30);
-            const Bytes codes = either(low, top);
+        for (int i = 0; i < GROUP / 4; ++i) {
+            const Bytes codes = codes_at(w, part * GROUP / 4 + i);
 #pragma GCC unroll 8
             for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * kGroup + 4 * step;
-                if (step % DOTS == 0)
+                const std::int8_t* row = x + m * kGroup + part * GROUP + 4 * i;
+                if (i % dots == 0)
                     acc[m] = first_dot(codes, row);
                 else
                     add_dot(acc[m], codes, row);
-                if (step == DOTS - 1)
+                if (i == dots - 1)
                     out[m] = widen(acc[m]);
-                else if (step % DOTS == DOTS - 1)
+                else if (i % dots == dots - 1)
                     out[m] = add(out[m], widen(acc[m]));
             }
         }
     }
+    // Those of inputs 4 * step .. 4 * step + 3.
+    static inline Bytes codes_at(const std::uint8_t* w, int step) {
+        constexpr int lows = 8 / LOW;  // steps a line
+        const Bytes low = bits(load_bytes(w + step / lows * 64), step % lows * LOW, (1 << LOW) - 1);
+        if constexpr (TOP == 0) {
+            return low;
+        } else {
+            constexpr int tops = 8 / TOP, mask = ((1 << TOP) - 1) << LOW;
+            const Bytes line = load_bytes(w + 64 * LOW + step / tops * 64);
+            const int place = step % tops * TOP;
+            return either(low, place < LOW ? bits_up(line, LOW - place, mask)
+                                           : bits(line, place - LOW, mask));
+        }
+    }
 };
-using Code5 = CodeSplit<32, 4, 16>;
-using Code6 = CodeSplit<16, 2, 32>;
+using Code2 = CodeSplit<2, 0, 16, 0>;
+using Code3 = CodeSplit<2, 1, 16, 4>;
+using Code5 = CodeSplit<4, 1, 32, 16>;
+using Code6 = CodeSplit<4, 2, 16, 32>;
+
+// 4-bit codes of numbers in a table.
+template <const std::int8_t (&VALUES)[16]>
+struct CodeTable {
+    static constexpr int group = 32, nbytes = 256, zero = kByteZero;
+    template <int M>
+    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
+        const Table values = table(VALUES);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) out[m] = zero_wide();
+#pragma GCC unroll 4
+        for (int line = 0; line < 4; ++line) {
+            const Bytes codes = load_bytes(w + 64 * line), lo = look_up(values, bits(codes, 0, 15)),
+                        hi = look_up(values, bits(codes, 4, 15));
+#pragma GCC unroll 8
+            for (int m = 0; m < M; ++m) {
+                const std::int8_t* row = x + m * kGroup + 8 * line;
+                add_dot8(out[m], lo, row);
+                add_dot8(out[m], hi, row + 4);
+            }
+        }
+    }
+};
 
 struct Code8 {
     static constexpr int group = 32, nbytes = 512, zero = kByteZero;
     template <int M>
-    static inline void dot(const std::uint8_t* w, const std::int8_t* x, Wide (&out)[M]) {
+    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) out[m] = zero_wide();
 #pragma GCC unroll 8
@@ -104,21 +145,25 @@ struct IntegerTile {
     template <int M>
     static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
                     F (&acc)[M]) {
-        constexpr int nbytes = Code::nbytes + (has_pair(SCALES) ? 64 : 32);
-        constexpr int parts = kGroup / Code::group;  // of a group of activations
+        static_assert(Code::group == kGroup);
+        constexpr int nbytes = Code::nbytes + scales_nbytes(SCALES);
         const std::size_t first = rows.first_group(row);
         const std::int8_t* x = rows.q + first * kGroup;
         const float *scale = rows.scale + first, *sum = rows.sum + first;
         const std::int32_t* half_sum = rows.half_sum + 2 * first;
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
-        for (int i = 0; i < linear.num_in / Code::group; ++i, w += nbytes) {
-            const int part = i % parts;
+        for (int g = 0; g < linear.num_in / kGroup; ++g, w += nbytes) {
             Wide dot[M];
             prefetch(w, (nbytes + 63) / 64);
-            Code::dot(w, x + part * Code::group, dot);
-            const F weight_scale = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes));
+            Code::dot(w, 0, x, dot);
+            const std::uint8_t* scales = w + Code::nbytes;
+            F weight_scale;
+            if constexpr (SCALES == Scales::Exponent)
+                weight_scale = load_exponents(scales);
+            else
+                weight_scale = load(reinterpret_cast<const std::uint16_t*>(scales));
             if constexpr (has_pair(SCALES)) {
-                F weight_min = load(reinterpret_cast<const std::uint16_t*>(w + Code::nbytes + 32));
+                F weight_min = load(reinterpret_cast<const std::uint16_t*>(scales + 32));
                 if constexpr (SCALES == Scales::HalfZero) weight_min = mul(weight_scale, weight_min);
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
@@ -128,15 +173,11 @@ struct IntegerTile {
             } else {
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
-                    if constexpr (Code::zero != 0) {
-                        const std::int32_t* halves = half_sum + 2 * m;
-                        const int total = parts == 1 ? halves[0] + halves[1] : halves[part];
-                        dot[m] = add(dot[m], -Code::zero * total);
-                    }
+                    if constexpr (Code::zero != 0)
+                        dot[m] = add(dot[m], -Code::zero * (half_sum[2 * m] + half_sum[2 * m + 1]));
                     acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
                 }
             }
-            if (part < parts - 1) continue;
             x += kRowsAside * kGroup;
             scale += kRowsAside;
             sum += kRowsAside;
@@ -145,39 +186,66 @@ struct IntegerTile {
     }
 };
 
-// Q4_K's own grid: per 256 inputs two fp16 factors an output, then per group of 32 its codes, a
-// byte of scale and a byte of minimum an output. scale = byte * factor is exact in fp32.
+// The same with the K formats' own grids: per 256 inputs fp16 factors of an output, then small whole
+// numbers a group. scale = number * factor is exact in fp32.
+template <class Code, Scales SCALES>
 struct SuperTile {
+    static constexpr int parts = kGroup / Code::group;
+    static constexpr bool has_min = SCALES != Scales::SuperSigned;
     template <int M>
     static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
                     F (&acc)[M]) {
-        constexpr int nbytes = Code4::nbytes + 32;
+        constexpr int nbytes = Code::nbytes + parts * scales_nbytes(SCALES);
         const int num_groups = linear.num_in / kGroup;
         const std::size_t first = rows.first_group(row);
         const std::int8_t* x = rows.q + first * kGroup;
         const float *scale = rows.scale + first, *sum = rows.sum + first;
+        const std::int32_t* half_sum = rows.half_sum + 2 * first;
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
         F factor{}, min_factor{};
         for (int g = 0; g < num_groups; ++g, w += nbytes) {
             if (g % 8 == 0) {
                 factor = load(reinterpret_cast<const std::uint16_t*>(w));
-                min_factor = load(reinterpret_cast<const std::uint16_t*>(w + 32));
-                w += 64;
+                if constexpr (has_min)
+                    min_factor = load(reinterpret_cast<const std::uint16_t*>(w + 32));
+                w += factors_nbytes(SCALES);
             }
-            Wide dot[M];
-            prefetch(w, 5);
-            Code4::dot(w, x, dot);
-            const F weight_scale = mul(load_bytes16(w + Code4::nbytes), factor);
-            const F weight_min = mul(load_bytes16(w + Code4::nbytes + 16), min_factor);
+            prefetch(w, (nbytes + 63) / 64);
+#pragma GCC unroll 2
+            for (int part = 0; part < parts; ++part) {
+                Wide dot[M];
+                Code::dot(w, part, x, dot);
+                const std::uint8_t* at = w + Code::nbytes + part * scales_nbytes(SCALES);
+                const F weight_scale = mul(scales(at), factor);
+                const F weight_min = has_min ? mul(minima(at), min_factor) : factor;
 #pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
-                acc[m] = fma(weight_min, splat(sum[m]), acc[m]);
+                for (int m = 0; m < M; ++m) {
+                    const std::int32_t* halves = half_sum + 2 * m;
+                    if constexpr (!has_min && Code::zero != 0)
+                        dot[m] = add(dot[m], -Code::zero * (parts == 1 ? halves[0] + halves[1]
+                                                                       : halves[part]));
+                    acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
+                    if constexpr (has_min) {
+                        const float total =
+                            parts == 1 ? sum[m] : scale[m] * static_cast<float>(halves[part]);
+                        acc[m] = fma(weight_min, splat(total), acc[m]);
+                    }
+                }
             }
             x += kRowsAside * kGroup;
             scale += kRowsAside;
             sum += kRowsAside;
+            half_sum += 2 * kRowsAside;
         }
+    }
+    static F scales(const std::uint8_t* at) {
+        if constexpr (SCALES == Scales::SuperSigned)
+            return load(reinterpret_cast<const std::int8_t*>(at));
+        else
+            return SCALES == Scales::SuperNibbles ? load_low4(at) : load_bytes16(at);
+    }
+    static F minima(const std::uint8_t* at) {
+        return SCALES == Scales::SuperNibbles ? load_high4(at) : load_bytes16(at + 16);
     }
 };
 
@@ -263,6 +331,34 @@ struct FloatTile {
             }
         }
         for (int m = 0; m < M; ++m) acc[m] = add(acc[m], odd[m]);
+    }
+};
+
+// e4m3 numbers: the sum of each group as above, then times its scale.
+struct Float8Tile {
+    template <int M>
+    static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
+                    F (&acc)[M]) {
+        const std::size_t stride = static_cast<std::size_t>(linear.num_in);
+        const float* x = rows.x + row * stride;
+        for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
+        for (int k = 0; k < linear.num_in;) {
+            const F scale = mul(load(reinterpret_cast<const float*>(w)), splat(256.0f));
+            w += kTile * sizeof(float);
+            F even[M], odd[M];
+            for (int m = 0; m < M; ++m) even[m] = odd[m] = splat(0.0f);
+            const int left = linear.num_in - k, stop = k + (left < kFloat8Group ? left : kFloat8Group);
+            for (; k < stop; k += 2, w += 2 * kTile) {
+                __builtin_prefetch(w + kPrefetch);
+                const F even_weight = load_e4m3(w), odd_weight = load_e4m3(w + kTile);
+#pragma GCC unroll 8
+                for (int m = 0; m < M; ++m) {
+                    even[m] = fma(even_weight, splat(x[m * stride + k]), even[m]);
+                    odd[m] = fma(odd_weight, splat(x[m * stride + k + 1]), odd[m]);
+                }
+            }
+            for (int m = 0; m < M; ++m) acc[m] = fma(add(even[m], odd[m]), scale, acc[m]);
+        }
     }
 };
 
@@ -367,14 +463,21 @@ inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& ro
         linear_tiles<FloatTile<Float32>>,
         linear_tiles<FloatTile<Float16>>,
         linear_tiles<FloatTile<BFloat16>>,
+        linear_tiles<Float8Tile>,
         linear_tiles<IntegerTile<Code4, Scales::Half>>,
         linear_tiles<IntegerTile<Code4, Scales::HalfMin>>,
         linear_tiles<IntegerTile<Code4, Scales::HalfZero>>,
-        linear_tiles<SuperTile>,
+        linear_tiles<SuperTile<Code4, Scales::SuperMin>>,
         linear_tiles<IntegerTile<Code5, Scales::Half>>,
         linear_tiles<IntegerTile<Code5, Scales::HalfMin>>,
-        linear_tiles<IntegerTile<Code6, Scales::Half>>,
+        linear_tiles<SuperTile<Code5, Scales::SuperMin>>,
+        linear_tiles<SuperTile<Code6, Scales::SuperSigned>>,
         linear_tiles<IntegerTile<Code8, Scales::Half>>,
+        linear_tiles<SuperTile<Code2, Scales::SuperNibbles>>,
+        linear_tiles<SuperTile<Code3, Scales::SuperSigned>>,
+        linear_tiles<IntegerTile<CodeTable<kIq4Values>, Scales::Half>>,
+        linear_tiles<SuperTile<CodeTable<kIq4Values>, Scales::SuperSigned>>,
+        linear_tiles<IntegerTile<CodeTable<kFp4Values>, Scales::Exponent>>,
         flat_tiles<Flat4>,
         flat_tiles<Flat8>};
     kernels[static_cast<int>(linear.format->tile)](linear, tile, num_tiles, rows, row, num_rows,

@@ -19,36 +19,71 @@ inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attent
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
 // layouts.
-enum class Tile : std::uint8_t { F32, F16, BF16, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q6, Q8, Q4C, Q8C };
+enum class Tile : std::uint8_t {
+    F32, F16, BF16, F8, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q5K, Q6K, Q8, Q2K, Q3K, IQ4, IQ4K, FP4, Q4C, Q8C
+};
 
 // What a tile kernel reads of its rows: floats, int8 with a scale per group of 32, or flattened rows
 // of int8 whose scale calibration has fixed.
 enum class Activations : std::uint8_t { Float, Int8Groups, Flat };
 
 // Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; with minus its zero point,
-// a whole number as fp16; a byte each of scale and minimum, times fp16 factors of 256 inputs. Channel:
-// one fp32 scale an output.
-enum class Scales : std::uint8_t { None, Half, HalfMin, HalfZero, Super, Channel };
+// a whole number as fp16; a byte of exponent. Super: times fp16 factors of 256 inputs, a byte each of
+// scale and minimum; 4 bits each; a signed byte of scale. Single: an fp32 scale. Channel: one an output.
+enum class Scales : std::uint8_t {
+    None, Half, HalfMin, HalfZero, Exponent, SuperMin, SuperNibbles, SuperSigned, Single, Channel
+};
 
 // Whether a second fp16 stands beside each scale.
 constexpr bool has_pair(Scales scales) {
     return scales == Scales::HalfMin || scales == Scales::HalfZero;
 }
+constexpr bool is_super(Scales scales) {
+    return scales == Scales::SuperMin || scales == Scales::SuperNibbles || scales == Scales::SuperSigned;
+}
+// Bytes of the scales of a group of 16 outputs.
+constexpr int scales_nbytes(Scales scales) {
+    switch (scales) {
+        case Scales::Single:
+        case Scales::HalfMin:
+        case Scales::HalfZero: return 64;
+        case Scales::Half:
+        case Scales::SuperMin: return 32;
+        case Scales::Exponent:
+        case Scales::SuperNibbles:
+        case Scales::SuperSigned: return 16;
+        default: return 0;
+    }
+}
+// Bytes of the factors of 256 inputs of 16 outputs.
+constexpr int factors_nbytes(Scales scales) {
+    return !is_super(scales) ? 0 : scales == Scales::SuperSigned ? 32 : 64;
+}
+
+inline constexpr int kFloat8Group = 128;  // inputs that share the scale of e4m3 numbers
+
+// What codes of 4 bits stand for: IQ4's grid; twice the numbers of MXFP4, e2m1.
+inline constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                               1,    13,   25,  38,  53,  69,  89,  113};
+inline constexpr std::int8_t kFp4Values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                               0, -1, -2, -3, -4, -6, -8, -12};
 
 struct StoredGroup;
 
-// How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum. The table
-// of all is in formats.cpp.
+// How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum, or, with
+// `values`, scale * values[code]. The table of all is in formats.cpp.
 struct WeightFormat {
-    const char* name;  // GGUF's, in lower case, but q4_z, q4_c and q8_c are our own
+    const char* name;  // GGUF's, in lower case, but q4_z, q4_c, q8_c and f8 are our own
     Tile tile;
     Activations activations;
-    int bits;   // of a value in a tile: 5-bit codes take 6
+    int bits;   // of a value in a tile
     int group;  // inputs that share a scale; 1: floats
     int zero;
     Scales scales;
     int block, block_nbytes;  // values and bytes of a block in a checkpoint
     StoredGroup (*read)(const std::uint8_t* block, int group);  // one of a block's; null: floats
+    int factors_at = 0;                   // where a block's fp16 factors lie; Super
+    const std::int8_t* values = nullptr;  // of 16 codes
 
     bool is_float() const { return activations == Activations::Float; }
     bool is_flat() const { return activations == Activations::Flat; }

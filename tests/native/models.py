@@ -89,20 +89,34 @@ KINDS = {
     "after": (AFTER, "q4_0"),
     "experts": (EXPERTS, "q4_1"),
     "sinks": (SINKS, "bf16"),
+    "table": (replace(GATED, num_kv_heads=1), "mxfp4"),
+    "super": (replace(GATED, hidden_size=256, intermediate_size=256, head_dim=64), "q2_k"),
     "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
 }
 """Configurations with a type of weights, which together take all ways through the kernels."""
 
 BIASED = ("q", "k", "v", "o", "up", "down", "router", "expert_gate", "expert_up", "expert_down")
-QUANTIZED = ("q4_0", "q4_1", "q4_z", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+QUANTIZED = tuple(
+    name for name, form in FORMATS.items() if form.group is not None and not form.is_flat
+)
 TYPES = ("f32", "f16", "bf16", *QUANTIZED)
 
-_FACTORS = {"q4_z": (0, 2), "q4_k": (0, 4), "q5_k": (0, 4), "q6_k": (208, 210)}
+FACTORS = {
+    "q4_z": (0, 2),
+    "q2_k": (80, 84),
+    "q3_k": (108, 110),
+    "q4_k": (0, 4),
+    "q5_k": (0, 4),
+    "q6_k": (208, 210),
+    "iq4_nl": (0, 2),
+    "iq4_xs": (0, 2),
+}
+"""Where the fp16 factors of a block lie, of formats that gguf cannot write."""
 
 
 def stored(name: str, values: np.ndarray, dtype: str) -> StoredTensor:
     """Values as a checkpoint would store them; the types that nothing here can write as random blocks."""
-    if dtype in _FACTORS:
+    if dtype in FACTORS:
         data = _random_blocks(values.shape, dtype)
     else:
         data = quantize(np.ascontiguousarray(values, np.float32), FORMATS[dtype])
@@ -118,8 +132,12 @@ def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
         (shape[0], shape[1] // FORMATS[dtype].block, FORMATS[dtype].block_nbytes),
         dtype=np.uint8,
     )
-    first, stop = _FACTORS[dtype]
-    factors = random.uniform(2e-4, 2e-3, (*data.shape[:2], (stop - first) // 2)).astype(np.float16)
+    first, stop = FACTORS[dtype]
+    largest = (
+        5e-4 if dtype in ("q6_k", "iq4_xs") else 2e-3
+    )  # times scales up to 127 or values up to it
+    factors = random.uniform(largest / 10, largest, (*data.shape[:2], (stop - first) // 2))
+    factors = factors.astype(np.float16)
     data[:, :, first:stop] = factors.view(np.uint8)
     if FORMATS[dtype].has_zero:
         zeros = -random.integers(0, 16, (*data.shape[:2], 1)).astype(np.float16)

@@ -87,9 +87,9 @@ BLOCKS = [name for name in FORMATS if not name.endswith("_c")]  # those have sca
 READ = [name for name in BLOCKS if not FORMATS[name].has_zero]
 """The formats that GGUF has."""
 QUANTIZED = [name for name in READ if FORMATS[name].group is not None]
-WRITABLE = {name: FORMATS[name].bits for name in READ if "_k" not in name}
-WRITABLE |= {"f16": 11, "bf16": 8}
-"""Precision of the formats that the reference can write; it only reads the K-quants."""
+WRITABLE = {name: FORMATS[name].bits for name in READ if "_k" not in name and "iq" not in name}
+WRITABLE |= {"f16": 11, "bf16": 8, "mxfp4": 2}
+"""Precision of the formats that the reference can write; it only reads the K-quants and IQ4."""
 
 
 @pytest.mark.parametrize("name", [name for name in WRITABLE if name != "f32"])
@@ -124,14 +124,24 @@ def test_codes_are_what_the_format_says(name: str) -> None:
     assert (codes.mins is not None) == format.has_min
     assert codes.mins is None or codes.mins.shape == codes.scales.shape
     low = 0 if format.has_min else -(1 << (format.bits - 1))
-    assert codes.codes.min() >= low
-    assert codes.codes.max() < low + (1 << format.bits)
-    as_half = codes.scales.astype(np.float16).astype(np.float32)
-    assert np.array_equal(as_half, codes.scales) == (format.block == 32)
+    allowed = format.values or range(low, low + (1 << format.bits))
+    assert np.isin(codes.codes, list(allowed)).all()
+    assert len(np.unique(codes.codes)) > 1
+    with np.errstate(over="ignore"):
+        as_half = codes.scales.astype(np.float16).astype(np.float32)
+    assert np.array_equal(as_half, codes.scales) == (format.block == 32 and name != "mxfp4")
     scales, mins = (
         0 if x is None else x.repeat(format.group, 1) for x in (codes.scales, codes.mins)
     )
     assert np.array_equal(tensor.dequantize().numpy(), scales * codes.codes + mins)
+
+
+def test_every_exponent_of_mxfp4_reads_like_the_reference() -> None:
+    data = np.tile(np.arange(17, dtype=np.uint8) * 15, (252, 1))
+    data[:, 0] = np.arange(252)  # above them 12 times the scale is beyond fp32
+    tensor = StoredTensor("w", (252, 32), FORMATS["mxfp4"], data)
+    values = gguf.dequantize(data, Type.MXFP4)
+    assert tensor.dequantize().numpy().tobytes() == values.tobytes()
 
 
 def test_floats_have_no_codes() -> None:

@@ -33,7 +33,8 @@ class WeightFormat:
     """
 
     name: str
-    """In lower case, as GGUF spells it; GGUF has no zero points and no scales a row: `q4_z`, `q*_c` are our names."""
+    """In lower case, as GGUF spells it; GGUF has no zero points, no scales a row and no e4m3: `q4_z`, `q*_c` and `f8`
+    are our names."""
     bits: int
     """Of one code, or of one floating-point number."""
     group: int | None = None
@@ -41,6 +42,8 @@ class WeightFormat:
     block: int = 1
     block_nbytes: int = 0
     has_zero: bool = False
+    values: tuple[int, ...] | None = None
+    """What the 16 codes stand for, if not for themselves."""
 
     @property
     def is_flat(self) -> bool:
@@ -52,6 +55,10 @@ class WeightFormat:
         """Bits a weight takes, its part of the scales included."""
         return 8 * self.block_nbytes / self.block
 
+
+IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+FP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Twice the numbers of e2m1 (OCP Microscaling Formats 1.0), whose scales are halved in turn."""
 
 FORMATS: Mapping[str, WeightFormat] = {
     format.name: format
@@ -65,14 +72,19 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("q5_0", 5, 32, False, 32, 22),
         WeightFormat("q5_1", 5, 32, True, 32, 24),
         WeightFormat("q8_0", 8, 32, False, 32, 34),
+        WeightFormat("q2_k", 2, 16, True, 256, 84),
+        WeightFormat("q3_k", 3, 16, False, 256, 110),
         WeightFormat("q4_k", 4, 32, True, 256, 144),
         WeightFormat("q5_k", 5, 32, True, 256, 176),
         WeightFormat("q6_k", 6, 16, False, 256, 210),
+        WeightFormat("iq4_nl", 4, 32, False, 32, 18, values=IQ4_VALUES),
+        WeightFormat("iq4_xs", 4, 32, False, 256, 136, values=IQ4_VALUES),
+        WeightFormat("mxfp4", 4, 32, False, 32, 17, values=FP4_VALUES),
         WeightFormat("q4_c", 4, None, False, 32, 16),
         WeightFormat("q8_c", 8, None, False, 32, 32),
     )
 }
-"""The formats that can be read, by name; safetensors files have the first three, GGUF all but `q4_z` and `q*_c`."""
+"""The formats that can be read, by name; GGUF files have all but `q4_z` and `q*_c`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ oracle in the tests, and rounds new blocks. N rows, K columns, B = K / block blo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import gguf
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +19,10 @@ def unpack(data: Bytes, format: WeightFormat) -> Codes:
     """Return the codes, scales and minima of rows of blocks (N, bytes a row)."""
     num_rows = len(data)
     blocks = data.reshape(num_rows, -1, format.block_nbytes)
-    unpack_rows = _unpack_superblocks if format.block == 256 else _unpack_blocks
-    codes, scales, offsets = unpack_rows(blocks, format)
+    read = _READERS.get(format.name, _unpack_blocks)
+    codes, scales, offsets = read(blocks, format)
+    if format.values is not None:
+        codes = np.array(format.values, np.int8)[codes.view(np.uint8)]
     offsets = None if offsets is None else offsets.reshape(num_rows, -1)
     return Codes(
         codes.reshape(num_rows, -1),
@@ -34,9 +38,11 @@ def quantize(values: Floats, format: WeightFormat) -> Bytes:
     return blocks
 
 
-def _unpack_blocks(
-    blocks: Bytes, format: WeightFormat
-) -> tuple[NDArray[np.int8], Floats, Floats | None]:
+Unpacked = tuple[NDArray[np.int8], Floats, Floats | None]
+"""Codes, scales, and minima if any, of blocks."""
+
+
+def _unpack_blocks(blocks: Bytes, format: WeightFormat) -> Unpacked:
     """Unpack blocks of 32, (N, B, bytes): scale f16, minimum f16 if any, fifth bits (32) if any, codes.
 
     In place of a minimum `q4_z` has minus its zero point.
@@ -53,16 +59,49 @@ def _unpack_blocks(
         codes: Bytes = _nibbles(packed[..., 4:]) | fifth << np.uint8(4)
     else:
         codes = _nibbles(packed)
-    zero = 0 if has_pair else 1 << (format.bits - 1)
+    zero = 0 if has_pair or format.values else 1 << (format.bits - 1)
     return codes.view(np.int8) - np.int8(zero), scales, mins
 
 
-def _unpack_superblocks(
-    blocks: Bytes, format: WeightFormat
-) -> tuple[NDArray[np.int8], Floats, Floats | None]:
-    """Unpack blocks of 256, (N, B, bytes), whose groups have integer scales and share a float."""
-    if format.bits == 6:
-        return _unpack_q6_k(blocks)
+def _unpack_mxfp4(blocks: Bytes, _: WeightFormat) -> Unpacked:
+    """Unpack a byte of exponent e, half of whose 2 ** (e - 127) is the scale, then 16 bytes of nibbles."""
+    exponents = blocks[..., :1].astype(np.uint32)
+    bits = np.where(exponents < 2, 0x200000 << exponents, (exponents - 1) << 23)
+    return _nibbles(blocks[..., 1:]).view(np.int8), bits.astype(np.uint32).view(np.float32), None
+
+
+def _unpack_iq4_xs(blocks: Bytes, _: WeightFormat) -> Unpacked:
+    """Unpack the float, tops of eight scales (2 bytes), their nibbles (4), codes in runs of 32."""
+    floats, packed = _halves(blocks, 1)
+    tops = packed[..., :2, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3
+    lows = np.stack((packed[..., 2:6] & 15, packed[..., 2:6] >> 4), axis=-1)
+    scales = (lows.reshape(*lows.shape[:-2], 8) | tops.reshape(*lows.shape[:-2], 8) << 4).view("i1")
+    codes = _nibbles(packed[..., 6:].reshape(*packed.shape[:-1], 8, 16))
+    return codes.view(np.int8), floats * (scales - np.int8(32)), None
+
+
+def _unpack_q2_k(blocks: Bytes, _: WeightFormat) -> Unpacked:
+    """Unpack 16 bytes of scale and minimum, the codes (64 bytes), the two floats."""
+    pairs, floats = blocks[..., :16], _halves(blocks[..., 80:], 2)[0]
+    codes = _bit_pairs(blocks[..., 16:80]).view(np.int8)
+    return codes, floats[..., :1] * (pairs & 15), -(floats[..., 1:] * (pairs >> 4))
+
+
+def _unpack_q3_k(blocks: Bytes, _: WeightFormat) -> Unpacked:
+    """Unpack third bits (32 bytes), low pairs of bits (64), scales of 6 bits (12), the float.
+
+    Codes are stored plus 4, scales plus 32: the low nibbles of all, then pairs of top bits.
+    """
+    planes = blocks[..., None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    codes = _bit_pairs(blocks[..., 32:96]) | planes.reshape(*blocks.shape[:-1], 256) << 2
+    lows = _nibbles(blocks[..., 96:104])
+    tops = blocks[..., None, 104:108] >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
+    scales = (lows | tops.reshape(lows.shape) << 4).view(np.int8) - np.int8(32)
+    return codes.view(np.int8) - np.int8(4), _halves(blocks[..., 108:], 1)[0] * scales, None
+
+
+def _unpack_q4_or_q5_k(blocks: Bytes, format: WeightFormat) -> Unpacked:
+    """Unpack the two floats, eight scales and minima (12 bytes), fifth bits if any (32), the nibbles (128)."""
     floats, packed = _halves(blocks, 2)
     factors, offsets = _six_bit_pairs(packed[..., :12])
     packed = packed[..., 12:]
@@ -75,7 +114,7 @@ def _unpack_superblocks(
     return codes.view(np.int8), floats[..., :1] * factors, -(floats[..., 1:] * offsets)
 
 
-def _unpack_q6_k(blocks: Bytes) -> tuple[NDArray[np.int8], Floats, None]:
+def _unpack_q6_k(blocks: Bytes, _: WeightFormat) -> Unpacked:
     """Unpack low nibbles (128 bytes), high pairs of bits (64), 16 int8 scales, the float; codes are stored plus 32."""
     low = _nibbles(blocks[..., :128].reshape(*blocks.shape[:-1], 2, 64))
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
@@ -83,6 +122,25 @@ def _unpack_q6_k(blocks: Bytes) -> tuple[NDArray[np.int8], Floats, None]:
     codes = low | high.reshape(low.shape) << 4
     floats, _ = _halves(blocks[..., 208:], 1)
     return codes.view(np.int8) - np.int8(32), floats * blocks[..., 192:208].view(np.int8), None
+
+
+_READERS: Mapping[str, Callable[[Bytes, WeightFormat], Unpacked]] = {
+    "q2_k": _unpack_q2_k,
+    "q3_k": _unpack_q3_k,
+    "q4_k": _unpack_q4_or_q5_k,
+    "q5_k": _unpack_q4_or_q5_k,
+    "q6_k": _unpack_q6_k,
+    "iq4_xs": _unpack_iq4_xs,
+    "mxfp4": _unpack_mxfp4,
+}
+"""Those of blocks that are not like Q4_0 to Q8_0."""
+
+
+def _bit_pairs(packed: Bytes) -> Bytes:
+    """Return 256 pairs of bits: each 32 of 64 bytes hold 128, the lowest bits of all first."""
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    pairs = packed.reshape(*packed.shape[:-1], 2, 1, 32) >> shifts & 3
+    return pairs.reshape(*packed.shape[:-1], 256)
 
 
 def _six_bit_pairs(packed: Bytes) -> tuple[Bytes, Bytes]:
