@@ -27,6 +27,7 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.core.files import open_to_read
 from forerun.hub.names import cache_root
 from forerun.model.packed_folder import SUFFIX, PackedCopy, PackedFolder
+from forerun.weights.gguf_parts import part_paths
 
 MIN_NBYTES = 16 << 20
 """A smaller model is packed so fast that it needs no file."""
@@ -199,7 +200,7 @@ def _key(model: Path, rounding: Mapping[str, object]) -> dict[str, object]:
 
 def _state(model: Path) -> dict[str, object]:
     """Return the model's files as they are now."""
-    parts = [model]
+    parts = part_paths(model)
     if model.is_dir():
         parts = [model / "config.json", *sorted(model.glob("*.safetensors"))]
     states = [(path, path.stat()) for path in parts if path.is_file()]

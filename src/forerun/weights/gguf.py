@@ -1,4 +1,4 @@
-"""GGUF files (llama.cpp's format): one file with metadata, tokenizer and weights, memory-mapped.
+"""GGUF files (llama.cpp's format): metadata, tokenizer and weights in one file or several, memory-mapped.
 
 Parsing the header is `gguf_header.py`, the tokenizer `gguf_tokenizer.py`; here they become a
 Checkpoint.
@@ -24,25 +24,36 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.gguf_header import Header, TensorInfo, read_header
+from forerun.weights.gguf_parts import check_parts, check_present, part_paths
 from forerun.weights.stored import StoredTensor
 
 _TYPES: Mapping[int, str] = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
+_FORMATS = {name: form for name, form in FORMATS.items() if name.upper() in _TYPES.values()}
 
 IDS = WeightFormat("i64", 64, block_nbytes=8)
 """Token ids of a drafter's head; no weights."""
 
 
 class GgufCheckpoint(Checkpoint):
-    """An open GGUF file; `metadata` is all of it. Raises LoadError naming the file if it cannot be read."""
+    """An open GGUF file, or all parts of a split one if `path` is any of them; `path` is the first then.
+
+    `metadata` is all of it. Raises LoadError naming the file if it cannot be read.
+    """
 
     kind = "gguf"
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        paths = part_paths(path)
+        self.path = paths[0]
         try:
-            header, data = _open(path)
-            self.metadata = header.metadata
-            self._tensors = _tensors(header, data)
+            if len(paths) > 1:
+                check_present(paths)
+            parts = [_open(part) for part in paths]
+            check_parts(paths, [header for header, _ in parts])
+            self.metadata = parts[0][0].metadata
+            self._tensors: dict[str, StoredTensor] = {}
+            for header, data in parts:
+                _add_tensors(self._tensors, header, data)
         except LoadError as error:
             raise LoadError(f"{path}: {error}") from error
         architecture = self.metadata.get("general.architecture")
@@ -81,12 +92,11 @@ def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:
     return read_header(mapped), np.frombuffer(mapped, np.uint8)
 
 
-def _tensors(header: Header, data: NDArray[np.uint8]) -> dict[str, StoredTensor]:
+def _add_tensors(tensors: dict[str, StoredTensor], header: Header, data: NDArray[np.uint8]) -> None:
     alignment = header.metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise LoadError(f"the file is corrupt: general.alignment is {alignment!r}")
     start = stop = -(-header.stop // alignment) * alignment
-    tensors: dict[str, StoredTensor] = {}
     for info in header.tensors:
         if info.name in tensors:
             raise LoadError(f"the file is corrupt: two tensors are called '{info.name}'")
@@ -102,16 +112,16 @@ def _tensors(header: Header, data: NDArray[np.uint8]) -> dict[str, StoredTensor]
         raise LoadError(
             f"the file is corrupt: it has {len(data)} bytes, but its last tensor ends at {stop}"
         )
-    return tensors
 
 
 def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTensor:
     type_name = _TYPES.get(info.type_id, f"type {info.type_id}")
-    format = IDS if type_name == "I64" else FORMATS.get(type_name.lower())
+    format = IDS if type_name == "I64" else _FORMATS.get(type_name.lower())
     if format is None:
         raise LoadError(
             f"tensor '{info.name}' is stored as {type_name}, which is not supported "
-            f"(allowed: {', '.join(FORMATS)})"
+            f"({', '.join(_FORMATS).upper()} are): take the model's file in one of these, "
+            "such as Q4_K_M or IQ4_XS"
         )
     if min(info.shape) < 1 or info.shape[-1] % format.block:
         raise LoadError(f"the file is corrupt: tensor '{info.name}' has shape {info.shape}")

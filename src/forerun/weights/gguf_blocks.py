@@ -120,7 +120,7 @@ def _unpack_q6_k(blocks: Bytes, _: WeightFormat) -> Unpacked:
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = blocks[..., 128:192].reshape(*blocks.shape[:-1], 2, 1, 32) >> shifts & 3
     codes = low | high.reshape(low.shape) << 4
-    floats, _ = _halves(blocks[..., 208:], 1)
+    floats = _halves(blocks[..., 208:], 1)[0]
     return codes.view(np.int8) - np.int8(32), floats * blocks[..., 192:208].view(np.int8), None
 
 
@@ -139,7 +139,7 @@ _READERS: Mapping[str, Callable[[Bytes, WeightFormat], Unpacked]] = {
 def _bit_pairs(packed: Bytes) -> Bytes:
     """Return 256 pairs of bits: each 32 of 64 bytes hold 128, the lowest bits of all first."""
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    pairs = packed.reshape(*packed.shape[:-1], 2, 1, 32) >> shifts & 3
+    pairs: Bytes = packed.reshape(*packed.shape[:-1], 2, 1, 32) >> shifts & np.uint8(3)
     return pairs.reshape(*packed.shape[:-1], 256)
 
 
