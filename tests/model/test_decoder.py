@@ -11,6 +11,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
 from forerun.model.decoder import Decoder
 from forerun.model.kernels.reference import KEY_BLOCK
+from forerun.model.model import head_matrix
 from tests.model.test_row_law import TORCH, decoder_of
 from tests.model.tiny import logits_of, prefill, random_decoder
 
@@ -34,6 +35,15 @@ def test_taps_do_not_change_the_result() -> None:
     plain = decoder.forward(batch, decoder.new_cache(1, 16))
     assert plain.taps == ()
     assert torch.equal(decoder.forward(batch, decoder.new_cache(1, 16), (0,)).last, plain.last)
+
+
+def test_the_heads_rows_are_read_through_a_soft_cap() -> None:
+    decoder = decoder_of("capped")
+    head = decoder.weights["head"]
+    torch.testing.assert_close(head_matrix(decoder, None), head, rtol=1e-4, atol=1e-4)
+    ids = torch.tensor([3, 7])
+    torch.testing.assert_close(head_matrix(decoder, ids), head[ids], rtol=1e-4, atol=1e-4)
+    assert decoder.head(torch.eye(32)).T.sub(head).abs().max() > 0.01
 
 
 def test_rows_beyond_the_cache_are_refused_before_anything_is_written() -> None:

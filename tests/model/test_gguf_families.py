@@ -71,6 +71,8 @@ def renamed(name: str, architecture: str) -> str:
         *RENAMED,
         ("post_attention_layernorm", "post_attention_norm" if is_after else "ffn_norm"),
     )
+    if architecture == "granite":  # dense
+        name = name.replace("shared_mlp.output_linear", "ffn_down")
     for old, new in names:
         name = name.replace(old, new)
     return name
@@ -79,7 +81,8 @@ def renamed(name: str, architecture: str) -> str:
 def split(name: str, weight: Tensor, architecture: str) -> dict[str, Tensor]:
     """What GGUF has apart: gate and up of experts and of the MLP beside them. gpt-oss interleaves and transposes."""
     if name.endswith("shared_mlp.input_linear.weight"):
-        name = name.replace("shared_mlp.input_linear", "ffn_{}_shexp")
+        last = "ffn_{}" if architecture == "granite" else "ffn_{}_shexp"
+        name = name.replace("shared_mlp.input_linear", last)
     elif "mlp.experts" in name:
         is_bias = name.endswith("_bias")
         stem = (
@@ -221,6 +224,7 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {},
         {**WINDOW, **GGUF_YARN, **EXPERTS, **BANDS} | {"rope.scaling.original_context_length": 64},
     ),
+    ("granite4", "granite", {}, {**GRANITE, "feed_forward_length": 40}),
     ("granitemoe", "granitemoe", {}, {**GRANITE, **SMALL}),
     (
         "granitemoeshared",

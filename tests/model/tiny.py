@@ -156,6 +156,13 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         "GraniteMoeSharedForCausalLM",
         {**_GRANITE_MOE, **_EXPERTS, "shared_intermediate_size": 40},
     ),
+    "granite4": (
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {**_GATED, **_GRANITE, "num_local_experts": 0, "shared_intermediate_size": 40}
+        | {"layer_types": ["full_attention"] * 2, "mamba_n_heads": 4}
+        | {"position_embedding_type": "rope"},
+    ),
     "granitemoehybrid": (
         "GraniteMoeHybridConfig",
         "GraniteMoeHybridForCausalLM",

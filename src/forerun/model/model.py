@@ -134,6 +134,17 @@ class Model(Protocol):
         ...
 
 
+def head_matrix(model: Model, tokens: Tensor | None, device: torch.device | str = "cpu") -> Tensor:
+    """Return the head's rows (n, D) of some tokens (n,), None for all, fp32: what it makes of unit vectors.
+
+    A soft cap of logits is linear near 0, so there the vectors are short.
+    """
+    size = 1.0 if model.config.logits_cap is None else 2.0**-6
+    unit = size * torch.eye(model.config.hidden_size, device=device)
+    rows = model.head(unit) if tokens is None else model.head_rows(unit, tokens.to(device))
+    return (rows.float().T / size).contiguous()
+
+
 def reserve_rows(batch: Batch, cache: KVCache) -> None:
     """Make sure that the rows of a pass can be written. Raises CapacityError."""
     for segment in batch.segments:

@@ -22,7 +22,7 @@ from forerun.drafting.networks.native import fill, floats, load_errors
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.drafting.tree_noise import TreeNoise, native_noises
 from forerun.model.backends.native import NativeDecoder
-from forerun.model.model import Model
+from forerun.model.model import Model, head_matrix
 
 _NATIVE = {
     "fc.weight": "fc",
@@ -174,9 +174,7 @@ class TorchEagle:
         embedding = target.embed(ids.to(device)) if weights.config.target_embedding else None
         head = None
         if weights.config.target_head:
-            unit = torch.eye(weights.config.hidden_size, device=device)
-            rows = ids if weights.tokens is None else weights.tokens
-            head = target.head_rows(unit, rows.to(device)).T.contiguous()
+            head = head_matrix(target, ids if weights.tokens is None else weights.tokens, device)
         self.net = Eagle3(weights.config, embedding=embedding, head=head).to(device)
         state = {name: tensor.float().to(device) for name, tensor in weights.tensors.items()}
         self.net.load_state_dict(state, strict=False)

@@ -26,7 +26,8 @@ from forerun.drafters.eagle3.files import shapes
 from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3Config
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import GROUP, Folder, target_rows
+from forerun.drafting.networks.folder import GROUP, Folder
+from forerun.model.model import head_matrix
 from forerun.weights.codes import FORMATS
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.gguf_blocks import quantize
@@ -59,7 +60,7 @@ def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufChec
     config, tensors = weights.config, dict(weights.tensors)
     _check_supported(config)
     if config.target_head and weights.tokens is not None:
-        tensors["lm_head.weight"] = target_rows(target.model, weights.tokens)
+        tensors["lm_head.weight"] = head_matrix(target.model, weights.tokens)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     writer = gguf.GGUFWriter(temporary, ARCHITECTURE)
     _add_metadata(writer, config, target, of_target)

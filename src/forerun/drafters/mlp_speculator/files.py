@@ -21,7 +21,8 @@ from forerun.drafters.mlp_speculator.network import MLPSpeculator, MLPSpeculator
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import UNTRAINED, Folder, target_rows
+from forerun.drafting.networks.folder import UNTRAINED, Folder
+from forerun.model.model import head_matrix
 from forerun.text.hf_tokenizer import read_json
 
 MODEL_TYPE = "mlp_speculator"
@@ -55,7 +56,7 @@ def read(model: str, target: Target) -> RecurrentWeights:
     config, tensors, tokens = stored(folder, target)
     head_map = tensors.pop("head_map.weight", None)
     if head_map is not None:
-        tensors["head.0.weight"] = target_rows(target.model, tokens) @ head_map
+        tensors["head.0.weight"] = head_matrix(target.model, tokens) @ head_map
     temperatures = network_folder.temperatures(folder)
     return RecurrentWeights(config, tensors, tokens, temperatures, head_map)
 

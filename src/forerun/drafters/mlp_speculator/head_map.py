@@ -39,7 +39,7 @@ from forerun.drafters.mlp_speculator.kept_map import KeptMap
 from forerun.drafters.mlp_speculator.state_buffer import StateBuffer, TextRuns
 from forerun.drafting.base import Target
 from forerun.drafting.vocabulary import fingerprint
-from forerun.model.model import Model
+from forerun.model.model import Model, head_matrix
 
 ROWS, DEPTH = 4096, 3
 BATCH, MIN_BATCH = 64, 8
@@ -205,8 +205,7 @@ class HeadMap:
         if torch.equal(ids, self.head.ids):
             return
         assert self._head_map is not None
-        unit = torch.eye(self.target.config.hidden_size, device=self.cell.device)
-        rows = self.target.head_rows(unit, more.to(unit.device)).float().cpu().T @ self._head_map
+        rows = head_matrix(self.target, more, self.cell.device).cpu() @ self._head_map
         self.head = HeadRows(torch.cat([self.shipped.rows, rows])[order], ids)
 
     def _measure(self, num_new: int) -> None:

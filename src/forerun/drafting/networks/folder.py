@@ -20,7 +20,6 @@ from forerun.core import files
 from forerun.core.errors import LoadError
 from forerun.drafting.base import Target
 from forerun.drafting.vocabulary import fingerprint
-from forerun.model.model import Model
 from forerun.text.hf_tokenizer import read_json
 
 UNTRAINED = "untrained"
@@ -129,13 +128,6 @@ def token_ids(folder: Folder, name: str, vocab_size: int, ids: Tensor | None = N
             f"{folder.path}: tensor '{name}' must be ascending token ids below {vocab_size}"
         )
     return ids.long()
-
-
-def target_rows(target: Model, tokens: Tensor | None) -> Tensor:
-    """Compute rows of the target's head (V', D), fp32: what it makes of unit vectors."""
-    unit = torch.eye(target.config.hidden_size)
-    rows = target.head(unit) if tokens is None else target.head_rows(unit, tokens)
-    return rows.float().T.contiguous()
 
 
 def temperatures(folder: Folder) -> tuple[float, ...]:

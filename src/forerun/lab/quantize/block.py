@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.core.errors import ConfigError
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.flatten import rounded
 from forerun.model.config import ModelConfig
@@ -34,6 +35,22 @@ READERS: Mapping[Site, tuple[str, ...]] = {
 
 _SAMPLED = 128
 """Rows of a site's inputs that are kept, about."""
+
+
+def need_supported(config: ModelConfig, what: str) -> None:
+    """Raise ConfigError if `WholeBlock` does not compute such a model; `what` is not supported then."""
+    reasons = {
+        "layers that differ, or experts": config.layers,
+        "norms after sublayers": config.norms != "before",
+        "norms of all of q and k": config.qk_norm == "whole",
+        "attention sinks": config.attention_sinks,
+        "soft caps": config.attention_cap is not None or config.logits_cap is not None,
+        "queries that grow": config.query_growth,
+        f"activation {config.activation}": config.activation not in ops.ACTIVATIONS,
+    }
+    found = [reason for reason, is_there in reasons.items() if is_there]
+    if found:
+        raise ConfigError(f"{what} of {config.family} is not supported: it has {', '.join(found)}")
 
 
 class WholeBlock:

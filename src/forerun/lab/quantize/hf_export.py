@@ -71,6 +71,10 @@ def _joined(parts: list[Matrix]) -> Matrix:
 def config_json(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, object]:
     """What config.json says of the model in fp16. Raises LoadError for a GGUF of a family that we cannot describe."""
     if checkpoint.kind == "hf":
+        if "text_config" in checkpoint.config:
+            raise LoadError(
+                f"{checkpoint.architecture} also sees or hears: its text half cannot be written alone"
+            )
         given = {k: v for k, v in checkpoint.config.items() if k != "quantization_config"}
         return given | {"torch_dtype": "float16"}
     rope = config.rope

@@ -26,6 +26,7 @@ from forerun.core import files
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize import tensor_file
+from forerun.lab.quantize.block import need_supported
 from forerun.lab.quantize.hf_export import config_json, named, write_other_files
 from forerun.lab.quantize.hf_layouts import flat_tensors
 from forerun.lab.quantize.outside import Outside, as_fp16
@@ -90,6 +91,7 @@ class QuantizeJob(ABC):
         self.on_matrix: Callable[[float], object] = lambda share: None
         """Called as matrices of a block are rounded, with the share that is done: the longest silence is one matrix."""
         self.config, self.arch = read_config(self.checkpoint)
+        need_supported(self.config, "quantization")
         if self.folder.exists():
             raise ConfigError(f"{self.folder} exists: choose another folder, or delete it")
         self.partial = self.folder.with_name(f"{self.folder.name}.partial")

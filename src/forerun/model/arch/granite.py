@@ -34,7 +34,8 @@ def config(settings: Settings) -> ModelConfig:
     architecture, is_gguf = settings.checkpoint.architecture, settings.is_gguf
     _reject_mamba(settings)
     experts = None
-    if architecture not in ("granite", "GraniteForCausalLM"):
+    is_dense = architecture in ("granite", "GraniteForCausalLM")
+    if not is_dense:
         experts = read_experts(settings, size="intermediate_size")
     shared = "expert_shared_feed_forward_length" if is_gguf else "shared_intermediate_size"
     has_shared = architecture in (_SHARED, _HYBRID) or (is_gguf and bool(settings.get(shared)))
@@ -43,7 +44,8 @@ def config(settings: Settings) -> ModelConfig:
     layer = LayerConfig(None, None, experts, has_mlp=experts is None or has_shared)
     if _is_rotary(settings):
         layer = replace(layer, rope=ropes(settings, settings.sizes()["head_dim"])[0])
-    config = llama_like(settings, "granite", layers=[layer] * settings.size("num_layers"))
+    family = "granite" if is_dense else "granitemoe"
+    config = llama_like(settings, family, layers=[layer] * settings.size("num_layers"))
     return replace(config, **_multipliers(settings, config.scale))
 
 
@@ -54,8 +56,8 @@ def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     if kind == "gguf":
         is_shared = has_experts and name in ("gate", "up", "down")
         return TensorSource(f"blk.{{i}}.ffn_{name}_shexp") if is_shared else usual
-    if name in ("gate", "up", "down"):
-        return replace(_halves(name, config.intermediate_size, "shared_mlp."), otherwise=usual)
+    if config.family == "granitemoe" and name in ("gate", "up", "down"):
+        return _halves(name, config.intermediate_size, "shared_mlp.")
     moe = "model.layers.{i}.block_sparse_moe."
     if name == "router":
         return TensorSource(f"{moe}router.layer", otherwise=TensorSource(f"{moe}router"))
@@ -75,7 +77,7 @@ def _halves(part: str, inner: int, where: str) -> TensorSource:
     name = f"model.layers.{{i}}.{where}"
     if part == "down":
         return TensorSource(f"{name}output_linear")
-    rows = slice(inner) if part == "gate" else slice(inner, 2 * inner)
+    rows = slice(0, inner) if part == "gate" else slice(inner, 2 * inner)
     return TensorSource(f"{name}input_linear", rows, 2 * inner)
 
 

@@ -13,10 +13,9 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters.eagle3 import files, gguf
 from forerun.drafters.eagle3.network import Eagle3, Eagle3Config, Keys
 from forerun.drafting.base import Target
-from forerun.drafting.networks.folder import target_rows
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import Kind, Learner
-from forerun.model.model import Model
+from forerun.model.model import Model, head_matrix
 from forerun.weights.base import Checkpoint
 from forerun.weights.gguf import GgufCheckpoint
 
@@ -150,7 +149,7 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
     if tokens is None:
         tokens = torch.arange(weights.config.vocab_size)
     if weights.config.target_head:
-        tensors["lm_head.weight"] = target_rows(target.model, tokens)
+        tensors["lm_head.weight"] = head_matrix(target.model, tokens)
     tensors["d2t"] = tokens - torch.arange(len(tokens))
     tensors["t2d"] = torch.zeros(weights.config.vocab_size, dtype=torch.bool)
     tensors["t2d"][tokens] = True

@@ -11,10 +11,9 @@ from torch import Tensor
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.network import Medusa, MedusaConfig
 from forerun.drafting.base import Target
-from forerun.drafting.networks.folder import target_rows
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
-from forerun.model.model import Model
+from forerun.model.model import Model, head_matrix
 
 
 class MedusaLearner(Learner):
@@ -52,7 +51,7 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
     for k in range(config.medusa_num_heads):
         head = f"{k}.{config.medusa_num_layers}.weight"
         if config.target_head:
-            tensors[head] = target_rows(target.model, None)
+            tensors[head] = head_matrix(target.model, None)
         elif weights.tokens is not None:
             own = torch.zeros(config.vocab_size, config.hidden_size)
             tensors[head] = own.index_copy(0, weights.tokens, tensors[head])

@@ -13,10 +13,9 @@ from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.network import GATE_TABLES, MLPSpeculator, MLPSpeculatorConfig
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import target_rows
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
-from forerun.model.model import Model
+from forerun.model.model import Model, head_matrix
 
 _TOP_K = (4, 3, 2)
 """Tokens of each head that IBM's engine tries; the last for all later ones."""
@@ -79,7 +78,7 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
         tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]] if is_lstm else ["emb.0"]
         found |= {f"{n}.weight": t for n, t in zip(tables, parts, strict=True)}
     if (map := found.pop("head_map.weight", None)) is not None:
-        found["head.0.weight"] = target_rows(target.model, None) @ map
+        found["head.0.weight"] = head_matrix(target.model, None) @ map
     elif tokens is not None:
         for name in [name for name in found if name.startswith("head.")]:
             rows = torch.zeros(config.vocab_size, config.inner_dim)

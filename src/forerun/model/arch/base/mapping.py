@@ -107,7 +107,7 @@ def expert_source(
         return TensorSource(f"blk.{{i}}.ffn_{part}_exps", num_experts=count, otherwise=older)
     fused = TensorSource(f"{whole}down_proj", num_experts=count, suffixes=("", "_bias"))
     if part != "down":
-        rows = slice(inner) if part == "gate" else slice(inner, 2 * inner)
+        rows = slice(0, inner) if part == "gate" else slice(inner, 2 * inner)
         fused = replace(fused, name=f"{whole}gate_up_proj", part=rows, num_rows=2 * inner)
     last = f"{part}_proj" if parts is None else parts[part]
     return TensorSource(each + last, num_experts=count, otherwise=fused)
