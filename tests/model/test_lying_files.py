@@ -46,6 +46,35 @@ FAMILIES: Mapping[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         | {"logit_scale": 2.5, "rope.scaling.type": "linear", "rope.scaling.factor": 3.0},
     ),
     "gpt_bigcode": ("gpt_bigcode", "starcoder", {}, {}),
+    "gemma3": (
+        "gemma3",
+        "gemma3",
+        {},
+        {"attention.sliding_window": 5, "attention.sliding_window_pattern": [True, False]}
+        | {"rope.freq_base_swa": 100.0, "attn_logit_softcapping": 2.0},
+    ),
+    "gpt_oss": (
+        "gpt_oss",
+        "gpt-oss",
+        {},
+        {"attention.sliding_window": 5, "attention.sliding_window_pattern": 2}
+        | {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 48},
+    ),
+    "granitemoe": (
+        "granitemoeshared",
+        "granitemoe",
+        {},
+        {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24}
+        | {"expert_shared_feed_forward_length": 40, "rope.scaling.finetuned": True},
+    ),
+    "ministral3": (
+        "ministral3",
+        "mistral3",
+        {},
+        {"rope.scaling.original_context_length": 8, "rope.scaling.yarn_log_multiplier": 1.0}
+        | {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+        | {"attention.temperature_scale": 0.5},
+    ),
 }
 
 

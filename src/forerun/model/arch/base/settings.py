@@ -26,6 +26,8 @@ _SIZES: tuple[tuple[str, str, str, int], ...] = (
 
 They are well above every model there is, and low enough for 32-bit products of two of them.
 """
+_WIDEST = (1 << 31) - 1
+"""A sliding window at most."""
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _LARGEST = {field: largest for field, _, _, largest in _SIZES}
 
@@ -159,7 +161,7 @@ class Settings:
         """
         num_layers = self.size("num_layers")
         if self.is_gguf:
-            window = self.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None
+            window = self.integer("attention.sliding_window", 0, low=0, high=_WIDEST) or None
             key = "attention.sliding_window_pattern"
         else:
             window = self._hf_window()
@@ -184,7 +186,7 @@ class Settings:
     def _hf_window(self) -> int | None:
         if self.get("sliding_window") is None or not self.flag("use_sliding_window", True):
             return None
-        return self.integer("sliding_window", high=1 << 31)
+        return self.integer("sliding_window", high=_WIDEST)
 
     def _layer_types(self, num_layers: int) -> list[str]:
         """Return what kind of attention each layer has. Raises LoadError for kinds that are not supported."""
