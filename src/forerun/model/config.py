@@ -40,6 +40,9 @@ class ExpertsConfig:
     num_active: int
     intermediate_size: int
     renormalized: bool = True
+    has_norms: bool = False
+    """Experts, their router and the MLP beside them read the same rows through norms of their own; what experts and
+    MLP give is normed before it is added, and an expert's weight is multiplied by one of the checkpoint (Gemma 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,14 @@ class LayerConfig:
     experts: ExpertsConfig | None = None
     has_mlp: bool = True
     """Whether there is a dense MLP; beside experts it is the one that they share, and both are added."""
+    head_dim: int | None = None
+    num_kv_heads: int | None = None
+    intermediate_size: int | None = None
+    """Of this layer, if they are not the model's (Gemma 4)."""
+    shares_kv_of: int | None = None
+    """The layer before whose keys and values this one reads; it has none of its own."""
+    has_values: bool = True
+    """Whether values have a projection; else they are the keys before norm and rope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,12 @@ class ModelConfig:
     query_growth: float = 0.0
     """Queries grow by 1 + query_growth ln(1 + floor(position / query_growth_every)) (Ministral 3)."""
     query_growth_every: int = 8192
+    value_norm: bool = False
+    """Whether each head of v is divided by its root mean square."""
+    layer_scales: bool = False
+    """Whether each layer's output is multiplied by a number of the checkpoint."""
+    per_layer_width: int | None = None
+    """Width of per-layer embeddings: each layer ends with a gated addition of a vector of its own for the token."""
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_scale: float | None = None
@@ -108,6 +125,29 @@ class ModelConfig:
         """Return what is said of a layer."""
         return self.layers[index] if self.layers else LayerConfig(self.rope, self.sliding_window)
 
+    def heads(self, index: int) -> tuple[int, int]:
+        """Return the kv heads and the head dimension of a layer."""
+        layer = self.layer(index)
+        return layer.num_kv_heads or self.num_kv_heads, layer.head_dim or self.head_dim
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """What of Gemma 4's is used, in words; a backend that has none of it refuses the model by them."""
+        layers = [self.layer(i) for i in range(self.num_layers)]
+        uses = {
+            "heads that differ between layers": any(x.head_dim or x.num_kv_heads for x in layers),
+            "MLPs that differ between layers": any(x.intermediate_size for x in layers),
+            "keys and values shared between layers": any(
+                x.shares_kv_of is not None for x in layers
+            ),
+            "keys for values": not all(x.has_values for x in layers),
+            "norms of experts": any(x.experts and x.experts.has_norms for x in layers),
+            "norms of values": self.value_norm,
+            "scales of layers": self.layer_scales,
+            "per-layer embeddings": self.per_layer_width is not None,
+        }
+        return tuple(name for name, is_used in uses.items() if is_used)
+
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return the canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
@@ -120,30 +160,23 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes["head"] = (config.vocab_size, width)
     if config.learned_position_offset is not None:
         shapes["positions"] = (config.max_position + config.learned_position_offset, width)
+    if config.per_layer_width is not None:
+        total = config.num_layers * config.per_layer_width
+        shapes |= {"per_layer_embed": (config.vocab_size, total), "per_layer_proj": (total, width)}
+        shapes["per_layer_norm"] = (config.per_layer_width,)
     for i in range(config.num_layers):
         shapes |= {f"layers.{i}.{name}": shape for name, shape in _layer_shapes(config, i).items()}
     return shapes
 
 
 def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
-    width, inner, layer = config.hidden_size, config.intermediate_size, config.layer(index)
-    q_width, kv_width = (n * config.head_dim for n in (config.num_heads, config.num_kv_heads))
-    shapes: dict[str, tuple[int, ...]] = {} if config.norms == "after" else {"attn_norm": (width,)}
-    shapes |= {"q": (q_width, width), "k": (kv_width, width), "v": (kv_width, width)}
-    shapes["o"] = (width, q_width)
-    if config.norms != "after":
-        shapes["mlp_norm"] = (width,)
+    width, layer = config.hidden_size, config.layer(index)
+    shapes = _attention_shapes(config, index)
     if layer.has_mlp:
+        inner = layer.intermediate_size or config.intermediate_size
         shapes |= {"up": (inner, width), "down": (width, inner)}
         if config.gated_mlp:
             shapes["gate"] = (inner, width)
-    if config.norms != "before":
-        shapes |= {"attn_out_norm": (width,), "mlp_out_norm": (width,)}
-    if config.qk_norm is not None:
-        widths = (q_width, kv_width) if config.qk_norm == "whole" else (config.head_dim,) * 2
-        shapes |= {"q_norm": widths[:1], "k_norm": widths[1:]}
-    if config.attention_sinks:
-        shapes["sinks"] = (config.num_heads,)
     if layer.experts is not None:
         n, inner = layer.experts.num_experts, layer.experts.intermediate_size
         shapes |= {
@@ -152,6 +185,40 @@ def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]
             "expert_up": (n * inner, width),
             "expert_down": (n * width, inner),
         }
+        if layer.experts.has_norms:
+            names = ("dense_out_norm", "experts_norm", "experts_out_norm", "router_norm")
+            shapes |= dict.fromkeys(names, (width,)) | {"experts_scale": (n,)}
+    if config.per_layer_width is not None:
+        own = config.per_layer_width
+        shapes |= {"inp_gate": (own, width), "inp_proj": (width, own), "inp_norm": (width,)}
+    if config.layer_scales:
+        shapes["scale"] = (1,)
+    return shapes
+
+
+def _attention_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
+    """Return those of a layer's attention and of all norms beside sublayers."""
+    width, layer = config.hidden_size, config.layer(index)
+    num_kv_heads, head_dim = config.heads(index)
+    q_width, kv_width = config.num_heads * head_dim, num_kv_heads * head_dim
+    has_keys = layer.shares_kv_of is None
+    shapes: dict[str, tuple[int, ...]] = {"q": (q_width, width)}
+    if has_keys:
+        shapes["k"] = (kv_width, width)
+    if has_keys and layer.has_values:
+        shapes["v"] = (kv_width, width)
+    shapes["o"] = (width, q_width)
+    if config.norms != "after":
+        shapes |= {"attn_norm": (width,), "mlp_norm": (width,)}
+    if config.norms != "before":
+        shapes |= {"attn_out_norm": (width,), "mlp_out_norm": (width,)}
+    if config.qk_norm is not None:
+        widths = (q_width, kv_width) if config.qk_norm == "whole" else (head_dim, head_dim)
+        shapes["q_norm"] = widths[:1]
+        if has_keys:
+            shapes["k_norm"] = widths[1:]
+    if config.attention_sinks:
+        shapes["sinks"] = (config.num_heads,)
     return shapes
 
 
@@ -167,6 +234,10 @@ def sizes_of(name: str) -> tuple[str, ...]:
         return others[short], "hidden_size"
     if short.startswith("expert_"):
         return "num_experts", "expert_size", "hidden_size"
+    if short == "experts_scale":
+        return ("num_experts",)
+    if short in ("per_layer_embed", "per_layer_proj", "per_layer_norm", "inp_gate", "inp_proj"):
+        return "per_layer_width", "num_layers", "hidden_size"
     if short == "sinks":
         return ("num_heads",)
     if short in ("q_norm", "k_norm"):
@@ -182,13 +253,15 @@ def flops_per_token(config: ModelConfig, context: int = 0) -> int:
     layers = [config.layer(i) for i in range(config.num_layers)]
     matrices = 0
     for name, shape in weight_shapes(config).items():
-        if len(shape) != 2 or name in ("embed", "positions"):
+        if len(shape) != 2 or name in ("embed", "positions", "per_layer_embed"):
             continue
         size, experts = math.prod(shape), None
         if ".expert_" in name:
             experts = layers[int(name.split(".")[1])].experts
         matrices += size if experts is None else size // experts.num_experts * experts.num_active
     head = config.vocab_size * config.hidden_size if config.tied_head else 0
-    windows = [layer.sliding_window or context for layer in layers]
-    seen = sum(min(context, window) for window in windows)
-    return 2 * (matrices + head + 2 * config.num_heads * config.head_dim * seen)
+    seen = sum(
+        min(context, layer.sliding_window or context) * config.heads(i)[1]
+        for i, layer in enumerate(layers)
+    )
+    return 2 * (matrices + head + 2 * config.num_heads * seen)
