@@ -1,0 +1,96 @@
+"""llama.cpp reads a GGUF of every family as we do. It needs `make peers`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from forerun.core.batch import Segment
+from forerun.lab.bench.peers import llama_cpp
+from forerun.model.loader import load_model
+from forerun.weights.checkpoint import open_checkpoint
+from tests.model.test_families import TOKENS
+from tests.model.test_gguf_families import SPELLINGS, as_gguf
+from tests.model.tiny import VOCAB, MemoryCheckpoint, hf_model
+from tests.native.models import logits_of
+from tests.native.test_families import WIDTHS
+
+PYTHON = Path(__file__).parents[2] / ".peers" / "llama.cpp" / "bin" / "python"
+TEXT = TOKENS * 3
+CHANGES: Mapping[str, Mapping[str, Any]] = {**WIDTHS, "olmoe": {"num_key_value_heads": 4}}
+"""llama.cpp's OLMoE has as many heads of keys as of queries."""
+METADATA: Mapping[str, Mapping[str, Any]] = {
+    # llama.cpp rounds the bounds of yarn's band, as the model's authors do not: here they are beyond all features.
+    "gpt_oss": {
+        "expert_feed_forward_length": 48,
+        "rope.scaling.original_context_length": 8,
+        "rope.scaling.yarn_beta_fast": 32.0,
+        "rope.scaling.yarn_beta_slow": 1.0,
+    },
+    "qwen3_moe": {"expert_feed_forward_length": 32},
+    "granitemoe": {"expert_feed_forward_length": 32},
+    "granitemoeshared": {"expert_feed_forward_length": 32}
+    | {"expert_shared_feed_forward_length": 48},
+}
+IGNORED = "granitemoehybrid"
+"""Without rope: llama.cpp 0.3.36 rotates all the same."""
+
+
+def write(checkpoint: MemoryCheckpoint, path: Path) -> None:
+    """A file with a vocabulary that llama.cpp accepts."""
+    writer = gguf.GGUFWriter(str(path), checkpoint.architecture)
+    special = ["<unk>", "<s>", "</s>"]
+    words = [f"▁w{i}" for i in range(VOCAB - len(special))]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*special, *words])
+    writer.add_token_scores([0.0] * VOCAB)
+    writer.add_token_types([2, 3, 3, *[1] * len(words)])
+    for key, value in checkpoint.config.items():
+        kind = gguf.GGUFValueType.get_type(value)
+        kind = gguf.GGUFValueType.UINT32 if kind == gguf.GGUFValueType.INT32 else kind
+        sub = gguf.GGUFValueType.BOOL if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, value, kind, sub_type=sub)
+    for name, tensor in checkpoint.tensors.items():
+        writer.add_tensor(name, tensor.detach().float().contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHON.exists(), reason="needs make peers")
+@pytest.mark.parametrize(
+    ("family", "architecture", "changes", "metadata"),
+    [each for each in SPELLINGS if each[0] != IGNORED],
+    ids=[f"{each[0]}-{each[1]}" for each in SPELLINGS if each[0] != IGNORED],
+)
+def test_logits_are_llama_cpps(
+    tmp_path: Path,
+    family: str,
+    architecture: str,
+    changes: dict[str, Any],
+    metadata: dict[str, Any],
+) -> None:
+    model = hf_model(family, **{"hidden_size": 64, **changes, **CHANGES.get(family, {})})
+    file, out = tmp_path / "tiny.gguf", tmp_path / "logits.npy"
+    write(as_gguf(model, architecture, {**metadata, **METADATA.get(family, {})}), file)
+    script = Path(__file__).with_name("llama_logits.py")
+    command = [PYTHON, script, file, llama_cpp.__file__, out, *map(str, TEXT)]
+    subprocess.run(command, check=True, capture_output=True)
+    theirs = torch.from_numpy(np.load(out))
+    native = load_model(open_checkpoint(file), backend="native")
+    ours = logits_of(native, native.new_cache(1, 128), Segment(0, 0, TEXT))
+    is_close = (ours - theirs).abs().amax(-1) < 0.05 * theirs.std()
+    assert is_close[:20].all()
+    # Where two experts are nearly as good, a rounding elsewhere chooses the other one; later rows see that one.
+    assert is_close.float().mean() > 0.7
+    both = torch.stack((ours[is_close].flatten(), theirs[is_close].flatten()))
+    assert torch.corrcoef(both)[0, 1] > 0.9999
