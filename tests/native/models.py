@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -164,10 +165,10 @@ def random_weights(
     config: ModelConfig, dtype: str = "f32", *, has_biases: bool = False, seed: int = 0
 ) -> dict[str, StoredTensor]:
     """Random weights of a model: matrices as `dtype`, vectors as fp32."""
-    random = np.random.default_rng(seed)
     weights = {}
     for name, shape in weight_shapes(config).items():
-        values = random.standard_normal(shape) * (0.3 if len(shape) == 2 else 1)
+        random = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        values = random.standard_normal(shape) * (0.25 if len(shape) == 2 else 1)
         is_matrix = len(shape) == 2 and name != "positions"
         if dtype.endswith("_c") and is_matrix and name.startswith("layers."):
             weights[name] = flat(name, shape, dtype)

@@ -23,6 +23,7 @@ WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "opt": {"word_embed_proj_dim": 64},
     "gpt_bigcode": {"n_embd": 64},
     "qwen3_moe": {"moe_intermediate_size": 32},
+    "granite4": {"shared_intermediate_size": 48},
     "granitemoe": GRANITE,
     "granitemoeshared": GRANITE | {"shared_intermediate_size": 48},
     "granitemoehybrid": GRANITE | {"shared_intermediate_size": 48},
