@@ -25,6 +25,17 @@ from tests.model.tiny import (
 )
 
 RENAMED = (
+    ("model.embed_tokens_per_layer", "per_layer_token_embd"),
+    ("model.per_layer_model_projection", "per_layer_model_proj"),
+    ("model.per_layer_projection_norm", "per_layer_proj_norm"),
+    ("per_layer_input_gate", "inp_gate"),
+    ("per_layer_projection", "proj"),
+    ("post_per_layer_input_norm", "post_norm"),
+    ("layer_scalar", "layer_output_scale.weight"),
+    ("router.scale", "ffn_gate_inp.scale"),
+    ("router.per_expert_scale", "ffn_down_exps.scale"),
+    ("post_feedforward_layernorm_", "post_ffw_norm_"),
+    ("pre_feedforward_layernorm_", "pre_ffw_norm_"),
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
     ("lm_head", "output"),
@@ -46,6 +57,7 @@ RENAMED = (
     ("mlp.down_proj", "ffn_down"),
     ("mlp.gate.", "ffn_gate_inp."),
     ("mlp.router", "ffn_gate_inp"),
+    ("router.proj", "ffn_gate_inp"),
     ("block_sparse_moe.router", "ffn_gate_inp"),
     ("block_sparse_moe.experts", "mlp.experts"),
     ("shared_mlp.output_linear", "ffn_down_shexp"),
@@ -83,10 +95,12 @@ def split(name: str, weight: Tensor, architecture: str) -> dict[str, Tensor]:
     if name.endswith("shared_mlp.input_linear.weight"):
         last = "ffn_{}" if architecture == "granite" else "ffn_{}_shexp"
         name = name.replace("shared_mlp.input_linear", last)
-    elif "mlp.experts" in name:
+    elif ".experts." in name:
         is_bias = name.endswith("_bias")
         stem = (
-            name.partition("mlp.experts")[0] + "ffn_{}_exps" + (".bias" if is_bias else ".weight")
+            name.partition("experts.")[0].removesuffix("mlp.")
+            + "ffn_{}_exps"
+            + (".bias" if is_bias else ".weight")
         )
         if architecture == "gpt-oss" and not is_bias:
             weight = weight.mT
@@ -111,14 +125,16 @@ def as_gguf(
     model: transformers.PreTrainedModel, architecture: str, extra: dict[str, Any] | None = None
 ) -> MemoryCheckpoint:
     config = model.config
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    given = config.to_dict()  # attributes that differ between layers cannot be asked for
+    head_dim = given.get("head_dim") or config.hidden_size // config.num_attention_heads
+    kv_heads = given.get("num_key_value_heads")
     tensors = {}
     for name, weight in model.state_dict().items():
         if config.tie_word_embeddings and name.startswith("lm_head"):
             continue
         if architecture in PERMUTED and ("q_proj" in name or "k_proj" in name):
             weight = interleaved(weight, head_dim)
-        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             weight = weight + 1
         tensors |= split(renamed(name, architecture), weight, architecture)
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
@@ -128,7 +144,7 @@ def as_gguf(
         "embedding_length": config.hidden_size,
         "feed_forward_length": inner,
         "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.head_count_kv": kv_heads or config.num_key_value_heads,
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None),
@@ -173,6 +189,22 @@ EXPERTS = {"expert_count": 6, "expert_used_count": 2}
 BANDS = {"rope.scaling.yarn_beta_fast": 8.0, "rope.scaling.yarn_beta_slow": 0.5}
 SMALL = {**EXPERTS, "expert_feed_forward_length": 24}
 WINDOW = {"attention.sliding_window": 5, "attention.sliding_window_pattern": [True, False]}
+GEMMA4 = {
+    "attention.sliding_window": 5,
+    "attention.sliding_window_pattern": [True, False] * 3,
+    "attention.key_length": 16,
+    "attention.value_length": 16,
+    "attention.key_length_swa": 8,
+    "attention.value_length_swa": 8,
+    "attention.head_count_kv": [2] * 6,
+    "attention.shared_kv_layers": 2,
+    "feed_forward_length": [48] * 4 + [96] * 2,
+    "rope.freq_base": 50.0,
+    "rope.freq_base_swa": 100.0,
+    "rope.dimension_count": 16,
+    "rope.dimension_count_swa": 8,
+    "final_logit_softcapping": 3.0,
+}
 SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     # Hugging Face's family, GGUF's, changes of the tiny model, metadata
     ("granite", "granite", {}, GRANITE),
@@ -189,6 +221,15 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {"query_pre_attn_scalar": 16},
         {**WINDOW, "rope.freq_base": 5000.0, "rope.freq_base_swa": 100.0}
         | {"rope.scaling.type": "linear", "rope.scaling.factor": 3.0},
+    ),
+    ("gemma4", "gemma4", {}, GEMMA4 | {"embedding_length_per_layer_input": 12}),
+    (
+        "gemma4_moe",
+        "gemma4",
+        {},
+        {**GEMMA4, "attention.shared_kv_layers": 0, "attention.head_count_kv": [2, 1] * 3}
+        | {"feed_forward_length": 48, "expert_count": 5, "expert_used_count": 2}
+        | {"expert_feed_forward_length": 24},
     ),
     ("mistral", "llama", {"sliding_window": None}, {}),
     (
@@ -251,8 +292,25 @@ def test_gguf_spellings_of_what_sets_families_apart(
     family: str, architecture: str, changes: dict[str, Any], metadata: dict[str, Any]
 ) -> None:
     model = hf_model(family, **changes)
-    decoder = load_torch(as_gguf(model, architecture, metadata))
-    assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
+    gguf = as_gguf(model, architecture, metadata)
+    if architecture == "gemma4":
+        gguf.tensors["rope_freqs.weight"] = torch.tensor([1.0] * 4 + [1e30] * 4)  # type: ignore[index]
+    assert_close(prefill(load_torch(gguf), TOKENS), hf_logits(model, TOKENS))
+
+
+def test_gate_and_up_of_experts_may_be_one_tensor() -> None:
+    family, architecture, _, metadata = next(each for each in SPELLINGS if each[0] == "gemma4_moe")
+    model = hf_model(family)
+    gguf = as_gguf(model, architecture, metadata)
+    tensors = {"rope_freqs.weight": torch.tensor([1.0] * 4 + [1e30] * 4)}
+    for name, weight in gguf.tensors.items():
+        if "ffn_gate_exps" in name:
+            up = gguf.tensors[name.replace("gate", "up")]
+            tensors[name.replace("gate", "gate_up")] = torch.cat((weight, up), dim=1)
+        elif "ffn_up_exps" not in name:
+            tensors[name] = weight
+    fused = MemoryCheckpoint("gguf", architecture, gguf.config, tensors)
+    assert_close(prefill(load_torch(fused), TOKENS), hf_logits(model, TOKENS))
 
 
 def test_a_period_and_a_list_spell_the_same_windows() -> None:

@@ -90,7 +90,7 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
         (
             "llama",
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-            "rope scaling 'dynamic' is not supported: linear, llama3, longrope, yarn are",
+            "rope scaling 'dynamic' is not supported: linear, llama3, longrope, proportional, yarn are",
         ),
         (
             "llama",

@@ -44,6 +44,11 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("gemma3", {"layer_types": ["full_attention", "sliding_attention"]}),
     ("gemma3", without("gemma3", "sliding_attention", "rope_theta", 5000.0)),
     ("gemma3", without("gemma3", "full_attention", "factor", 1.0)),
+    ("gemma4", {"sliding_window": 100}),
+    ("gemma4", {"final_logit_softcapping": None}),
+    ("gemma4", without("gemma4", "full_attention", "partial_rotary_factor", 1.0)),
+    ("gemma4", without("gemma4", "full_attention", "rope_theta", 100.0)),
+    ("gemma4_moe", {"top_k_experts": 3}),
     ("ministral", {"layer_types": ["full_attention", "full_attention"]}),
     ("ministral3", without("ministral3", "llama_4_scaling_beta", value=1e-6)),
     ("ministral3", without("ministral3", "mscale", value=2.0)),
@@ -81,7 +86,7 @@ def differs_without(model: transformers.PreTrainedModel, name: str, value: float
     """Whether weights of that name matter: set to a number, the logits are others."""
     before = hf_logits(model, TOKENS)
     with torch.no_grad():
-        for own, weight in model.named_parameters():
+        for own, weight in (*model.named_parameters(), *model.named_buffers()):
             if name in own:
                 weight.fill_(value)
     return bool((hf_logits(model, TOKENS) - before).abs().max() > 0.01)
@@ -97,6 +102,14 @@ def differs_without(model: transformers.PreTrainedModel, name: str, value: float
         ("gpt_oss", "o_proj.bias", 0.0),
         ("granitemoehybrid", "shared_mlp.output", 0.0),
         ("gemma3", "post_feedforward_layernorm", 0.0),
+        ("gemma4", "layer_scalar", 1.0),
+        ("gemma4", "embed_tokens_per_layer", 0.0),
+        ("gemma4", "per_layer_model_projection", 0.0),
+        ("gemma4", "per_layer_projection.", 0.0),
+        ("gemma4_moe", "router.scale", 1.0),
+        ("gemma4_moe", "per_expert_scale", 1.0),
+        ("gemma4_moe", "pre_feedforward_layernorm_2", 1.0),
+        ("gemma4_moe", "post_feedforward_layernorm_1", 0.0),
         ("olmo2", "k_norm", 1.0),
     ],
 )
@@ -117,7 +130,13 @@ def seeing(kind: str) -> transformers.PreTrainedModel:
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     vision |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8}
     text = FAMILIES[kind][2]
-    if kind == "gemma3":
+    if kind == "gemma4":
+        config = transformers.Gemma4Config(
+            text_config={**text, "model_type": "gemma4_text"},
+            vision_config={**vision, "head_dim": 8, "global_head_dim": 8, "num_key_value_heads": 2},
+        )
+        model = transformers.Gemma4ForConditionalGeneration(config)
+    elif kind == "gemma3":
         config = transformers.Gemma3Config(
             text_config={**text, "model_type": "gemma3_text"}, vision_config=vision
         )
@@ -133,7 +152,7 @@ def seeing(kind: str) -> transformers.PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "ministral3", "mistral"])
+@pytest.mark.parametrize("kind", ["gemma3", "gemma4", "ministral3", "mistral"])
 def test_the_text_half_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
     model = seeing(kind)
     expected = hf_logits(model, TOKENS)

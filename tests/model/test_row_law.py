@@ -49,6 +49,15 @@ TORCH["experts"] = ModelConfig(**GATED | {"rope": None, "layers": (SHARED, WINDO
 BOTH = {"norms": "both", "qk_norm": "whole", "attention_sinks": True, "query_growth": 0.3}
 CAPS = {"attention_cap": 2.0, "logits_cap": 3.0, "query_growth_every": 50}
 TORCH["capped"] = ModelConfig(**GATED | BOTH | CAPS | {"activation": "swiglu_oai"})
+NORMED = ExpertsConfig(5, 2, 24, has_norms=True)
+GEMMA4 = (
+    LayerConfig(RopeConfig(100.0, 16), 37, NORMED),
+    LayerConfig(RopeConfig(100.0, 24), None, head_dim=24, num_kv_heads=1, has_values=False),
+    LayerConfig(RopeConfig(100.0, 16), 37, intermediate_size=96, shares_kv_of=0),
+)
+OTHERS = {"layers": GEMMA4, "num_layers": 3, "layer_scales": True, "per_layer_width": 12}
+OTHERS |= {"norms": "both", "qk_norm": "head", "value_norm": True, "rope": None}
+TORCH["gemma4"] = ModelConfig(**GATED | OTHERS)
 NATIVE = {f"native {name}": kind for name, kind in models.KINDS.items()}
 KINDS = [*TORCH, *(NATIVE if kernels.available() else ())]
 

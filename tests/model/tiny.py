@@ -80,6 +80,28 @@ _GRANITE = {
 _GRANITE_MOE = {**_GATED, **_GRANITE, "intermediate_size": 24}
 _EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
 
+_GEMMA4 = {
+    **_GATED,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "sliding_window": 5,
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": VOCAB,
+    "final_logit_softcapping": 3.0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 50.0,
+        },
+    },
+}
+
 FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "llama": (
         "LlamaConfig",
@@ -106,6 +128,15 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         "Gemma3ForCausalLM",
         {**_GATED, **_WINDOWED, "head_dim": 16, "query_pre_attn_scalar": 24}
         | {"rope_parameters": _ROPES | {"full_attention": _LINEAR}},
+    ),
+    "gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM", _GEMMA4),
+    "gemma4_moe": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {**_GEMMA4, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
+        | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "enable_moe_block": True}
+        | {"num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
+        | {"use_double_wide_mlp": False},
     ),
     "ministral": (
         "MinistralConfig",
@@ -200,11 +231,14 @@ def randomize(model: transformers.PreTrainedModel) -> None:
                 weight.copy_(torch.randn_like(weight) * 0.3 + (1.0 if weight.ndim == 1 else 0.0))
             else:
                 weight.copy_(torch.randn_like(weight) * _spread(name, model))
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.copy_(0.7 + torch.rand_like(buffer))
 
 
 def _spread(name: str, model: transformers.PreTrainedModel) -> float:
     """The deviation of a weight's numbers: wide where something must bite."""
-    if name.endswith("sinks"):
+    if name.endswith(("sinks", "router.scale", "per_expert_scale")):
         return 1.0
     is_clamped = name.endswith("gate_up_proj") and model.config.model_type == "gpt_oss"
     return 0.75 if is_clamped else 0.25

@@ -26,7 +26,7 @@ from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.kernels import reference as ops
 from forerun.model.kernels.reference import TILE
 from forerun.model.model import HeadPart, Hidden, LayerPlan, reserve_rows, top_k
-from forerun.model.sublayers import Block, Tile, TileSegment, Weights
+from forerun.model.sublayers import Block, PerLayerInputs, Tile, TileSegment, Weights
 from forerun.model.visibility import key_blocks
 
 
@@ -45,6 +45,7 @@ class Decoder:
         self._positions = weights.get("positions")
         self._blocks = [Block(named, i) for i in range(config.num_layers)]
         self._whole = LayerPlan.of(config.num_layers)
+        self._per_layer = None if config.per_layer_width is None else PerLayerInputs(named)
         self._norm = named.norm("norm")
         self._head = named.linear("embed" if config.tied_head else "head")
         kinds = [config.layer(i) for i in range(config.num_layers)]
@@ -66,7 +67,8 @@ class Decoder:
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
+        Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`; per-layer
+        embeddings are those of the tokens.
         Raises CapacityError, before anything is written, if a row does not fit the cache or the model's context.
         """
         assert isinstance(cache, TensorCache)
@@ -121,11 +123,12 @@ class Decoder:
         num_blocks: int | None = None,
     ) -> TensorCache:
         """Return a cache that fits this model; `auto` is fp32."""
+        heads = [self.config.heads(i) for i in range(self.config.num_layers)]
         return TensorCache(
             num_layers=self.config.num_layers,
             num_slots=num_slots,
-            num_kv_heads=self.config.num_kv_heads,
-            head_dim=self.config.head_dim,
+            num_kv_heads=max(num_kv_heads for num_kv_heads, _ in heads),
+            head_dim=max(head_dim for _, head_dim in heads),
             max_len=max_len,
             device=self.device,
             kv=kv,
@@ -146,7 +149,7 @@ class Decoder:
             if 2 * layer in plan.sublayers:
                 x = block.attend(x, tile, cache)
             if 2 * layer + 1 in plan.sublayers:
-                x = block.feed(x)
+                x = block.feed(x, tile)
             if layer in taps:
                 outputs[layer] = x
         states = [self._norm(x), *(outputs[layer] for layer in taps)]
@@ -166,12 +169,18 @@ class Decoder:
     def _tile(self, batch: Batch, inputs: Tensor) -> Tile:
         padding = (0, TILE - batch.num_rows)
         positions = self._to_device(np.pad(batch.positions(), padding, mode="edge"))
+        inputs = torch.cat((inputs, inputs[-1:].expand(TILE - len(inputs), -1)))
+        per_layer = None
+        if self._per_layer is not None:
+            tokens = self._to_device(np.pad(batch.tokens(), padding, mode="edge"))
+            per_layer = self._per_layer(tokens, inputs)
         return Tile(
             num_rows=batch.num_rows,
-            inputs=torch.cat((inputs, inputs[-1:].expand(TILE - len(inputs), -1))),
+            inputs=inputs,
             positions=positions,
             angles={rope: self._angles(positions, rope) for rope in self._frequencies},
             growth=self._growth(positions),
+            per_layer=per_layer,
             segments=tuple(map(self._tile_segment, batch.segments, batch.spans())),
         )
 

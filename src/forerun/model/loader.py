@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from forerun.weights.stored import StoredTensor
 
 
+_KEYS_AND_VALUES = ("k", "v", "k_norm")
+
+
 def load_model(
     checkpoint: Checkpoint,
     *,
@@ -197,6 +200,10 @@ def _check_tensors(
                 stored = checkpoint.tensor(part).shape
                 if stored != whole:
                     raise LoadError(f"tensor '{part}' should be {whole}, but is {stored} ({sizes})")
+    for i in range(config.num_layers):  # files may have weights that are not used
+        if config.layer(i).shares_kv_of is not None:
+            sources = (arch.source(part, config, checkpoint.kind) for part in _KEYS_AND_VALUES)
+            used.update(source.tensors(str(i))[0] for source in sources)
     prefix = norm.partition("{i}")[0]
     unknown = (n for n in names - used if n.startswith(prefix) and n.endswith(".weight"))
     extra = min(unknown, default=None)

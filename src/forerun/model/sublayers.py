@@ -7,12 +7,14 @@ R = TILE rows, D width, H heads, G kv heads, E head dim.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from forerun.core.batch import Segment
 from forerun.model.cache.tensors import TensorCache
@@ -50,6 +52,10 @@ class Weights:
             return partial(ops.rms_norm, weight=weight, eps=eps)
         return partial(ops.layer_norm, weight=weight, bias=self._bias(name), eps=eps)
 
+    def optional_norm(self, name: str) -> Layer | None:
+        """Return what normalises there, None if nothing does."""
+        return self.norm(name) if name in self.tensors else None
+
     def _bias(self, name: str) -> Tensor | None:
         return self.tensors.get(f"{name}.bias")
 
@@ -77,6 +83,8 @@ class Tile:
     """Cosines and sines (R, 1, rotary_dim / 2) of the rows' positions."""
     growth: Tensor | None
     """What queries are multiplied by (R, 1, 1)."""
+    per_layer: Tensor | None
+    """The rows' embeddings for each layer (R, layers, width)."""
     segments: tuple[TileSegment, ...]
 
 
@@ -84,29 +92,39 @@ class Attention:
     """Grouped-query attention over the cache, Ainslie et al., arXiv 2305.13245."""
 
     def __init__(self, weights: Weights, layer: int) -> None:
-        self.config = weights.config
-        self.kind = weights.config.layer(layer)
+        self.config = config = weights.config
+        self.kind = kind = config.layer(layer)
         self.layer = layer
+        self.num_kv_heads, self.head_dim = config.heads(layer)
         name = f"layers.{layer}."
-        self.q, self.k, self.v, self.o = (weights.linear(name + part) for part in "qkvo")
-        self.norms: tuple[Layer, Layer] | None = None
-        if self.config.qk_norm is not None:
-            self.norms = weights.norm(name + "q_norm"), weights.norm(name + "k_norm")
-        self.sinks = weights.tensors[name + "sinks"] if self.config.attention_sinks else None
+        self.q, self.o = weights.linear(name + "q"), weights.linear(name + "o")
+        has_keys = kind.shares_kv_of is None
+        self.k = weights.linear(name + "k") if has_keys else None
+        self.v = weights.linear(name + "v") if has_keys and kind.has_values else None
+        self.q_norm = weights.optional_norm(name + "q_norm")
+        self.k_norm = weights.optional_norm(name + "k_norm")
+        self.sinks = weights.tensors[name + "sinks"] if config.attention_sinks else None
 
     def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
-        """Map (R, D) to (R, D), and leave the rows' keys and values in the cache."""
-        query, key, value = self._project(x, tile)
+        """Map (R, D) to (R, D), and leave the rows' keys and values in the cache, if the layer has its own."""
+        query = self._turned(self._heads(self.q(x), self.q_norm), tile)
+        if tile.growth is not None:
+            query = query * tile.growth
+        own = None if self.k is None else self._keys_and_values(self.k(x), x, tile)
+        source = self.layer if self.kind.shares_kv_of is None else self.kind.shares_kv_of
         mixed = torch.zeros_like(query)
         for part in tile.segments:
             slot, start = part.segment.slot, part.segment.base + part.segment.first
-            cache.write(self.layer, slot, start, key[part.rows], value[part.rows])
+            if own is not None:
+                key, value = (self._wide(rows[part.rows], cache) for rows in own)
+                cache.write(self.layer, slot, start, key, value)
             stop = int(part.segment.base + part.segment.stop)
-            keys, values = cache.read(self.layer, slot, -(-stop // KEY_BLOCK) * KEY_BLOCK)
+            keys, values = cache.read(source, slot, -(-stop // KEY_BLOCK) * KEY_BLOCK)
+            rows = cache.query(query[part.padded_rows])
             out = ops.attention(
-                cache.query(query[part.padded_rows]),
-                keys,
-                values,
+                rows,
+                keys[: self.num_kv_heads, :, : self.head_dim],
+                values[: self.num_kv_heads, :, : self.head_dim],
                 part.blocks[self.kind.sliding_window],
                 self.config.scale,
                 cap=self.config.attention_cap,
@@ -115,20 +133,31 @@ class Attention:
             mixed[part.rows] = out[: part.segment.num_rows]
         return self.o(mixed.flatten(1))
 
-    def _project(self, x: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
-        width = self.config.head_dim
-        query, key = self.q(x), self.k(x)
-        if self.norms is not None and self.config.qk_norm == "whole":
-            query, key = self.norms[0](query), self.norms[1](key)
-        query = query.view(TILE, -1, width)  # (R, H, E)
-        key = key.view(TILE, -1, width)  # (R, G, E)
-        value = self.v(x).view(TILE, -1, width)
-        if self.norms is not None and self.config.qk_norm == "head":
-            query, key = self.norms[0](query), self.norms[1](key)
-        if self.kind.rope is not None:
-            cos, sin = tile.angles[self.kind.rope]
-            query, key = ops.rope(query, cos, sin), ops.rope(key, cos, sin)
-        return query if tile.growth is None else query * tile.growth, key, value
+    def _keys_and_values(self, raw: Tensor, x: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
+        """Return the keys and values (R, G, E) of projected keys (R, G E) and of what was projected (R, D)."""
+        key = self._turned(self._heads(raw, self.k_norm), tile)
+        value = self._heads(raw if self.v is None else self.v(x), None)
+        if self.config.value_norm:
+            value = ops.rms_norm(value, value.new_ones(self.head_dim), self.config.norm_eps)
+        return key, value
+
+    def _heads(self, rows: Tensor, norm: Layer | None) -> Tensor:
+        """Return rows (R, H E) as heads (R, H, E), normalised all at once or one by one."""
+        if norm is not None and self.config.qk_norm == "whole":
+            rows, norm = norm(rows), None
+        heads = rows.view(TILE, -1, self.head_dim)
+        return heads if norm is None else norm(heads)
+
+    def _turned(self, heads: Tensor, tile: Tile) -> Tensor:
+        if self.kind.rope is None:
+            return heads
+        return ops.rope(heads, *tile.angles[self.kind.rope])
+
+    def _wide(self, heads: Tensor, cache: TensorCache) -> Tensor:
+        """Pad heads (n, G, E) with zeros to those of the cache, which has room for the layer with the most."""
+        num_kv_heads, head_dim = cache.heads
+        missing = (0, head_dim - self.head_dim, 0, num_kv_heads - self.num_kv_heads)
+        return functional.pad(heads, missing) if any(missing) else heads
 
 
 class MLP:
@@ -157,59 +186,97 @@ class Experts:
         name = f"layers.{layer}."
         self.experts, self.activation = experts, weights.config.activation
         self.router = weights.linear(name + "router")
+        self.scale = weights.tensors.get(name + "experts_scale")
         self.gate, self.up, self.down = (
             weights.each(f"{name}expert_{part}", experts.num_experts)
             for part in ("gate", "up", "down")
         )
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map (R, D) to (R, D)."""
+    def __call__(self, x: Tensor, routed: Tensor) -> Tensor:
+        """Map (R, D) to (R, D); the router reads `routed` (R, D)."""
         shares = ops.expert_shares(
-            self.router(x), self.experts.num_active, self.experts.renormalized
+            self.router(routed), self.experts.num_active, self.experts.renormalized
         )  # (R, experts)
+        if self.scale is not None:
+            shares = shares * self.scale
         mixed = torch.zeros_like(x)
-        for expert in (shares > 0).any(0).nonzero().flatten().tolist():
+        for expert in (shares != 0).any(0).nonzero().flatten().tolist():
             inner = ops.gated(self.activation, self.gate[expert](x), self.up[expert](x))
             share = shares[:, expert, None]
-            mixed += torch.where(share > 0, self.down[expert](inner) * share, 0.0)
+            mixed += torch.where(share != 0, self.down[expert](inner) * share, 0.0)
         return mixed
+
+
+class PerLayerInputs:
+    """What a token brings for each layer: a row of a table, and a projection of its embedding."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.config, self.table = weights.config, weights.tensors["per_layer_embed"]
+        self.proj, self.norm = weights.linear("per_layer_proj"), weights.norm("per_layer_norm")
+
+    def __call__(self, ids: Tensor, inputs: Tensor) -> Tensor:
+        """Map tokens (R,) and their embeddings (R, D) to (R, layers, width)."""
+        width = self.config.per_layer_width
+        assert width is not None
+        shape = (TILE, self.config.num_layers, width)
+        told = self.table[ids].view(shape) * math.sqrt(width)
+        made = self.norm((self.proj(inputs) * self.config.hidden_size**-0.5).view(shape))
+        return (told + made) * math.sqrt(0.5)
+
+
+class PerLayer:
+    """A vector of each token for each layer, gated by the rows and added to them (Gemma 3n and 4)."""
+
+    def __init__(self, weights: Weights, layer: int) -> None:
+        name = f"layers.{layer}.inp_"
+        self.layer = layer
+        self.gate, self.proj = weights.linear(name + "gate"), weights.linear(name + "proj")
+        self.norm = weights.norm(name + "norm")
+        self.activation = ops.ACTIVATIONS[weights.config.activation]
+
+    def __call__(self, x: Tensor, tile: Tile) -> Tensor:
+        """Map (R, D) to (R, D)."""
+        assert tile.per_layer is not None
+        return self.norm(self.proj(self.activation(self.gate(x)) * tile.per_layer[:, self.layer]))
 
 
 class Block:
     """One layer: attention and MLP, each between its norms and added to what came in."""
 
+    NORMS = ("attn", "attn_out", "mlp", "mlp_out", "dense_out", "experts", "experts_out", "router")
+
     def __init__(self, weights: Weights, layer: int) -> None:
         config, name = weights.config, f"layers.{layer}."
         kind = config.layer(layer)
         self.residual_multiplier = config.residual_multiplier
-        norms: dict[str, Layer] = {}
-        for part in ("attn", "mlp"):
-            if config.norms != "after":
-                norms[part] = weights.norm(f"{name}{part}_norm")
-            if config.norms != "before":
-                norms[f"{part}_out"] = weights.norm(f"{name}{part}_out_norm")
-        self.norms = norms
+        self.norms = {n: weights.optional_norm(f"{name}{n}_norm") for n in self.NORMS}
         self.attention = Attention(weights, layer)
-        self.mlps: list[Layer] = []
-        """What reads the same rows and is added up."""
-        if kind.has_mlp:
-            self.mlps.append(MLP(weights, layer))
-        if kind.experts is not None:
-            self.mlps.append(Experts(weights, layer, kind.experts))
+        self.mlp = MLP(weights, layer) if kind.has_mlp else None
+        self.experts = None if kind.experts is None else Experts(weights, layer, kind.experts)
+        self.per_layer = None if config.per_layer_width is None else PerLayer(weights, layer)
+        self.scale = weights.tensors[name + "scale"] if config.layer_scales else None
 
     def attend(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D)."""
         return self._add(x, "attn", self.attention(self._norm("attn", x), tile, cache))
 
-    def feed(self, x: Tensor) -> Tensor:
-        """Map (R, D) to (R, D)."""
+    def feed(self, x: Tensor, tile: Tile) -> Tensor:
+        """Map (R, D) to (R, D), with what comes after the MLP."""
         read = self._norm("mlp", x)
-        first, *others = (mlp(read) for mlp in self.mlps)
-        return self._add(x, "mlp", sum(others, first))
+        parts = [] if self.mlp is None else [self._norm("dense_out", self.mlp(read))]
+        if self.experts is not None:
+            has_norms = self.norms["experts"] is not None
+            rows, routed = (self._norm(n, x) if has_norms else read for n in ("experts", "router"))
+            parts.append(self._norm("experts_out", self.experts(rows, routed)))
+        x = self._add(x, "mlp", parts[0] if len(parts) == 1 else parts[0] + parts[1])
+        if self.per_layer is not None:
+            x = x + self.per_layer(x, tile)
+        return x if self.scale is None else x * self.scale
 
     def _add(self, x: Tensor, part: str, out: Tensor) -> Tensor:
         return x + self._norm(f"{part}_out", out) * self.residual_multiplier
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         """Normalise where the family does so there."""
-        return self.norms[name](x) if name in self.norms else x
+        norm = self.norms[name]
+        return x if norm is None else norm(x)

@@ -25,7 +25,7 @@ HEAD_BITS = (4, 8)
 """What `requantize` can make of a head."""
 
 _FORMATS = {"int8": FORMATS["q8_0"], "int4": FORMATS["q4_1"]}
-_VOCABULARY = frozenset({"embed", "head"})
+_VOCABULARY = frozenset({"embed", "head", "per_layer_embed"})
 _LEFT_ALONE = frozenset({"positions"})
 _ROWS_AT_A_TIME = 512
 

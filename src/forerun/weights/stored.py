@@ -70,9 +70,9 @@ class StoredTensor:
         shape = numbers.shape[:-1]
         return replace(self, shape=shape, data=np.ascontiguousarray(numbers).reshape(shape[0], -1))
 
-    def plus(self, number: float) -> StoredTensor:
-        """Return the numbers of a vector, each larger by one number, as fp32."""
-        values = (self.dequantize() + number).numpy().reshape(1, -1)
+    def adjusted(self, factor: float, offset: float) -> StoredTensor:
+        """Return the numbers of a vector, times one number and plus another, as fp32."""
+        values = (self.dequantize() * factor + offset).numpy().reshape(1, -1)
         return StoredTensor(self.name, self.shape, FORMATS["f32"], values.view(np.uint8))
 
     def codes(self) -> Codes:

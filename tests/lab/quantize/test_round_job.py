@@ -24,6 +24,8 @@ TEXTS = np.random.default_rng(0).integers(1, VOCAB, (6, 40)).tolist()
 REFUSED = {
     "gemma2": "layers that differ, or experts, norms after sublayers, soft caps",
     "gemma3": "layers that differ, or experts, norms after sublayers",
+    "gemma4": "layers that differ, or experts, norms after sublayers, soft caps",
+    "gemma4_moe": "layers that differ, or experts, norms after sublayers, soft caps",
     "ministral": "layers that differ, or experts",
     "ministral3": "queries that grow",
     "smollm3": "layers that differ, or experts",

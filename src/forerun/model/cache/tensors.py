@@ -32,6 +32,7 @@ class TensorCache(KVCache):
         num_blocks: int | None = None,
     ) -> None:
         super().__init__(num_slots, max_len, num_blocks)
+        self.heads = num_kv_heads, head_dim
         self._forms = forms_of(kv, head_dim)
         shape = (num_layers, num_kv_heads, self.pool.num_blocks, BLOCK_ROWS)
         row = torch.zeros(head_dim, device=device)

@@ -17,10 +17,13 @@ def gemma_like(
     settings: Settings,
     family: str,
     layers: Sequence[LayerConfig],
-    largest: int,
+    largest: int | None,
     **differences: Any,
 ) -> ModelConfig:
-    """Return a config; `largest` is the number of layers of the one model with a scale of its own. Raises LoadError."""
+    """Return a config; `largest` is the number of layers of the one model with a scale of its own.
+
+    None: scores are not scaled at all (Gemma 4). Raises LoadError.
+    """
     is_gguf = settings.is_gguf
     caps = ("attn_logit_softcapping", "final_logit_softcapping")
     attention_cap, logits_cap = (
@@ -37,7 +40,9 @@ def gemma_like(
         **differences,
     )
     width = config.head_dim
-    if not is_gguf:
+    if largest is None:
+        width = 1
+    elif not is_gguf:
         width = settings.integer("query_pre_attn_scalar", high=1 << 18)
     elif config.num_layers == largest:  # the file does not say it
         width = config.hidden_size // config.num_heads

@@ -122,12 +122,13 @@ def read_experts(
     settings: Settings,
     *,
     size: str = "moe_intermediate_size",
+    active: str = "num_experts_per_tok",
     renormalized: bool = True,
 ) -> ExpertsConfig | None:
     """Read the numbers of experts, None if there are none; `size` is Hugging Face's key of width. Raises LoadError."""
     is_local = settings.get("num_local_experts") is not None
     count = "num_local_experts" if is_local else "num_experts"
-    keys = (count, "num_experts_per_tok", size)
+    keys = (count, active, size)
     if settings.is_gguf:
         settings.reject("expert_weights_scale", 1.0)
         keys = ("expert_count", "expert_used_count", "expert_feed_forward_length")
@@ -190,7 +191,9 @@ def llama_like(
         settings.reject("expert_count", 0)
     sizes = settings.sizes()
     if is_gguf:
-        settings.reject("attention.value_length", sizes["head_dim"])
+        settings.reject(
+            "attention.value_length", settings.get("attention.key_length", sizes["head_dim"])
+        )
     if activation is None:
         activation = "silu" if is_gguf else settings.activation("hidden_act")
     norm_eps = "attention.layer_norm_rms_epsilon" if is_gguf else "rms_norm_eps"

@@ -25,6 +25,8 @@ _ORIGINAL = "original_max_position_embeddings"
 _THETA = (1.001, 1e12)
 _FACTOR = (1e-3, 1e6)
 _LENGTH = (1, 1 << 28)
+_STILL = 1e30
+"""A divisor that stops a feature, as llama.cpp has it."""
 
 
 def ropes(
@@ -33,11 +35,13 @@ def ropes(
     local_theta: float | None = None,
     is_local_plain: bool = False,
     scaling: Mapping[str, Any] | None = None,
+    local_dim: int | None = None,
 ) -> tuple[RopeConfig, RopeConfig]:
     """Return the embedding of layers that see everything, and that of layers with a sliding window.
 
     Where the file describes one, the latter have the same; or, `is_local_plain`, it without scaling. `local_theta` is
     their theta where a file has none for them, None for the same. `scaling` adds to what the file says of scaling.
+    `local_dim` is the dimension of their heads if it is another.
     """
     extra = scaling or {}
     if settings.is_gguf:
@@ -48,14 +52,15 @@ def ropes(
         if any(isinstance(value, Mapping) for value in given.values()):
             kinds = [given.get(f"{kind}_attention") for kind in ("full", "sliding")]
             whole, local = (
-                rope_from_hf(settings, head_dim, kind or kinds[0] or {}, extra) for kind in kinds
+                rope_from_hf(settings, dim, kind or kinds[0] or {}, extra)
+                for kind, dim in zip(kinds, (head_dim, local_dim or head_dim), strict=True)
             )
             return whole, local
         whole = rope_from_hf(settings, head_dim, given, extra)
         key = "rope_local_base_freq"
     theta = settings.number(key, local_theta or whole.theta, low=_THETA[0], high=_THETA[1])
     if is_local_plain:
-        return whole, RopeConfig(theta, whole.rotary_dim)
+        return whole, RopeConfig(theta, local_dim or whole.rotary_dim)
     return whole, replace(whole, theta=theta)
 
 
@@ -83,7 +88,7 @@ def rope_from_hf(
     theta = scaling.number("rope_theta", 10000.0, *_THETA)
     partial = scaling.number("partial_rotary_factor", 1.0, 0, 1)
     kind = scaling.values.get("rope_type") or scaling.values.get("type") or "default"
-    rotary_dim = int(head_dim * partial)
+    rotary_dim = head_dim if kind == "proportional" else int(head_dim * partial)
     if rotary_dim < 2 or rotary_dim % 2:
         raise LoadError(
             f"'partial_rotary_factor' is {partial:g}, which leaves {rotary_dim} of {head_dim} features: "
@@ -107,7 +112,8 @@ def rope_from_gguf(settings: Settings, head_dim: int, extra: Mapping[str, Any]) 
 
     if "rope_freqs.weight" in names:
         ready = _Scaling({"rope_freqs.weight": listed("rope_freqs.weight")})
-        return RopeConfig(theta, rotary_dim, ready.factors("rope_freqs.weight", rotary_dim))
+        divisors = ready.factors("rope_freqs.weight", rotary_dim, 2 * _STILL)
+        return RopeConfig(theta, rotary_dim, divisors)
     scaling: dict[str, Any] = {
         "factor": settings.get("rope.scaling.factor", settings.get("rope.scale_linear")),
         "max_position_embeddings": settings.size("max_position"),
@@ -143,13 +149,13 @@ class _Scaling:
             raise LoadError(f"'{key}' is missing")
         return number_in(key, value, low, high)
 
-    def factors(self, key: str, rotary_dim: int) -> tuple[float, ...]:
+    def factors(self, key: str, rotary_dim: int, largest: float = _FACTOR[1]) -> tuple[float, ...]:
         """Return a list of divisors, one a rotary frequency."""
         factors = self.values.get(key, [])
         if not isinstance(factors, list) or len(factors) != rotary_dim // 2:
             given = len(factors) if isinstance(factors, list) else short_repr(factors)
             raise LoadError(f"'{key}' has {given} factors for {rotary_dim // 2} rotary frequencies")
-        return tuple(number_in(key, factor, *_FACTOR) for factor in factors)
+        return tuple(number_in(key, factor, _FACTOR[0], largest) for factor in factors)
 
     def stretched(self) -> tuple[float, float]:
         """Return the context the model was first trained with, by default all of it, and how much longer it is."""
@@ -175,6 +181,13 @@ def scaled(kind: object, theta: float, rotary_dim: int, scaling: _Scaling) -> Ro
 
 def _linear(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
     return (scaling.number("factor"),) * (rotary_dim // 2), 1.0
+
+
+def _proportional(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
+    """Turn the first features alone, as fast as all of the head would; the others stay (Gemma 4)."""
+    turning = int(scaling.number("partial_rotary_factor", 1.0, 0, 1) * rotary_dim // 2)
+    factor = scaling.number("factor", 1.0)
+    return (factor,) * turning + (_STILL,) * (rotary_dim // 2 - turning), 1.0
 
 
 def _llama3(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
@@ -241,5 +254,6 @@ _SCALINGS: Mapping[str, Callable[[float, int, _Scaling], Scaled]] = {
     "linear": _linear,
     "llama3": _llama3,
     "longrope": _longrope,
+    "proportional": _proportional,
     "yarn": _yarn,
 }

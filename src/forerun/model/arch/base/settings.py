@@ -44,6 +44,8 @@ class Settings:
         self.is_gguf = checkpoint.kind == "gguf"
         self.prefix = f"{checkpoint.architecture}." if self.is_gguf else ""
         self.keys = {field: gguf if self.is_gguf else hf for field, hf, gguf, _ in _SIZES}
+        self.fixed: dict[str, int] = {}
+        """Sizes that a family has read by itself, as they differ between layers."""
         self.assumed: Mapping[str, Any] = {}
         """What holds where a Hugging Face config is silent: transformers writes no value that is the family's usual."""
 
@@ -63,6 +65,23 @@ class Settings:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self._wrong(key, value, f"a whole number from {low} to {high}")
         return value
+
+    def by_layer(self, field: str) -> list[int]:
+        """Return a size of each layer, which the file may give as one number or as a list."""
+        key, num_layers = self.keys[field], self.size("num_layers")
+        values = self.get(key)
+        if not isinstance(values, list):
+            return [self.integer(key, high=_LARGEST[field])] * num_layers
+        if len(values) != num_layers:
+            raise self._wrong(key, values, f"a list of {num_layers} numbers")
+        for value in values:
+            if (
+                not isinstance(value, int)
+                or isinstance(value, bool)
+                or not 0 < value <= _LARGEST[field]
+            ):
+                raise self._wrong(key, values, f"whole numbers from 1 to {_LARGEST[field]}")
+        return values
 
     def number(
         self, key: str, default: float | None = None, *, low: float = 1e-6, high: float = 1e6
@@ -95,6 +114,8 @@ class Settings:
 
     def size(self, field: str, default: int | None = None) -> int:
         """Return a size of `ModelConfig`. A GGUF's vocabulary is the rows of its embedding, padding included."""
+        if field in self.fixed:
+            return self.fixed[field]
         if self.is_gguf and field == "vocab_size":
             return self.checkpoint.tensor("token_embd.weight").shape[0]
         return self.integer(self.keys[field], default, high=_LARGEST[field])

@@ -28,8 +28,9 @@ class TensorSource:
     num_rows: int = 0
     is_interleaved: bool = False
     """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is the head dimension)."""
+    factor: float = 1.0
     offset: float = 0.0
-    """What is added to its numbers: 1 for norms that multiply by 1 + w."""
+    """What its numbers are multiplied by, and what is added: 1 for norms that multiply by 1 + w."""
     num_experts: int = 0
     """Of a weight of experts; they lie in a tensor (experts, out, in) or in one each."""
     is_transposed: bool = False
@@ -73,7 +74,9 @@ class TensorSource:
             order = np.arange(stored.shape[0], dtype=np.int64)
             halves = order.reshape(-1, config.head_dim // 2, 2).swapaxes(1, 2)
             stored = stored.rows(halves.reshape(-1))
-        return stored.plus(self.offset) if self.offset else stored
+        if (self.factor, self.offset) == (1.0, 0.0):
+            return stored
+        return stored.adjusted(self.factor, self.offset)
 
     def _joined(self, parts: Sequence[StoredTensor]) -> StoredTensor:
         """Return the experts' rows one below the other."""
