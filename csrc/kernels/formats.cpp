@@ -147,6 +147,7 @@ constexpr WeightFormat kFormats[] = {
     {"q5_0", Tile::Q5, kInt8, 5, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
     {"q5_1", Tile::Q5M, kInt8, 5, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
     {"q8_0", Tile::Q8, kInt8, 8, 32, 128, Scales::Half, 32, 34, read_block<8, false>},
+    {"q8_z", Tile::Q8Z, kInt8, 8, 32, 128, Scales::HalfZero, 32, 36, read_block<8, true>},
     {"q2_k", Tile::Q2K, kInt8, 2, 16, 0, Scales::SuperNibbles, kSuper, 84, read_q2_k, 80},
     {"q3_k", Tile::Q3K, kInt8, 3, 16, 4, Scales::SuperSigned, kSuper, 110, read_q3_k, 108},
     {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::SuperMin, kSuper, 144, read_k<4>},

@@ -28,9 +28,9 @@ inline void prefetch(const std::uint8_t* p, int num_lines) {
 }
 
 // How the integer dot products of 32 inputs are taken, or of the 16 of `part`. `zero` is the code
-// that means 0, for formats without a minimum.
+// that means 0, for formats without a minimum; those with one have codes that are `offset` too large.
 struct Code4 {
-    static constexpr int group = 32, nbytes = 256, zero = 8;
+    static constexpr int group = 32, nbytes = 256, zero = 8, offset = 0;
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
         Narrow acc[M];
@@ -56,7 +56,7 @@ struct Code4 {
 // LOW bits of a code and TOP bits above them apart.
 template <int LOW, int TOP, int GROUP, int ZERO>
 struct CodeSplit {
-    static constexpr int group = GROUP, nbytes = 64 * (LOW + TOP), zero = ZERO;
+    static constexpr int group = GROUP, nbytes = 64 * (LOW + TOP), zero = ZERO, offset = 0;
     // So many dots fit a Narrow.
     static constexpr int dots = LOW + TOP < 6 ? 4 : 2;
     static_assert(dots * 2 * 127 * ((1 << (LOW + TOP)) - 1) <= 32767 && GROUP / 4 % dots == 0);
@@ -124,7 +124,7 @@ struct CodeTable {
 };
 
 struct Code8 {
-    static constexpr int group = 32, nbytes = 512, zero = kByteZero;
+    static constexpr int group = 32, nbytes = 512, zero = kByteZero, offset = kByteZero;
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
 #pragma GCC unroll 8
@@ -167,6 +167,8 @@ struct IntegerTile {
                 if constexpr (SCALES == Scales::HalfZero) weight_min = mul(weight_scale, weight_min);
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
+                    if constexpr (Code::offset != 0)
+                        dot[m] = add(dot[m], -Code::offset * (half_sum[2 * m] + half_sum[2 * m + 1]));
                     acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
                     acc[m] = fma(weight_min, splat(sum[m]), acc[m]);
                 }
@@ -473,6 +475,7 @@ inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& ro
         linear_tiles<SuperTile<Code5, Scales::SuperMin>>,
         linear_tiles<SuperTile<Code6, Scales::SuperSigned>>,
         linear_tiles<IntegerTile<Code8, Scales::Half>>,
+        linear_tiles<IntegerTile<Code8, Scales::HalfZero>>,
         linear_tiles<SuperTile<Code2, Scales::SuperNibbles>>,
         linear_tiles<SuperTile<Code3, Scales::SuperSigned>>,
         linear_tiles<IntegerTile<CodeTable<kIq4Values>, Scales::Half>>,

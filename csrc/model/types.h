@@ -20,7 +20,7 @@ inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attent
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
 // layouts.
 enum class Tile : std::uint8_t {
-    F32, F16, BF16, F8, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q5K, Q6K, Q8, Q2K, Q3K, IQ4, IQ4K, FP4, Q4C, Q8C
+    F32, F16, BF16, F8, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q5K, Q6K, Q8, Q8Z, Q2K, Q3K, IQ4, IQ4K, FP4, Q4C, Q8C
 };
 
 // What a tile kernel reads of its rows: floats, int8 with a scale per group of 32, or flattened rows
@@ -73,7 +73,7 @@ struct StoredGroup;
 // How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum, or, with
 // `values`, scale * values[code]. The table of all is in formats.cpp.
 struct WeightFormat {
-    const char* name;  // GGUF's, in lower case, but q4_z, q4_c, q8_c and f8 are our own
+    const char* name;  // GGUF's, in lower case, but q*_z, q*_c and f8 are our own
     Tile tile;
     Activations activations;
     int bits;   // of a value in a tile

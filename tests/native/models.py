@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from forerun.core.batch import Batch, Segment
@@ -22,7 +23,7 @@ from forerun.model.config import (
 )
 from forerun.model.decoder import Decoder
 from forerun.model.model import Model
-from forerun.weights.codes import FORMATS, Codes
+from forerun.weights.codes import FLOAT8_GROUP, FORMATS, Codes
 from forerun.weights.flat import FlatRows, Split
 from forerun.weights.gguf_blocks import quantize
 from forerun.weights.stored import StoredTensor
@@ -90,6 +91,7 @@ KINDS = {
     "after": (AFTER, "q4_0"),
     "experts": (EXPERTS, "q4_1"),
     "sinks": (SINKS, "bf16"),
+    "float8": (replace(GATED, num_kv_heads=1), "f8"),
     "table": (replace(GATED, num_kv_heads=1), "mxfp4"),
     "super": (replace(GATED, hidden_size=256, intermediate_size=256, head_dim=64), "q2_k"),
     "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
@@ -98,12 +100,16 @@ KINDS = {
 
 BIASED = ("q", "k", "v", "o", "up", "down", "router", "expert_gate", "expert_up", "expert_down")
 QUANTIZED = tuple(
-    name for name, form in FORMATS.items() if form.group is not None and not form.is_flat
+    name
+    for name, form in FORMATS.items()
+    if form.group is not None and not form.is_flat and name != "f8"
 )
-TYPES = ("f32", "f16", "bf16", *QUANTIZED)
+"""Those whose rows are rounded to int8."""
+TYPES = ("f32", "f16", "bf16", "f8", *QUANTIZED)
 
 FACTORS = {
     "q4_z": (0, 2),
+    "q8_z": (0, 2),
     "q2_k": (80, 84),
     "q3_k": (108, 110),
     "q4_k": (0, 4),
@@ -117,12 +123,25 @@ FACTORS = {
 
 def stored(name: str, values: np.ndarray, dtype: str) -> StoredTensor:
     """Values as a checkpoint would store them; the types that nothing here can write as random blocks."""
+    if dtype == "f8":
+        return float8(name, np.asarray(values, np.float32))
     if dtype in FACTORS:
         data = _random_blocks(values.shape, dtype)
     else:
         data = quantize(np.ascontiguousarray(values, np.float32), FORMATS[dtype])
         data = data.view(np.uint8).reshape(values.shape[0] if values.ndim > 1 else 1, -1)
     return StoredTensor(name, values.shape, FORMATS[dtype], data)
+
+
+def float8(name: str, values: np.ndarray) -> StoredTensor:
+    """Values as the e4m3 numbers of a folder, with a scale for every 128 columns of a row."""
+    num_groups = -(-values.shape[1] // FLOAT8_GROUP)
+    padded = np.pad(values, ((0, 0), (0, num_groups * FLOAT8_GROUP - values.shape[1])))
+    scales = np.abs(padded.reshape(len(values), num_groups, -1)).max(-1) / np.float32(448)
+    wide = np.repeat(scales, FLOAT8_GROUP, axis=1)[:, : values.shape[1]]
+    codes = torch.from_numpy(values / wide).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    coded = Codes(codes, scales, is_float8=True)
+    return StoredTensor(name, values.shape, FORMATS["f8"], codes, lambda: coded)
 
 
 def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -13,7 +13,7 @@ import torch
 from forerun import _native
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
-from forerun.weights.codes import Codes
+from forerun.weights.codes import FORMATS, Codes
 from forerun.weights.rtn import requantize
 from forerun.weights.stored import StoredTensor
 from tests.engine.resident import resident_of
@@ -132,6 +132,33 @@ def test_exponents_of_mxfp4_are_not_rounded(isa: str) -> None:
     np.testing.assert_array_equal(apply(decoder, x).numpy()[0], out[:, 0] * np.float32(127))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("width", [16, 128, 144, NUM_IN])
+def test_float8_is_summed_in_full_precision(isa: str, width: int) -> None:
+    """Every e4m3 number but NaN, in groups of which the last is not whole; activations are not rounded."""
+    config = replace(WIDE, hidden_size=width)
+    codes = np.arange(NUM_OUT * width, dtype=np.uint32).astype(np.uint8).reshape(NUM_OUT, width)
+    codes[codes & 127 == 127] = 0
+    scales = np.random.default_rng(6).uniform(1e-6, 1e30, (NUM_OUT, -(-width // 128)))
+    coded = Codes(codes, scales.astype(np.float32), is_float8=True)
+    weight = StoredTensor("q", codes.shape, FORMATS["f8"], codes, lambda: coded)
+    decoder = NativeDecoder(config, num_threads=2, isa=isa)
+    decoder.add("layers.0.q", weight, None)
+    out = np.empty(codes.shape, np.float32)
+    decoder._native.unpack("layers.0.q", out)
+    np.testing.assert_array_equal(out, weight.dequantize().numpy())
+    numbers = torch.from_numpy(codes).view(torch.float8_e4m3fn).float().numpy()
+    assert np.array_equal(out[:, :16], numbers[:, :16] * scales.astype(np.float32)[:, :1])
+    x = np.random.default_rng(7).standard_normal((11, width)).astype(np.float32)
+    exact = x.astype(np.float64) @ out.T.astype(np.float64)
+    bound = np.abs(x) @ np.abs(out.T) * 2e-6
+    assert (np.abs(apply(decoder, x).numpy() - exact) <= bound).all()
+    rows = [0, 17, NUM_OUT - 1]
+    kept = decoder._native.packed("layers.0.q")[2]
+    assert len(kept) == NUM_OUT * (width + 4 * scales.shape[1])
+    assert [weight.rows(np.array(rows)).dequantize().numpy().tolist()] == [out[rows].tolist()]
+
+
 def test_a_row_with_nan_is_nan_and_its_neighbours_are_not() -> None:
     decoder = decoder_with(weight_of("q4_1"))
     x = np.random.default_rng(5).standard_normal((6, NUM_IN))
@@ -149,7 +176,7 @@ def test_zero_and_tiny_rows_are_zero() -> None:
     assert (apply(decoder, x) == 0).all()
 
 
-@pytest.mark.parametrize("form", ["q4_0", "q4_1", "q4_z", "q5_0", "q5_1", "q8_0"])
+@pytest.mark.parametrize("form", ["q4_0", "q4_1", "q4_z", "q5_0", "q5_1", "q8_0", "q8_z"])
 def test_codes_and_blocks_of_a_weight_become_the_same_tiles(form: str) -> None:
     weight = weight_of(form)
     codes = weight.codes()

@@ -83,7 +83,7 @@ def stored(name: str, num_rows: int = 5, width: int = 512) -> StoredTensor:
     return StoredTensor("w", (num_rows, width), format, data & 0xBB)
 
 
-BLOCKS = [name for name in FORMATS if not name.endswith("_c")]  # those have scales a row
+BLOCKS = [name for name, format in FORMATS.items() if not format.is_flat and name != "f8"]
 READ = [name for name in BLOCKS if not FORMATS[name].has_zero]
 """The formats that GGUF has."""
 QUANTIZED = [name for name in READ if FORMATS[name].group is not None]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,8 @@ from forerun.weights.stored import StoredTensor
 NUM_OUT, NUM_IN, GROUP = 16, 64, 32
 LAYER = "model.layers.0.mlp.up_proj"
 RANDOM = np.random.default_rng(0)
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Any]
+"""Of numpy, or of torch where numpy lacks the type."""
 
 
 # --- words ---
@@ -64,9 +66,9 @@ def folder(path: Path, quantization: dict[str, object], parts: Arrays, **config:
     path.mkdir(exist_ok=True)
     whole = {"architectures": ["LlamaForCausalLM"], "quantization_config": quantization} | config
     (path / "config.json").write_text(json.dumps(whole))
-    tensors = {f"{LAYER}.{part}": np.ascontiguousarray(a) for part, a in parts.items()}
-    tensors["model.norm.weight"] = np.ones(4, np.float32)
-    safetensors.numpy.save_file(tensors, path / "model.safetensors")
+    tensors = {f"{LAYER}.{part}": torch.as_tensor(a).contiguous() for part, a in parts.items()}
+    tensors["model.norm.weight"] = torch.ones(4)
+    safetensors.torch.save_file(tensors, path / "model.safetensors")
     return path
 
 
@@ -150,14 +152,14 @@ def gptq_parts(codes: np.ndarray, stored_zeros: np.ndarray, bits: int) -> Arrays
 
 
 def gptq(
-    bits: int = 4, *, version: int = 1, is_ordered: bool = False
+    bits: int = 4, *, version: int = 1, is_ordered: bool = False, is_symmetric: bool = True
 ) -> tuple[dict[str, object], Arrays, np.ndarray]:
     global NUM_OUT
     codes, zeros, scales = sample(bits)
     codes, zeros, scales = (
         np.tile(x, (2, 1)) for x in (codes, zeros, scales)
     )  # 32 rows: whole words
-    if bits == 8:
+    if bits == 8 and is_symmetric:
         zeros[:] = 128
     parts = gptq_parts(codes, zeros - (version == 1), bits) | {"scales": scales.T}
     values = expected(codes, zeros, scales)
@@ -215,6 +217,60 @@ def int_quantized() -> tuple[dict[str, object], Arrays, np.ndarray]:
     return scheme(8, "channel"), parts, expected(codes, 128, scales)
 
 
+def naive(strategy: str, **options: object) -> tuple[dict[str, object], Arrays, np.ndarray]:
+    """Unpacked integers or e4m3, by the package itself; sizes that blocks do not divide."""
+    package = pytest.importorskip("compressed_tensors.compressors.naive_quantized.base")
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    config = scheme(8, strategy, **options)
+    if options.get("type") == "float":
+        config["format"] = "float-quantized"
+    args = quantization.QuantizationArgs(num_bits=8, strategy=strategy, **options)
+    theirs = quantization.QuantizationScheme(targets=["Linear"], weights=args)
+    num_out, num_in = (40, 320) if "type" in options else (NUM_OUT, NUM_IN)
+    weight = torch.from_numpy(RANDOM.standard_normal((num_out, num_in)).astype(np.float32))
+    shape = {
+        "tensor": (1,),
+        "channel": (num_out, 1),
+        "group": (num_out, num_in // GROUP),
+        "block": (-(-num_out // 16), -(-num_in // 128)),
+    }[strategy]
+    state = {"weight": weight, "weight_scale": torch.from_numpy(RANDOM.uniform(0.01, 0.03, shape))}
+    state["weight_scale"] = state["weight_scale"].to(torch.bfloat16).float()
+    if options.get("symmetric") is False:
+        state["weight_zero_point"] = torch.from_numpy(RANDOM.integers(-128, 128, shape)).to(
+            torch.int8
+        )
+    compressor = package.NaiveQuantizationCompressor
+    packed = compressor.compress(state, theirs)
+    values = compressor.decompress(packed, theirs)["weight"].float().numpy()
+    return config, packed, values
+
+
+def compressed_in_order() -> tuple[dict[str, object], Arrays, np.ndarray]:
+    """Columns in another order, as `actorder: group` leaves them."""
+    config, parts, _ = compressed(4, is_symmetric=True)
+    groups = RANDOM.permutation(np.arange(NUM_IN) // GROUP).astype(np.int32)
+    signed = int_words.unpack(parts["weight_packed"], 4, NUM_IN).astype(np.float32) - 8
+    values = signed * parts["weight_scale"].astype(np.float32)[:, groups]
+    return config, parts | {"weight_g_idx": groups}, values.astype(np.float16).astype(np.float32)
+
+
+def float8(block: list[int] | None) -> tuple[dict[str, object], Arrays, np.ndarray]:
+    """transformers' FP8: e4m3 and scales in fp32 that multiply it; the last blocks are not whole."""
+    num_out, num_in = 40, 320
+    height, width = block or (num_out, num_in)
+    shape = (-(-num_out // height), -(-num_in // width)) if block else ()
+    scales = RANDOM.uniform(0.001, 2, shape).astype(np.float32)
+    codes = RANDOM.integers(0, 256, (num_out, num_in)).astype(np.uint8)
+    codes[codes & 127 == 127] = 3
+    numbers = torch.from_numpy(codes).view(torch.float8_e4m3fn)
+    wide = np.kron(scales.reshape(-(-num_out // height), -1), np.ones((height, width), np.float32))
+    parts = {"weight": numbers, "weight_scale_inv": np.asarray(scales)}
+    config: dict[str, object] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    config |= {"weight_block_size": block} if block else {}
+    return config, parts, numbers.float().numpy() * wide[:num_out, :num_in]
+
+
 CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]], str]] = {
     "awq gemm": (awq_gemm, "q4_z"),
     "awq gemv": (awq_gemv, "q4_z"),
@@ -222,12 +278,26 @@ CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]
     "gptq 3": (lambda: gptq(3), "q4_z"),
     "gptq 4": (lambda: gptq(4), "q4_z"),
     "gptq 8": (lambda: gptq(8), "q8_0"),
+    "gptq 8 asymmetric": (lambda: gptq(8, is_symmetric=False), "q8_z"),
     "gptq v2": (lambda: gptq(4, version=2), "q4_z"),
     "gptq act-order": (lambda: gptq(4, is_ordered=True), "f16"),
     "compressed 4": (lambda: compressed(4, is_symmetric=True), "q4_0"),
     "compressed 4 asymmetric": (lambda: compressed(4, is_symmetric=False), "q4_z"),
     "compressed 3 asymmetric": (lambda: compressed(3, is_symmetric=False), "q4_z"),
     "int-quantized": (int_quantized, "q8_0"),
+    "int-quantized asymmetric": (lambda: naive("channel", symmetric=False), "q8_z"),
+    "int-quantized by tensor": (lambda: naive("tensor"), "q8_0"),
+    "int-quantized by group": (lambda: naive("group", group_size=GROUP), "q8_0"),
+    "compressed act-order": (compressed_in_order, "f16"),
+    "compressed fp8 by tensor": (lambda: naive("tensor", type="float"), "f8"),
+    "compressed fp8 by channel": (lambda: naive("channel", type="float"), "f8"),
+    "compressed fp8 by block": (
+        lambda: naive("block", type="float", block_structure=[16, 128]),
+        "f8",
+    ),
+    "fp8 by block": (lambda: float8([16, 128]), "f8"),
+    "fp8 by wide block": (lambda: float8([32, 256]), "f8"),
+    "fp8 by tensor": (lambda: float8(None), "f8"),
 }
 
 

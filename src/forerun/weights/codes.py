@@ -19,6 +19,21 @@ Floats = NDArray[np.float32]
 Rows = slice | NDArray[np.int64]
 """Which rows of a matrix, or elements of a vector."""
 
+
+def _e4m3() -> Floats:
+    """Return the numbers of all bytes: a sign, 4 bits of exponent (bias 7), 3 of mantissa (arXiv 2209.05433)."""
+    bits = np.arange(128, dtype=np.float32)
+    mantissa, exponent = bits % 8, bits // 8
+    sizes = np.where(
+        exponent > 0, np.exp2(exponent - 7) * (1 + mantissa / 8), np.exp2(np.float32(-9)) * mantissa
+    )
+    sizes[127] = np.nan
+    values: Floats = np.concatenate((sizes, -sizes)).astype(np.float32)
+    return values
+
+
+E4M3 = _e4m3()
+"""What each byte stands for."""
 LARGEST_SCALE = 65504.0
 """Scales are held as fp16."""
 
@@ -33,7 +48,7 @@ class WeightFormat:
     """
 
     name: str
-    """In lower case, as GGUF spells it; GGUF has no zero points, no scales a row and no e4m3: `q4_z`, `q*_c` and `f8`
+    """In lower case, as GGUF spells it; GGUF has no zero points, no scales a row and no e4m3: `q*_z`, `q*_c` and `f8`
     are our names."""
     bits: int
     """Of one code, or of one floating-point number."""
@@ -60,6 +75,9 @@ IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 8
 FP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the numbers of e2m1 (OCP Microscaling Formats 1.0), whose scales are halved in turn."""
 
+FLOAT8_GROUP = 128
+"""Columns whose e4m3 numbers share a scale."""
+
 FORMATS: Mapping[str, WeightFormat] = {
     format.name: format
     for format in (
@@ -72,6 +90,7 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("q5_0", 5, 32, False, 32, 22),
         WeightFormat("q5_1", 5, 32, True, 32, 24),
         WeightFormat("q8_0", 8, 32, False, 32, 34),
+        WeightFormat("q8_z", 8, 32, False, 32, 36, has_zero=True),
         WeightFormat("q2_k", 2, 16, True, 256, 84),
         WeightFormat("q3_k", 3, 16, False, 256, 110),
         WeightFormat("q4_k", 4, 32, True, 256, 144),
@@ -80,11 +99,12 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("iq4_nl", 4, 32, False, 32, 18, values=IQ4_VALUES),
         WeightFormat("iq4_xs", 4, 32, False, 256, 136, values=IQ4_VALUES),
         WeightFormat("mxfp4", 4, 32, False, 32, 17, values=FP4_VALUES),
+        WeightFormat("f8", 8, FLOAT8_GROUP, False, 1, 1),
         WeightFormat("q4_c", 4, None, False, 32, 16),
         WeightFormat("q8_c", 8, None, False, 32, 32),
     )
 }
-"""The formats that can be read, by name; GGUF files have all but `q4_z` and `q*_c`."""
+"""The formats that can be read, by name; GGUF files have all but `q*_z`, `q*_c` and `f8`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +121,8 @@ class Codes:
     """Zero points (N, G), whole numbers."""
     groups: NDArray[np.int32] | None = None
     """The group (K,) of each column; None if those of a group lie together, in order."""
+    is_float8: bool = False
+    """Codes are the bytes of e4m3 numbers, and the last group of columns may be smaller."""
     flat: FlatRows | None = None
     """What becomes of the inputs of a flattened matrix, whose columns were multiplied by `flat.factors`."""
 
@@ -116,6 +138,14 @@ class Codes:
 
     def check(self, name: str, bits: int) -> None:
         """Raise LoadError for numbers of a weight's file that are out of range."""
+        if self.is_float8:
+            need(bool(np.isfinite(self.scales).all()), f"{name}_scale", "finite numbers")
+            need(
+                not (self.codes.view(np.uint8) & 127 == 127).any(),
+                name,
+                "numbers, but some are NaN",
+            )
+            return
         if self.flat is None:
             if not (np.abs(self.scales) <= LARGEST_SCALE).all():  # NaN is not either
                 raise LoadError(f"the scales of '{name}' are not all numbers that fp16 can hold")
@@ -129,6 +159,9 @@ class Codes:
 
     def values(self) -> Floats:
         """Return the weights (N, K), fp32, rounded after each operation."""
+        if self.is_float8:
+            wide = np.repeat(self.scales, FLOAT8_GROUP, axis=1)[:, : self.codes.shape[1]]
+            return E4M3[self.codes.view(np.uint8)] * wide
         values = self.codes.astype(np.float32, order="C")
         if self.groups is None:
             values = values.reshape(*self.scales.shape, -1)

@@ -45,7 +45,7 @@ Unpacked = tuple[NDArray[np.int8], Floats, Floats | None]
 def _unpack_blocks(blocks: Bytes, format: WeightFormat) -> Unpacked:
     """Unpack blocks of 32, (N, B, bytes): scale f16, minimum f16 if any, fifth bits (32) if any, codes.
 
-    In place of a minimum `q4_z` has minus its zero point.
+    In place of a minimum `q*_z` have minus their zero point.
     Low nibbles are codes 0 to 15, high ones 16 to 31. Without a minimum codes are stored plus
     2 ** (bits - 1), but 8-bit ones are signed.
     """
@@ -53,7 +53,7 @@ def _unpack_blocks(blocks: Bytes, format: WeightFormat) -> Unpacked:
     floats, packed = _halves(blocks, 1 + has_pair)
     scales, mins = floats[..., 0], floats[..., 1] if has_pair else None
     if format.bits == 8:
-        return packed.view(np.int8), scales, None
+        return packed.view(np.int8), scales, mins
     if format.bits == 5:
         fifth = np.unpackbits(packed[..., :4], axis=-1, bitorder="little")
         codes: Bytes = _nibbles(packed[..., 4:]) | fifth << np.uint8(4)

@@ -1,14 +1,12 @@
-"""Hugging Face folders whose weights are quantized: AWQ, GPTQ, compressed-tensors, and our own of FlattenQuant.
+"""Hugging Face folders whose weights are quantized: AWQ, GPTQ, and our own of FlattenQuant; others in `hf_*.py`.
 
 The tensors of each linear layer become one `<layer>.weight`, so that nothing above this file sees the difference.
-Layouts are those of AutoAWQ (modules/linear), AutoGPTQ (qlinear), and compressed-tensors (compressors).
+Layouts are those of AutoAWQ (modules/linear) and AutoGPTQ (qlinear).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -18,113 +16,10 @@ from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.weights import int_words
 from forerun.weights.codes import FORMATS, Bytes, Codes
 from forerun.weights.flat import SPLITS, FlatRows, Split
-from forerun.weights.int_words import Words
+from forerun.weights.hf_compressed import COMPRESSED_FORMATS, compressed
+from forerun.weights.hf_floats import float8, mxfp4
+from forerun.weights.hf_layer import Config, PackedLayer, Tensors, integer
 from forerun.weights.stored import StoredTensor
-
-Tensors = Mapping[str, StoredTensor]
-Config = Mapping[str, object]
-
-
-@dataclass
-class PackedLayer:
-    """The tensors of one linear layer of an open folder, and the checks that they fit each other."""
-
-    name: str
-    config: Config
-    tensors: Tensors
-    used: list[str] = field(default_factory=list)
-
-    def words(self, part: str) -> Words:
-        """Return an int32 tensor. Raises LoadError."""
-        return self._data(part, "I32").view(np.int32)
-
-    def floats(self, part: str) -> np.ndarray:
-        """Read scales as fp32. Raises LoadError for another type."""
-        tensor = self.tensor(part)
-        if tensor.format.name not in ("f16", "bf16", "f32"):
-            raise LoadError(f"tensor '{tensor.name}' is {tensor.format.name}, not floating-point")
-        return tensor.dequantize().numpy()
-
-    def bytes(self, part: str) -> Bytes:
-        """Return an int8 tensor, as bytes."""
-        return self._data(part, "I8")
-
-    def has(self, part: str) -> bool:
-        """Return whether the layer has such a tensor."""
-        return f"{self.name}.{part}" in self.tensors
-
-    def need(self, part: str, expected: tuple[int, ...], why: str = "") -> None:
-        """Raise LoadError if a tensor has another shape."""
-        shape = self.tensor(part).shape
-        if shape != expected:
-            raise LoadError(
-                f"tensor '{self.name}.{part}' should be {expected}, but is {shape}{why}"
-            )
-
-    def group(self, key: str, given: object, num_in: int) -> int:
-        """Return the columns of a group: -1 or null is a whole row. Raises LoadError if they do not divide the row."""
-        size = num_in if given in (None, -1) else given
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1 or num_in % size:
-            raise LoadError(
-                f"'{key}' is {short_repr(given)}, but '{self.name}' has {num_in} inputs, which it does not divide"
-            )
-        if size % 32:
-            raise LoadError(f"'{key}' is {size}: groups of '{self.name}' must be multiples of 32")
-        return size
-
-    def weight(
-        self,
-        part: str,
-        shape: tuple[int, int],
-        bits: int,
-        read: Callable[[], Codes],
-        *,
-        is_symmetric: bool = False,
-        has_order: bool = False,
-    ) -> StoredTensor:
-        """Return the layer's weight in the format that holds its codes exactly; in another order, as fp16.
-
-        `read` gives unsigned codes with zero points. Raises LoadError if there is no such format.
-        """
-        name, middle = f"{self.name}.weight", 1 << (bits - 1)
-        if bits == 8 and not is_symmetric and not has_order:
-            raise LoadError(f"'{self.name}': {bits} bits with zero points are not supported")
-        grid = {8: "q8_0", 4: "q4_0"}.get(bits, "q4_z") if is_symmetric else "q4_z"
-        format = FORMATS["f16" if has_order else grid]
-
-        def codes() -> Codes:
-            codes = read()
-            if has_order or format.has_zero:
-                return codes
-            return Codes((codes.codes - np.uint8(middle)).view(np.int8), codes.scales)
-
-        return StoredTensor(name, shape, format, self.tensor(part).data, codes)
-
-    def _data(self, part: str, dtype: str) -> Bytes:
-        tensor = self.tensor(part)
-        if tensor.format.name != dtype:
-            raise LoadError(f"tensor '{tensor.name}' is {tensor.format.name}, but must be {dtype}")
-        return tensor.data
-
-    def tensor(self, part: str) -> StoredTensor:
-        """Return one of its tensors as stored. Raises LoadError."""
-        name = f"{self.name}.{part}"
-        if name not in self.tensors:
-            raise LoadError(f"the checkpoint has no tensor '{name}'")
-        if name not in self.used:
-            self.used.append(name)
-        return self.tensors[name]
-
-
-def integer(config: Config, key: str, allowed: tuple[int, ...]) -> int:
-    """Return a number of the quantization config. Raises LoadError."""
-    value = config.get(key)
-    if value not in allowed or isinstance(value, bool):
-        raise LoadError(
-            f"'{key}' of the quantization config is {short_repr(value)}, but must be {' or '.join(map(str, allowed))}"
-        )
-    assert isinstance(value, int)
-    return value
 
 
 def _awq_gemm(layer: PackedLayer) -> StoredTensor:
@@ -181,7 +76,7 @@ def _gptq(layer: PackedLayer) -> StoredTensor:
     num_groups = num_in // group
     layer.need("scales", (num_groups, num_out), f" ('group_size' is {group})")
     layer.need("qzeros", (num_groups, num_out * bits // 32), f" ('group_size' is {group})")
-    order = _order(layer, num_in, group)
+    order = layer.order("g_idx", num_in, group)
 
     def zeros() -> Bytes:
         stored = int_words.unpack(layer.words("qzeros"), bits, num_out)
@@ -198,97 +93,6 @@ def _gptq(layer: PackedLayer) -> StoredTensor:
     return layer.weight(
         "qweight", shape, bits, read, is_symmetric=is_symmetric, has_order=has_order
     )
-
-
-def _order(layer: PackedLayer, num_in: int, group: int) -> np.ndarray | None:
-    """Return the group of each column, None if they are in order. Raises LoadError."""
-    if not layer.has("g_idx"):
-        return None
-    layer.need("g_idx", (num_in,))
-    order = layer.words("g_idx").reshape(-1)
-    if (order == np.arange(num_in) // group).all():
-        return None
-    if order.min() < 0 or order.max() >= num_in // group:
-        raise LoadError(f"tensor '{layer.name}.g_idx' names groups beyond {num_in // group}")
-    return order
-
-
-def _compressed(layer: PackedLayer) -> StoredTensor:
-    """Read weight_packed (N, K b / 32) or int8 weight (N, K), weight_scale (N, K / g), zero points packed along N."""
-    weights = _scheme(layer)
-    bits = integer(weights, "num_bits", (2, 3, 4, 8))
-    is_packed = layer.has("weight_packed")
-    if is_packed:
-        layer.need("weight_shape", (2,))
-        num_out, num_in = (int(size) for size in _numbers(layer, "weight_shape"))
-        layer.need("weight_packed", (num_out, -(-num_in * bits // 32)), " ('weight_shape')")
-    else:
-        num_out, num_in = layer.bytes("weight").shape
-    size = weights.get("group_size") if weights.get("strategy") == "group" else None
-    num_groups = num_in // layer.group("group_size", size, num_in)
-    if layer.floats("weight_scale").size == 1 and weights.get("strategy") == "tensor":
-        scales = partial(np.full, (num_out, 1), layer.floats("weight_scale").reshape(()))
-    else:
-        layer.need("weight_scale", (num_out, num_groups), f" ('group_size' is {short_repr(size)})")
-        scales = partial(layer.floats, "weight_scale")
-    middle = 1 << (bits - 1)
-    if layer.has("weight_g_idx"):
-        raise LoadError(f"'{layer.name}': columns in another order ('actorder') are not supported")
-    is_symmetric = weights.get("symmetric", True) is True
-
-    def read() -> Codes:
-        if is_packed:
-            codes = int_words.unpack(layer.words("weight_packed"), bits, num_in)
-        else:
-            codes = layer.bytes("weight") + np.uint8(middle)
-        zeros = np.full((num_out, num_groups), middle, np.float32)
-        if not is_symmetric:
-            packed = np.ascontiguousarray(layer.words("weight_zero_point").T)
-            zeros = np.ascontiguousarray(int_words.unpack(packed, bits, num_out).T, np.float32)
-        return Codes(codes, scales(), zeros=zeros)
-
-    if not is_symmetric:
-        layer.need("weight_zero_point", (-(-num_out * bits // 32), num_groups))
-    part = "weight_packed" if is_packed else "weight"
-    return layer.weight(part, (num_out, num_in), bits, read, is_symmetric=is_symmetric)
-
-
-def _numbers(layer: PackedLayer, part: str) -> np.ndarray:
-    """Return a short tensor of int32 or int64."""
-    tensor = layer.tensor(part)
-    if tensor.format.name not in ("I32", "I64"):
-        raise LoadError(f"tensor '{tensor.name}' is {tensor.format.name}, but must be I64")
-    dtype = np.int64 if tensor.format.name == "I64" else np.int32
-    return np.ascontiguousarray(tensor.data).view(dtype).reshape(-1)
-
-
-def _scheme(layer: PackedLayer) -> Config:
-    """Return the `weights` of the config's group whose targets name the layer, or else its class. Raises LoadError."""
-    groups = layer.config.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
-        raise LoadError("the quantization config has no 'config_groups'")
-    matching: list[object] = []
-    for group in groups.values():
-        targets = group.get("targets", []) if isinstance(group, Mapping) else []
-        for target in targets:
-            if target == "Linear":
-                matching.append(group)
-            elif re.match(target[3:], layer.name) if target[:3] == "re:" else target == layer.name:
-                matching.insert(0, group)
-    weights = matching[0].get("weights") if matching and isinstance(matching[0], Mapping) else None
-    if not isinstance(weights, Mapping):
-        raise LoadError(f"no group of the quantization config targets '{layer.name}'")
-    if weights.get("type", "int") != "int" or weights.get("strategy") not in (
-        "group",
-        "channel",
-        "tensor",
-    ):
-        raise LoadError(
-            f"'{layer.name}' is quantized as {short_repr(weights.get('type'))} "
-            f"by {short_repr(weights.get('strategy'))}, "
-            "which is not supported: int by group, channel or tensor is"
-        )
-    return weights
 
 
 def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
@@ -321,37 +125,37 @@ def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
 
 
 _AWQ_VERSIONS = {"gemm": _awq_gemm, "gemv": _awq_gemv}
-_FORMATS = ("pack-quantized", "int-quantized")
+_METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "flatten")
 
 
 def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], StoredTensor]]:
-    """Return the tensors that mark a quantized layer, and what reads it. Raises LoadError for an unknown method."""
+    """Return how tensors that mark a quantized layer end, and what reads it. Raises LoadError for an unknown method."""
     method = config.get("quant_method")
     if method == "awq":
         version = str(config.get("version", "gemm")).lower()
         if version not in _AWQ_VERSIONS:
             raise LoadError(unknown("version of AWQ", version, _AWQ_VERSIONS))
         integer(config, "bits", (4,))
-        return ("qweight",), _AWQ_VERSIONS[version]
+        return (".qweight",), _AWQ_VERSIONS[version]
     if method == "gptq":
-        return ("qweight",), _gptq
+        return (".qweight",), _gptq
+    if method == "fp8":
+        return (".weight_scale_inv", ".weight_scale"), float8
+    if method == "mxfp4":
+        return ("_blocks",), mxfp4
     if method == "compressed-tensors":
         format = str(config.get("format"))
-        if format not in _FORMATS:
-            raise LoadError(unknown("format of compressed-tensors", format, _FORMATS))
-        return ("weight_packed", "weight_scale"), _compressed
+        if format not in COMPRESSED_FORMATS:
+            raise LoadError(unknown("format of compressed-tensors", format, COMPRESSED_FORMATS))
+        return (".weight_packed", ".weight_scale"), compressed
     if method == "flatten":
         split = config.get("split")
         if split not in SPLITS:
             raise LoadError(unknown("split", str(split), SPLITS))
-        return ("input_step", "input_pieces"), partial(
+        return (".input_step", ".input_pieces"), partial(
             _flatten, split="even" if split == "even" else "spill"
         )
-    raise LoadError(
-        unknown(
-            "quantization method", str(method), ("awq", "gptq", "compressed-tensors", "flatten")
-        )
-    )
+    raise LoadError(unknown("quantization method", str(method), _METHODS))
 
 
 def quantization_config(config: Config, legacy: Config) -> Config | None:
@@ -370,17 +174,15 @@ def join(path: Path, config: Config, tensors: Tensors) -> dict[str, StoredTensor
     try:
         marks, read = _reader(config)
         bases = [
-            name.removesuffix(f".{mark}")
-            for name in tensors
-            for mark in marks
-            if name.endswith(f".{mark}")
+            name.removesuffix(mark) for name in tensors for mark in marks if name.endswith(mark)
         ]
         if not bases:
             raise LoadError(
                 f"the quantization config says {short_repr(config.get('quant_method'))}, but no tensor "
-                f"is called '*.{marks[0]}'"
+                f"is called '*{marks[0]}'"
             )
-        layers = [PackedLayer(base, config, tensors) for base in dict.fromkeys(bases)]
+        separator = marks[0][0]
+        layers = [PackedLayer(base, config, tensors, separator) for base in dict.fromkeys(bases)]
         weights = {f"{layer.name}.weight": read(layer) for layer in layers}
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error

@@ -27,8 +27,9 @@ class StoredTensor:
     format: WeightFormat
     data: Bytes
     """Its bytes, (shape[0], bytes a row), or (1, bytes) for a vector; usually a view of the mapped file."""
-    read: Callable[[], Codes] | None = None
-    """Unpacks codes that a folder keeps in another layout, in several tensors; `data` are those of one of them."""
+    read: Callable[[], Codes | Bytes] | None = None
+    """Unpacks codes that a folder keeps in another layout, in several tensors, or lays out the format's own blocks
+    (rows, bytes a row); `data` are those of one of the tensors."""
     index: NDArray[np.int64] | None = None
     """Which rows of `read`; None for all."""
 
@@ -81,9 +82,8 @@ class StoredTensor:
         Raises ValueError for floating-point numbers, LoadError for codes that are out of range.
         """
         if self.read is not None:
-            codes = self.read()
-            codes.check(self.name, self.format.bits)
-            return codes if self.index is None else codes.rows(self.index)
+            read = self.read()
+            return self._checked(read) if isinstance(read, Codes) else self._laid_out(read).codes()
         if self.format.group is None:
             raise ValueError(f"'{self.name}' is stored as {self.format.name}: it has no codes")
         return gguf_blocks.unpack(self.data, self.format)
@@ -101,11 +101,22 @@ class StoredTensor:
         """Return this tensor with codes in another layout unpacked once, and columns in another order as fp16."""
         if self.read is None:
             return self
-        codes = self.codes()
+        read = self.read()
+        if not isinstance(read, Codes):
+            return self._laid_out(read)
+        codes = self._checked(read)
         if codes.groups is None:
             return replace(self, read=lambda: codes, index=None)
         data = codes.values().astype(np.float16).view(np.uint8)
         return StoredTensor(self.name, self.shape, FORMATS["f16"], data)
+
+    def _checked(self, codes: Codes) -> Codes:
+        codes.check(self.name, self.format.bits)
+        return codes if self.index is None else codes.rows(self.index)
+
+    def _laid_out(self, blocks: Bytes) -> StoredTensor:
+        data = blocks if self.index is None else blocks[self.index]
+        return replace(self, data=data, read=None, index=None)
 
     def release(self) -> None:
         """Give the memory of a mapped tensor back to the system; it can still be read, from the file again."""
@@ -158,9 +169,10 @@ def _stacked_codes(parts: Sequence[StoredTensor], shape: tuple[int, ...]) -> Sto
 
         scales = joined("scales")
         assert scales is not None
-        return Codes(
-            np.concatenate([part.codes for part in codes]),
-            scales,
+        return replace(
+            codes[0],
+            codes=np.concatenate([part.codes for part in codes]),
+            scales=scales,
             mins=joined("mins"),
             zeros=joined("zeros"),
         )
