@@ -8,14 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forerun.text.tool_calls import (
-    ArgumentsPart,
-    CallPart,
-    Part,
-    TextPart,
-    ToolCallParser,
-    described,
-)
+from forerun.text.answers.parser import MarkParser
+from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, TextPart
+from forerun.text.tool_calls import described
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}</tool_call>\\"", "b": [{}]}}\n</tool_call>'
 ARGUMENTS = '{"a": "}</tool_call>\\"", "b": [{}]}'
@@ -25,7 +20,7 @@ OTHER = '<tool_call>{"arguments": {"x": 1}, "name": "h"}</tool_call>'
 
 def parts(text: str, cuts: list[int] = ()) -> list[Part]:
     """What a text is, pieces of the same kind put together."""
-    parser, found, start = ToolCallParser(), list[Part](), 0
+    parser, found, start = MarkParser(), list[Part](), 0
     for stop in [*sorted(cuts), len(text)]:
         found += parser.push(text[start:stop])
         start = stop

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from starlette.responses import Response
 
@@ -16,36 +17,42 @@ from forerun.server.openai import submit
 from forerun.server.schema import ChatRequest, OpenBody
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
-from forerun.text.tool_calls import CallPart, Part, TextPart, ToolCallParser
+from forerun.text.answers.parser import AnswerParser
+from forerun.text.answers.parts import CallPart, Part, ReasoningPart, TextPart
 
 ONLY_CHAT = ("n", "logprobs", "top_logprobs", "prompt_logprobs")
 """Fields that such an answer has no place for."""
 
 
+BlockKind = Literal["text", "reasoning", "call"]
+_KINDS: Mapping[type, BlockKind] = {TextPart: "text", ReasoningPart: "reasoning"}
+
+
 @dataclass(slots=True)
 class ContentBlock:
-    """A text, or a call with its arguments as text."""
+    """A text, what the model thinks, or a call with its arguments as text."""
 
     index: int
     call_id: str | None = None
     name: str = ""
     text: str = ""
+    kind: BlockKind = "text"
 
     @property
     def is_call(self) -> bool:
         """True for a call."""
-        return self.call_id is not None
+        return self.kind == "call"
 
 
 class BlockWriter(Writer):
     """Write the answer of one completion as blocks. Events are documents with a `type`."""
 
     def __init__(
-        self, service: Service, running: AsyncRequest, body: OpenBody, *, with_tools: bool
+        self, service: Service, running: AsyncRequest, body: OpenBody, parser: AnswerParser
     ) -> None:
-        """`with_tools`: calls in the text are blocks of their own."""
+        """`parser` splits the answer."""
         super().__init__(service, running, service.name(body.model))
-        self.body, self.parser = body, ToolCallParser(has_tools=with_tools)
+        self.body, self.parser = body, parser
         self.blocks: list[ContentBlock] = []
 
     @abstractmethod
@@ -89,10 +96,11 @@ class BlockWriter(Writer):
 
     def _grow(self, part: Part) -> Iterator[Document]:
         if isinstance(part, CallPart):
-            yield from self._open(ContentBlock(len(self.blocks), part.id, part.name))
+            yield from self._open(ContentBlock(len(self.blocks), part.id, part.name, kind="call"))
             return
-        if isinstance(part, TextPart) and (not self.blocks or self.blocks[-1].is_call):
-            yield from self._open(ContentBlock(len(self.blocks)))
+        kind = _KINDS.get(type(part))
+        if kind is not None and (not self.blocks or self.blocks[-1].kind != kind):
+            yield from self._open(ContentBlock(len(self.blocks), kind=kind))
         if part.text:
             self.blocks[-1].text += part.text
             yield from self.grow(self.blocks[-1], part.text)
@@ -123,8 +131,8 @@ async def reply(
         if chat.timings_per_token:
             name = "timings_per_token"
             raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
-        running, has_tools = await submit(service, request, chat)
+        running, new_parser = await submit(service, request, chat)
     except ApiError as error:
         raise renamed(error, body.theirs) from error
-    made = writer(service, running, body, with_tools=has_tools)
+    made = writer(service, running, body, new_parser())
     return await made.reply(request, stream=chat.stream)

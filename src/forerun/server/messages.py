@@ -202,6 +202,8 @@ class MessagesWriter(BlockWriter):
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
         """Write a delta."""
         delta = {"type": "text_delta", "text": text}
+        if block.kind == "reasoning":
+            delta = {"type": "thinking_delta", "thinking": text}
         if block.is_call:
             delta = {"type": "input_json_delta", "partial_json": text}
         yield {"type": "content_block_delta", "index": block.index, "delta": delta}
@@ -243,6 +245,8 @@ class MessagesWriter(BlockWriter):
 
 
 def _block(block: ContentBlock) -> Document:
+    if block.kind == "reasoning":
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
     if not block.is_call:
         return {"type": "text", "text": block.text}
     try:

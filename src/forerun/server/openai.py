@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,13 +13,14 @@ from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
 from forerun.server.forms import check_depth
-from forerun.server.openai_writer import OpenAIWriter
+from forerun.server.openai_writer import NewParser, OpenAIWriter
 from forerun.server.openapi import COUNT, OBJECT, TEXT, Schema, answers, list_of, object_of
 from forerun.server.prompts import check_counted
 from forerun.server.schema import ChatRequest, CompletionRequest, check_roles
 from forerun.server.service import Service
 from forerun.server.tools import Toolbox
 from forerun.server.worker import AsyncRequest
+from forerun.text.answers.forms import form_of
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
@@ -74,18 +76,21 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
 async def chat_completions(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Answer a conversation."""
     service.name(body.model)
-    running, has_tools = await submit(service, request, body)
-    writer = OpenAIWriter(service, running, body, with_tools=has_tools)
+    running, new_parser = await submit(service, request, body)
+    writer = OpenAIWriter(service, running, body, new_parser)
     return await writer.reply(request, stream=body.stream)
 
 
 async def submit(
     service: Service, request: JsonRequest, body: ChatRequest
-) -> tuple[AsyncRequest, bool]:
-    """Hand a conversation to the engine; and tell whether the model knows tools."""
+) -> tuple[AsyncRequest, NewParser]:
+    """Hand a conversation to the engine; also return what makes a parser of the answer."""
     params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
     toolbox = _toolbox(service, body)
     params.structured_outputs = toolbox.form(params.structured_outputs)
+    form = form_of(service.llm().tokenizer.chat_template)
+    if form.has_special_marks:
+        params.skip_special_tokens = False
 
     def encode() -> Encoded:
         return service.read_text(_rendered(service, body, toolbox), "messages", bos=False)
@@ -94,7 +99,13 @@ async def submit(
     running = await service.submit(
         prompts, params, field="messages", form_field=body.form_field, stream=body.stream
     )
-    return running, bool(toolbox.tools)
+    return running, partial(
+        form.parser,
+        prompts[0].text or "",
+        with_calls=bool(toolbox.tools),
+        with_reasoning=body.reasoning_format != "none",
+        is_forced=bool(toolbox.required),
+    )
 
 
 async def count(service: Service, request: JsonRequest, body: ChatRequest) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 import forerun
@@ -16,7 +16,10 @@ from forerun.server.errors import ApiError
 from forerun.server.schema import ChatRequest, CompletionRequest, StreamOptions
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
-from forerun.text.tool_calls import ArgumentsPart, CallPart, Part, TextPart, ToolCallParser
+from forerun.text.answers.parser import AnswerParser, PlainParser
+from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
+
+NewParser = Callable[[], AnswerParser]
 
 
 class OpenAIWriter(Writer):
@@ -29,12 +32,11 @@ class OpenAIWriter(Writer):
         service: Service,
         running: AsyncRequest,
         body: CompletionRequest | ChatRequest,
-        *,
-        with_tools: bool = False,
+        new_parser: NewParser = PlainParser,
     ) -> None:
-        """`with_tools`: calls in the text are told as such."""
+        """`new_parser` makes what splits an answer."""
         super().__init__(service, running, service.name(body.model))
-        self.options, self.with_tools = body.stream_options or StreamOptions(), with_tools
+        self.options, self._new_parser = body.stream_options or StreamOptions(), new_parser
         self.is_chat = isinstance(body, ChatRequest)
         self.with_timings, self.with_ids = body.timings_per_token, body.return_token_ids
         self.with_prompt = isinstance(body, CompletionRequest) and body.echo
@@ -47,7 +49,7 @@ class OpenAIWriter(Writer):
         }
         self._offsets: dict[int, int] = {}
         """By completion that has begun: where the text of its next token begins, counted by tokens."""
-        self._parsers: dict[int, ToolCallParser] = {}
+        self._parsers: dict[int, AnswerParser] = {}
 
     def document(self) -> Document:
         """Write the whole completion."""
@@ -105,7 +107,7 @@ class OpenAIWriter(Writer):
         if is_first and self.with_prompt:
             handle = self.running.handles[index // len(self.running.handles[0].runs)]
             text = self._prompt_text(handle.output()) + text
-        parser = self._parsers.setdefault(index, ToolCallParser(has_tools=self.with_tools))
+        parser = self._parsers.setdefault(index, self._new_parser())
         num_calls = parser.num_calls
         parts = parser.read(text, is_last=reason is not None)
         with_pieces = self.options.include_pieces and bool(event.pieces)
@@ -133,6 +135,7 @@ class OpenAIWriter(Writer):
         if not self.is_chat:
             return {"text": text}
         content: Document = {"role": "assistant", "content": ""} if is_first else {}
+        content |= _thoughts(parts)
         content |= {"content": text} if text else {}
         calls = _calls(parts, num_calls)
         return {"delta": content | ({"tool_calls": calls} if calls else {})}
@@ -148,7 +151,7 @@ class OpenAIWriter(Writer):
                 if logprobs is not None:
                     scored = [*handle.runs[0].prompt_logprobs, *run.logprobs]
                     logprobs = self._echoed(output.prompt_token_ids[0], scored)
-            parser = ToolCallParser(has_tools=self.with_tools)
+            parser = self._new_parser()
             said = self._whole(parser.read(text, is_last=True))
             choice = {"index": i, **said, "logprobs": logprobs}
             choice["finish_reason"] = _reason(one.finish_reason, parser.num_calls)
@@ -166,6 +169,7 @@ class OpenAIWriter(Writer):
         if not self.is_chat:
             return {"text": text}
         message: Document = {"role": "assistant", "content": text, "error_response": None}
+        message |= _thoughts(parts)
         if calls:
             message["content"] = text or None
             message["tool_calls"] = [
@@ -232,6 +236,12 @@ class OpenAIWriter(Writer):
 
 def _text(parts: Sequence[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def _thoughts(parts: Sequence[Part]) -> Document:
+    """Write what the model thinks, by the names of llama-server and DeepSeek and of vLLM."""
+    text = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
+    return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
 def _calls(parts: Sequence[Part], index: int) -> list[Document]:

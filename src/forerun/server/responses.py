@@ -141,7 +141,14 @@ class ResponsesWriter(BlockWriter):
             if document["output"]:
                 document["output"][-1]["status"] = "incomplete"
         document["timings"] = self.timings()
-        return document | {"usage": _usage(self.running)}
+        return document | {"usage": self._usage()}
+
+    def _usage(self) -> Document:
+        """Count tokens; those of a thought are what its text would be encoded as."""
+        found, encode = _usage(self.running), self.llm.tokenizer.encode
+        thoughts = [block.text for block in self.blocks if block.kind == "reasoning"]
+        spent = sum(len(encode(text, bos=False)) for text in thoughts)
+        return found | {"output_tokens_details": {"reasoning_tokens": spent}}
 
     def begin(self) -> Iterator[Document]:
         """Write the response without its output."""
@@ -157,6 +164,8 @@ class ResponsesWriter(BlockWriter):
             return
         part = item["content"].pop()
         yield self._event("response.output_item.added", item=item, **where)
+        if block.kind == "reasoning":
+            return
         where |= {"item_id": item["id"], "content_index": 0}
         yield self._event("response.content_part.added", part=part, **where)
 
@@ -171,7 +180,7 @@ class ResponsesWriter(BlockWriter):
             {"arguments": block.text, "name": block.name} if block.is_call else {"text": block.text}
         )
         yield self._event(f"response.{_kind(block)}.done", **said, **where)
-        if not block.is_call:
+        if block.kind == "text":
             where.pop("logprobs")
             yield self._event("response.content_part.done", part=item["content"][0], **where)
         yield self._event("response.output_item.done", item=item, output_index=block.index)
@@ -192,10 +201,12 @@ class ResponsesWriter(BlockWriter):
 
     def _where(self, block: ContentBlock) -> Document:
         where: Document = {"item_id": self._id_of(block), "output_index": block.index}
-        return where if block.is_call else where | {"content_index": 0, "logprobs": []}
+        if not block.is_call:
+            where["content_index"] = 0
+        return where | {"logprobs": []} if block.kind == "text" else where
 
     def _id_of(self, block: ContentBlock) -> str:
-        prefix = "fc" if block.is_call else "msg"
+        prefix = {"call": "fc", "reasoning": "rs", "text": "msg"}[block.kind]
         return self._ids.setdefault(block.index, f"{prefix}_{uuid.uuid4().hex}")
 
     def _item(self, block: ContentBlock, status: str) -> Document:
@@ -203,6 +214,9 @@ class ResponsesWriter(BlockWriter):
         if block.is_call:
             said = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
             return {"type": "function_call", **item, **said}
+        if block.kind == "reasoning":
+            thought = {"type": "reasoning_text", "text": block.text}
+            return {"type": "reasoning", **item, "summary": [], "content": [thought]}
         part = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
         return {"type": "message", **item, "role": "assistant", "content": [part]}
 
@@ -233,7 +247,8 @@ class ResponsesWriter(BlockWriter):
 
 
 def _kind(block: ContentBlock) -> str:
-    return "function_call_arguments" if block.is_call else "output_text"
+    kinds = {"call": "function_call_arguments", "reasoning": "reasoning_text"}
+    return kinds.get(block.kind, "output_text")
 
 
 def _usage(running: AsyncRequest) -> Document:
@@ -242,6 +257,5 @@ def _usage(running: AsyncRequest) -> Document:
         "input_tokens": found["prompt_tokens"],
         "input_tokens_details": found["prompt_tokens_details"],
         "output_tokens": found["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": found["total_tokens"],
     }

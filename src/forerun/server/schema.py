@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -284,6 +284,8 @@ class ChatRequest(SampledAnswer):
     """none, auto, required, or one of the tools."""
     parallel_tool_calls: bool | None = None
     """False: one call at most, where calls are required."""
+    reasoning_format: Literal["auto", "deepseek", "none"] = "auto"
+    """none: what the model thinks is part of its text, as it wrote it."""
 
     def scores(self) -> dict[str, int | None]:
         """Read them as chat completions ask for them."""

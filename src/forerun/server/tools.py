@@ -11,9 +11,10 @@ from typing import Any
 from forerun.core.errors import short_repr
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.server.errors import ApiError
+from forerun.text.answers.calls import CLOSE, OPEN
 from forerun.text.messages import Message
 from forerun.text.tokenizer import Tokenizer
-from forerun.text.tool_calls import CLOSE, OPEN, described
+from forerun.text.tool_calls import described
 
 MAX_CALLS = 8
 """Calls that an answer may hold where they are required."""

@@ -85,7 +85,6 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "typical_p": (_FILTER, (1,)),
     "xtc_probability": (_FILTER, (0,)),
     "post_sampling_probs": ("log-probabilities are of the raw logits", (False,)),
-    "reasoning_format": ("what a model thinks is part of its text", ("none", "auto")),
     "verbose": ("the log says what there is to say", (False,)),
     "t_max_predict_ms": (_NOT_YET, (0, -1)),
 }

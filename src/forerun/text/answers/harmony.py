@@ -1,0 +1,77 @@
+"""gpt-oss's answers: messages with a channel each, "harmony".
+
+    <|channel|>analysis<|message|>thoughts<|end|><|start|>assistant<|channel|>final<|message|>text<|return|>
+    <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>
+
+A message to a function is a call, one on the analysis channel is what the model thinks, all others are what it says.
+"""
+
+from __future__ import annotations
+
+import re
+
+from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
+
+_BODY, _MARK = "<|message|>", re.compile(r"<\|[a-z]+\|>")
+_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_FUNCTION = re.compile(r"to=functions\.([\w.-]+)")
+_LONGEST_MARK = 16
+
+
+class HarmonyParser:
+    """Split an answer into what is thought, said and called."""
+
+    def __init__(self, *, with_calls: bool = True, with_reasoning: bool = True) -> None:
+        """What is not told apart is text."""
+        self.num_calls = 0
+        self._with_calls, self._with_reasoning = with_calls, with_reasoning
+        self._held = ""
+        self._kind: type[TextPart | ReasoningPart | ArgumentsPart] | None = None
+        """What the body that is being read is; None in a head."""
+
+    def read(self, text: str, *, is_last: bool) -> list[Part]:
+        """Split more text; `is_last` if none will follow."""
+        self._held += text
+        parts: list[Part] = []
+        while (
+            found := self._read_head() if self._kind is None else self._read_body(is_last)
+        ) is not None:
+            parts += found
+        if is_last and self._kind is None and self._held and not _MARK.search(self._held):
+            parts.append(TextPart(self._held))  # no message at all
+            self._held = ""
+        return [part for part in parts if isinstance(part, CallPart) or part.text]
+
+    def _read_head(self) -> list[Part] | None:
+        head, mark, body = self._held.partition(_BODY)
+        if not mark:
+            return None
+        self._held = body
+        called, channel = _FUNCTION.search(head), _CHANNEL.search(head)
+        if called is not None and self._with_calls:
+            self._kind = ArgumentsPart
+            self.num_calls += 1
+            return [CallPart(called[1])]
+        is_thought = channel is not None and channel[1] == "analysis" and self._with_reasoning
+        self._kind = ReasoningPart if is_thought else TextPart
+        return []
+
+    def _read_body(self, is_last: bool) -> list[Part] | None:
+        assert self._kind is not None
+        starts = [at for end in _ENDS if (at := self._held.find(end)) >= 0]
+        if starts:
+            at, kind = min(starts), self._kind
+            body, self._held, self._kind = self._held[:at], self._held[at:], None
+            return [kind(body)]
+        kept = (
+            len(self._held)
+            if is_last
+            else self._held.find("<|", max(0, len(self._held) - _LONGEST_MARK))
+        )
+        if kept < 0:
+            kept = len(self._held) - self._held.endswith("<")
+        if not kept:
+            return None
+        body, self._held = self._held[:kept], self._held[kept:]
+        return [self._kind(body)]
