@@ -213,6 +213,25 @@ NB_MODULE(_native, m) {
         "logits"_a.noconvert(), "factor"_a, "key"_a, "isa"_a = "auto",
         "A token of softmax(factor logits), by the noise of the key; -1: not all are numbers.");
     m.def(
+        "largest_scores",
+        [](const Array1<float>& logits, const std::optional<Array1<std::int32_t>>& tokens,
+           float factor, std::uint64_t key, int k, const std::string& isa) {
+            const int size = static_cast<int>(logits.shape(0));
+            if (k < 1) throw nb::value_error("k must be at least 1");
+            if (tokens && tokens->shape(0) != logits.shape(0))
+                throw nb::value_error("as many tokens as logits");
+            const std::int32_t* ids = tokens ? tokens->data() : nullptr;
+            std::vector<Scored> found(k);
+            find_largest(kernels_for(isa), {.key = key, .factor = factor, .ids = ids},
+                         logits.data(), size, k, found.data());
+            std::vector<int> places;
+            for (const Scored& each : found)
+                if (each.id != kNobody.id) places.push_back(each.id);
+            return places;
+        },
+        "logits"_a.noconvert(), "tokens"_a.noconvert().none(), "factor"_a, "key"_a, "k"_a,
+        "isa"_a = "auto", "Where the k largest scores stand: factor logits with the tokens' noise.");
+    m.def(
         "gumbel",
         [](std::uint64_t key, const Array1<std::int32_t>& tokens,
            const nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out,

@@ -1,12 +1,18 @@
-// A token drawn from softmax(logits / temperature): the largest of the logits with the sampler's noise.
+// Tokens of the largest scores: of the logits over the temperature with the sampler's noise. The first is a token
+// drawn from softmax(logits / temperature).
 
 #pragma once
 
+#include "model/scored.h"
 #include "model/types.h"
 
 namespace forerun {
 
-// The lowest token of equal ones; -1 where a logit is NaN or infinite, or all are minus infinity.
+// The `k` largest scores and their places, into `found`: descending, of equal ones the first. Less than k: kNobody.
+void find_largest(const Kernels& kernels, const Perturbation& how, const float* logits,
+                  int vocab_size, int k, Scored* found);
+
+// -1 where a logit is NaN or infinite, or all are minus infinity.
 int draw(const Kernels& kernels, const Perturbation& how, const float* logits, int vocab_size);
 
 }  // namespace forerun

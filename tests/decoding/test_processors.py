@@ -210,6 +210,26 @@ def test_a_tiny_temperature_is_as_good_as_greedy(temperature: float) -> None:
     assert made.choose(logits, NONE) == logits.argmax()
 
 
+@pytest.mark.parametrize("temperature", [1e-6, 1.0, 100.0])
+@pytest.mark.parametrize(
+    "filters",
+    [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}, {"top_k": 1, "top_p": 1e-9, "min_p": 1}],
+)
+def test_the_narrowest_filters_leave_the_likeliest_token(filters, temperature: float) -> None:
+    logits = random_logits(100)
+    params = SamplingParams(temperature=temperature, **filters)
+    for seed in range(5):
+        assert LogitsPipeline(params, noise=Noise(seed)).choose(logits, NONE) == logits.argmax()
+
+
+def test_at_the_highest_temperature_tokens_are_about_equally_likely() -> None:
+    """Of 64 tokens drawn 3,200 times, 3 % of the chances apart: chi-square of 63 degrees, 5 standard deviations."""
+    made = LogitsPipeline(SamplingParams(temperature=100), noise=Noise(5))
+    logits = random_logits(64)
+    counts = np.bincount([made.choose(logits, [0] * i) for i in range(3200)], minlength=64)
+    assert ((counts - 50) ** 2 / 50).sum() < 63 + 5 * math.sqrt(2 * 63)
+
+
 def test_the_logits_are_not_changed() -> None:
     logits = random_logits(6)
     before = logits.clone()

@@ -58,7 +58,7 @@ def test_a_tree_has_the_likeliest_tokens() -> None:
 
 def test_a_sampled_draft_has_the_largest_scores() -> None:
     """Of logits under the request's parameters, with the noise of the place where the target will draw."""
-    params = replace(WARM, repetition_penalty=1.3)
+    params = SamplingParams(temperature=0.9, repetition_penalty=1.3)
     drafter = drafter_of(branch=(3, 2))
     (seq,) = begun(drafter, seq_of([1, 2, 3], params=params))
     (draft,) = drafter.propose([seq], [20])

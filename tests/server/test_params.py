@@ -7,9 +7,10 @@ import pytest
 
 from forerun.core import params
 from forerun.core.params import MAX_N, SamplingParams
+from forerun.llm import LLM
 from forerun.server import openai
 from forerun.server.config import DEFAULT_MAX_TOKENS, ServerConfig
-from tests.server.conftest import post
+from tests.server.conftest import post, running
 
 SAID = [{"role": "user", "content": "One two three one two three"}]
 LONG = "word " * 440
@@ -85,6 +86,21 @@ def test_a_seed_of_minus_one_is_none(url):
     body = {"prompt": "One two three", "seed": -1, "temperature": 1.5}
     drawn = {post(url, "/completion", body)["generation_settings"]["seed"] for _ in range(3)}
     assert len(drawn) == 3
+
+
+def test_a_request_that_bans_every_token_is_an_error_and_the_next_one_is_answered(tiny_gguf):
+    llm = LLM(str(tiny_gguf), max_num_seqs=1)
+    with running(lambda: llm) as (url, _):
+        every = [*range(llm.model.config.vocab_size)]
+        body = {"model": "tiny", "prompt": [1, 2], "max_tokens": 4}
+        for more in ({"temperature": 0}, {"temperature": 1, "seed": 3}):
+            lost = httpx.post(
+                f"{url}/v1/completions",
+                json=body | more | {"stop_token_ids": every, "min_tokens": 2},
+            )
+            assert lost.status_code == 400, lost.text
+            assert "every token is banned" in lost.json()["error"]["message"]
+            assert httpx.post(f"{url}/v1/completions", json=body | more).status_code == 200
 
 
 def test_n_has_one_limit():

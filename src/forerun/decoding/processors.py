@@ -86,19 +86,6 @@ class LogitsPipeline:
         """Return the logits (V,) after bans, bias and penalties: what the greedy choice and the softmax see."""
         return torch.from_numpy(self._adjust(_host(logits), generated, grammar))
 
-    def perturbed(
-        self, logits: Tensor, generated: Sequence[int], tokens: Tensor | None = None
-    ) -> Tensor:
-        """Return the scores (n,) that a drafter guesses by: adjusted logits (n,) with the noise that the target's meet.
-
-        `tokens` (n,) are those of the logits, None for the first n ids. Greedy requests have no noise.
-        """
-        if self.params.is_greedy:
-            return logits
-        ids = np.arange(len(logits)) if tokens is None else tokens.numpy()
-        noise = torch.from_numpy(self.noise.of(self._num_prompt + len(generated), ids))
-        return logits * self.factor + noise.to(logits.device)
-
     def probs(
         self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> Tensor:

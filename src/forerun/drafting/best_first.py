@@ -184,14 +184,10 @@ def likeliest(
     `tokens` (V',) are those of the logits, None: all; `temperatures` go by depth, the last for all below.
     """
     logits = logits / temperatures[min(step.depth, len(temperatures) - 1)]
-    if step.noise is None:
-        best = _largest(logits)
-    else:
-        ids = torch.arange(len(logits)) if tokens is None else tokens
-        noise = step.noise.of(step.depth, ids).to(logits.device)
-        scored = _largest(logits * (1 / step.noise.temperature) + noise)
-        likely = _largest(logits)
-        best = torch.cat([likely, scored[~torch.isin(scored, likely)]])
+    best = _largest(logits)
+    if step.noise is not None:
+        scored = step.noise.largest(step.depth, logits, tokens, NUM_NEXT).to(best.device)
+        best = torch.cat([best, scored[~torch.isin(scored, best)]])
     return best if tokens is None else tokens.to(best.device)[best], logits.softmax(-1)[best]
 
 

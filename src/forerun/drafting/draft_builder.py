@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from torch import Tensor
 
@@ -23,6 +24,8 @@ from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafting.base import Drafter
+from forerun.drafting.best_first import NUM_NEXT
+from forerun.drafting.tree_noise import TreeNoise, noise_below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +74,13 @@ class DraftBuilder:
     parents: list[int] = field(init=False)
     num_pending: int = field(init=False)
     pipeline: LogitsPipeline = field(init=False)
+    noise: TreeNoise | None = field(init=False)
     frontier: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         seq, self.num_pending = self.seq, len(self.tokens)
         prompt = seq.tokens[: seq.num_prompt]
-        self.pipeline = LogitsPipeline(seq.params, prompt, noise=seq.noise)
+        self.pipeline, self.noise = LogitsPipeline(seq.params, prompt), noise_below(seq)
         self.parents = [*tree.chain(self.num_pending)]
         self.frontier = [self.num_pending - 1]
 
@@ -170,16 +174,39 @@ def _add_level(
 
 
 def _best(builder: DraftBuilder, row: int, scores: Scores, width: int) -> list[tuple[int, float]]:
-    """Choose the best tokens below a row, each with the share of its score in those of all."""
+    """Choose the best tokens below a row, each with its chance to be the target's choice."""
     pipeline, tokens, logits = builder.pipeline, scores.tokens, scores.logits
     generated = builder.generated(row)
     if pipeline.changes_logits:
         tokens, logits = None, pipeline.adjusted(scores.whole(), generated)
-    logits = pipeline.perturbed(logits, generated, tokens)
-    best = logits.softmax(dim=-1).topk(min(width, len(logits)))
-    found = best.indices if tokens is None else tokens[best.indices.cpu()]
-    return [
-        (token, confidence)
-        for token, confidence in zip(found.tolist(), best.values.tolist(), strict=True)
-        if not math.isnan(confidence)  # nothing that may be guessed is allowed
-    ]
+    if builder.noise is None:
+        best = logits.softmax(dim=-1).topk(min(width, len(logits)))
+        found = best.indices if tokens is None else tokens[best.indices.cpu()]
+        ranked = [*zip(found.tolist(), best.values.tolist(), strict=True)]
+    else:
+        depth = len(generated) - len(builder.seq.generated)
+        ranked = [*islice(_by_score(builder.noise, depth, logits, tokens), width)]
+    return [each for each in ranked if not math.isnan(each[1])]  # NaN: nothing may be guessed
+
+
+def _by_score(
+    noise: TreeNoise, depth: int, logits: Tensor, tokens: Tensor | None
+) -> Iterator[tuple[int, float]]:
+    """Yield the tokens (n,) of the largest scores that the filters leave, with their chances."""
+    law = (logits / noise.temperature).softmax(dim=-1)
+    best = noise.largest(depth, logits, tokens, NUM_NEXT)
+    probs = dict(zip((best if tokens is None else tokens[best]).tolist(), law[best].tolist()))
+    seen = TreeNoise(noise.noise, noise.position).see(depth, probs)
+    for token, p in probs.items():
+        if _is_left(noise, law, p):
+            yield token, seen[token]
+
+
+def _is_left(noise: TreeNoise, law: Tensor, p: float) -> bool:
+    """Tell whether the filters leave a token of probability p; of equal ones at the border, all."""
+    above = law > p
+    return (
+        (not noise.top_k or int(above.sum()) < noise.top_k)
+        and (noise.top_p == 1 or float((law * above).sum()) < noise.top_p)
+        and (not noise.min_p or p >= noise.min_p * float(law.max()))
+    )

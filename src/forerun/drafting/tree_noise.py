@@ -42,9 +42,11 @@ class TreeNoise(NamedTuple):
     top_k: int = 0
     """0: all."""
 
-    def of(self, depth: int, tokens: Tensor) -> Tensor:
-        """Return the noise (n,) of tokens (n,) at a depth."""
-        return torch.from_numpy(self.noise.of(self.position + depth, tokens.numpy()))
+    def largest(self, depth: int, logits: Tensor, tokens: Tensor | None, k: int) -> Tensor:
+        """Return where the k largest scores of logits (n,) at a depth stand; tokens (n,) None: the first ids."""
+        ids = None if tokens is None else tokens.numpy(force=True)
+        place, factor = self.position + depth, 1 / self.temperature
+        return torch.tensor(self.noise.largest(place, logits.numpy(force=True), ids, factor, k))
 
     def see(self, depth: int, chances: Mapping[int, float]) -> dict[int, float]:
         """Return the chances that tokens at a depth are the target's choice."""

@@ -63,7 +63,7 @@ def tasks(tmp_path):
 def test_eval_alone_lists_its_words(forerun):
     code, out, _ = forerun("eval")
     assert code == 0
-    assert all(word in out for word in ("ppl", "tasks", "distribution", "fidelity"))
+    assert all(word in out for word in ("ppl", "tasks", "distribution", "fidelity", "calibration"))
 
 
 def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_path):
@@ -192,3 +192,25 @@ def test_a_peer_that_does_not_start_is_left_out(forerun, text, tiny_gguf, tmp_pa
     assert "llama.cpp is left out" in err
     assert "broken library" in err
     assert "same likeliest token" in out
+
+
+def test_calibration_compares_chances_with_what_was_accepted(forerun, tmp_path):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "chances.json"
+    asked = ("-d", "recycling,lookahead", "--limit", 1, "-n", 24, "--temperature", 1, "--out", out)
+    code, shown, _ = forerun("eval", "calibration", *asked)
+    assert code == 0
+    assert "recycling" in shown
+    first = {row["drafter"]: row for row in json.loads(out.read_text())["rows"] if "bins" in row}
+    said = first["recycling"]
+    assert 0 < said["said"] < 1
+    assert 0 <= said["accepted"] <= 1
+    assert said["nodes"] == sum(count for *_, count in said["bins"])
+    assert first["lookahead"]["said"] is None
+    assert (tmp_path / "chances-calibration.png").stat().st_size > 10_000
+
+
+def test_calibration_of_an_unknown_drafter_is_refused_before_anything_is_loaded(forerun):
+    code, _, err = forerun("eval", "calibration", "-d", "recycling,sufix")
+    assert code == 2
+    assert "suffix" in err

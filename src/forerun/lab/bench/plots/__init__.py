@@ -55,6 +55,7 @@ RUNS: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "kept": ("Speed kept when memory is cut", runs.kept),
     "training": ("Training", runs.training),
     "learning": ("Learning while serving", runs.learning),
+    "calibration": ("Chance said and share accepted", runs.calibration),
 }
 
 

@@ -1,4 +1,4 @@
-"""What single runs came to: a training run, learning between requests, memory that is cut. A function a picture."""
+"""What single runs came to: training, learning between requests, memory that is cut, chances. A function a picture."""
 
 from __future__ import annotations
 
@@ -87,3 +87,17 @@ def kept(axes: Axes, rows: Rows) -> bool:
     axes.set_ylabel("speculative tok/s kept, %")
     axes.set_ylim(bottom=0)
     return True
+
+
+def calibration(axes: Axes, rows: Rows) -> bool:
+    """Draw shares accepted against chances said, a line for each drafter that says any."""
+    rows = [row for row in rows if row["bins"]]
+    for row, look in zip(rows, looks([False] * len(rows)), strict=True):
+        said, right, counts = zip(*row["bins"], strict=True)
+        axes.plot(said, right, label=row["drafter"], color=look["color"], linewidth=1)
+        sizes = 4 + 80 * np.sqrt(np.array(counts) / max(counts))
+        axes.scatter(said, right, sizes, marker=look["marker"], color=look["color"])
+    axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", linewidth=1)
+    axes.set_xlabel("chance said (larger marks: more nodes)")
+    axes.set_ylabel("share accepted")
+    return bool(rows)

@@ -1,0 +1,62 @@
+"""`forerun eval calibration`: chance said against share accepted, of every drafter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+from forerun.lab import provenance
+from forerun.lab.commands import _options as shared
+from forerun.lab.output import publish
+
+Drafters = Annotated[str, typer.Option("-d", "--drafters", help="NAME[:option=value,...],NAME,...")]
+
+
+@opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none", controller=False)
+@opt.sampling(max_tokens=96, seed=0)
+def command(
+    config: EngineConfig,
+    params: SamplingParams,
+    drafters: Drafters = "auto",
+    task: shared.PromptFile = "builtin",
+    limit: shared.Limit = None,
+    out: shared.OutDrawn = None,
+    plots: shared.Plots = True,
+    as_json: opt.Json = False,
+) -> None:
+    """Compare the chances that drafters state of their nodes with the shares of them that are accepted.
+
+    By drafter and depth, over nodes whose parent was right. "gap" is the mean distance of both in bins of a tenth.
+    """
+    from forerun.cli import console
+    from forerun.drafting.parse import split_list
+    from forerun.drafting.spec import DrafterSpec
+    from forerun.hub.prompt_sets import read
+    from forerun.lab.bench import workload
+    from forerun.lab.bench.plots import plot
+    from forerun.lab.eval import calibration
+
+    names = split_list(drafters)
+    for name in names:
+        DrafterSpec.of(name)  # a misspelt one is told before anything is loaded
+    prompts = workload.choose(read(task), limit)
+    llm = opt.load(config, max_num_seqs=1)
+    steps = calibration.measure(llm, names, prompts, params)
+    found = [calibration.table(*step) for step in console.track(steps, "measuring", len(names))]
+    rows = [row for part in found for row in part]
+    origin = provenance.origin(
+        config, llm, task=task, prompts=len(prompts), max_tokens=params.max_tokens,
+        temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=params.seed,
+    )  # fmt: skip
+    drawn = [part[0] for part in found]
+    publish(
+        {"provenance": origin, "rows": rows},
+        lambda: calibration.show(rows),
+        as_json=as_json,
+        out=out,
+        draw=plot("calibration", drawn, origin) if plots else None,
+    )

@@ -1,0 +1,111 @@
+"""Calibration: the chance that drafters state of their nodes, against the share of such nodes that the target accepts.
+
+Both count nodes whose parent was right, as `Draft.confidence` does. Every draft is made in full: without the
+controller, which corrects the chances of its drafter and cuts by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from forerun.core import tree
+from forerun.core.params import SamplingParams
+from forerun.core.types import Draft, Outcome, Seq, TaskPrompt
+from forerun.drafting.base import Drafter
+from forerun.lab.output import Column, show_table
+from forerun.llm import LLM
+
+NUM_BINS = 10
+"""Of chances, equally wide."""
+MAX_DEPTH = 6
+"""Nodes from here on down are counted together."""
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node whose parent was right; `said` is None where its drafter states no chance."""
+
+    depth: int
+    said: float | None
+    is_right: bool
+
+
+class Recorder(Drafter):
+    """Passes all on to a drafter, and keeps what became of its nodes."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.inner, self.nodes = drafter, list[Node]()
+        self.features, self.max_nodes = drafter.features, drafter.max_nodes
+        self.begin, self.end = drafter.begin, drafter.end  # type: ignore[method-assign]
+        self.propose, self.memory = drafter.propose, drafter.memory  # type: ignore[method-assign]
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Compare the drafts with what came."""
+        for draft, outcome in zip(drafts, outcomes, strict=True):
+            depths, said = tree.depths(draft.parents), draft.confidence
+            self.nodes += [
+                Node(min(depths[i] + 1, MAX_DEPTH), None if said is None else said[i], is_right)
+                for i, is_right in draft.matches(outcome.emitted)
+            ]
+        self.inner.observe(seqs, drafts, outcomes)
+
+
+def measure(
+    llm: LLM, drafters: Sequence[str], prompts: Sequence[TaskPrompt], params: SamplingParams
+) -> Iterator[tuple[str, list[Node], float]]:
+    """Answer the prompts' first turns, one after the other: a drafter's name, its nodes, its tokens a pass."""
+    for name in drafters:
+        drafting = llm.with_drafter(name)
+        recorder = Recorder(drafting.engine.proposer.drafter)
+        drafting.engine.proposer.drafter = recorder
+        for prompt in prompts:
+            drafting.chat([{"role": "user", "content": prompt.turns[0]}], params)
+        yield drafting.drafter_spec.text(), recorder.nodes, drafting.engine.stats.tau or 1.0
+
+
+def table(name: str, nodes: Sequence[Node], tau: float) -> list[Row]:
+    """Return a row for all nodes, with the bins of a plot, and one for each depth."""
+    rows = [_row(name, "all", nodes) | {"tau": tau, "bins": bins(nodes)}]
+    for depth in sorted({node.depth for node in nodes}):
+        shown = f"{depth}+" if depth == MAX_DEPTH else str(depth)
+        rows.append(_row(name, shown, [node for node in nodes if node.depth == depth]))
+    return rows
+
+
+def bins(nodes: Sequence[Node]) -> list[tuple[float, float, int]]:
+    """Return mean chance said, share accepted and number of the nodes in each bin that has some."""
+    parts: list[list[Node]] = [[] for _ in range(NUM_BINS)]
+    for node in nodes:
+        if node.said is not None:
+            parts[min(int(NUM_BINS * node.said), NUM_BINS - 1)].append(node)
+    return [(_said(part), _right(part), len(part)) for part in parts if part]
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the table."""
+    columns: dict[str, Column] = {"drafter": "drafter", "depth": "depth", "nodes": ("nodes", 0)}
+    for name in ("said", "accepted", "gap", "tau"):
+        columns[name] = (name, 3)
+    show_table([{"tau": None} | row for row in rows], columns, num_left=2)
+
+
+def _row(name: str, depth: str, nodes: Sequence[Node]) -> Row:
+    stated = [node for node in nodes if node.said is not None]
+    found: Row = {"drafter": name, "depth": depth, "nodes": len(nodes)}
+    found["said"] = _said(stated) if stated else None
+    found["accepted"] = _right(nodes) if nodes else None
+    parts = bins(stated)
+    found["gap"] = sum(n * abs(s - r) for s, r, n in parts) / len(stated) if stated else None
+    return found
+
+
+def _said(nodes: Sequence[Node]) -> float:
+    return sum(node.said or 0.0 for node in nodes) / len(nodes)
+
+
+def _right(nodes: Sequence[Node]) -> float:
+    return sum(node.is_right for node in nodes) / len(nodes)
