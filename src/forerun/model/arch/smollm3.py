@@ -32,7 +32,11 @@ def _rotary(settings: Settings) -> list[bool]:
     if settings.is_gguf or given is None:
         every = settings.integer("no_rope_layer_interval", 4, high=1 << 16)
         return [(i + 1) % every != 0 for i in range(num_layers)]
-    if not isinstance(given, list) or len(given) < num_layers or not set(given) <= {0, 1}:
+    if (
+        not isinstance(given, list)
+        or len(given) < num_layers
+        or any(flag not in (0, 1) for flag in given)
+    ):
         raise LoadError(
             f"'no_rope_layers' is {short_repr(given)}, but must be a list of {num_layers} ones and zeros"
         )

@@ -63,7 +63,16 @@ class TensorSource:
 
     def take(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
         """Return the weight or the bias from the checkpoint's tensors, each of which has the shape `whole`."""
-        stored = self._joined(parts)
+        stored = self._cut(self._joined(parts), config)
+        for part in parts:
+            if not np.may_share_memory(part.data, stored.data):  # what was copied is not needed
+                part.release()
+        if (self.factor, self.offset) == (1.0, 0.0):
+            return stored
+        return stored.adjusted(self.factor, self.offset)
+
+    def _cut(self, stored: StoredTensor, config: ModelConfig) -> StoredTensor:
+        """Return its own rows in their order."""
         if self.part is not None:
             index: Rows = self.part
             if self.num_experts:
@@ -74,9 +83,7 @@ class TensorSource:
             order = np.arange(stored.shape[0], dtype=np.int64)
             halves = order.reshape(-1, config.head_dim // 2, 2).swapaxes(1, 2)
             stored = stored.rows(halves.reshape(-1))
-        if (self.factor, self.offset) == (1.0, 0.0):
-            return stored
-        return stored.adjusted(self.factor, self.offset)
+        return stored
 
     def _joined(self, parts: Sequence[StoredTensor]) -> StoredTensor:
         """Return the experts' rows one below the other."""
