@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
@@ -190,6 +192,36 @@ def test_a_model_that_only_sees_is_refused_by_name() -> None:
     checkpoint = replace(checkpoint_of(hf_model("llama")), architecture="SiglipModel")
     with pytest.raises(LoadError, match="unknown architecture 'SiglipModel'"):
         read_config(checkpoint)
+
+
+def test_gpt_oss_in_mxfp4_is_the_reference_over_its_values(tmp_path: Path) -> None:
+    """Its blocks are outputs by inputs, the reference's floats the other way round."""
+    model = hf_model("gpt_oss", intermediate_size=64)
+    tensors = {name: t.contiguous() for name, t in model.state_dict().items()}
+    random = np.random.default_rng(0)
+    for name in [n for n in tensors if n.endswith(("gate_up_proj", "down_proj"))]:
+        experts, num_in, num_out = tensors.pop(name).shape
+        shape = (experts, num_out, num_in // 32)
+        blocks = random.integers(0, 256, (*shape, 16)).astype(np.uint8)
+        scales = random.integers(122, 126, shape).astype(np.uint8)
+        codes = np.stack((blocks & 15, blocks >> 4), axis=-1).reshape(*shape, 32)
+        sizes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+        values = np.concatenate((sizes, -sizes))[codes] * 2.0 ** (scales[..., None] - 127.0)
+        model.get_parameter(name).data = torch.from_numpy(
+            values.reshape(experts, num_out, num_in).swapaxes(1, 2).astype(np.float32)
+        )
+        tensors |= {f"{name}_blocks": torch.from_numpy(blocks)}
+        tensors |= {f"{name}_scales": torch.from_numpy(scales)}
+    model.config.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {
+        "architectures": ["GptOssForCausalLM"],
+        "quantization_config": {"quant_method": "mxfp4"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    decoder = load_torch(open_checkpoint(tmp_path))
+    assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
 
 
 def test_progress_ends_at_the_total() -> None:
