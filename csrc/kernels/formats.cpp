@@ -7,161 +7,15 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/blocks.h"
 #include "kernels/half.h"
 #include "model/pool.h"
 
 namespace forerun {
 
-// One group of one output: codes, and fp16 scale and minimum (minus the zero point, Scales::HalfZero;
-// whole numbers, Scales::Super; the exponent's byte).
-struct StoredGroup {
-    std::uint8_t codes[kGroup];
-    std::uint16_t scale, minimum;
-};
-
 namespace {
 
-constexpr int kSuper = 256;  // values of a K block
 constexpr std::size_t kLine = 64;
-
-std::uint16_t half_at(const std::uint8_t* p) {
-    std::uint16_t h;
-    std::memcpy(&h, p, 2);
-    return h;
-}
-
-// --- stored blocks ---
-
-// Blocks of 32: scale, minimum, fifth bits, codes. Low nibbles are values 0..15, high ones 16..31.
-template <int BITS, bool HAS_MIN>
-StoredGroup read_block(const std::uint8_t* p, int) {
-    StoredGroup out{};
-    out.scale = half_at(p);
-    if (HAS_MIN) out.minimum = half_at(p + 2);
-    p += HAS_MIN ? 4 : 2;
-    if (BITS == 8) {
-        for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<std::uint8_t>(p[i] + 128);
-        return out;
-    }
-    std::uint32_t fifth = 0;
-    if (BITS == 5) std::memcpy(&fifth, p, 4);
-    const std::uint8_t* nibbles = p + (BITS == 5 ? 4 : 0);
-    for (int i = 0; i < kGroup; ++i) {
-        const int low = (nibbles[i % 16] >> (i / 16 * 4)) & 15;
-        out.codes[i] = static_cast<std::uint8_t>(low | ((fifth >> i & 1) << 4));
-    }
-    return out;
-}
-
-// The exponent of an MXFP4 block, then its codes.
-StoredGroup read_fp4(const std::uint8_t* p, int) {
-    StoredGroup out{};
-    out.scale = p[0];
-    for (int i = 0; i < kGroup; ++i) out.codes[i] = (p[1 + i % 16] >> (i / 16 * 4)) & 15;
-    return out;
-}
-
-// Sub-block j of an IQ4_XS block: fp16 factor, tops of the scales, their nibbles, codes.
-StoredGroup read_iq4_xs(const std::uint8_t* block, int j) {
-    StoredGroup out{};
-    const int low = (block[4 + j / 2] >> (4 * (j % 2))) & 15, top = (half_at(block + 2) >> (2 * j)) & 3;
-    out.scale = static_cast<std::uint16_t>((low | top << 4) - 32);
-    for (int i = 0; i < kGroup; ++i)
-        out.codes[i] = (block[8 + 16 * j + i % 16] >> (i / 16 * 4)) & 15;
-    return out;
-}
-
-// 16 values of a Q2_K or Q3_K block, whose 2 low bits lie in runs of 32 that share 32 bytes.
-void read_pairs(const std::uint8_t* pairs, int j, std::uint8_t* codes) {
-    const std::uint8_t* at = pairs + 32 * (j / 8) + 16 * (j % 2);
-    for (int i = 0; i < 16; ++i) codes[i] = (at[i] >> (j % 8 / 2 * 2)) & 3;
-}
-
-// A byte of scale and minimum for each 16 values, the codes, the factors.
-StoredGroup read_q2_k(const std::uint8_t* block, int j) {
-    StoredGroup out{};
-    out.scale = block[j] & 15;
-    out.minimum = block[j] >> 4;
-    read_pairs(block + 16, j, out.codes);
-    return out;
-}
-
-// The third bits, the other two, 16 scales of 6 bits (their low nibbles, then the tops), the factor.
-StoredGroup read_q3_k(const std::uint8_t* block, int j) {
-    StoredGroup out{};
-    const std::uint8_t *s = block + 96, *tops = block + 16 * (j % 2);
-    const int low = (s[j % 8] >> (j / 8 * 4)) & 15, top = (s[8 + j % 4] >> (j / 4 * 2)) & 3;
-    out.scale = static_cast<std::uint16_t>((low | top << 4) - 32);
-    read_pairs(block + 32, j, out.codes);
-    for (int i = 0; i < 16; ++i) out.codes[i] |= (tops[i] >> (j / 2) & 1) << 2;
-    return out;
-}
-
-// Sub-block j of a K block of 4 or 5 bits. 6 bits of scale and of minimum lie in 12 bytes;
-// sub-blocks 2i and 2i+1 share 32 bytes of nibbles; sub-block j's fifth bits are bit j.
-template <int BITS>
-StoredGroup read_k(const std::uint8_t* block, int j) {
-    const std::uint8_t *s = block + 4, *tops = block + 16;
-    const std::uint8_t* nibbles = block + (BITS == 5 ? 48 : 16) + 32 * (j / 2);
-    const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
-    const int minimum = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
-    StoredGroup out{};
-    for (int i = 0; i < kGroup; ++i) {
-        const int code = (nibbles[i] >> (4 * (j % 2))) & 15;
-        out.codes[i] =
-            static_cast<std::uint8_t>(code | (BITS == 5 ? ((tops[i] >> j) & 1) << 4 : 0));
-    }
-    out.scale = static_cast<std::uint16_t>(scale);
-    out.minimum = static_cast<std::uint16_t>(minimum);
-    return out;
-}
-
-// 16 values of a Q6_K block, which lie in one run of 32.
-StoredGroup read_q6_k(const std::uint8_t* block, int j) {
-    const int half = j / 8, quarter = j % 8 / 2, lane = j % 2 * 16;
-    const std::uint8_t* lows = block + 64 * half + 32 * (quarter % 2) + lane;
-    const std::uint8_t* tops = block + 128 + 32 * half + lane;
-    StoredGroup out{};
-    for (int i = 0; i < 16; ++i) {
-        const int low = (lows[i] >> (4 * (quarter / 2))) & 15, top = (tops[i] >> (2 * quarter)) & 3;
-        out.codes[i] = static_cast<std::uint8_t>(low | (top << 4));
-    }
-    out.scale = block[192 + j];
-    return out;
-}
-
-constexpr auto kFloat = Activations::Float;
-constexpr auto kInt8 = Activations::Int8Groups;
-constexpr auto kFlat = Activations::Flat;
-
-// A new format is a line here, a function that reads its blocks and, if no tile kernel fits, a
-// tile kernel.
-constexpr WeightFormat kFormats[] = {
-    {"f32", Tile::F32, kFloat, 32, 1, 0, Scales::None, 1, 4, nullptr},
-    {"f16", Tile::F16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
-    {"bf16", Tile::BF16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
-    {"f8", Tile::F8, kFloat, 8, kFloat8Group, 0, Scales::Single, 1, 1, nullptr},
-    {"q4_0", Tile::Q4, kInt8, 4, 32, 8, Scales::Half, 32, 18, read_block<4, false>},
-    {"q4_1", Tile::Q4M, kInt8, 4, 32, 0, Scales::HalfMin, 32, 20, read_block<4, true>},
-    {"q4_z", Tile::Q4Z, kInt8, 4, 32, 0, Scales::HalfZero, 32, 20, read_block<4, true>},
-    {"q5_0", Tile::Q5, kInt8, 5, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
-    {"q5_1", Tile::Q5M, kInt8, 5, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
-    {"q8_0", Tile::Q8, kInt8, 8, 32, 128, Scales::Half, 32, 34, read_block<8, false>},
-    {"q8_z", Tile::Q8Z, kInt8, 8, 32, 128, Scales::HalfZero, 32, 36, read_block<8, true>},
-    {"q2_k", Tile::Q2K, kInt8, 2, 16, 0, Scales::SuperNibbles, kSuper, 84, read_q2_k, 80},
-    {"q3_k", Tile::Q3K, kInt8, 3, 16, 4, Scales::SuperSigned, kSuper, 110, read_q3_k, 108},
-    {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::SuperMin, kSuper, 144, read_k<4>},
-    {"q5_k", Tile::Q5K, kInt8, 5, 32, 0, Scales::SuperMin, kSuper, 176, read_k<5>},
-    {"q6_k", Tile::Q6K, kInt8, 6, 16, 32, Scales::SuperSigned, kSuper, 210, read_q6_k, 208},
-    {"iq4_nl", Tile::IQ4, kInt8, 4, 32, 0, Scales::Half, 32, 18, read_block<4, false>, 0, kIq4Values},
-    {"iq4_xs", Tile::IQ4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 136, read_iq4_xs, 0,
-     kIq4Values},
-    {"mxfp4", Tile::FP4, kInt8, 4, 32, 0, Scales::Exponent, 32, 17, read_fp4, 0, kFp4Values},
-    {"q4_c", Tile::Q4C, kFlat, 4, 32, 0, Scales::Channel, 32, 16, nullptr},
-    {"q8_c", Tile::Q8C, kFlat, 8, 32, 0, Scales::Channel, 32, 32, nullptr},
-};
-
-// --- tiles ---
 
 // Codes are laid out for 32 inputs, whatever the group: one or two scales follow them.
 constexpr int kUnit = kGroup;
@@ -363,18 +217,6 @@ Packed pack_rows(const WeightFormat& format, int num_out, int num_in, const floa
 }
 
 }  // namespace
-
-std::span<const WeightFormat> weight_formats() { return kFormats; }
-
-const WeightFormat& weight_format(const std::string& name) {
-    std::string known;
-    for (const WeightFormat& format : kFormats) {
-        if (name == format.name) return format;
-        known += std::string(known.empty() ? "" : ", ") + format.name;
-    }
-    throw std::invalid_argument("weight format '" + name +
-                                "' has no kernel (those that have: " + known + ")");
-}
 
 Buffer weight_memory(std::size_t nbytes) {
     static Arena arena;

@@ -16,6 +16,7 @@
 
 #pragma once
 
+#include "kernels/codes.h"
 #include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
@@ -26,117 +27,6 @@ inline constexpr int kPrefetch = 7168;
 inline void prefetch(const std::uint8_t* p, int num_lines) {
     for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + kPrefetch + 64 * i);
 }
-
-// How the integer dot products of 32 inputs are taken, or of the 16 of `part`. `zero` is the code
-// that means 0, for formats without a minimum; those with one have codes that are `offset` too large.
-struct Code4 {
-    static constexpr int group = 32, nbytes = 256, zero = 8, offset = 0;
-    template <int M>
-    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-        Narrow acc[M];
-#pragma GCC unroll 4
-        for (int line = 0; line < 4; ++line) {
-            const Bytes codes = load_bytes(w + 64 * line), lo = bits(codes, 0, 15),
-                        hi = bits(codes, 4, 15);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * kGroup + 8 * line;
-                if (line == 0)
-                    acc[m] = first_dot(lo, row);
-                else
-                    add_dot(acc[m], lo, row);
-                add_dot(acc[m], hi, row + 4);
-            }
-        }
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) out[m] = widen(acc[m]);
-    }
-};
-
-// LOW bits of a code and TOP bits above them apart.
-template <int LOW, int TOP, int GROUP, int ZERO>
-struct CodeSplit {
-    static constexpr int group = GROUP, nbytes = 64 * (LOW + TOP), zero = ZERO, offset = 0;
-    // So many dots fit a Narrow.
-    static constexpr int dots = LOW + TOP < 6 ? 4 : 2;
-    static_assert(dots * 2 * 127 * ((1 << (LOW + TOP)) - 1) <= 32767 && GROUP / 4 % dots == 0);
-    template <int M>
-    static inline void dot(const std::uint8_t* w, int part, const std::int8_t* x, Wide (&out)[M]) {
-        Narrow acc[M];
-#pragma GCC unroll 8
-        for (int i = 0; i < GROUP / 4; ++i) {
-            const Bytes codes = codes_at(w, part * GROUP / 4 + i);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * kGroup + part * GROUP + 4 * i;
-                if (i % dots == 0)
-                    acc[m] = first_dot(codes, row);
-                else
-                    add_dot(acc[m], codes, row);
-                if (i == dots - 1)
-                    out[m] = widen(acc[m]);
-                else if (i % dots == dots - 1)
-                    out[m] = add(out[m], widen(acc[m]));
-            }
-        }
-    }
-    // Those of inputs 4 * step .. 4 * step + 3.
-    static inline Bytes codes_at(const std::uint8_t* w, int step) {
-        constexpr int lows = 8 / LOW;  // steps a line
-        const Bytes low = bits(load_bytes(w + step / lows * 64), step % lows * LOW, (1 << LOW) - 1);
-        if constexpr (TOP == 0) {
-            return low;
-        } else {
-            constexpr int tops = 8 / TOP, mask = ((1 << TOP) - 1) << LOW;
-            const Bytes line = load_bytes(w + 64 * LOW + step / tops * 64);
-            const int place = step % tops * TOP;
-            return either(low, place < LOW ? bits_up(line, LOW - place, mask)
-                                           : bits(line, place - LOW, mask));
-        }
-    }
-};
-using Code2 = CodeSplit<2, 0, 16, 0>;
-using Code3 = CodeSplit<2, 1, 16, 4>;
-using Code5 = CodeSplit<4, 1, 32, 16>;
-using Code6 = CodeSplit<4, 2, 16, 32>;
-
-// 4-bit codes of numbers in a table.
-template <const std::int8_t (&VALUES)[16]>
-struct CodeTable {
-    static constexpr int group = 32, nbytes = 256, zero = kByteZero;
-    template <int M>
-    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-        const Table values = table(VALUES);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) out[m] = zero_wide();
-#pragma GCC unroll 4
-        for (int line = 0; line < 4; ++line) {
-            const Bytes codes = load_bytes(w + 64 * line), lo = look_up(values, bits(codes, 0, 15)),
-                        hi = look_up(values, bits(codes, 4, 15));
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * kGroup + 8 * line;
-                add_dot8(out[m], lo, row);
-                add_dot8(out[m], hi, row + 4);
-            }
-        }
-    }
-};
-
-struct Code8 {
-    static constexpr int group = 32, nbytes = 512, zero = kByteZero, offset = kByteZero;
-    template <int M>
-    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) out[m] = zero_wide();
-#pragma GCC unroll 8
-        for (int line = 0; line < 8; ++line) {
-            const Bytes codes = load_codes8(w + 64 * line);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) add_dot8(out[m], codes, x + m * kGroup + 4 * line);
-        }
-    }
-};
 
 // Integer codes times int8 rows: acc = acc + float(dot) * (scale * row scale), then + min * row
 // sum, group by group. Where zero points are stored, min = scale * -zero, which fp32 holds exactly.
@@ -248,56 +138,6 @@ struct SuperTile {
     }
     static F minima(const std::uint8_t* at) {
         return SCALES == Scales::SuperNibbles ? load_high4(at) : load_bytes16(at + 16);
-    }
-};
-
-// Signed codes times flattened rows: one integer sum over all inputs, exact in any order.
-struct Flat4 {
-    static constexpr int nbytes = 256, shift = kNibbleShift;
-    static constexpr bool is_offset = kIsOffset4;
-    template <int M, int T, int P>
-    static inline void dot(const std::uint8_t* w, std::size_t tile_nbytes, const std::uint8_t* x,
-                           Wide (&acc)[P][T][M]) {
-#pragma GCC unroll 4
-        for (int line = 0; line < 4; ++line) {
-            Bytes low[T], high[T];
-#pragma GCC unroll 2
-            for (int t = 0; t < T; ++t) {
-                const Bytes codes = load_bytes(w + t * tile_nbytes + 64 * line);
-                low[t] = low_codes(codes);
-                high[t] = high_codes(codes);
-            }
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const std::uint8_t* row = x + m * kGroup + 8 * line;
-                const Four first = four(row), second = four(row + 4);
-#pragma GCC unroll 2
-                for (int t = 0; t < T; ++t) {
-                    add_flat4(acc[line % P][t][m], first, low[t]);
-                    add_flat4(acc[line % P][t][m], second, high[t]);
-                }
-            }
-        }
-    }
-};
-
-struct Flat8 {
-    static constexpr int nbytes = 512, shift = 0;
-    static constexpr bool is_offset = kIsOffset8;
-    template <int M, int T, int P>
-    static inline void dot(const std::uint8_t* w, std::size_t tile_nbytes, const std::uint8_t* x,
-                           Wide (&acc)[P][T][M]) {
-#pragma GCC unroll 8
-        for (int line = 0; line < 8; ++line) {
-            Bytes codes[T];
-            for (int t = 0; t < T; ++t) codes[t] = load_bytes(w + t * tile_nbytes + 64 * line);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const Four here = four(x + m * kGroup + 4 * line);
-#pragma GCC unroll 2
-                for (int t = 0; t < T; ++t) add_flat8(acc[line % P][t][m], here, codes[t]);
-            }
-        }
     }
 };
 

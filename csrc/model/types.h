@@ -71,7 +71,7 @@ inline constexpr std::int8_t kFp4Values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
 struct StoredGroup;
 
 // How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum, or, with
-// `values`, scale * values[code]. The table of all is in formats.cpp.
+// `values`, scale * values[code]. The table of all is in kernels/blocks.cpp.
 struct WeightFormat {
     const char* name;  // GGUF's, in lower case, but q*_z, q*_c and f8 are our own
     Tile tile;
