@@ -121,6 +121,7 @@ void check_flat_linear(const Kernels& kernels, const WeightFormat& format, Resul
 void check_linear(const Kernels& kernels, Results& results) {
     constexpr int num_rows = kNumRows, num_tiles = 2, stride = num_tiles * kTile + 1;
     const std::vector<float> bias = numbers(num_tiles * kTile, 3);
+    const std::vector<std::uint8_t> tiles = weights(num_tiles * 256 * kTile * sizeof(float));
     for (const WeightFormat& format : weight_formats()) {
         if (format.is_flat()) {
             check_flat_linear(kernels, format, results);
@@ -134,7 +135,6 @@ void check_linear(const Kernels& kernels, Results& results) {
                         : format.is_float()              ? 48
                                                          : 64;
         linear.tile_nbytes = static_cast<std::size_t>(linear.num_in) * kTile * (format.bits > 8 ? 4 : 2);
-        const std::vector<std::uint8_t> tiles = weights(num_tiles * linear.tile_nbytes);
         linear.tiles = tiles.data();
         RowsSample sample(num_rows, linear.num_in);
         if (!linear.is_float())
@@ -145,7 +145,7 @@ void check_linear(const Kernels& kernels, Results& results) {
         kernels.linear(linear, 0, 1, sample.rows, 0, num_rows, {out.data(), stride, false, 1.0f});
         linear.bias = bias.data();
         kernels.linear(linear, 1, 1, sample.rows, 1, 3, {out.data(), stride, true, 0.3f});
-        kernels.linear(linear, 0, 2, sample.rows, 4, 2, {out.data() + 99, stride, true, 0.3f});
+        kernels.linear(linear, 0, 1, sample.rows, 4, 2, {out.data() + 99, stride, true, 0.3f});
         results.note(out);
     }
 }
