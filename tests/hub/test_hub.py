@@ -140,6 +140,7 @@ NOWHERE = "http://127.0.0.1:9"
 FILES = {
     "org/model": {"config.json": b"{}", "model.safetensors": b"weights", "big.bin": b"no"},
     "org/model-GGUF": {"model-Q4_K_M.gguf": b"q4", "model-Q8_0.gguf": b"q8", "README.md": b"hi"},
+    "org/split-GGUF": {f"m-Q4_K_M-0000{i}-of-00002.gguf": b"%d" % i for i in (1, 2)},
 }
 
 
@@ -225,6 +226,22 @@ def test_a_gguf_comes_from_the_hub_once(
     assert names.resolve(name).read_bytes() == content
     redirect(monkeypatch, NOWHERE, tmp_path)
     assert names.resolve(name).read_bytes() == content
+
+
+@pytest.mark.usefixtures("hub_server")
+@pytest.mark.parametrize("name", [":Q4_K_M", "/m-Q4_K_M-00001-of-00002.gguf"])
+def test_a_split_gguf_comes_from_the_hub_with_all_parts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = names.resolve(f"org/split-GGUF{name}")
+    assert first.name == "m-Q4_K_M-00001-of-00002.gguf"
+    other = first.with_name("m-Q4_K_M-00002-of-00002.gguf")
+    assert (first.read_bytes(), other.read_bytes()) == (b"1", b"2")
+    redirect(monkeypatch, NOWHERE, tmp_path)
+    assert names.resolve(f"org/split-GGUF{name}") == first
+    other.unlink()
+    with pytest.raises(LoadError, match="does not give"):  # a part is lacking: it is asked again
+        names.resolve(f"org/split-GGUF{name}")
 
 
 @pytest.mark.usefixtures("hub_server")

@@ -232,6 +232,36 @@ def test_an_unknown_tensor_gets_the_closest_names(small: Path) -> None:
         open_checkpoint(small).tensor("blk.0.attn_k.weight")
 
 
+@given(name=st.sampled_from(READ), seed=st.integers(0, 2**32 - 1))
+def test_any_bytes_read_like_the_reference(name: str, seed: int) -> None:
+    format, random = FORMATS[name], np.random.default_rng(seed)
+    data = random.integers(0, 256, (2, 512 // format.block * format.block_nbytes), np.uint8)
+    with np.errstate(all="ignore"):  # their factors may be infinite
+        values = gguf.dequantize(data, Type[name.upper()])
+        found = StoredTensor("w", (2, 512), format, data).dequantize().numpy()
+    assert np.array_equal(found, values, equal_nan=True)
+
+
+def test_a_type_that_llama_cpp_has_is_refused_in_a_line(tmp_path: Path) -> None:
+    """As the IQ2_XXS files of TinyLlama are: what there is, what can be read, what to do."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("norm", matrix(256))
+    data = np.zeros((2, 66), np.uint8)
+    writer.add_tensor("blk.0.ffn_gate.weight", data, raw_dtype=Type.IQ2_XXS)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(LoadError) as caught:
+        open_checkpoint(tmp_path / "m.gguf")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "tensor 'blk.0.ffn_gate.weight' is stored as IQ2_XXS, which is not supported" in message
+    assert all(name.upper() in message for name in READ)
+    assert not any(name.upper() in message for name in FORMATS if name not in READ)
+    assert "take the model's file in one of these" in message
+
+
 def test_an_unsupported_type_is_named_with_its_tensor(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "q.gguf", {"w": matrix(2, 256)}, dtype=Type.TQ2_0)
     with pytest.raises(LoadError, match="tensor 'w' is stored as TQ2_0, which is not supported"):

@@ -5,10 +5,12 @@ The hub's own client downloads, resumes and caches. What is in its cache is used
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.core.errors import LoadError
+from forerun.weights.gguf_parts import part_paths
 
 HOW_TO_REMOVE = (
     "is kept by the Hugging Face Hub's own client, for other programs as well: "
@@ -16,6 +18,7 @@ HOW_TO_REMOVE = (
 )
 _TIMEOUT_S = 20.0
 _WEIGHTS = (".gguf", ".safetensors")
+_OF_PARTS = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,10 @@ class HubName:
 
     def patterns(self) -> list[str]:
         """Return the files of the repository that belong to it, as shell patterns."""
-        if self.file or self.quantization:
-            return [self.file or f"*{self.quantization}.gguf"]
+        if self.file:
+            return [self.file]
+        if self.quantization:
+            return [f"*{self.quantization}.gguf", f"*{self.quantization}-*-of-*.gguf"]
         return ["*.json", "*.safetensors", "*.jinja"]
 
 
@@ -58,6 +63,8 @@ def cached(name: HubName) -> Path | None:
         )
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
         path = folder / (_choose(name, names) or "")
+        if not all(part.exists() for part in part_paths(path)):
+            return None
     except (OSError, ValueError, LoadError):
         return None
     return path if path.exists() else None
@@ -102,7 +109,11 @@ def download(name: HubName) -> Path:
         siblings = huggingface_hub.model_info(name.repo, timeout=_TIMEOUT_S).siblings or ()
         file = _choose(name, [sibling.rfilename for sibling in siblings])
         if file is not None:
-            return Path(huggingface_hub.hf_hub_download(name.repo, file))
+            parts = [
+                Path(huggingface_hub.hf_hub_download(name.repo, part.as_posix()))
+                for part in part_paths(Path(file))
+            ]
+            return parts[0]
         return Path(huggingface_hub.snapshot_download(name.repo, allow_patterns=name.patterns()))
     except LoadError:
         raise
@@ -120,7 +131,8 @@ def _choose(name: HubName, files: list[str]) -> str | None:
     if name.quantization is not None:
         ending = f"{name.quantization}.gguf".lower()
         for file in ggufs:
-            if file.lower().endswith((f"-{ending}", f".{ending}", f"/{ending}")):
+            whole = _OF_PARTS.sub(".gguf", file.lower())  # of a split file the first part
+            if whole.endswith((f"-{ending}", f".{ending}", f"/{ending}")):
                 return file
     elif name.file is None and "config.json" in files:
         return None

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forerun.core.errors import LoadError
-from forerun.weights.gguf_header import Header
+
+if TYPE_CHECKING:
+    from forerun.weights.gguf_header import Header
 
 _PART = re.compile(r"(?P<name>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf")
 
