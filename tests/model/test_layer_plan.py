@@ -18,6 +18,7 @@ from forerun.model.config import RopeConfig
 from forerun.model.decoder import Decoder
 from forerun.model.kernels import native as kernels
 from forerun.model.model import LayerPlan, Model
+from tests.model.test_row_law import decoder_of
 from tests.native.models import GATED, random_weights, reference, same_bits, text
 
 CONFIG = replace(GATED, num_layers=4, head_dim=16, rope=RopeConfig(10_000.0, 16))
@@ -136,6 +137,18 @@ def test_plans_taking_turns_on_late_threads_change_nothing() -> None:
     for _ in range(50):
         for plan, states in zip(turns, expected, strict=True):
             assert same_bits(rows(model, plan, cache, DRAFT), states)
+
+
+def test_layers_that_share_keys_skip_with_the_layer_that_has_them() -> None:
+    model = decoder_of("gemma4")  # its last layer reads the first's
+    plans = (LayerPlan.of(3, skip_attn=[0]), LayerPlan.of(3, skip_attn=[0, 2]))
+    prefix = Segment(0, 0, tuple(range(20)))
+    cache = model.new_cache(1, 128)
+    used, fresh = (rows(model, plan, cache, prefix) for plan in plans)
+    assert same_bits(used, fresh)
+    rows(model, None, cache, prefix)
+    assert same_bits(rows(model, plans[0], cache, prefix), fresh)
+    assert not same_bits(rows(model, LayerPlan.of(3, skip_attn=[2]), cache, prefix), fresh)
 
 
 def test_a_plan_skips_what_it_says() -> None:

@@ -145,10 +145,12 @@ class Decoder:
         """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)
         outputs: dict[int, Tensor] = {}
+        sublayers = set(plan.sublayers)
         for layer, block in enumerate(self._blocks):
-            if 2 * layer in plan.sublayers:
+            source = self.config.layer(layer).shares_kv_of
+            if {2 * layer, 2 * (layer if source is None else source)} <= sublayers:
                 x = block.attend(x, tile, cache)
-            if 2 * layer + 1 in plan.sublayers:
+            if 2 * layer + 1 in sublayers:
                 x = block.feed(x, tile)
             if layer in taps:
                 outputs[layer] = x

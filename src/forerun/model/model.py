@@ -34,7 +34,7 @@ class LayerPlan:
     """Which sublayers of a pass are run; the others hand on what they get.
 
     `sublayers`, ascending: 2 i is the attention of layer i, 2 i + 1 its MLP. A skipped attention
-    leaves no keys and values of the pass's rows in its layer of the cache.
+    leaves no keys and values of the pass's rows in its layer of the cache: layers that share them skip theirs, too.
     """
 
     sublayers: tuple[int, ...]
