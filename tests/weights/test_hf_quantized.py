@@ -152,10 +152,16 @@ def gptq_parts(codes: np.ndarray, stored_zeros: np.ndarray, bits: int) -> Arrays
 
 
 def gptq(
-    bits: int = 4, *, version: int = 1, is_ordered: bool = False, is_symmetric: bool = True
+    bits: int = 4,
+    *,
+    version: int = 1,
+    is_ordered: bool = False,
+    is_symmetric: bool = True,
+    group: int = GROUP,
 ) -> tuple[dict[str, object], Arrays, np.ndarray]:
     global NUM_OUT
-    codes, zeros, scales = sample(bits)
+    num_groups = 1 if group == -1 else NUM_IN // group
+    codes, zeros, scales = sample(bits, num_groups)
     codes, zeros, scales = (
         np.tile(x, (2, 1)) for x in (codes, zeros, scales)
     )  # 32 rows: whole words
@@ -169,8 +175,8 @@ def gptq(
         exact = (codes - zeros[:, groups]) * scales.astype(np.float32)[:, groups]
         values = exact.astype(np.float16).astype(np.float32)
     else:
-        parts["g_idx"] = (np.arange(NUM_IN) // GROUP).astype(np.int32)
-    config: dict[str, object] = {"quant_method": "gptq", "bits": bits, "group_size": GROUP}
+        parts["g_idx"] = (np.arange(NUM_IN) * num_groups // NUM_IN).astype(np.int32)
+    config: dict[str, object] = {"quant_method": "gptq", "bits": bits, "group_size": group}
     return (
         config | ({"checkpoint_format": "gptq_v2"} if version == 2 else {}),
         parts,
@@ -280,6 +286,9 @@ CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]
     "gptq 8": (lambda: gptq(8), "q8_0"),
     "gptq 8 asymmetric": (lambda: gptq(8, is_symmetric=False), "q8_z"),
     "gptq v2": (lambda: gptq(4, version=2), "q4_z"),
+    "gptq wide groups": (lambda: gptq(4, group=NUM_IN), "q4_z"),
+    "gptq by row": (lambda: gptq(4, group=-1), "q4_z"),
+    "gptq act-order, 8 bits": (lambda: gptq(8, is_ordered=True, is_symmetric=False), "f16"),
     "gptq act-order": (lambda: gptq(4, is_ordered=True), "f16"),
     "compressed 4": (lambda: compressed(4, is_symmetric=True), "q4_0"),
     "compressed 4 asymmetric": (lambda: compressed(4, is_symmetric=False), "q4_z"),
