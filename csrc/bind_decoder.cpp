@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -60,13 +61,19 @@ KvForms kv_forms_of(const std::string& name) {
 }
 
 LayerShape layer_shape_of(nb::handle layer) {
-    LayerShape shape{.experts = {}, .has_mlp = get<bool>(layer, "has_mlp")};
+    const auto shared = get<std::optional<int>>(layer, "shares_kv_of");
+    LayerShape shape{.experts = {},
+                     .has_mlp = get<bool>(layer, "has_mlp"),
+                     .inner = get<std::optional<int>>(layer, "intermediate_size").value_or(0),
+                     .shares_kv_of = shared.value_or(-1),
+                     .has_values = get<bool>(layer, "has_values")};
     const nb::object experts = layer.attr("experts");
     if (experts.is_none()) return shape;
     shape.experts = {.num = get<int>(experts, "num_experts"),
                      .num_active = get<int>(experts, "num_active"),
                      .inner = get<int>(experts, "intermediate_size"),
-                     .is_renormalized = get<bool>(experts, "renormalized")};
+                     .is_renormalized = get<bool>(experts, "renormalized"),
+                     .has_norms = get<bool>(experts, "has_norms")};
     const ExpertsShape& e = shape.experts;
     need(std::min({e.num, e.num_active, e.inner}) > 0 && e.num <= 1 << 16 && e.inner <= 1 << 20 &&
              e.num_active <= kMostActive,
@@ -91,8 +98,16 @@ Shape shape_of(nb::handle config) {
     };
     const auto norms = get<std::string>(config, "norms");
     std::vector<LayerShape> layers;
-    for (int i = 0; i < size("num_layers"); ++i)
-        layers.push_back(layer_shape_of(config.attr("layer")(i)));
+    for (int i = 0; i < size("num_layers"); ++i) {
+        LayerShape& layer = layers.emplace_back(layer_shape_of(config.attr("layer")(i)));
+        const auto heads = nb::cast<std::pair<int, int>>(config.attr("heads")(i));
+        layer.kv = {heads.first, heads.second};
+        need(heads.first > 0 && heads.first <= kLargest && heads.second > 0 &&
+                 heads.second <= kLargest && layer.inner >= 0 && layer.inner <= kLargest &&
+                 layer.shares_kv_of < i,
+             "a layer's sizes are out of range");
+        if (layer.inner == 0) layer.inner = size("intermediate_size");
+    }
     return {.vocab_size = size("vocab_size"),
             .hidden_size = size("hidden_size"),
             .intermediate_size = size("intermediate_size"),
@@ -118,6 +133,9 @@ Shape shape_of(nb::handle config) {
             .logits_cap = cap("logits_cap"),
             .query_growth = get<float>(config, "query_growth"),
             .query_growth_every = size("query_growth_every"),
+            .norms_values = get<bool>(config, "value_norm"),
+            .has_layer_scales = get<bool>(config, "layer_scales"),
+            .per_layer_width = size("per_layer_width", 0),
             .layers = std::move(layers)};
 }
 
@@ -325,13 +343,13 @@ void bind_decoder(nb::module_& m) {
     nb::class_<Cache>(m, "Cache", "Keys and values of some sequences.")
         .def(
             "__init__",
-            [](Cache* self, int num_layers, int num_heads, int head_dim, int num_slots, int max_len,
-               const std::string& form, int num_blocks) {
-                new (self) Cache(num_layers, num_heads, head_dim, num_slots, max_len,
-                                 kv_forms_of(form), num_blocks);
+            [](Cache* self, const std::vector<std::pair<int, int>>& heads, int num_slots,
+               int max_len, const std::string& form, int num_blocks) {
+                std::vector<KvShape> layers;
+                for (const auto& [count, width] : heads) layers.push_back({count, width});
+                new (self) Cache(std::move(layers), num_slots, max_len, kv_forms_of(form), num_blocks);
             },
-            "num_layers"_a, "num_heads"_a, "head_dim"_a, "num_slots"_a, "max_len"_a, "form"_a,
-            "num_blocks"_a = 0)
+            "heads"_a, "num_slots"_a, "max_len"_a, "form"_a, "num_blocks"_a = 0)
         .def_prop_ro_static("block_rows", [](nb::handle) { return kChunk; })
         .def_ro("block_nbytes", &Cache::block_nbytes)
         .def("place", &Cache::place, "slot"_a, "index"_a, "block"_a)

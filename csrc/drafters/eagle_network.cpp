@@ -10,7 +10,7 @@ namespace forerun {
 EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& shape)
     : DraftNetwork(runtime, target),
       shape_(shape),
-      cache_(1, shape.num_kv_heads, shape.head_dim, shape.num_slots, shape.max_len + kMaxSteps,
+      cache_({{shape.num_kv_heads, shape.head_dim}}, shape.num_slots, shape.max_len + kMaxSteps,
              KvForms{}),
       lengths_(shape.num_slots),
       tokens_(shape.num_slots),

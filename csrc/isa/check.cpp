@@ -294,7 +294,7 @@ struct CacheSample {
     Cache cache;
     KvHead head;
 
-    explicit CacheSample(KvForms forms) : cache(1, 1, kHeadDim, 1, kCacheRows, forms, 2) {
+    explicit CacheSample(KvForms forms) : cache({{1, kHeadDim}}, 1, kCacheRows, forms, 2) {
         cache.place(0, 0, 1);
         cache.place(0, 1, 0);
         head = cache.head(0, 0, 0);

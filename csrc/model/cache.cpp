@@ -5,6 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace forerun {
 
@@ -89,21 +90,15 @@ KvPage page_of(KvForms forms, int head_dim) {
 
 }  // namespace
 
-Cache::Cache(int layers, int heads, int dim, int slots, int most, KvForms forms, int blocks)
-    : num_layers(layers),
-      num_heads(heads),
-      head_dim(dim),
+Cache::Cache(std::vector<KvShape> shapes, int slots, int most, KvForms forms, int blocks)
+    : layers(std::move(shapes)),
       num_slots(slots),
       max_len(most),
-      page(page_of(forms, dim)),
-      block_nbytes(page.nbytes * layers * heads),
+      block_nbytes(lay_out(forms)),
       num_blocks_(blocks) {
-    need(std::min({layers, heads, dim, slots, most}) > 0, "a cache's dimensions must be positive");
-    need(dim % kTile == 0, "head size must be a multiple of 16");
-    need((forms.keys != KvForm::Int4 && forms.values != KvForm::Int4) || dim % kGroup == 0,
-         "int4 keys or values need a head size that is a multiple of 32");
+    need(std::min(slots, most) > 0, "a cache's dimensions must be positive");
     const double rows = slots * (most + double{kChunk}),
-                 per_row = double(page.nbytes) / kChunk * layers * heads;
+                 per_row = static_cast<double>(block_nbytes) / kChunk;
     need(rows < 0x1p31 && blocks >= 0 && per_row * std::max(rows, blocks * double{kChunk}) < 1e15,
          "the cache would be absurdly large");
     tables_.assign(static_cast<std::size_t>(num_slots) * blocks_per_slot(), -1);
@@ -114,10 +109,30 @@ Cache::Cache(int layers, int heads, int dim, int slots, int most, KvForms forms,
     memory_ = Buffer(num_blocks_ * block_nbytes);
 }
 
+std::size_t Cache::lay_out(KvForms forms) {
+    need(!layers.empty(), "a cache needs layers");
+    const bool is_int4 = forms.keys == KvForm::Int4 || forms.values == KvForm::Int4;
+    double nbytes = 0;
+    for (const KvShape& layer : layers) {
+        need(layer.num_heads >= 0 && layer.head_dim > 0, "a cache's dimensions must be positive");
+        need(layer.head_dim % kTile == 0, "head size must be a multiple of 16");
+        need(!is_int4 || layer.head_dim % kGroup == 0,
+             "int4 keys or values need a head size that is a multiple of 32");
+        need(layer.head_dim <= 1 << 20, "the cache would be absurdly large");
+        pages_.push_back(page_of(forms, layer.head_dim));
+        offsets_.push_back(static_cast<std::size_t>(nbytes));
+        nbytes += static_cast<double>(pages_.back().nbytes) * layer.num_heads;
+        need(nbytes < 1e15, "the cache would be absurdly large");
+    }
+    need(nbytes > 0, "a cache's dimensions must be positive");
+    return static_cast<std::size_t>(nbytes);
+}
+
 KvHead Cache::head(int layer, int slot, int head) const {
-    const std::size_t index = static_cast<std::size_t>(layer * num_heads + head);
-    return {memory_.as<std::uint8_t>() + index * page.nbytes, block_nbytes,
-            tables_.data() + static_cast<std::size_t>(slot) * blocks_per_slot(), &page, head_dim};
+    const KvPage& page = pages_[layer];
+    return {memory_.as<std::uint8_t>() + offsets_[layer] + head * page.nbytes, block_nbytes,
+            tables_.data() + static_cast<std::size_t>(slot) * blocks_per_slot(), &page,
+            layers[layer].head_dim};
 }
 
 void Cache::check_slot(int slot) const {
@@ -142,8 +157,8 @@ void Cache::move(int slot, const std::vector<int>& rows, int start) {
     check_slot(slot);
     for (int to = start; int row : rows)
         need(to >= 0 && row >= to++ && has_rows(slot, row + 1), "rows can only move down");
-    for (int layer = 0; layer < num_layers; ++layer)
-        for (int h = 0; h < num_heads; ++h)
+    for (int layer = 0; layer < static_cast<int>(layers.size()); ++layer)
+        for (int h = 0; h < layers[layer].num_heads; ++h)
             for (std::size_t i = 0; i < rows.size(); ++i)
                 move_row(head(layer, slot, h), rows[i], start + static_cast<int>(i));
 }

@@ -12,11 +12,17 @@
 
 namespace forerun {
 
+// kv heads of a layer, and their width; none if it reads another layer's.
+struct KvShape {
+    int num_heads = 0, head_dim = 0;
+    bool operator==(const KvShape&) const = default;
+};
+
 class Cache {
   public:
     // `num_blocks` 0: as many as all slots can fill, each slot with its own; else the tables are
     // empty. Throws std::invalid_argument.
-    Cache(int num_layers, int num_heads, int head_dim, int num_slots, int max_len, KvForms forms,
+    Cache(std::vector<KvShape> layers, int num_slots, int max_len, KvForms forms,
           int num_blocks = 0);
 
     std::size_t nbytes() const { return memory_.nbytes(); }
@@ -36,12 +42,20 @@ class Cache {
 
     KvHead head(int layer, int slot, int head) const;
     const Buffer& memory() const { return memory_; }  // (blocks, layers, heads): a page each
+    bool has_codes() const { return pages_.front().has_codes(); }
 
-    const int num_layers, num_heads, head_dim, num_slots, max_len;
-    const KvPage page;
+    const std::vector<KvShape> layers;
+    const int num_slots, max_len;
+
+  private:
+    std::vector<KvPage> pages_;         // of a head of each layer
+    std::vector<std::size_t> offsets_;  // of its first page in a block
+
+  public:
     const std::size_t block_nbytes;
 
   private:
+    std::size_t lay_out(KvForms forms);  // returns the bytes of a block
     int num_blocks_;
     std::vector<std::int32_t> tables_;  // (slots, blocks per slot); -1: none
     Buffer memory_;

@@ -18,12 +18,20 @@ void Decoder::run_mlp(Worker& worker, int index) {
     const bool has_mlp = shape_.layers[index].has_mlp, has_experts = experts_of(index).num > 0;
     worker.each([&](int row) {
         enter(row, 2 * index + 1);
+        if (layer.router_norm.weight) {
+            const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
+            kernels_.norm(x_ + first, layer.experts_norm, shape_.hidden_size, experts_input_ + first);
+            norm(row, layer.router_norm, std::array{&layer.router});
+            choose_experts(index, row);
+        }
         norm(row, layer.mlp_norm, std::array{&layer.mlp.gate, &layer.mlp.up, &layer.router});
-        if (has_experts) choose_experts(index, row);
+        if (has_experts && !layer.router_norm.weight) choose_experts(index, row);
     });
     if (has_mlp) {
         worker.each([&](int piece) { mlp_up(layer, piece, worker.thread); });
-        worker.each([&](int piece) { add_linear(layer.mlp.down, activated_, piece); });
+        worker.each([&](int piece) {
+            add_linear(layer.mlp.down, activated_.of(layer.mlp.down), piece);
+        });
     }
     if (has_experts) run_experts(worker, index);
 }
@@ -37,7 +45,8 @@ void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
     const int units = channel_units(mlp), tiles = mlp.inner / units / kTile;
     const Part part(units, piece, std::min(8 * pool_.size(), units));
     for (int tile = part.first * tiles; tile < part.stop * tiles; tile += tiles)
-        gate_up(mlp, mlp.down, tile, tile * kTile, normed_, 0, num_rows_, activated_, thread);
+        gate_up(mlp, mlp.down, tile, tile * kTile, normed_, 0, num_rows_, activated_.of(mlp.down),
+                thread);
 }
 
 // gate and up of a group of channels, which are weights from `tile` on and columns from `column` on of
@@ -95,7 +104,9 @@ void Decoder::choose_experts(int index, int row) {
         total = 0.0f;
         for (int i = 0; i < shape.num; ++i) total += std::exp(logits[i] - largest);
     }
-    for (int i = 0; i < shape.num_active; ++i) weights[i] /= total;
+    const float* scale = layers_[index].experts_scale.weight;
+    for (int i = 0; i < shape.num_active; ++i)
+        weights[i] = weights[i] / total * (scale ? scale[chosen[i]] : 1.0f);
 }
 
 void Decoder::place_pairs(int index) {
@@ -117,14 +128,14 @@ void Decoder::place_pairs(int index) {
         routing_.rows[slot] = i / shape.num_active;
         routing_.slot_weights[slot] = routing_.weights[i];
     }
-    expert_rows_.width = expert_rows_.wide = shape.inner;
 }
 
 // A pair's input, where its expert reads it.
 void Decoder::gather_pair(int index, int pair) {
     const std::size_t width = shape_.hidden_size, slot = routing_.slots[pair];
     const Linear& reader = layers_[index].experts.up;
-    const float* x = normed_.x + routing_.rows[slot] * width;
+    const float* from = layers_[index].experts_norm.weight ? experts_input_ : normed_.x;
+    const float* x = from + routing_.rows[slot] * width;
     if (reader.is_float())
         std::copy_n(x, width, gathered_.x + slot * width);
     else
@@ -135,10 +146,11 @@ void Decoder::experts_up(int index, int piece, int thread) {
     const Mlp& experts = layers_[index].experts;
     const int each = channel_units(experts), tiles = experts.inner / each / kTile;
     const Part part(routing_.num_active * each, piece, 8 * pool_.size());
+    const Rows rows = expert_rows_.of(experts.down);
     for (int unit = part.first; unit < part.stop; ++unit) {
         const int expert = routing_.active[unit / each], tile = unit % each * tiles;
         gate_up(experts, experts.down, expert * experts.inner / kTile + tile, tile * kTile, gathered_,
-                routing_.firsts[expert], routing_.stops[expert], expert_rows_, thread);
+                routing_.firsts[expert], routing_.stops[expert], rows, thread);
     }
 }
 
@@ -146,20 +158,23 @@ void Decoder::experts_up(int index, int piece, int thread) {
 void Decoder::experts_down(int index, int piece, int thread) {
     const Linear& down = layers_[index].experts.down;
     const int tiles = shape_.hidden_size / kTile;
-    const bool is_first = added_ && !shape_.layers[index].has_mlp;
+    const bool has_norms = layers_[index].experts_norm.weight,
+               is_first = has_norms || (added_ && !layer_shape(index).has_mlp);
     const float multiplier = added_ ? 1.0f : shape_.residual_multiplier;
     const Part part(tiles, piece, std::min(4 * pool_.size(), tiles));
     float* aside = scratch_ + thread * scratch_stride_;
+    const Rows inputs = expert_rows_.of(down);
     for (int tile = part.first; tile < part.stop; tile += kAddedTiles) {
         const int count = std::min(kAddedTiles, part.stop - tile), columns = count * kTile;
-        const Output to = residual(tile);
+        Output to = residual(tile);
+        if (has_norms) to.out = experts_added_ + tile * kTile;
         for (int row = 0; is_first && row < num_rows_; ++row)
             std::fill_n(to.out + row * to.stride, columns, 0.0f);
         for (int i = 0; i < routing_.num_active; ++i) {
             const int expert = routing_.active[i], stop = routing_.stops[expert];
             for (int slot = routing_.firsts[expert]; slot < stop; slot += kRowBlock) {
                 const int rows = std::min(kRowBlock, stop - slot);
-                kernels_.linear(down, expert * tiles + tile, count, expert_rows_, slot, rows,
+                kernels_.linear(down, expert * tiles + tile, count, inputs, slot, rows,
                                 {aside, static_cast<std::size_t>(columns)});
                 for (int j = 0; j < rows; ++j) {
                     const float weight = multiplier * routing_.slot_weights[slot + j];

@@ -13,18 +13,25 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
       runtime_(runtime),
       kernels_(runtime.kernels),
       pool_(runtime.pool),
-      layers_(static_cast<std::size_t>(shape.num_layers)),
-      zeros_(static_cast<std::size_t>(shape.head_dim)) {
+      layers_(static_cast<std::size_t>(shape.num_layers)) {
     if (shape.hidden_size % kTile || shape.head_dim % kTile || shape.intermediate_size % kTile)
         throw std::invalid_argument("hidden size, head size and MLP size must be multiples of 16");
-    if (shape.num_heads % shape.num_kv_heads)
-        throw std::invalid_argument("heads must be a multiple of kv heads");
+    most_dim_ = shape.head_dim;
     for (const LayerShape& layer : shape.layers) {
         const ExpertsShape& experts = layer.experts;
+        most_dim_ = std::max(most_dim_, layer.kv.head_dim);
+        if (shape.num_heads % layer.kv.num_heads)
+            throw std::invalid_argument("heads must be a multiple of kv heads");
+        if (layer.kv.head_dim % kTile || layer.inner % kTile)
+            throw std::invalid_argument("hidden size, head size and MLP size must be multiples of 16");
         if (experts.inner % kTile || experts.num_active > experts.num)
             throw std::invalid_argument(
                 "experts' MLP size must be a multiple of 16, and no more active than there are");
     }
+    if (shape.per_layer_width % kGroup)
+        throw std::invalid_argument("the width of per-layer embeddings must be a multiple of 32");
+    zeros_.assign(most_dim_, 0.0f);
+    ones_.assign(most_dim_, 1.0f);
     name_weights();
 }
 
@@ -36,8 +43,7 @@ Decoder::~Decoder() {
 // The table of weights: every name, its shape, and where it goes.
 void Decoder::name_weights() {
     const Shape& s = shape_;
-    const int width = s.hidden_size, inner = s.intermediate_size, q = s.num_heads * s.head_dim,
-              kv = s.num_kv_heads * s.head_dim;
+    const int width = s.hidden_size, own = s.per_layer_width;
     std::string prefix;
     const auto matrix = [&](const char* name, Linear& to, int num_out, int num_in,
                             bool is_optional = false) {
@@ -50,6 +56,11 @@ void Decoder::name_weights() {
     matrix("head", head_, s.vocab_size, width, true);  // else the embedding's
     if (s.position_offset >= 0) matrix("positions", positions_, 0, width);
     norm("norm", final_norm_, width);
+    if (own > 0) {
+        matrix("per_layer_embed", per_layer_embed_, s.vocab_size, s.num_layers * own);
+        matrix("per_layer_proj", per_layer_proj_, s.num_layers * own, width);
+        norm("per_layer_norm", per_layer_norm_, own);
+    }
     const auto mlp = [&](std::string name, Mlp& to, int size, int count, bool is_gated) {
         to.inner = size;
         if (is_gated) matrix((name + "gate").c_str(), to.gate, count * size, width);
@@ -59,6 +70,9 @@ void Decoder::name_weights() {
     const bool is_whole = s.qk_norm == QkNorm::Whole;
     for (int i = 0; i < s.num_layers; ++i) {
         Layer& layer = layers_[i];
+        const LayerShape& l = s.layers[i];
+        const int q = s.num_heads * l.kv.head_dim, kv = l.kv.num_heads * l.kv.head_dim;
+        const bool has_keys = l.shares_kv_of < 0;
         prefix = "layers." + std::to_string(i) + ".";
         if (s.norms_before) {
             norm("attn_norm", layer.attn_norm, width);
@@ -69,17 +83,30 @@ void Decoder::name_weights() {
             norm("mlp_out_norm", layer.mlp_out_norm, width);
         }
         matrix("q", layer.q, q, width);
-        matrix("k", layer.k, kv, width);
-        matrix("v", layer.v, kv, width);
+        if (has_keys) matrix("k", layer.k, kv, width);
+        if (has_keys && l.has_values) matrix("v", layer.v, kv, width);
         matrix("o", layer.o, width, q);
         if (s.qk_norm != QkNorm::None) {
-            norm("q_norm", layer.q_norm, is_whole ? q : s.head_dim);
-            norm("k_norm", layer.k_norm, is_whole ? kv : s.head_dim);
+            norm("q_norm", layer.q_norm, is_whole ? q : l.kv.head_dim);
+            if (has_keys) norm("k_norm", layer.k_norm, is_whole ? kv : l.kv.head_dim);
         }
         if (s.has_sinks) norm("sinks", layer.sinks, s.num_heads);
-        if (s.layers[i].has_mlp) mlp("", layer.mlp, inner, 1, s.is_gated);
-        const ExpertsShape& experts = experts_of(i);
+        if (l.has_mlp) mlp("", layer.mlp, l.inner, 1, s.is_gated);
+        if (own > 0) {
+            matrix("inp_gate", layer.inp_gate, own, width);
+            matrix("inp_proj", layer.inp_proj, width, own);
+            norm("inp_norm", layer.inp_norm, width);
+        }
+        if (s.has_layer_scales) norm("scale", layer.scale, 1);
+        const ExpertsShape& experts = l.experts;
         if (experts.num == 0) continue;
+        if (experts.has_norms) {
+            norm("experts_norm", layer.experts_norm, width);
+            norm("router_norm", layer.router_norm, width);
+            norm("dense_out_norm", layer.dense_out_norm, width);
+            norm("experts_out_norm", layer.experts_out_norm, width);
+            norm("experts_scale", layer.experts_scale, experts.num);
+        }
         matrix("router", layer.router, experts.num, width);
         mlp("expert_", layer.experts, experts.inner, experts.num, true);
     }
@@ -101,7 +128,7 @@ void Decoder::set(const std::string& name, Packed packed) {
             name + " is (" + std::to_string(given.num_out) + ", " + std::to_string(given.num_read()) +
             "), expected (" + std::to_string(num_out) + ", " + std::to_string(weight.num_in) + ")");
     const bool is_dense = name.starts_with("layers.") && name.find("expert_") == name.npos &&
-                          name.find("router") == name.npos;
+                          name.find("router") == name.npos && name.find("inp_") == name.npos;
     if (given.flat && !is_dense)
         throw std::invalid_argument(name + " cannot read flattened rows");
     const std::scoped_lock lock(runtime_.busy);
@@ -130,16 +157,18 @@ void Decoder::set_norm(const std::string& name, std::span<const float> values,
 void Decoder::set_attention(int layer, int window, std::span<const float> frequencies,
                             float factor) {
     if (layer < 0 || layer >= shape_.num_layers) throw std::invalid_argument("no such layer");
-    if (2 * frequencies.size() > static_cast<std::size_t>(shape_.head_dim))
+    const KvShape& kv = layer_shape(layer).kv;
+    if (2 * frequencies.size() > static_cast<std::size_t>(kv.head_dim))
         throw std::invalid_argument("more rotated pairs than a head has");
     const auto found = std::ranges::find_if(kinds_, [&](const Kind& kind) {
-        return kind.window == window && kind.factor == factor &&
+        return kind.window == window && kind.factor == factor && kind.kv == kv &&
                std::ranges::equal(kind.frequencies, frequencies);
     });
     layers_[layer].kind = static_cast<int>(found - kinds_.begin());
     if (found != kinds_.end()) return;
     Kind& kind = kinds_.emplace_back();
     kind.window = window;
+    kind.kv = kv;
     kind.frequencies.assign(frequencies.begin(), frequencies.end());
     kind.factor = factor;
 }
@@ -149,7 +178,8 @@ void Decoder::check() {
         if (!weight.is_optional && weight.packed.nbytes() == 0)
             throw std::invalid_argument("weight " + name + " is missing");
     check_flat();
-    if (kinds_.empty()) kinds_.emplace_back();
+    if (kinds_.empty())
+        for (int i = 0; i < shape_.num_layers; ++i) set_attention(i, 0, {}, 1.0f);
     is_checked_ = true;
 }
 
@@ -157,7 +187,8 @@ void Decoder::check() {
 void Decoder::check_flat() const {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
-        const bool is_alike = flattens_alike(layer.q, layer.k) && flattens_alike(layer.q, layer.v) &&
+        const bool is_alike = (!layer.k.format || flattens_alike(layer.q, layer.k)) &&
+                              (!layer.v.format || flattens_alike(layer.q, layer.v)) &&
                               (!shape_.is_gated || flattens_alike(layer.mlp.gate, layer.mlp.up));
         if (!is_alike)
             throw std::invalid_argument("matrices of layer " + std::to_string(i) +

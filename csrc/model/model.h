@@ -29,11 +29,18 @@ inline constexpr int kMostActive = 64;  // experts of a row
 struct ExpertsShape {
     int num = 0, num_active = 0, inner = 0;  // num 0: none
     bool is_renormalized = true;
+    bool has_norms = false;  // of their inputs, their router's, their sum and the MLP's beside them
 };
 
 struct LayerShape {
     ExpertsShape experts;
     bool has_mlp = true;
+    int inner = 0;           // of its MLP
+    KvShape kv = {};         // those that it attends to
+    int shares_kv_of = -1;   // the layer whose keys and values they are; -1: its own
+    bool has_values = true;  // else they are the keys before norm and rotation
+
+    int num_projected() const { return shares_kv_of >= 0 ? 0 : kv.num_heads * (1 + has_values); }
 };
 
 enum class QkNorm : std::uint8_t { None, Head, Whole };
@@ -53,6 +60,9 @@ struct Shape {
     float attention_cap = 0.0f, logits_cap = 0.0f;  // 0: none
     float query_growth = 0.0f;  // of 1 + query_growth ln(1 + floor(position / query_growth_every))
     int query_growth_every = 1;
+    bool norms_values = false;      // each head of them, without a weight
+    bool has_layer_scales = false;  // what a layer leaves is multiplied by a number
+    int per_layer_width = 0;        // of embeddings for each layer; 0: none
     std::vector<LayerShape> layers = {};
 };
 
@@ -65,7 +75,8 @@ struct Mlp {
 struct Layer {
     // Weight null where there is none. `sinks` has a logit for each head.
     Norm attn_norm, mlp_norm, attn_out_norm, mlp_out_norm, q_norm, k_norm, sinks;
-    Linear q, k, v, o, router;
+    Norm experts_norm, router_norm, dense_out_norm, experts_out_norm, experts_scale, inp_norm, scale;
+    Linear q, k, v, o, router, inp_gate, inp_proj;
     Mlp mlp, experts;
     int kind = 0;
 };
@@ -153,6 +164,7 @@ class Decoder {
     // Layers that attend alike, and the plan of their attention in this pass.
     struct Kind {
         int window = 0;
+        KvShape kv;
         std::vector<float> frequencies;
         float factor = 1.0f;
 
@@ -180,9 +192,14 @@ class Decoder {
     void name_weights();
     void check_flat() const;
     void check_id(std::int64_t id) const;
-    bool quantizes_after_attention(const Layer& layer) const;
+    bool quantizes_after_attention(int layer) const;
     bool attends_by_row() const { return shape_.qk_norm == QkNorm::Whole; }
     const ExpertsShape& experts_of(int layer) const { return shape_.layers[layer].experts; }
+    const LayerShape& layer_shape(int layer) const { return shape_.layers[layer]; }
+    int head_dim(int layer) const { return layer_shape(layer).kv.head_dim; }
+    int kv_layer(int layer) const;
+    // From a row of queries, keys and values to the next.
+    std::size_t qkv_stride(int layer) const;
     int channel_units(const Mlp& mlp) const;
     int num_pairs(int layer) const { return num_rows_ * experts_of(layer).num_active; }
 
@@ -202,16 +219,24 @@ class Decoder {
                   int count) const;
     void norm(int row, const Norm& norm, std::span<const Linear* const> readers);
     void add_sublayer(int row, int sublayer);
+    void add_mlp(int row, const Layer& layer);
+    void add_normed(int row, const Norm& norm, const float* from);
     void project_head(int layer, int head);
     void norm_heads(int layer, int row);
     void place_head(int layer, int head, int row);
-    void code_query(int row, int head, const float* x);
+    void write_value(int layer, int head, int row, float* x);
+    void code_query(int layer, int row, int head, const float* x);
     void attend(Worker& worker, int layer);
     void attend_task(int task, int layer, int thread);
     void merge_tasks(int unit, int query, int layer);
     void finish_query(const Unit& unit, int query, int layer, Attended* states);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
     Output residual(int tile) const;
+
+    void run_inputs(Worker& worker);
+    void mix_inputs(int row);
+    void run_per_layer(Worker& worker, int layer);
+    void gate_inputs(int layer, int piece, int thread);
 
     void run_mlp(Worker& worker, int layer);
     void run_experts(Worker& worker, int layer);
@@ -244,11 +269,12 @@ class Decoder {
     Pool& pool_;
     std::map<std::string, Weight> weights_;
     std::vector<Layer> layers_;
-    Linear embed_, positions_, head_;
-    Norm final_norm_;
+    Linear embed_, positions_, head_, per_layer_embed_, per_layer_proj_;
+    Norm final_norm_, per_layer_norm_;
     bool is_checked_ = false;
     std::vector<Kind> kinds_;
-    std::vector<float> zeros_;  // (E): a sink's value
+    int most_dim_ = 0;  // widest head
+    std::vector<float> zeros_, ones_;  // (E): a sink's value, and the weight of a norm without one
 
     // The pass. Vectors are reused, grown when a larger one comes.
     Cache* cache_ = nullptr;
@@ -272,7 +298,10 @@ class Decoder {
     // In the runtime's scratch memory.
     float *x_ = nullptr, *qkv_ = nullptr;
     float* added_ = nullptr;  // (R, D), by a sublayer, to be normed; null without such norms
-    Rows normed_, attended_, activated_;
+    float* experts_added_ = nullptr;  // (R, D), by experts with norms
+    float* experts_input_ = nullptr;  // (R, D), normed for them
+    float* inputs_of_layers_ = nullptr;  // (R, layers, width)
+    Rows normed_, attended_, activated_, gated_inputs_;
     Routing routing_;
     float* router_logits_ = nullptr;  // (R, experts in whole tiles)
     int router_stride_ = 0;

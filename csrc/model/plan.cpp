@@ -22,8 +22,10 @@ void check_ascending(std::span<const int> indices, int stop, const char* message
 
 void Decoder::check_segments() const {
     const Cache& cache = *cache_;
-    if (cache.num_layers != shape_.num_layers || cache.num_heads != shape_.num_kv_heads ||
-        cache.head_dim != shape_.head_dim)
+    const auto stored = [](const LayerShape& layer) {
+        return KvShape{layer.shares_kv_of < 0 ? layer.kv.num_heads : 0, layer.kv.head_dim};
+    };
+    if (!std::ranges::equal(cache.layers, shape_.layers, {}, {}, stored))
         throw std::invalid_argument("the cache was made for another model");
     for (const Segment& s : segments_) {
         const int count = static_cast<int>(s.tokens.size());
@@ -35,7 +37,7 @@ void Decoder::check_segments() const {
             throw std::invalid_argument("a segment's rows lie outside its tokens");
         if (s.stop > cache.max_len - s.base || !cache.has_rows(s.slot, s.base + s.stop))
             throw std::out_of_range("the sequence does not fit the cache");
-        if (!inputs_)
+        if (!inputs_ || shape_.per_layer_width > 0)
             for (int token : s.tokens) check_id(token);
         if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
             throw std::invalid_argument("a parent is needed for every token");
@@ -109,7 +111,7 @@ void Decoder::plan_attention(Kind& kind) {
         if (kind.window > 0) query.first = std::max(0, query.position - kind.window + 1);
     kind.units.clear();
     kind.tasks.clear();
-    const int group = shape_.num_heads / shape_.num_kv_heads, heads = std::min(group, kMaxPairs),
+    const int group = shape_.num_heads / kind.kv.num_heads, heads = std::min(group, kMaxPairs),
               rows = kMaxPairs / heads;
     int query = 0, most_chunks = 0;
     kind.unit_rows = 0;
@@ -125,7 +127,7 @@ void Decoder::plan_attention(Kind& kind) {
             }
             const int first_chunk = first / kChunk, stop_chunk = last / kChunk + 1;
             most_chunks = std::max(most_chunks, stop_chunk - first_chunk);
-            for (int kv = 0; kv < shape_.num_kv_heads; ++kv)
+            for (int kv = 0; kv < kind.kv.num_heads; ++kv)
                 for (int h = kv * group; h < (kv + 1) * group; h += heads)
                     kind.units.push_back({static_cast<int>(i), query, count, kv, h,
                                           std::min(heads, (kv + 1) * group - h), first_chunk,
@@ -145,22 +147,27 @@ void Decoder::plan_attention(Kind& kind) {
 // Where the pass keeps its rows, and each thread its scratch.
 void Decoder::lay_out(Scratch& scratch, int rows_above) {
     const Shape& s = shape_;
-    const std::size_t rows = num_rows_, threads = pool_.size(), dim = s.head_dim;
+    const std::size_t rows = num_rows_, threads = pool_.size(), dim = most_dim_;
     x_ = scratch.take<float>(rows * s.hidden_size);
     added_ = s.norms_after ? scratch.take<float>(rows * s.hidden_size) : nullptr;
-    qkv_ = scratch.take<float>(rows * (s.num_heads + 2 * s.num_kv_heads) * dim);
-    const std::size_t coded = cache_->page.has_codes() ? rows * s.num_heads : 0;
+    const std::size_t coded = cache_->has_codes() ? rows * s.num_heads : 0;
     coded_ = {scratch.take<std::int8_t>(coded * dim), scratch.take<float>(coded),
               scratch.take<std::int32_t>(coded * dim / kTile)};
     int normed = 0, attended = 0, activated = 0;  // widest
-    for (const Layer& layer : layers_) {
+    std::size_t projected = 0;
+    for (int i = 0; i < s.num_layers; ++i) {
+        const Layer& layer = layers_[i];
+        projected = std::max(projected, qkv_stride(i));
         normed = std::max({normed, layer.q.num_in, layer.mlp.up.num_in});
         attended = std::max(attended, layer.o.num_in);
         activated = std::max(activated, layer.mlp.down.num_in);
     }
     normed_ = scratch.take_rows(num_rows_, s.hidden_size, normed);
-    attended_ = scratch.take_rows(num_rows_, s.num_heads * s.head_dim, attended);
-    activated_ = scratch.take_rows(num_rows_, s.intermediate_size, activated);
+    qkv_ = scratch.take<float>(rows * projected);
+    attended_ = scratch.take_rows(num_rows_, attended);
+    activated_ = scratch.take_rows(num_rows_, activated);
+    inputs_of_layers_ = scratch.take<float>(rows * s.num_layers * s.per_layer_width);
+    gated_inputs_ = scratch.take_rows(s.per_layer_width > 0 ? num_rows_ : 0, s.per_layer_width);
     lay_out_experts(scratch);
 
     const std::size_t above = (rows_above / kChunk + 2) * kChunk;
@@ -180,7 +187,9 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
 // Room for the layer of the most pairs and experts.
 void Decoder::lay_out_experts(Scratch& scratch) {
     int num = 0, active = 0, inner = 0;
+    bool has_norms = false;
     for (const LayerShape& layer : shape_.layers) {
+        has_norms |= layer.experts.has_norms;
         num = std::max(num, layer.experts.num);
         active = std::max(active, layer.experts.num_active);
         inner = std::max(inner, layer.experts.inner);
@@ -197,6 +206,9 @@ void Decoder::lay_out_experts(Scratch& scratch) {
                 .stops = scratch.take<int>(num),
                 .slot_weights = scratch.take<float>(slots),
                 .active = scratch.take<int>(num)};
+    const std::size_t normed = has_norms ? static_cast<std::size_t>(num_rows_) * shape_.hidden_size : 0;
+    experts_added_ = scratch.take<float>(normed);
+    experts_input_ = scratch.take<float>(normed);
     gathered_ = scratch.take_rows(slots, shape_.hidden_size);
     expert_rows_ = scratch.take_rows(slots, inner);
 }
@@ -237,6 +249,8 @@ void Decoder::plan_phases() {
         return std::binary_search(sublayers_.begin(), sublayers_.end(), sublayer) ? 1 : 0;
     };
     phases_.clear();
+    if (shape_.per_layer_width > 0)
+        phases_.insert(phases_.end(), {rows, std::min(most, per_layer_proj_.num_tiles()), rows});
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[i];
         const Kind& kind = kinds_[layer.kind];
@@ -244,11 +258,11 @@ void Decoder::plan_phases() {
         const auto add = [&](int does, std::initializer_list<int> pieces) {
             for (int count : pieces) phases_.push_back(does * count);
         };
-        add(attends, {rows, shape_.num_heads + 2 * shape_.num_kv_heads});
+        add(attends, {rows, shape_.num_heads + layer_shape(i).num_projected()});
         if (attends_by_row()) add(attends, {rows});
         add(attends, {static_cast<int>(kind.tasks.size()),
                       kind.is_split ? num_units * kind.unit_rows : 0});
-        if (quantizes_after_attention(layer)) add(attends, {rows});
+        if (quantizes_after_attention(i)) add(attends, {rows});
         add(attends, {std::min(most, layer.o.num_tiles())});
         add(feeds, {rows});
         if (shape_.layers[i].has_mlp)
@@ -256,6 +270,9 @@ void Decoder::plan_phases() {
                         std::min(most, layer.mlp.down.num_tiles())});
         if (experts_of(i).num > 0)
             add(feeds, {1, num_pairs(i), 2 * most, std::min(most, shape_.hidden_size / kTile)});
+        if (shape_.per_layer_width > 0)
+            add(feeds, {rows, std::min(most, shape_.per_layer_width / kGroup),
+                        std::min(most, layer.inp_proj.num_tiles())});
     }
     phases_.push_back(rows);
 }

@@ -10,6 +10,7 @@
 namespace forerun {
 
 void Decoder::run(Worker& worker) {
+    if (shape_.per_layer_width > 0) run_inputs(worker);
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[i];
         worker.each([&](int row) {
@@ -19,8 +20,9 @@ void Decoder::run(Worker& worker) {
         worker.each([&](int head) { project_head(i, head); });
         if (attends_by_row()) worker.each([&](int row) { norm_heads(i, row); });
         attend(worker, i);
-        worker.each([&](int piece) { add_linear(layer.o, attended_, piece); });
+        worker.each([&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); });
         run_mlp(worker, i);
+        if (shape_.per_layer_width > 0) run_per_layer(worker, i);
     }
     worker.each([&](int row) {
         const std::size_t width = shape_.hidden_size;
@@ -35,9 +37,9 @@ void Decoder::enter(int row, int sublayer) {
     const std::size_t width = shape_.hidden_size;
     const auto next = std::lower_bound(sublayers_.begin(), sublayers_.end(), sublayer);
     const bool is_first = next == sublayers_.begin();
-    if (is_first)
+    if (is_first && shape_.per_layer_width == 0)
         start(row);
-    else if (shape_.norms_after)
+    else if (!is_first && shape_.norms_after)
         add_sublayer(row, next[-1]);
     const int first_ended = is_first ? 0 : next[-1] / 2;
     for (std::size_t i = 0; i < tap_layers_.size(); ++i)
@@ -45,13 +47,34 @@ void Decoder::enter(int row, int sublayer) {
             std::copy_n(x_ + row * width, width, taps_ + (i * num_rows_ + row) * width);
 }
 
-// Normed, what a sublayer computed is added to the row.
+// Normed, what a sublayer computed is added to the row. After an MLP that is the last thing the layer did.
 void Decoder::add_sublayer(int row, int sublayer) {
-    const std::size_t width = shape_.hidden_size;
+    const std::size_t width = shape_.hidden_size, first = row * width;
     const Layer& layer = layers_[sublayer / 2];
+    if (sublayer % 2 == 0) return add_normed(row, layer.attn_out_norm, added_ + first);
+    if (shape_.per_layer_width > 0)
+        add_normed(row, layer.inp_norm, added_ + first);
+    else
+        add_mlp(row, layer);
+    if (layer.scale.weight) kernels_.scale(x_ + first, shape_.hidden_size, *layer.scale.weight);
+}
+
+// What the MLP gave, with that of experts beside it.
+void Decoder::add_mlp(int row, const Layer& layer) {
+    const std::size_t width = shape_.hidden_size, first = row * width;
+    float *dense = added_ + first, *experts = experts_added_ + first;
+    if (layer.dense_out_norm.weight) {
+        kernels_.norm(dense, layer.dense_out_norm, shape_.hidden_size, dense);
+        kernels_.norm(experts, layer.experts_out_norm, shape_.hidden_size, experts);
+        for (std::size_t i = 0; i < width; ++i) dense[i] += experts[i];
+    }
+    add_normed(row, layer.mlp_out_norm, dense);
+}
+
+void Decoder::add_normed(int row, const Norm& norm, const float* from) {
+    const std::size_t width = shape_.hidden_size;
     float *x = x_ + row * width, *y = normed_.x + row * width;
-    kernels_.norm(added_ + row * width, sublayer % 2 ? layer.mlp_out_norm : layer.attn_out_norm,
-                  shape_.hidden_size, y);
+    kernels_.norm(from, norm, shape_.hidden_size, y);
     for (std::size_t i = 0; i < width; ++i) x[i] += shape_.residual_multiplier * y[i];
 }
 
@@ -101,16 +124,26 @@ void Decoder::norm(int row, const Norm& norm, std::span<const Linear* const> rea
     if (reader != readers.end()) quantize(**reader, out, normed_, row, 0, shape_.hidden_size);
 }
 
+int Decoder::kv_layer(int layer) const {
+    const int shared = layer_shape(layer).shares_kv_of;
+    return shared < 0 ? layer : shared;
+}
+
+std::size_t Decoder::qkv_stride(int layer) const {
+    const KvShape& kv = layer_shape(layer).kv;
+    return static_cast<std::size_t>(shape_.num_heads + 2 * kv.num_heads) * kv.head_dim;
+}
+
 // One head of q, k or v, of all rows, put where it belongs by the thread that computed it.
 void Decoder::project_head(int index, int head) {
     const Layer& layer = layers_[index];
-    const int heads = shape_.num_heads, kv = shape_.num_kv_heads, dim = shape_.head_dim,
+    const int heads = shape_.num_heads, kv = layer_shape(index).kv.num_heads, dim = head_dim(index),
               tiles = dim / kTile;
     const bool is_query = head < heads, is_value = head >= heads + kv;
     const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
     const int local = is_query ? head : (head - heads) % kv;
-    const std::size_t stride = (heads + 2 * kv) * dim;
-    kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_, {qkv_ + head * dim, stride});
+    kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_,
+                    {qkv_ + head * dim, qkv_stride(index)});
     if (attends_by_row() && !is_value) return;  // first all of them are normed together
     for (int row = 0; row < num_rows_; ++row) place_head(index, head, row);
 }
@@ -118,45 +151,53 @@ void Decoder::project_head(int index, int head) {
 // The query and key heads of a row, normed over their whole width.
 void Decoder::norm_heads(int index, int row) {
     const Layer& layer = layers_[index];
-    const int q = shape_.num_heads * shape_.head_dim, k = shape_.num_kv_heads * shape_.head_dim;
-    float* x = qkv_ + static_cast<std::size_t>(row) * (q + 2 * k);
+    const int dim = head_dim(index), kv = layer_shape(index).kv.num_heads, q = shape_.num_heads * dim;
+    float* x = qkv_ + row * qkv_stride(index);
     kernels_.norm(x, layer.q_norm, q, x);
-    kernels_.norm(x + q, layer.k_norm, k, x + q);
-    for (int head = 0; head < shape_.num_heads + shape_.num_kv_heads; ++head)
-        place_head(index, head, row);
+    kernels_.norm(x + q, layer.k_norm, kv * dim, x + q);
+    for (int head = 0; head < shape_.num_heads + kv; ++head) place_head(index, head, row);
 }
 
-// A row's head: normed, rotated and scaled if it is a query, else written to the cache.
+// A row's head: normed, rotated and scaled if it is a query, else written to the cache. Keys that are
+// values too are written as such before that.
 void Decoder::place_head(int index, int head, int row) {
     const Layer& layer = layers_[index];
-    const int heads = shape_.num_heads, kv = shape_.num_kv_heads, dim = shape_.head_dim;
+    const int heads = shape_.num_heads, kv = layer_shape(index).kv.num_heads, dim = head_dim(index);
     const bool is_query = head < heads, is_value = head >= heads + kv;
-    float* x = qkv_ + (static_cast<std::size_t>(row) * (heads + 2 * kv) + head) * dim;
-    if (!is_value) {
-        const Norm& norm = is_query ? layer.q_norm : layer.k_norm;
-        if (shape_.qk_norm == QkNorm::Head) kernels_.norm(x, norm, dim, x);
-        const Rope& rope = kinds_[layer.kind].rope;
-        if (rope.half > 0) kernels_.rotate(rope, row, x);
+    float* x = qkv_ + row * qkv_stride(index) + head * dim;
+    if (is_value) return write_value(index, head - heads - kv, row, x);
+    if (!is_query && !layer_shape(index).has_values) {
+        float* value = x + kv * dim;
+        std::copy_n(x, dim, value);
+        write_value(index, head - heads, row, value);
     }
-    if (is_query) {
-        kernels_.scale(x, dim, query_scales_[row]);
-        if (cache_->page.has_codes()) code_query(row, head, x);
-        return;
+    const Norm& norm = is_query ? layer.q_norm : layer.k_norm;
+    if (shape_.qk_norm == QkNorm::Head) kernels_.norm(x, norm, dim, x);
+    const Rope& rope = kinds_[layer.kind].rope;
+    if (rope.half > 0) kernels_.rotate(rope, row, x);
+    if (!is_query) {
+        const int slot = segments_[row_segment_[row]].slot;
+        return kernels_.write_key(cache_->head(index, slot, head - heads), cache_rows_[row], x);
     }
-    const auto write = is_value ? kernels_.write_value : kernels_.write_key;
-    const int slot = segments_[row_segment_[row]].slot;
-    write(cache_->head(index, slot, (head - heads) % kv), cache_rows_[row], x);
+    kernels_.scale(x, dim, query_scales_[row]);
+    if (cache_->has_codes()) code_query(index, row, head, x);
 }
 
-void Decoder::code_query(int row, int head, const float* x) {
+void Decoder::write_value(int index, int head, int row, float* x) {
+    const int dim = head_dim(index), slot = segments_[row_segment_[row]].slot;
+    if (shape_.norms_values) kernels_.norm(x, {ones_.data(), nullptr, shape_.norm_eps, false}, dim, x);
+    kernels_.write_value(cache_->head(index, slot, head), cache_rows_[row], x);
+}
+
+void Decoder::code_query(int index, int row, int head, const float* x) {
     const std::size_t at = static_cast<std::size_t>(row) * shape_.num_heads + head,
-                      dim = shape_.head_dim;
-    kernels_.quantize_query(x, shape_.head_dim, coded_.codes + at * dim, coded_.scales + at,
+                      dim = head_dim(index);
+    kernels_.quantize_query(x, head_dim(index), coded_.codes + at * dim, coded_.scales + at,
                             coded_.sums + at * dim / kTile);
 }
 
-bool Decoder::quantizes_after_attention(const Layer& layer) const {
-    return !layer.o.is_float() && shape_.head_dim % kGroup != 0;
+bool Decoder::quantizes_after_attention(int index) const {
+    return !layers_[index].o.is_float() && head_dim(index) % kGroup != 0;
 }
 
 void Decoder::attend(Worker& worker, int index) {
@@ -165,10 +206,11 @@ void Decoder::attend(Worker& worker, int index) {
     worker.each([&](int piece) {
         merge_tasks(piece / kind.unit_rows, piece % kind.unit_rows, index);
     });
-    if (!quantizes_after_attention(layers_[index])) return;
+    if (!quantizes_after_attention(index)) return;
     worker.each([&](int row) {
-        const std::size_t width = attended_.width;
-        quantize(layers_[index].o, attended_.x + row * width, attended_, row, 0, attended_.width);
+        const Rows rows = attended_.of(layers_[index].o);
+        const std::size_t width = rows.width;
+        quantize(layers_[index].o, rows.x + row * width, rows, row, 0, rows.width);
     });
 }
 
@@ -178,18 +220,18 @@ void Decoder::attend_task(int index, int layer, int thread) {
     const Task& task = kind.tasks[index];
     const Unit& unit = kind.units[task.unit];
     const Segment& segment = segments_[unit.segment];
-    const std::size_t dim = shape_.head_dim;
+    const std::size_t dim = head_dim(layer);
     float* scratch = scratch_ + thread * scratch_stride_;
     Attended own[kMaxPairs], next[kMaxPairs];
     for (Attended& state : own) state.out = std::exchange(scratch, scratch + dim);
     for (Attended& state : next) state.out = std::exchange(scratch, scratch + dim);
     Attended* states = kind.is_split ? &states_[index * kMaxPairs] : own;
-    const Attention a{.head = cache_->head(layer, segment.slot, unit.kv_head),
+    const Attention a{.head = cache_->head(kv_layer(layer), segment.slot, unit.kv_head),
                       .queries = &kind.queries[unit.query],
                       .num_queries = unit.num_queries,
                       .group = unit.num_heads,
                       .q = qkv_ + unit.head * dim,
-                      .q_stride = (shape_.num_heads + 2 * shape_.num_kv_heads) * dim,
+                      .q_stride = qkv_stride(layer),
                       .coded = coded_,
                       .num_heads = shape_.num_heads,
                       .head_index = unit.head,
@@ -201,7 +243,7 @@ void Decoder::attend_task(int index, int layer, int thread) {
     for (int chunk = task.first_chunk + 1; chunk < task.stop_chunk; ++chunk) {
         kernels_.attend(a, chunk, next);
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
-            kernels_.merge(next[p], states[p], shape_.head_dim);
+            kernels_.merge(next[p], states[p], head_dim(layer));
     }
     for (int i = 0; !kind.is_split && i < unit.num_queries; ++i)
         finish_query(unit, i, layer, own + i * unit.num_heads);
@@ -219,20 +261,21 @@ void Decoder::merge_tasks(int index, int query, int layer) {
     Attended* states = &states_[first * kMaxPairs + pair];
     for (std::size_t i = first + 1; i < tasks.size() && tasks[i].unit == index; ++i)
         for (int h = 0; h < unit.num_heads; ++h)
-            kernels_.merge(states_[i * kMaxPairs + pair + h], states[h], shape_.head_dim);
+            kernels_.merge(states_[i * kMaxPairs + pair + h], states[h], head_dim(layer));
     finish_query(unit, query, layer, states);
 }
 
 void Decoder::finish_query(const Unit& unit, int query, int layer, Attended* states) {
-    const int dim = shape_.head_dim, row = queries_[unit.query + query].row;
+    const int dim = head_dim(layer), row = queries_[unit.query + query].row;
+    const Rows attended = attended_.of(layers_[layer].o);
     const float* sinks = layers_[layer].sinks.weight;
     for (int h = 0; h < unit.num_heads; ++h) {
         const int column = (unit.head + h) * dim;
         // A sink attends like a key whose value is 0.
         if (sinks) kernels_.merge({sinks[unit.head + h], 1.0f, zeros_.data()}, states[h], dim);
-        float* out = attended_.x + row * static_cast<std::size_t>(attended_.width) + column;
+        float* out = attended.x + row * static_cast<std::size_t>(attended.width) + column;
         kernels_.finish(states[h], dim, out);
-        if (dim % kGroup == 0) quantize(layers_[layer].o, out, attended_, row, column, dim);
+        if (dim % kGroup == 0) quantize(layers_[layer].o, out, attended, row, column, dim);
     }
 }
 

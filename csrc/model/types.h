@@ -134,6 +134,13 @@ struct Rows {
     std::int32_t* half_sum = nullptr;  // 2 a group: sums of q, for the weights' zero point
     int wide = 0;                      // of q, at least `width`
 
+    // The same memory for rows that a layer reads.
+    Rows of(const Linear& reader) const {
+        Rows rows = *this;
+        rows.width = reader.num_read();
+        rows.wide = reader.num_in;
+        return rows;
+    }
     // Where a row's first group lies; the next one is kRowsAside further.
     std::size_t first_group(int row) const {
         return static_cast<std::size_t>(row / kRowsAside) * (wide / kGroup) * kRowsAside +

@@ -97,9 +97,7 @@ def grow_trees(
 class Cache:
     def __init__(
         self,
-        num_layers: int,
-        num_heads: int,
-        head_dim: int,
+        heads: Sequence[tuple[int, int]],
         num_slots: int,
         max_len: int,
         form: str,

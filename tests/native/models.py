@@ -72,6 +72,22 @@ EXPERTS = replace(
     ),
 )
 """As OLMoE and as Granite's experts beside an MLP that all rows share."""
+PER_LAYER = replace(
+    GATED,
+    num_layers=3,
+    activation="gelu_tanh",
+    norms="both",
+    qk_norm="head",
+    value_norm=True,
+    layer_scales=True,
+    per_layer_width=32,
+    layers=(
+        LayerConfig(ROPE, sliding_window=37, intermediate_size=64),
+        LayerConfig(RopeConfig(1e6, 64), head_dim=64, num_kv_heads=1, has_values=False),
+        LayerConfig(ROPE, 37, ExpertsConfig(5, 2, 32, has_norms=True), shares_kv_of=0),
+    ),
+)
+"""As Gemma 4: heads and MLPs by layer, keys that are values too, shared ones, per-layer embeddings, normed experts."""
 SINKS = replace(
     GATED,
     attention_sinks=True,
@@ -90,6 +106,7 @@ KINDS = {
     "sandwich": (SANDWICH, "q8_0"),
     "after": (AFTER, "q4_0"),
     "experts": (EXPERTS, "q4_1"),
+    "per layer": (PER_LAYER, "q4_0"),
     "sinks": (SINKS, "bf16"),
     "float8": (replace(GATED, num_kv_heads=1), "f8"),
     "table": (replace(GATED, num_kv_heads=1), "mxfp4"),

@@ -22,6 +22,7 @@ from tests.native.models import (
     AFTER,
     EXPERTS,
     GATED,
+    PER_LAYER,
     QUANTIZED,
     SANDWICH,
     SINKS,
@@ -48,6 +49,7 @@ VARIANTS = {
     "after": AFTER,
     "experts": EXPERTS,
     "sinks": SINKS,
+    "per layer": PER_LAYER,
     "multipliers": replace(
         GATED,
         embedding_multiplier=3.0,

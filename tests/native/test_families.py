@@ -19,11 +19,14 @@ from tests.native.models import logits_of
 TOKENS = tuple(torch.randint(0, VOCAB, (150,), generator=torch.Generator().manual_seed(5)).tolist())
 NODES, PARENTS = TOKENS[3:12], (-1, 0, 0, 1, 2, 2, 5, -1, 7)
 GRANITE = {"intermediate_size": 32}
+GEMMA4 = {"head_dim": 16, "global_head_dim": 32}
 WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "opt": {"word_embed_proj_dim": 64},
     "gpt_bigcode": {"n_embd": 64},
     "qwen3_moe": {"moe_intermediate_size": 32},
     "granite4": {"shared_intermediate_size": 48},
+    "gemma4": GEMMA4 | {"hidden_size_per_layer_input": 32},
+    "gemma4_moe": GEMMA4 | {"moe_intermediate_size": 32},
     "granitemoe": GRANITE,
     "granitemoeshared": GRANITE | {"shared_intermediate_size": 48},
     "granitemoehybrid": GRANITE | {"shared_intermediate_size": 48},

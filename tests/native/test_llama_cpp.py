@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,16 @@ PYTHON = Path(__file__).parents[2] / ".peers" / "llama.cpp" / "bin" / "python"
 TEXT = TOKENS * 3
 CHANGES: Mapping[str, Mapping[str, Any]] = {**WIDTHS, "olmoe": {"num_key_value_heads": 4}}
 """llama.cpp's OLMoE has as many heads of keys as of queries."""
+GEMMA4 = {
+    **{f"attention.{part}_length": 32 for part in ("key", "value")},
+    **{f"attention.{part}_length_swa": 16 for part in ("key", "value")},
+    "rope.dimension_count": 32,
+    "rope.dimension_count_swa": 16,
+    "embedding_length_per_layer_input": 0,
+}
 METADATA: Mapping[str, Mapping[str, Any]] = {
+    "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
+    "gemma4_moe": {**GEMMA4, "expert_feed_forward_length": 32},
     # llama.cpp rounds the bounds of yarn's band, as the model's authors do not: here they are beyond all features.
     "gpt_oss": {
         "expert_feed_forward_length": 48,
@@ -56,7 +66,11 @@ def write(checkpoint: MemoryCheckpoint, path: Path) -> None:
     for key, value in checkpoint.config.items():
         kind = gguf.GGUFValueType.get_type(value)
         kind = gguf.GGUFValueType.UINT32 if kind == gguf.GGUFValueType.INT32 else kind
-        sub = gguf.GGUFValueType.BOOL if kind == gguf.GGUFValueType.ARRAY else None
+        sub = None
+        if isinstance(value, list):
+            sub = (
+                gguf.GGUFValueType.BOOL if isinstance(value[0], bool) else gguf.GGUFValueType.INT32
+            )
         writer.add_key_value(key, value, kind, sub_type=sub)
     for name, tensor in checkpoint.tensors.items():
         writer.add_tensor(name, tensor.detach().float().contiguous().numpy())
@@ -82,7 +96,13 @@ def test_logits_are_llama_cpps(
 ) -> None:
     model = hf_model(family, **{"hidden_size": 64, **changes, **CHANGES.get(family, {})})
     file, out = tmp_path / "tiny.gguf", tmp_path / "logits.npy"
-    write(as_gguf(model, architecture, {**metadata, **METADATA.get(family, {})}), file)
+    checkpoint = as_gguf(model, architecture, {**metadata, **METADATA.get(family, {})})
+    if architecture == "gemma4":  # the first quarter of a head is rotated
+        turned = torch.where(torch.arange(16) < 4, 1.0, 1e30)
+        checkpoint = replace(
+            checkpoint, tensors={**checkpoint.tensors, "rope_freqs.weight": turned}
+        )
+    write(checkpoint, file)
     script = Path(__file__).with_name("llama_logits.py")
     command = [PYTHON, script, file, llama_cpp.__file__, out, *map(str, TEXT)]
     subprocess.run(command, check=True, capture_output=True)

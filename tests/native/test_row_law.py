@@ -107,8 +107,7 @@ class InOrder(KVCache):
 
     def __init__(self, config: ModelConfig, num_slots: int, max_len: int, kv: Precision) -> None:
         super().__init__(num_slots, max_len)
-        shape = (config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len)
-        self.native = _native.Cache(*shape, kv)
+        self.native = _native.Cache(config.stored_heads(), num_slots, max_len, kv)
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         self.native.move(slot, rows, start)
@@ -216,7 +215,7 @@ def test_shared_blocks_anywhere_have_the_bits_of_rows_in_order(
 
 
 def test_blocks_that_do_not_exist_are_refused() -> None:
-    cache = _native.Cache(1, 1, 16, 1, 2 * CHUNK, "fp16", 1)
+    cache = _native.Cache([(1, 16)], 1, 2 * CHUNK, "fp16", 1)
     for place in ((0, 0, 1), (0, 0, -1), (0, 2, 0), (0, -1, 0)):
         with pytest.raises(ValueError, match="no such cache block"):
             cache.place(*place)

@@ -219,13 +219,20 @@ def step_nbytes(
 def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
     """Return the kernels' scratch bytes for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
     config = model.config
-    widths = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
-    heads = config.num_heads + 2 * config.num_kv_heads
+    layers = [config.layer(i) for i in range(config.num_layers)]
+    heads = [config.heads(i) for i in range(config.num_layers)]
+    head_dim = max(dim for _, dim in heads)
+    projected = max((config.num_heads + 2 * count) * dim for count, dim in heads)
+    inner = max(layer.intermediate_size or config.intermediate_size for layer in layers)
+    widths = (config.hidden_size, config.num_heads * head_dim, inner)
     above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
-    attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * config.head_dim)
-    streams = 4 * rows * (config.hidden_size + heads * config.head_dim)
+    attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * head_dim)
+    streams = 4 * rows * (config.hidden_size + projected)
     if config.norms != "before":
         streams += 4 * rows * config.hidden_size
+    if config.per_layer_width is not None:
+        streams += 4 * rows * config.num_layers * config.per_layer_width
+        streams += _rows_nbytes(rows, config.per_layer_width)
     held = sum(_rows_nbytes(rows, width) for width in widths) + _experts_nbytes(config, rows)
     return streams + held + 4 * model.threads * max(attention, 2 * 32 * 32)
 
@@ -241,19 +248,29 @@ def _experts_nbytes(config: ModelConfig, rows: int) -> int:
         pairs, max(each.num_experts for each in experts)
     )  # an expert's rows begin at multiples of 8
     inner = max(each.intermediate_size for each in experts)
-    return _rows_nbytes(pairs, config.hidden_size) + _rows_nbytes(pairs, inner)
+    normed = 8 * rows * config.hidden_size if any(each.has_norms for each in experts) else 0
+    return _rows_nbytes(pairs, config.hidden_size) + _rows_nbytes(pairs, inner) + normed
 
 
 def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
     """Return the bytes of a pass of few rows, where threads share a row's keys (csrc/model/plan.cpp)."""
     config = model.config
-    group = config.num_heads // config.num_kv_heads
+    return max(
+        _split_layer_nbytes(model, max_len, num_nodes, *heads)
+        for heads in {config.heads(i) for i in range(config.num_layers)}
+    )
+
+
+def _split_layer_nbytes(
+    model: ModelNumbers, max_len: int, num_nodes: int, num_kv_heads: int, head_dim: int
+) -> int:
+    group = model.config.num_heads // num_kv_heads
     heads = min(group, MAX_PAIRS)
-    units = config.num_kv_heads * -(-group // heads)  # of as many rows as attend together
+    units = num_kv_heads * -(-group // heads)  # of as many rows as attend together
     times = (4 * model.threads - 1) // units if model.threads > 1 else 0
     rows = times * (MAX_PAIRS // heads)
     states = times * units * blocks_of(max_len) * MAX_PAIRS
-    return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * config.head_dim)
+    return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * head_dim)
 
 
 def _head_nbytes(model: ModelNumbers, rows: int) -> int:

@@ -130,23 +130,13 @@ class ModelConfig:
         layer = self.layer(index)
         return layer.num_kv_heads or self.num_kv_heads, layer.head_dim or self.head_dim
 
-    @property
-    def extras(self) -> tuple[str, ...]:
-        """What of Gemma 4's is used, in words; a backend that has none of it refuses the model by them."""
-        layers = [self.layer(i) for i in range(self.num_layers)]
-        uses = {
-            "heads that differ between layers": any(x.head_dim or x.num_kv_heads for x in layers),
-            "MLPs that differ between layers": any(x.intermediate_size for x in layers),
-            "keys and values shared between layers": any(
-                x.shares_kv_of is not None for x in layers
-            ),
-            "keys for values": not all(x.has_values for x in layers),
-            "norms of experts": any(x.experts and x.experts.has_norms for x in layers),
-            "norms of values": self.value_norm,
-            "scales of layers": self.layer_scales,
-            "per-layer embeddings": self.per_layer_width is not None,
-        }
-        return tuple(name for name, is_used in uses.items() if is_used)
+    def stored_heads(self) -> list[tuple[int, int]]:
+        """Return the kv heads that each layer leaves in the cache, none if it shares another's, and their dimension."""
+        heads = [self.heads(i) for i in range(self.num_layers)]
+        shared = [self.layer(i).shares_kv_of is not None for i in range(self.num_layers)]
+        return [
+            (0 if is_shared else n, dim) for (n, dim), is_shared in zip(heads, shared, strict=True)
+        ]
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -48,11 +48,14 @@ def unsupported(config: ModelConfig, device: torch.device) -> str | None:
     """Return why this model cannot run on the native kernels here; None if it can."""
     if device.type != "cpu":
         return "the native kernels are for the CPU"
-    layers = map(config.layer, range(config.num_layers))
-    experts = {layer.experts.intermediate_size for layer in layers if layer.experts is not None}
-    widths = (config.hidden_size, config.intermediate_size, config.head_dim, *experts)
+    layers = [config.layer(i) for i in range(config.num_layers)]
+    own = {size for each in layers for size in (each.intermediate_size, each.head_dim) if size}
+    own |= {each.experts.intermediate_size for each in layers if each.experts is not None}
+    widths = (config.hidden_size, config.intermediate_size, config.head_dim, *sorted(own))
     if any(width % _UNIT for width in widths):
         return f"hidden, MLP, expert and head sizes must be multiples of {_UNIT}, but are {widths}"
+    if (config.per_layer_width or 0) % (2 * _UNIT):
+        return f"per-layer embeddings must have a multiple of {2 * _UNIT} numbers, not {config.per_layer_width}"
     problem = native.reason()
     return problem and f"the native kernels are {problem}; {native.REMEDY}, or use backend auto"
 

@@ -28,11 +28,12 @@ class NativeCache(KVCache):
         from forerun import _native
 
         super().__init__(num_slots, max_len, num_blocks)
-        check_head_dim(kv, config.head_dim)
-        shape = config.num_layers, config.num_kv_heads, config.head_dim, num_slots, max_len
+        stored = config.stored_heads()
+        for _, head_dim in stored:
+            check_head_dim(kv, head_dim)
         form = "fp16" if kv == "auto" else kv
         with memory_refused(f"{self.pool.num_blocks} blocks of keys and values"):
-            self.native = _native.Cache(*shape, form, self.pool.num_blocks)
+            self.native = _native.Cache(stored, num_slots, max_len, form, self.pool.num_blocks)
         self.pool.block_nbytes, self.pool.drop = self.native.block_nbytes, self.native.drop_block
 
     def _place(self, slot: int, index: int, block: int) -> None:

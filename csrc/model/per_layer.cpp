@@ -1,0 +1,78 @@
+// Per-layer embeddings, Gemma 3n's and 4's: each token brings a vector of its own for every layer, a row
+// of a table mixed with a projection of its embedding. A layer ends with it: gated by the row, projected
+// and added.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "model/model.h"
+
+namespace forerun {
+
+// Rows are embedded, projected for all layers, and mixed with the table's.
+void Decoder::run_inputs(Worker& worker) {
+    worker.each([&](int row) {
+        start(row);
+        norm(row, {}, std::array<const Linear*, 1>{&per_layer_proj_});
+    });
+    worker.each([&](int piece) {
+        const int tiles = per_layer_proj_.num_tiles();
+        const Part part(tiles, piece, std::min(4 * pool_.size(), tiles));
+        kernels_.linear(per_layer_proj_, part.first, part.stop - part.first, normed_, 0, num_rows_,
+                        {inputs_of_layers_ + part.first * kTile,
+                         static_cast<std::size_t>(per_layer_proj_.num_out)});
+    });
+    worker.each([&](int row) { mix_inputs(row); });
+}
+
+void Decoder::mix_inputs(int row) {
+    const int width = shape_.per_layer_width, total = per_layer_proj_.num_out;
+    const float shrink = 1.0f / std::sqrt(static_cast<float>(shape_.hidden_size)),
+                grow = std::sqrt(static_cast<float>(width)), half = std::sqrt(0.5f);
+    float* inputs = inputs_of_layers_ + static_cast<std::size_t>(row) * total;
+    std::vector<float> table(total);
+    unpack_row(per_layer_embed_, tokens_[row], table.data());
+    kernels_.scale(inputs, total, shrink);
+    for (int first = 0; first < total; first += width)
+        kernels_.norm(inputs + first, per_layer_norm_, width, inputs + first);
+    for (int i = 0; i < total; ++i) inputs[i] = (inputs[i] + table[i] * grow) * half;
+}
+
+void Decoder::run_per_layer(Worker& worker, int index) {
+    const Layer& layer = layers_[index];
+    worker.each([&](int row) {
+        add_mlp(row, layer);
+        norm(row, {}, std::array{&layer.inp_gate});
+    });
+    worker.each([&](int piece) { gate_inputs(index, piece, worker.thread); });
+    worker.each([&](int piece) { add_linear(layer.inp_proj, gated_inputs_.of(layer.inp_proj), piece); });
+}
+
+// Some channels of the gate, times the layer's inputs.
+void Decoder::gate_inputs(int index, int piece, int thread) {
+    const Layer& layer = layers_[index];
+    const int width = shape_.per_layer_width, units = width / kGroup, tiles = kGroup / kTile;
+    const Part part(units, piece, std::min(4 * pool_.size(), units));
+    const Rows out = gated_inputs_.of(layer.inp_proj);
+    float* gate = scratch_ + thread * scratch_stride_;
+    for (int unit = part.first; unit < part.stop; ++unit)
+        for (int first = 0; first < num_rows_; first += kRowBlock) {
+            const int count = std::min(kRowBlock, num_rows_ - first), column = unit * kGroup;
+            kernels_.linear(layer.inp_gate, unit * tiles, tiles, normed_, first, count,
+                            {gate, static_cast<std::size_t>(kGroup)});
+            for (int i = 0; i < count; ++i) {
+                const std::size_t row = first + i;
+                const float* own = inputs_of_layers_ +
+                                   (row * shape_.num_layers + index) * width + column;
+                float* x = gate + i * kGroup;
+                kernels_.activate(shape_.activation, x, own, kGroup, x);
+                if (layer.inp_proj.is_float())
+                    std::copy_n(x, kGroup, out.x + row * width + column);
+                else
+                    quantize(layer.inp_proj, x, out, first + i, column, kGroup);
+            }
+        }
+}
+
+}  // namespace forerun
