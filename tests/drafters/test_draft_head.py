@@ -66,7 +66,8 @@ def test_it_guesses_the_likeliest_of_its_tokens(params: SamplingParams) -> None:
 
 def test_a_sampled_draft_has_none_but_its_tokens() -> None:
     drafter = cut(branch=(2, 2))
-    seqs = begun(drafter, seq_of([1, 2], 0, WARM), seq_of([9], 1, WARM))
+    unfiltered = replace(WARM, top_k=0, top_p=1.0)
+    seqs = begun(drafter, seq_of([1, 2], 0, unfiltered), seq_of([9], 1, unfiltered))
     for seq, draft in zip(seqs, drafter.propose(seqs, [9, 9]), strict=True):
         assert len(draft) == 6
         assert {*draft.tokens} <= {*allowed(seq.tokens)}

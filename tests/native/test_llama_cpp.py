@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from forerun.core.batch import Segment
-from forerun.lab.bench.peers import llama_cpp
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model.test_families import TOKENS
@@ -23,7 +22,9 @@ from tests.model.tiny import VOCAB, MemoryCheckpoint, hf_model
 from tests.native.models import logits_of
 from tests.native.test_families import WIDTHS
 
-PYTHON = Path(__file__).parents[2] / ".peers" / "llama.cpp" / "bin" / "python"
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".peers" / "llama.cpp" / "bin" / "python"
+ADAPTER = ROOT / "src" / "forerun" / "lab" / "bench" / "peers" / "llama_cpp.py"
 TEXT = TOKENS * 3
 CHANGES: Mapping[str, Mapping[str, Any]] = {**WIDTHS, "olmoe": {"num_key_value_heads": 4}}
 """llama.cpp's OLMoE has as many heads of keys as of queries."""
@@ -104,7 +105,7 @@ def test_logits_are_llama_cpps(
         )
     write(checkpoint, file)
     script = Path(__file__).with_name("llama_logits.py")
-    command = [PYTHON, script, file, llama_cpp.__file__, out, *map(str, TEXT)]
+    command = [PYTHON, script, file, ADAPTER, out, *map(str, TEXT)]
     subprocess.run(command, check=True, capture_output=True)
     theirs = torch.from_numpy(np.load(out))
     native = load_model(open_checkpoint(file), backend="native")
