@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.cli.helpers import the_json
@@ -50,6 +52,17 @@ def test_verify_needs_one_seed_for_both_ways(forerun, model):
     code, _, err = forerun("verify", *model, "--seed", "-1")
     assert code == 2
     assert "--seed -1 draws another seed each time" in err
+
+
+def test_verify_completes_prompts_as_they_are_without_a_chat_template(forerun, tiny_gguf, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"turns": [turn]}) for turn in ("hello", "12 wo 12")))
+    model = ["-m", tiny_gguf, "-d", "suffix", "--prompts", prompts]
+    code, out, _ = forerun("verify", *model, "--batch", 2, "-n", 24, "--json")
+    document = the_json(out)
+    assert code == 0
+    assert document["identical"] is True
+    assert document["tokens"] > 0
 
 
 def test_verify_says_no_when_acceptance_is_broken(forerun, model, monkeypatch):

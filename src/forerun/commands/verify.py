@@ -15,7 +15,7 @@ from forerun.core.params import SamplingParams
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
     from forerun.engine.outputs import CompletionOutput
-    from forerun.llm import LLM
+    from forerun.llm import LLM, Prompt
 
 
 @opt.engine(without=("controller", "max_num_seqs"), controller=False)  # more drafts prove more
@@ -34,7 +34,8 @@ def command(
 ) -> None:
     """Decode every prompt with and without drafting, greedily or with a seed, and compare the token ids.
 
-    Exits 1 on any difference.
+    Prompts go through the model's chat template; a model without one completes them as they are. Exits 1 on any
+    difference.
     """
     from forerun.cli import console
     from forerun.core.errors import ConfigError
@@ -72,11 +73,13 @@ def _decode_both_ways(
     """Complete every prompt plain, one at a time, and drafted; return the pairs and the seconds of the drafted ones."""
     from forerun.cli import console
 
-    plain = llm.with_drafter("none")
+    plain, is_chat = llm.with_drafter("none"), llm.tokenizer.chat_template is not None
+    prompts: list[Prompt]
     pairs: list[tuple[CompletionOutput, CompletionOutput]] = []
     seconds = 0.0
     for first in console.track(range(0, len(tasks), batch), "comparing"):
-        prompts = [opt.conversation(task.turns[0]) for task in tasks[first : first + batch]]
+        texts = [task.turns[0] for task in tasks[first : first + batch]]
+        prompts = [opt.conversation(text) for text in texts] if is_chat else texts
         references = [plain.generate([prompt], params)[0].outputs[0] for prompt in prompts]
         start_s = time.perf_counter()
         drafted = [output.outputs[0] for output in llm.generate(prompts, params)]
