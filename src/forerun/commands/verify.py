@@ -74,12 +74,11 @@ def _decode_both_ways(
     from forerun.cli import console
 
     plain, is_chat = llm.with_drafter("none"), llm.tokenizer.chat_template is not None
-    prompts: list[Prompt]
     pairs: list[tuple[CompletionOutput, CompletionOutput]] = []
     seconds = 0.0
     for first in console.track(range(0, len(tasks), batch), "comparing"):
         texts = [task.turns[0] for task in tasks[first : first + batch]]
-        prompts = [opt.conversation(text) for text in texts] if is_chat else texts
+        prompts: list[Prompt] = [opt.conversation(text) if is_chat else text for text in texts]
         references = [plain.generate([prompt], params)[0].outputs[0] for prompt in prompts]
         start_s = time.perf_counter()
         drafted = [output.outputs[0] for output in llm.generate(prompts, params)]
