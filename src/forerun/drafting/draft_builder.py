@@ -194,7 +194,8 @@ def _by_score(
 ) -> Iterator[tuple[int, float]]:
     """Yield the tokens (n,) of the largest scores that the filters leave, with their chances."""
     law = (logits / noise.temperature).softmax(dim=-1)
-    if not (best := noise.largest(depth, logits, tokens, NUM_NEXT)):
+    best = noise.largest(depth, logits, tokens, NUM_NEXT)
+    if len(best) == 0:
         return  # nothing may be guessed
     probs = dict(zip((best if tokens is None else tokens[best]).tolist(), law[best].tolist()))
     seen = TreeNoise(noise.noise, noise.position).see(depth, probs)
