@@ -1,4 +1,7 @@
-"""`forerun check TARGET DRAFT`: whether one model can draft for another. Reads headers and tokenizers, no weights."""
+"""`forerun check`: what a model is and what it can do here, or whether one can draft for another.
+
+Headers and tokenizers are read, no weights.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ NUM_DRAFTS = (1, 3, 5, 7)
 
 def command(
     target: Annotated[str, typer.Argument(help="The model that answers.")],
-    draft: Annotated[str, typer.Argument(help="The smaller model that would draft for it.")],
+    draft: Annotated[
+        str | None, typer.Argument(help="The smaller model that would draft for it.")
+    ] = None,
     quant: Annotated[
         str, typer.Option("--quant", help="int8 or int4: round the target's weights first.")
     ] = "none",
@@ -23,7 +28,48 @@ def command(
     ] = "none",
     as_json: opt.Json = False,
 ) -> None:
-    """Say whether DRAFT can draft for TARGET, and how often it must be right to be faster. Exits 1 if it cannot."""
+    """Say of a model what it is and what runs it: family, formats, chat, drafting, memory, the least its passes cost.
+
+    The cost of passes is arithmetic from a second of measuring this machine. Only headers are read. Exits 1 if the
+    model cannot be loaded, with the reason.
+
+    With DRAFT, say whether that model can draft for TARGET, and how often it must be right to be faster. Exits 1 if
+    it cannot.
+    """
+    from forerun.core.errors import ConfigError
+
+    if draft is not None:
+        _check_pair(target, draft, quant, draft_quant, as_json)
+    elif draft_quant != "none":
+        raise ConfigError(f"--draft-quant {draft_quant} is for a draft: give one after the target")
+    else:
+        _check_one(target, quant, as_json)
+
+
+def _check_one(target: str, quant: str, as_json: bool) -> None:
+    """Print the facts of one model, or why it cannot be loaded."""
+    from forerun.cli import console
+    from forerun.commands import _one_model
+    from forerun.core.errors import LoadError
+    from forerun.hub.names import resolve
+
+    resolve(target)  # a model that is not there is a mistake, not an answer
+    try:
+        document = _one_model.document(target, quant)
+    except LoadError as error:
+        document = {"model": target, "loads": False, "error": str(error)}
+    if as_json:
+        console.print_json(document)
+    elif document["loads"]:
+        _one_model.report(document)
+    else:
+        console.report().print(f"cannot be loaded: {document['error']}", soft_wrap=True)
+    if not document["loads"]:
+        raise typer.Exit(1)
+
+
+def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: bool) -> None:
+    """Print whether a model can draft for another."""
     from forerun.cli import console
     from forerun.drafting.vocabulary import vocabulary_difference
     from forerun.engine.profile import choices

@@ -199,7 +199,7 @@ class Planner:
         return [kv for kv in ("fp16", "int8", *grouped) if kv != self.config.kv]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
-        target, program = self._target(), 0
+        target, program = self.target(), 0
         asked = self.spec.for_target(target)
         may_learn = self.config.learn and asked.keeps()
         spec: DrafterSpec | None = asked
@@ -216,7 +216,8 @@ class Planner:
     def _drafter(self, spec: DrafterSpec, target: Target) -> DrafterNumbers:
         return drafter_numbers(spec.text(), spec.build(target), self.model, self.workload.max_len)
 
-    def _target(self) -> Target:
+    def target(self) -> Target:
+        """Return what drafters are built with."""
         max_len, config = self.workload.max_len, self.config
         cache = self.model.new_cache(config.max_num_seqs, max_len)
         return Target(

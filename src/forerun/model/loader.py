@@ -80,16 +80,17 @@ def blank_model(
     """Return the model that `load_model` would give, without its weights: for planning. Only metadata are read."""
     config, arch = read_config(checkpoint)
     device = torch.device(device)
-    weights = _blank_weights(checkpoint, arch, config, quant)
+    weights = blank_weights(checkpoint, arch, config, quant)
     chosen = choose_backend(backend, config, device)
     return chosen.blank(
         config, weights, device=device, shares_with=shares_with, head_bits=head_bits
     )
 
 
-def _blank_weights(
+def blank_weights(
     checkpoint: Checkpoint, arch: Arch, config: ModelConfig, quant: Scheme
 ) -> Iterator[BlankWeight]:
+    """Yield what is known of every weight, rounded as `quant` says, before it is read. Raises LoadError."""
     for name, shape in weight_shapes(config).items():
         (_, located, *_), *bias = _located(name, shape, checkpoint, arch, config)
         format = quantized_format(name, shape, checkpoint.tensor(located[0]).format, quant)
@@ -156,7 +157,7 @@ def stored_weights(
 def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
     """Return the bytes of a checkpoint's weights, biases left out, once they are rounded so. Reads no weights."""
     config, arch = read_config(checkpoint)
-    weights = _blank_weights(checkpoint, arch, config, scheme)
+    weights = blank_weights(checkpoint, arch, config, scheme)
     num_bits = sum(math.prod(weight.shape) * weight.format.bits_per_weight for weight in weights)
     return math.ceil(num_bits / 8)
 

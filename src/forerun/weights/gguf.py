@@ -96,6 +96,7 @@ def _add_tensors(tensors: dict[str, StoredTensor], header: Header, data: NDArray
     alignment = header.metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise LoadError(f"the file is corrupt: general.alignment is {alignment!r}")
+    _check_types(header)
     start = stop = -(-header.stop // alignment) * alignment
     for info in header.tensors:
         if info.name in tensors:
@@ -114,15 +115,33 @@ def _add_tensors(tensors: dict[str, StoredTensor], header: Header, data: NDArray
         )
 
 
-def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTensor:
-    type_name = _TYPES.get(info.type_id, f"type {info.type_id}")
-    format = IDS if type_name == "I64" else _FORMATS.get(type_name.lower())
-    if format is None:
+def _check_types(header: Header) -> None:
+    """Raise LoadError naming the tensors that are stored in no format that can be read."""
+    wrong = [info for info in header.tensors if _format(info) is None]
+    if wrong:
+        names = [f"'{info.name}'" for info in wrong[1:3]] + [f"{len(wrong) - 3} more"] * (
+            len(wrong) > 3
+        )
+        others = f", nor is that of {' and '.join(names)}" if names else ""
         raise LoadError(
-            f"tensor '{info.name}' is stored as {type_name}, which is not supported "
+            f"tensor '{wrong[0].name}' is stored as {_type_name(wrong[0])}, which is not supported{others} "
             f"({', '.join(_FORMATS).upper()} are): take the model's file in one of these, "
             "such as Q4_K_M or IQ4_XS"
         )
+
+
+def _type_name(info: TensorInfo) -> str:
+    return _TYPES.get(info.type_id, f"type {info.type_id}")
+
+
+def _format(info: TensorInfo) -> WeightFormat | None:
+    name = _type_name(info)
+    return IDS if name == "I64" else _FORMATS.get(name.lower())
+
+
+def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTensor:
+    format = _format(info)
+    assert format is not None, "checked before"
     if min(info.shape) < 1 or info.shape[-1] % format.block:
         raise LoadError(f"the file is corrupt: tensor '{info.name}' has shape {info.shape}")
     stop = first + math.prod(info.shape) // format.block * format.block_nbytes

@@ -102,8 +102,16 @@ def smaller(options: Options) -> Options | None:
     return replace(options, table_mb=table_mb, shared_tokens=shared_tokens)
 
 
+def ships_for(target: Target) -> bool:
+    """Tell whether there is a table for the target's tokenizer."""
+    return target.vocabulary is not None and bool(
+        table_file.fitting_tables(target.vocabulary, None)
+    )
+
+
 METHOD = Method(
     keeps=True,
+    ships_for=ships_for,
     smaller=smaller,
     example=example,
     grids={"num_draft": (3, 5, 7, 9, 11, 15), "min_chance": (0.01, 0.02, 0.05, 0.1)},

@@ -71,6 +71,16 @@ def known_tables() -> Iterator[Path]:
 
 def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None:
     """Load the table made for this tokenizer, for this model if there is one; broken ones are logged and skipped."""
+    for path in fitting_tables(vocabulary, model):
+        try:
+            return load(path, vocabulary)
+        except LoadError as error:
+            _log.warning("passed over: %s", error)
+    return None
+
+
+def fitting_tables(vocabulary: Vocabulary, model: str | None) -> list[Path]:
+    """List the tables made for this tokenizer, those for this model first; broken ones are logged and left out."""
     ours, fitting = None, []
     for path in known_tables():
         try:
@@ -81,12 +91,7 @@ def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None
         ours = ours or fingerprint(vocabulary)
         if header.vocabulary == ours:
             fitting.append((header.model != model, path))
-    for _, path in sorted(fitting, key=lambda found: found[0]):
-        try:
-            return load(path, vocabulary)
-        except LoadError as error:
-            _log.warning("passed over: %s", error)
-    return None
+    return [path for _, path in sorted(fitting, key=lambda found: found[0])]
 
 
 def read_header(path: Path) -> TableHeader:

@@ -12,15 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, TypeVar
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from forerun.cli import console
 from forerun.core.batch import Batch, Segment
@@ -30,13 +25,12 @@ from forerun.lab.output import Column, show_table
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.config import flops_per_token
-from forerun.model.kernels import native
+from forerun.model.kernels import limits
 from forerun.model.model import Model
 
 OURS = "forerun"
 READ, PEAK = "read", "int8 peak"
 """The limits: reading the weights' bytes, and nothing but dot products."""
-PEAK_ROUNDS = 1_000_000
 BURST_S = 0.05
 """Of each beside other engines: a process that was just woken needs some passes. Alone, a round has one pass."""
 
@@ -144,7 +138,7 @@ def measure(
     """Yield the costs known so far after every round; the last one counts. Raises ConfigError."""
     own = timers(model, cases, BURST_S if others else 0)
     all_timers: dict[tuple[str, Case | None], Timer] = {
-        (READ, None): timer(_reader(model.nbytes()))
+        (READ, None): timer(limits.reader(model.nbytes()))
     }
     for case in cases:
         all_timers[OURS, case] = own[case]
@@ -152,7 +146,8 @@ def measure(
             all_timers[name, case] = partial(passes, case)
     peak_ops = 0
     if isinstance(model, NativeDecoder):
-        multiply, peak_ops = _multiplier(model)
+        multiply, multiply_adds = limits.multiplier(model.isa, model.num_threads)
+        peak_ops = 2 * multiply_adds
         all_timers[PEAK, None] = timer(multiply)
     for seconds in in_turns(all_timers, rounds):
         yield PassTimings(model.nbytes(), flops_per_token(model.config), peak_ops, seconds)
@@ -212,29 +207,6 @@ def _pass(model: Model, cache: KVCache, case: Case) -> Callable[[], object]:
     batch = Batch(tuple(Segment(slot, case.context, tokens) for slot in range(case.num_seqs)))
     last = slice(-1 if case.context == 0 else 0, None)
     return lambda: model.head(model.forward(batch, cache).last[last])
-
-
-def _reader(nbytes: int) -> Callable[[], object]:
-    """Reads that many bytes on torch's number of threads, but not on torch's threads: those would spin on after it."""
-    num_threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(num_threads)
-    parts = np.array_split(np.ones(nbytes, dtype=np.uint8), num_threads)
-    read_part: Callable[[NDArray[np.uint8]], object] = np.max
-    if native.available():
-        from forerun import _native
-
-        read_part = _native.read_bytes
-    return lambda: list(pool.map(read_part, parts))
-
-
-def _multiplier(model: NativeDecoder) -> tuple[Callable[[], object], int]:
-    """Multiplies on all of the model's threads, and how many operations that is."""
-    from forerun import _native
-
-    pool = ThreadPoolExecutor(model.num_threads)
-    work = [PEAK_ROUNDS] * model.num_threads
-    multiply = partial(_native.int8_peak, model.isa)
-    return lambda: list(pool.map(multiply, work)), 2 * sum(map(multiply, work))
 
 
 def show(document: Mapping[str, Any]) -> None:

@@ -1,0 +1,255 @@
+"""What `forerun check MODEL` says of one model, from its headers, its tokenizer and a second of this machine."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, cast
+
+from forerun.cli import console
+from forerun.core import registry, sizes
+from forerun.core.config import EngineConfig
+from forerun.core.device import available_nbytes, choose_device, num_cores, set_threads
+from forerun.core.errors import LoadError
+from forerun.drafting.find import method_of
+from forerun.engine.planner import Planner
+from forerun.engine.profile import choices
+from forerun.model.backends import native as native_backend
+from forerun.model.config import ModelConfig
+from forerun.model.kernels import limits
+from forerun.model.loader import blank_weights, choose_backend, read_config
+from forerun.model.pass_work import expected_experts, pass_work
+from forerun.text.answers.forms import form_of
+from forerun.text.tokenizer import Tokenizer
+from forerun.weights.base import Checkpoint
+
+if TYPE_CHECKING:
+    from forerun.weights.rtn import Scheme
+
+ROWS = (1, 2, 4, 8)
+"""Rows of the passes whose cost is estimated."""
+_DRAFT_HEAD = re.compile(r"(^|\.)(mtp|nextn|medusa_head)\.")
+_NAMED = 3
+"""Names that are printed of a list, at most; the document has them all."""
+_KINDS = {"gguf": "GGUF", "hf": "Hugging Face folder"}
+
+
+def document(model: str, quant: str) -> dict[str, Any]:
+    """Collect all facts as JSON values. Raises LoadError for a model that cannot be loaded."""
+    config = EngineConfig(model=model, quant=cast("Scheme", quant), program="command")
+    device = choose_device(config.device)
+    threads = set_threads(num_cores())
+    planner = Planner.of(config, device)
+    checkpoint, decoder = planner.checkpoint, planner.model.config
+    backend = choose_backend(config.backend, decoder, device)
+    return {
+        "model": model,
+        "loads": True,
+        "family": decoder.family,
+        "architecture": checkpoint.architecture,
+        "file": _KINDS[checkpoint.kind],
+        "backend": backend.__name__.rpartition(".")[2],  # type: ignore[attr-defined]  # a module
+        "not_native": native_backend.unsupported(decoder, device),
+        "threads": threads,
+        "layers": decoder.num_layers,
+        "context": decoder.max_position,
+        "experts": _experts(decoder),
+        **_formats(checkpoint),
+        "chat": _chat(planner.tokenizer),
+        "drafting": _drafting(planner),
+        "memory": _memory(planner),
+        "passes": _passes(planner),
+    }
+
+
+def _formats(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Group the file's tensors by format; those of the file that no format here can read, by name."""
+    found: dict[str, tuple[int, float]] = {}
+    unsupported = []
+    for name in sorted(checkpoint.names()):
+        try:
+            stored = checkpoint.tensor(name)
+        except LoadError:
+            unsupported.append(name)
+            continue
+        count, nbytes = found.get(stored.format.name, (0, 0.0))
+        nbytes += math.prod(stored.shape) * stored.format.bits_per_weight / 8
+        found[stored.format.name] = count + 1, nbytes
+    largest = sorted(found.items(), key=lambda each: -each[1][1])
+    formats = [
+        {"format": name, "tensors": count, "mb": round(nbytes / 1e6, 3)}
+        for name, (count, nbytes) in largest
+    ]
+    return {"formats": formats, "unsupported": unsupported}
+
+
+def _experts(config: ModelConfig) -> dict[str, int] | None:
+    layers = [config.layer(i).experts for i in range(config.num_layers)]
+    own = [experts for experts in layers if experts is not None]
+    if not own:
+        return None
+    first = own[0]
+    return {"num_experts": first.num_experts, "num_active": first.num_active, "layers": len(own)}
+
+
+def _chat(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Say whether there is a chat template, and how answers are told apart from thoughts and calls."""
+    template = tokenizer.chat_template
+    if template is None:
+        return {"template": False, "tools": False, "calls": None, "thoughts": None}
+    form = form_of(template)
+    calls, thoughts = form.calls.open, None
+    if form.thinking is not None:
+        thoughts = [form.thinking.open, form.thinking.close]
+    if form.is_harmony:
+        calls, thoughts = "<|channel|>commentary", ["<|channel|>analysis", "<|end|>"]
+    return {
+        "template": True,
+        "tools": tokenizer.reads_tools,
+        "calls": calls,
+        "thoughts": thoughts,
+    }
+
+
+def _drafting(planner: Planner) -> dict[str, Any]:
+    """Say what `auto` drafts with, what there is for this model, and what heads its file brings."""
+    target = planner.target()
+    return {
+        "auto": planner.drafters[0].name,
+        "ships": [name for name in registry.names("drafters") if method_of(name).ships_for(target)],
+        "profiles": choices(planner.checkpoint.path),
+        "heads": sorted(name for name in planner.checkpoint.names() if _DRAFT_HEAD.search(name)),
+    }
+
+
+def _memory(planner: Planner) -> dict[str, Any]:
+    plan, limit = planner.plan(), available_nbytes()
+    return {
+        "components": dict(plan.components),
+        "total_bytes": plan.total,
+        "context": plan.workload.max_len,
+        "fits": limit is None or plan.total <= limit,
+    }
+
+
+def _passes(planner: Planner) -> dict[str, Any] | None:
+    """Estimate what passes of some rows cost on this machine; None where torch computes."""
+    if not isinstance(planner.model, native_backend.NativeDecoder):
+        return None
+    model, checkpoint, quant = planner.model, planner.checkpoint, planner.config.quant
+    config, arch = read_config(checkpoint)
+    weights = list(blank_weights(checkpoint, arch, config, quant))
+    found = limits.measure(model.isa, model.num_threads)
+    one_s = pass_work(weights, config, 1).seconds(**asdict(found))
+    experts = next(
+        (e for e in (config.layer(i).experts for i in range(config.num_layers)) if e), None
+    )
+    rows = []
+    for k in ROWS:
+        work = pass_work(weights, config, k)
+        seconds = work.seconds(**asdict(found))
+        row = {"k": k, "mb": round(work.nbytes / 1e6, 3), "ms": round(seconds * 1e3, 4)}
+        row["v"] = round(seconds / one_s, 4)
+        if experts is not None:
+            row["experts"] = round(expected_experts(experts, k), 3)
+        rows.append(row)
+    return {
+        "isa": model.isa,
+        "bandwidth_gb_s": round(found.bytes_s / 1e9, 2),
+        "peak_gop_s": round(2 * found.multiply_adds_s / 1e9, 1),
+        "rows": rows,
+    }
+
+
+def report(facts: dict[str, Any]) -> None:
+    """Print the facts as a table, and the estimated passes below it."""
+    out = console.report()
+    out.print(console.table(("", ""), _lines(facts), num_left=2))
+    passes = facts["passes"]
+    if passes is None:
+        return
+    has_experts = facts["experts"] is not None
+    columns = ("rows", "MB", "ms", "v", *(["experts"] if has_experts else []))
+    lines = [
+        (row["k"], f"{row['mb']:.4g}", f"{row['ms']:.3g}", f"{row['v']:.2f}")
+        + ((f"{row['experts']:.1f}",) if has_experts else ())
+        for row in passes["rows"]
+    ]
+    out.print()
+    out.print(console.table(columns, lines, num_left=0))
+    text = (
+        f"The least that passes of some rows take, by arithmetic: {passes['bandwidth_gb_s']} GB/s and "
+        f"{passes['peak_gop_s']} int8 Gop/s were measured now ({passes['isa']}, {facts['threads']} threads). "
+        "v: times the pass of one row."
+    )
+    if has_experts:
+        text += (
+            " Rows choose experts by chance here; siblings of a draft and repeated text share more."
+        )
+    out.print(text)
+
+
+def _is_float(formats: list[dict[str, Any]]) -> bool:
+    """Tell whether most bytes are floating-point numbers."""
+    floats = [each["mb"] for each in formats if each["format"] in ("f32", "f16", "bf16", "f8")]
+    return 2 * sum(floats) > sum(each["mb"] for each in formats)
+
+
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = [
+        ("model", f"{facts['family']} ({facts['architecture']}, {facts['file']})"),
+        ("backend", f"{facts['backend']}, {facts['threads']} threads"),
+        ("formats", _formats_line(facts)),
+    ]
+    if facts["not_native"] is not None:
+        lines.insert(2, ("not native", facts["not_native"]))
+    if (experts := facts["experts"]) is not None:
+        text = f"{experts['num_experts']}, {experts['num_active']} a row"
+        lines.append(("experts", f"{text}, in {experts['layers']} of {facts['layers']} layers"))
+    lines += [
+        ("context", f"{facts['context']} tokens"),
+        ("chat", _chat_line(facts["chat"])),
+        ("drafting", _drafting_line(facts["drafting"])),
+    ]
+    if heads := facts["drafting"]["heads"]:
+        lines.append(("draft heads", f"{_list(heads)} in the file: not used yet"))
+    memory = facts["memory"]
+    text = f"{sizes.mebibytes(memory['total_bytes'])} with {memory['context']} tokens of context"
+    text += "" if memory["fits"] else ", more than is available here"
+    lines.append(("memory", f"{text} (forerun plan says of what)"))
+    return lines
+
+
+def _formats_line(facts: dict[str, Any]) -> str:
+    text = "; ".join(
+        f"{each['format']}: {each['tensors']} tensor{'s' * (each['tensors'] > 1)}, {each['mb']:.4g} MB"
+        for each in facts["formats"]
+    )
+    unsupported = facts["unsupported"]
+    return text + (f"; not supported and not used: {_list(unsupported)}" if unsupported else "")
+
+
+def _chat_line(chat: dict[str, Any]) -> str:
+    if not chat["template"]:
+        return "no template: it completes text (generate --raw)"
+    text = "a template"
+    text += f"; tool calls as {chat['calls']}" if chat["tools"] else " without a place for tools"
+    if chat["thoughts"] is not None:
+        text += f"; thinks from {chat['thoughts'][0]} to {chat['thoughts'][1]}"
+    return text
+
+
+def _drafting_line(drafting: dict[str, Any]) -> str:
+    ships = ", ".join(drafting["ships"])
+    text = f"auto is {drafting['auto']}"
+    text += (
+        f"; made for this model or its tokenizer: {ships}" if ships else "; nothing ships for it"
+    )
+    profiles = ", ".join(drafting["profiles"])
+    return text + (f"; profiles chose {profiles}" if profiles else "")
+
+
+def _list(names: list[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,55 @@
+"""What a pass has to do at least, by arithmetic: the bytes of weights that its rows touch, and their multiply-adds.
+
+Keys and values are left out: this is a pass above a short context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forerun.model.backends.base import BlankWeight
+from forerun.model.config import ExpertsConfig, ModelConfig
+
+_LOOKED_UP = frozenset({"embed", "positions", "per_layer_embed"})
+"""Tables of which a row of the pass reads one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassWork:
+    """Of one pass."""
+
+    nbytes: float
+    multiply_adds: float
+
+    def seconds(self, bytes_s: float, multiply_adds_s: float) -> float:
+        """Return the time on a machine that reads while it multiplies."""
+        return max(self.nbytes / bytes_s, self.multiply_adds / multiply_adds_s)
+
+
+def expected_experts(experts: ExpertsConfig, num_rows: int) -> float:
+    """Return how many experts that many rows touch on average, if each row chose by itself.
+
+    Rows of one text, above all siblings of a tree, share more.
+    """
+    missed = 1 - experts.num_active / experts.num_experts
+    return experts.num_experts * (1 - missed**num_rows)
+
+
+def pass_work(weights: Sequence[BlankWeight], config: ModelConfig, num_rows: int) -> PassWork:
+    """Return the work of a pass of that many rows over a model's weights, as they are stored."""
+    nbytes = multiply_adds = 0.0
+    for name, shape, format, _ in weights:
+        size = math.prod(shape)
+        read, used = 1.0, float(num_rows)
+        if name in _LOOKED_UP and not (name == "embed" and config.tied_head):
+            read, used = min(1.0, num_rows / shape[0]), 0.0
+        elif ".expert_" in name:
+            experts = config.layer(int(name.split(".")[1])).experts
+            assert experts is not None
+            read = expected_experts(experts, num_rows) / experts.num_experts
+            used = num_rows * experts.num_active / experts.num_experts
+        nbytes += read * size * format.bits_per_weight / 8
+        multiply_adds += used * size if len(shape) == 2 else 0
+    return PassWork(nbytes, multiply_adds)

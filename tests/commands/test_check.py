@@ -1,0 +1,126 @@
+"""`forerun check MODEL`: what is said of a model is what loading, planning and counting say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forerun.model.loader import load_model
+from forerun.weights.checkpoint import open_checkpoint
+from tests.cli.helpers import the_json
+from tests.model.test_lying_files import honest
+
+IQ2_XXS = 16
+
+
+@pytest.fixture
+def experts(tmp_path: Path) -> Path:
+    path = tmp_path / "experts.gguf"
+    path.write_bytes(honest("gpt_oss").to_bytes())
+    return path
+
+
+def test_the_default_model_is_described_as_it_loads(forerun, default_model: Path) -> None:
+    code, out, _ = forerun("check", default_model, "--json")
+    document = the_json(out)
+    assert code == 0
+    checkpoint = open_checkpoint(default_model)
+    assert (document["family"], document["architecture"]) == ("llama", checkpoint.architecture)
+    assert sum(each["tensors"] for each in document["formats"]) == len(checkpoint.names())
+    stored = sum(checkpoint.tensor(name).nbytes for name in checkpoint.names())
+    assert sum(each["mb"] for each in document["formats"]) == pytest.approx(stored / 1e6, abs=0.01)
+    assert document["unsupported"] == document["drafting"]["heads"] == []
+    assert document["experts"] is None
+    assert document["context"] == 8192
+    assert document["chat"]["template"] is True
+    assert document["drafting"]["auto"] == "mlp_speculator++recycling"
+    assert document["drafting"]["ships"] == ["mlp_speculator", "recycling"]
+    planned = the_json(forerun("plan", "-m", default_model, "--json")[1])
+    assert document["memory"]["components"] == planned["components"]
+
+
+def test_words_say_what_the_document_says(forerun, default_model: Path) -> None:
+    code, out, _ = forerun("check", default_model)
+    said = " ".join(out.split())
+    assert code == 0
+    assert "llama (llama, GGUF)" in said
+    assert "auto is mlp_speculator++recycling" in said
+    assert "q8_0: 1 tensor, 30.08 MB" in said
+    assert "forerun plan says of what" in said
+
+
+def test_passes_cost_what_is_read_or_multiplied_at_the_measured_pace(
+    forerun, default_model: Path
+) -> None:
+    document = the_json(forerun("check", default_model, "--json")[1])
+    if document["backend"] != "native":
+        pytest.skip("torch computes here")
+    passes = document["passes"]
+    assert [row["k"] for row in passes["rows"]] == [1, 2, 4, 8]
+    assert passes["rows"][0]["v"] == 1
+    for row in passes["rows"]:
+        assert row["ms"] >= row["mb"] / passes["bandwidth_gb_s"] * 0.99
+    assert passes["rows"][-1]["mb"] < 98.4  # no more than the file
+
+
+def test_experts_are_counted_and_rows_touch_more_of_them(forerun, experts: Path) -> None:
+    document = the_json(forerun("check", experts, "--json")[1])
+    assert document["experts"] == {"num_experts": 6, "num_active": 2, "layers": 2}
+    assert document["chat"]["template"] is False
+    config = load_model(open_checkpoint(experts)).config
+    assert document["layers"] == config.num_layers
+    if document["backend"] == "torch":
+        assert document["not_native"]
+        assert document["passes"] is None
+        return
+    rows = document["passes"]["rows"]
+    assert [row["experts"] for row in rows[:2]] == [2, pytest.approx(6 * (1 - (4 / 6) ** 2), 1e-3)]
+    assert rows[0]["mb"] < rows[1]["mb"] < rows[2]["mb"] < rows[3]["mb"]
+    said = " ".join(forerun("check", experts)[1].split())
+    assert "f32: 41 tensors" in said
+    assert "Its weights are floating-point numbers" in said
+
+
+def test_what_keeps_a_model_from_the_kernels_is_said(forerun, tmp_path: Path) -> None:
+    path = tmp_path / "narrow.gguf"
+    path.write_bytes(honest("granitemoe").to_bytes())  # experts of 24
+    code, out, _ = forerun("check", path)
+    assert code == 0
+    assert "torch" in out
+    assert "multiples of 16" in out
+    assert "6, 2 a row, in 2 of 2 layers" in out
+
+
+def test_a_model_that_cannot_be_loaded_says_why_in_a_line(forerun, tmp_path: Path) -> None:
+    path, raw = tmp_path / "model.gguf", honest("llama")
+    for entry in raw.entries[2:7]:
+        entry.type_id = IQ2_XXS
+    path.write_bytes(raw.to_bytes())
+    code, out, err = forerun("check", path)
+    assert (code, err, out.count("\n")) == (1, "", 1)
+    names = [entry.name for entry in raw.entries[2:5]]
+    assert f"tensor '{names[0]}' is stored as IQ2_XXS, which is not supported" in out
+    assert f"nor is that of '{names[1]}' and '{names[2]}' and 2 more" in out
+    document = the_json(forerun("check", path, "--json")[1])
+    assert document["loads"] is False
+    assert names[0] in document["error"]
+
+
+def test_an_unknown_family_is_refused_in_the_loaders_words(forerun, tmp_path: Path) -> None:
+    path, raw = tmp_path / "model.gguf", honest("llama")
+    raw.metadata["general.architecture"] = "mamba"
+    path.write_bytes(raw.to_bytes())
+    code, out, _ = forerun("check", path)
+    assert code == 1
+    assert "unknown architecture 'mamba'" in out
+
+
+def test_mistakes_are_no_answers(forerun, default_model: Path) -> None:
+    assert forerun("check", "/no/such.gguf")[0] == 2
+    code, _, err = forerun("check", default_model, "--draft-quant", "int4")
+    assert code == 2
+    assert "--draft-quant int4 is for a draft" in err
+    code, _, err = forerun("check", default_model, "--quant", "int5")
+    assert code == 2
+    assert "int5" in err
