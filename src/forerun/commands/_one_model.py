@@ -183,6 +183,8 @@ def report(facts: dict[str, Any]) -> None:
         f"{passes['peak_gop_s']} int8 Gop/s were measured now ({passes['isa']}, {facts['threads']} threads). "
         "v: times the pass of one row."
     )
+    if _is_float(facts["formats"]):
+        text += " Its weights are floating-point numbers, whose products are slower than that."
     if has_experts:
         text += (
             " Rows choose experts by chance here; siblings of a draft and repeated text share more."
