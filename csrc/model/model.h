@@ -204,6 +204,7 @@ class Decoder {
     int num_pairs(int layer) const { return num_rows_ * experts_of(layer).num_active; }
 
     void check_segments() const;
+    void set_sublayers(std::span<const int> sublayers);
     void plan();
     void plan_rows(const Segment& segment);
     void plan_attention(Kind& kind);
@@ -279,7 +280,8 @@ class Decoder {
     // The pass. Vectors are reused, grown when a larger one comes.
     Cache* cache_ = nullptr;
     std::span<const Segment> segments_;
-    std::span<const int> tap_layers_, sublayers_;
+    std::span<const int> tap_layers_;
+    std::vector<int> sublayers_;  // that are run, ascending
     const float* inputs_ = nullptr;
     float *taps_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0;

@@ -227,7 +227,7 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
     hidden_ = hidden;
     tap_layers_ = tap_layers;
     taps_ = taps;
-    sublayers_ = sublayers;
+    set_sublayers(sublayers);
     check_segments();
     plan();
     if (num_rows_ == 0) return;
@@ -238,6 +238,17 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
     plan_phases();
     pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
               phases_);
+}
+
+// Keys and values that a pass does not compute are nobody's to read: a layer that shares them skips its
+// attention with the layer that has them.
+void Decoder::set_sublayers(std::span<const int> sublayers) {
+    sublayers_.clear();
+    for (int sublayer : sublayers) {
+        const int source = 2 * kv_layer(sublayer / 2);
+        if (sublayer % 2 == 1 || std::binary_search(sublayers.begin(), sublayers.end(), source))
+            sublayers_.push_back(sublayer);
+    }
 }
 
 // Pieces of every phase, in the order of `run`. Which phases there are depends on the weights

@@ -18,8 +18,7 @@ from forerun.model.config import RopeConfig
 from forerun.model.decoder import Decoder
 from forerun.model.kernels import native as kernels
 from forerun.model.model import LayerPlan, Model
-from tests.model.test_row_law import decoder_of
-from tests.native.models import GATED, random_weights, reference, same_bits, text
+from tests.native.models import GATED, PER_LAYER, random_weights, reference, same_bits, text
 
 CONFIG = replace(GATED, num_layers=4, head_dim=16, rope=RopeConfig(10_000.0, 16))
 """Heads this narrow have a phase more in the native kernels."""
@@ -139,16 +138,42 @@ def test_plans_taking_turns_on_late_threads_change_nothing() -> None:
             assert same_bits(rows(model, plan, cache, DRAFT), states)
 
 
-def test_layers_that_share_keys_skip_with_the_layer_that_has_them() -> None:
-    model = decoder_of("gemma4")  # its last layer reads the first's
+SHARED_TORCH = reference(PER_LAYER, random_weights(PER_LAYER))
+
+
+@memo
+def sharing(kind: str) -> Model:
+    """A model whose last layer reads the first's keys and values."""
+    if kind == "torch":
+        return SHARED_TORCH
+    return load_native(PER_LAYER, random_weights(PER_LAYER), num_threads=2)
+
+
+@both
+def test_layers_that_share_keys_skip_with_the_layer_that_has_them(kind: str) -> None:
+    model = sharing(kind)
     plans = (LayerPlan.of(3, skip_attn=[0]), LayerPlan.of(3, skip_attn=[0, 2]))
-    prefix = Segment(0, 0, tuple(range(20)))
-    cache = model.new_cache(1, 128)
-    used, fresh = (rows(model, plan, cache, prefix) for plan in plans)
+    prefix = Segment(0, 0, PREFIX)
+    cache = model.new_cache(1, 128, "fp32")
+    used, fresh = (rows(model, plan, cache, prefix, taps=(0, 2)) for plan in plans)
     assert same_bits(used, fresh)
     rows(model, None, cache, prefix)
-    assert same_bits(rows(model, plans[0], cache, prefix), fresh)
-    assert not same_bits(rows(model, LayerPlan.of(3, skip_attn=[2]), cache, prefix), fresh)
+    assert same_bits(rows(model, plans[0], cache, prefix, taps=(0, 2)), fresh)
+    others = LayerPlan.of(3, skip_attn=[2])
+    assert not same_bits(rows(model, others, cache, prefix, taps=(0, 2)), fresh)
+
+
+@needs_kernels
+@given(chosen=st.sets(st.integers(0, 5)))
+@few
+def test_native_plans_of_shared_keys_equal_the_torch_decoders(chosen: set[int]) -> None:
+    plan = LayerPlan(tuple(sorted(chosen)))
+    prefix = Segment(0, 0, PREFIX)
+    models = (sharing("native"), SHARED_TORCH)
+    ours, theirs = (
+        rows(m, plan, m.new_cache(1, 128, "fp32"), prefix, taps=(0, 1, 2)) for m in models
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-3)
 
 
 def test_a_plan_skips_what_it_says() -> None:
