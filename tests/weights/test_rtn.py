@@ -57,10 +57,10 @@ def test_what_takes_more_bits_is_rounded_again() -> None:
     assert 0 < relative_error(eight, four) < 0.11
 
 
-def test_head_and_embedding_keep_eight_bits() -> None:
-    names = ["embed", "positions", "layers.0.q", "head"]
+def test_head_and_embedding_keep_eight_bits_and_routers_all() -> None:
+    names = ["embed", "positions", "layers.0.q", "layers.0.router", "layers.0.expert_up", "head"]
     types = [quantized(matrix(name), "int4").format.name for name in names]
-    assert types == ["q8_0", "f32", "q4_1", "q8_0"]
+    assert types == ["q8_0", "f32", "q4_1", "f32", "q4_1", "q8_0"]
 
 
 def test_an_unknown_scheme_is_refused() -> None:

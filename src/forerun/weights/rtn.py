@@ -26,7 +26,7 @@ HEAD_BITS = (4, 8)
 
 _FORMATS = {"int8": FORMATS["q8_0"], "int4": FORMATS["q4_1"]}
 _VOCABULARY = frozenset({"embed", "head", "per_layer_embed"})
-_LEFT_ALONE = frozenset({"positions"})
+_LEFT_ALONE = ("positions", "router")
 _ROWS_AT_A_TIME = 512
 
 
@@ -44,13 +44,14 @@ def quantized_format(
 ) -> WeightFormat:
     """Return how `quantize_weight` stores a weight.
 
-    Vectors, position tables and rows whose width is not a multiple of 32 stay. The embedding and the
-    head, which decide between close tokens, keep 8 bits. Raises ConfigError for an unknown scheme.
+    Vectors, position tables and rows whose width is not a multiple of 32 stay, and so do routers: each is small
+    and decides between close experts. The embedding and the head, which decide between close tokens, keep 8
+    bits. Raises ConfigError for an unknown scheme.
     """
     if scheme not in SCHEMES:
         raise ConfigError(unknown("quantization", scheme, SCHEMES))
     is_matrix = len(shape) == 2 and shape[1] % 32 == 0
-    if scheme == "none" or name in _LEFT_ALONE or not is_matrix:
+    if scheme == "none" or name.endswith(_LEFT_ALONE) or not is_matrix:
         return stored
     rounded = _FORMATS["int8" if name in _VOCABULARY else scheme]
     return min(rounded, stored, key=lambda format: format.bits_per_weight)
