@@ -62,7 +62,9 @@ def check_batch_acceptance(candidate: Candidate) -> None:
     They have no token in common, so that a draft from another one's state is wrong. Each counts alike: one that says
     the same token over and over would outweigh the drafts that the others lost.
     """
-    apart = [([first + i for i in (1, 2, 3, 1, 2, 3, 1, 2)], _only(first, 8)) for first in (0, 8, 16)]
+    apart = [
+        ([first + i for i in (1, 2, 3, 1, 2, 3, 1, 2)], _only(first, 8)) for first in (0, 8, 16)
+    ]
     together = candidate.engine()
     runs = [together.add(*each) for each in apart]
     while len(together.sequences) == len(runs):  # not longer, or the last of them would be alone
