@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.model.backends.base import BlankWeight
-from forerun.model.config import ExpertsConfig, ModelConfig
+from forerun.model.config import ExpertsConfig, ModelConfig, weight_shapes
 
 _LOOKED_UP = frozenset({"embed", "positions", "per_layer_embed"})
 """Tables of which a row of the pass reads one row."""
@@ -42,14 +42,27 @@ def pass_work(weights: Sequence[BlankWeight], config: ModelConfig, num_rows: int
     nbytes = multiply_adds = 0.0
     for name, shape, format, _ in weights:
         size = math.prod(shape)
-        read, used = 1.0, float(num_rows)
-        if name in _LOOKED_UP and not (name == "embed" and config.tied_head):
-            read, used = min(1.0, num_rows / shape[0]), 0.0
-        elif ".expert_" in name:
-            experts = config.layer(int(name.split(".")[1])).experts
-            assert experts is not None
-            read = expected_experts(experts, num_rows) / experts.num_experts
+        read, used = share_read(name, config, num_rows), float(num_rows)
+        if _is_looked_up(name, config):
+            used = 0.0
+        elif (experts := _experts_of(name, config)) is not None:
             used = num_rows * experts.num_active / experts.num_experts
         nbytes += read * size * format.bits_per_weight / 8
         multiply_adds += used * size if len(shape) == 2 else 0
     return PassWork(nbytes, multiply_adds)
+
+
+def share_read(name: str, config: ModelConfig, num_rows: int) -> float:
+    """Return the share of a weight, by its canonical name, that a pass of that many rows reads."""
+    if _is_looked_up(name, config):
+        return min(1.0, num_rows / weight_shapes(config)[name][0])
+    experts = _experts_of(name, config)
+    return 1.0 if experts is None else expected_experts(experts, num_rows) / experts.num_experts
+
+
+def _is_looked_up(name: str, config: ModelConfig) -> bool:
+    return name in _LOOKED_UP and not (name == "embed" and config.tied_head)
+
+
+def _experts_of(name: str, config: ModelConfig) -> ExpertsConfig | None:
+    return config.layer(int(name.split(".")[1])).experts if ".expert_" in name else None

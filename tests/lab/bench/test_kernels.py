@@ -85,7 +85,7 @@ def test_ratios_are_paired_within_a_round():
     ours, theirs = scripted(9, 1, 2, 4), scripted(9, 3, 4, 4)  # the first warms up
     asked = {(OURS, case): lambda: ours(case), ("x", case): lambda: theirs(case)}
     *_, seconds = in_turns(asked, 3)
-    document = PassTimings(8, 2, 0, seconds | {(READ, None): [1.0]}).document()
+    document = PassTimings({1: 8, 2: 8}, 2, 0, seconds | {(READ, None): [1.0]}).document()
     mine, other = document["rows"]
     assert (other["peer"], other["times_ours"], other["lo"], other["hi"]) == ("x", 2, 1, 3)
     assert mine["times_ours"] == 1

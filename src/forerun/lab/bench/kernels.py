@@ -25,8 +25,10 @@ from forerun.lab.output import Column, show_table
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.config import flops_per_token
+from forerun.model.decoder import Decoder
 from forerun.model.kernels import limits
 from forerun.model.model import Model
+from forerun.model.pass_work import share_read
 
 OURS = "forerun"
 READ, PEAK = "read", "int8 peak"
@@ -74,7 +76,8 @@ Passes = Callable[[Case], float]
 class PassTimings:
     """The seconds of every round, by system and case, and of the two limits."""
 
-    weights_nbytes: int
+    nbytes: Mapping[int, int]
+    """Bytes of weights that a pass reads, by its number of rows: of experts as many as rows choose by chance."""
     row_ops: int
     """Operations of one row, a multiply-add being two."""
     peak_ops: int
@@ -87,9 +90,9 @@ class PassTimings:
         single = (case for _, case in self.seconds if case is not None and case.num_rows == 1)
         one = next((median(self.seconds[OURS, case]) for case in single), None)
         return {
-            "bandwidth_gb_s": round(self.weights_nbytes / read_s / 1e9, 2),
+            "bandwidth_gb_s": round(self.nbytes[1] / read_s / 1e9, 2),
             "peak_gop_s": round(peak / 1e9, 1) if peak else None,
-            "weights_mb": round(self.weights_nbytes / 1e6, 2),
+            "weights_mb": round(self.nbytes[1] / 1e6, 2),
             "stream_ms": round(read_s * 1e3, 4),
             "step_over_stream": one and round(one / read_s, 4),
             "rows": [self._row(name, case) for name, case in self.seconds if case is not None],
@@ -109,8 +112,10 @@ class PassTimings:
             "ms_best": round(min(rounds) * 1e3, 4),
             "v": round(typical_s / one_s, 4) if one_s else None,
             "tok_s": round(case.num_rows / typical_s, 1),
-            "gb_s": round(self.weights_nbytes / typical_s / 1e9, 2),
-            "bandwidth_share": round(self._limit(READ) / typical_s, 4),
+            "gb_s": round(self.nbytes[case.num_rows] / typical_s / 1e9, 2),
+            "bandwidth_share": round(
+                self._limit(READ) / typical_s * self.nbytes[case.num_rows] / self.nbytes[1], 4
+            ),
             "peak_share": round(case.num_rows * self.row_ops / typical_s / peak, 4)
             if peak
             else None,
@@ -137,8 +142,9 @@ def measure(
 ) -> Iterator[PassTimings]:
     """Yield the costs known so far after every round; the last one counts. Raises ConfigError."""
     own = timers(model, cases, BURST_S if others else 0)
+    nbytes = {k: _nbytes(model, k) for k in {1, *(case.num_rows for case in cases)}}
     all_timers: dict[tuple[str, Case | None], Timer] = {
-        (READ, None): timer(limits.reader(model.nbytes()))
+        (READ, None): timer(limits.reader(nbytes[1]))
     }
     for case in cases:
         all_timers[OURS, case] = own[case]
@@ -150,7 +156,19 @@ def measure(
         peak_ops = 2 * multiply_adds
         all_timers[PEAK, None] = timer(multiply)
     for seconds in in_turns(all_timers, rounds):
-        yield PassTimings(model.nbytes(), flops_per_token(model.config), peak_ops, seconds)
+        yield PassTimings(nbytes, flops_per_token(model.config), peak_ops, seconds)
+
+
+def _nbytes(model: Model, num_rows: int) -> int:
+    """Return the bytes of weights that a pass reads."""
+    if isinstance(model, NativeDecoder):
+        sizes = {name: sum(len(part) for part in parts) for name, _, _, parts in model.packed()}
+    else:
+        assert isinstance(model, Decoder)
+        sizes = {name: tensor.nbytes for name, tensor in model.weights.items()}
+    if "head" in sizes:  # rounded, or never tied
+        del sizes["embed"]
+    return round(sum(n * share_read(name, model.config, num_rows) for name, n in sizes.items()))
 
 
 def in_turns(timers: Mapping[K, Timer], rounds: int) -> Iterator[dict[K, list[float]]]:
