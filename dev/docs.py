@@ -1,8 +1,8 @@
 """Generate and check the documentation: `python -m dev.docs` writes, `--check` fails if something is stale or missing.
 
-Written: docs/cli.md from the commands themselves, docs/spellings.md from the tables of other engines' names, and the
-option tables of docs/drafters/<name>.md from each drafter's Options. Checked besides: every drafter has a page,
-relative links lead somewhere, no page is an orphan.
+Written: docs/cli.md from the commands themselves, docs/spellings.md from the tables of other engines' names,
+docs/models.md from the families' modules and the tests' tables, and the option tables of docs/drafters/<name>.md from
+each drafter's Options. Checked besides: every drafter has a page, relative links lead somewhere, no page is an orphan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dev import spellings_page
+from dev import models_page, spellings_page
 from dev.markdown import WIDTH, item, wrapped
 from forerun.cli.help import HelpEntry, entries, usage
 from forerun.cli.main import app
@@ -168,6 +168,7 @@ def option_list(drafter: str) -> str:
 def generated() -> dict[Path, str]:
     """What the generated files should hold; a page without the options marker stays as it is."""
     pages = {DOCS / "cli.md": cli_reference(), DOCS / "spellings.md": spellings_page.page()}
+    pages[DOCS / "models.md"] = models_page.page()
     for name in registry.names("drafters"):
         path = DOCS / "drafters" / f"{name}.md"
         if path.exists():

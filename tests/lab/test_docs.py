@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dev import models_page
+from forerun.core import registry
 from forerun.drafting.base import Target
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
@@ -37,6 +39,16 @@ def test_the_examples_of_a_page_run(page, default_model, capsys):
 def test_every_example_runs(path, default_model, capsys):
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.strip()
+
+
+def test_the_table_of_models_has_a_test_for_every_way_a_family_loads():
+    lines = (line for line in models_page.page().splitlines() if line.startswith("| "))
+    rows = dict(line.strip("| ").split(" | ", 1) for line in lines)
+    for family in registry.names("model.arch"):
+        cells = rows[family].split(" | ")
+        assert [cell[0] for cell in cells[:2]] == ["A", "B"], family
+        has_gguf = registry.load("model.arch", family).GGUF_ARCHITECTURES or family == "mixtral"
+        assert [cell[0] for cell in cells[2:]] == (["C", "D"] if has_gguf else ["-", "-"]), family
 
 
 @pytest.mark.parametrize("source", python_blocks("docs/adding-a-drafter.md"))

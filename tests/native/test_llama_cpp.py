@@ -17,7 +17,7 @@ from forerun.core.batch import Segment
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model.test_families import TOKENS
-from tests.model.test_gguf_families import SPELLINGS, as_gguf
+from tests.model.test_gguf_families import PLAIN, SPELLINGS, as_gguf
 from tests.model.tiny import VOCAB, MemoryCheckpoint, hf_model
 from tests.native.models import logits_of
 from tests.native.test_families import WIDTHS
@@ -53,6 +53,8 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
 }
 IGNORED = "granitemoehybrid"
 """Without rope: llama.cpp 0.3.36 rotates all the same."""
+FILES = [(*names, {}, {}) for names in PLAIN] + [s for s in SPELLINGS if s[0] != IGNORED]
+"""What is compared: as `SPELLINGS`."""
 
 
 def write(checkpoint: MemoryCheckpoint, path: Path) -> None:
@@ -85,8 +87,8 @@ def write(checkpoint: MemoryCheckpoint, path: Path) -> None:
 @pytest.mark.skipif(not PYTHON.exists(), reason="needs make peers")
 @pytest.mark.parametrize(
     ("family", "architecture", "changes", "metadata"),
-    [each for each in SPELLINGS if each[0] != IGNORED],
-    ids=[f"{each[0]}-{each[1]}" for each in SPELLINGS if each[0] != IGNORED],
+    FILES,
+    ids=[f"{each[0]}-{each[1]}" for each in FILES],
 )
 def test_logits_are_llama_cpps(
     tmp_path: Path,
