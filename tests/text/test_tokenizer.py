@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import LoadError, RequestError
 from forerun.hub import names
+from forerun.text.gguf_tokenizer import tokenizer_from_gguf
 from forerun.text.pretokenizers import pre_tokenizer
 from forerun.text.tokenizer import LONG_TEXT, TextStream, Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
@@ -191,6 +192,56 @@ def test_sentencepiece_merges_by_score_and_falls_back_to_bytes(sentencepiece: To
     assert sentencepiece.decode(ids) == "hello wo é"
     assert sentencepiece.decode(ids, is_start=False) == " hello wo é"
     assert sentencepiece.eos_ids == {2}
+
+
+def gemma4(kind: str) -> Tokenizer:
+    """One vocabulary as Gemma 4's files spell it, or as SentencePiece's: merges, or scores."""
+    words = [
+        "\u2581",
+        "h",
+        "e",
+        "l",
+        "o",
+        "w",
+        "he",
+        "ll",
+        "hell",
+        "hello",
+        "\u2581w",
+        "\u2581wo",
+        "\n",
+        "\n\n",
+    ]
+    merges = ["h e", "l l", "he ll", "hell o", "\u2581 w", "\u2581w o", "\n \n"]
+    order = [merge.replace(" ", "") for merge in merges]
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{i:02X}>" for i in range(256)), *words]
+    metadata = {
+        "model": kind,
+        "tokens": tokens,
+        "token_type": [3, 3, 3, 2, *[6] * 256, *[1] * len(words)],
+        "scores": [-float(order.index(token)) if token in order else -1e3 for token in tokens],
+        "merges": merges if kind == "gemma4" else None,
+        "add_space_prefix": False,
+        **{f"{name}_token_id": i for i, name in enumerate(("padding", "eos", "bos", "unknown"))},
+    }
+    return tokenizer_from_gguf({f"tokenizer.ggml.{k}": v for k, v in metadata.items()})
+
+
+@given(st.text(st.sampled_from("helo w\u00e9\n"), max_size=24))
+@example("hello world")
+@example("\n\n hello\n")
+def test_merges_of_a_file_are_those_of_the_scores(text: str) -> None:
+    tokenizer = gemma4("gemma4")
+    ids = tokenizer.encode(text)
+    assert ids == [2, *gemma4("llama").encode(text, bos=False)]
+    assert tokenizer.decode(ids) == text
+
+
+def test_runs_of_line_breaks_are_cut_from_the_lines() -> None:
+    tokenizer = gemma4("gemma4")
+    ids = tokenizer.encode("hello\n\n\nwo", bos=False)
+    pieces = [tokenizer.token_bytes(i) for i in ids]
+    assert pieces == [b"hello", b"\n\n", b"\n", b"w", b"o"]
 
 
 # BOS

@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF's metadata: byte-level BPE (`gpt2`) or SentencePiece BPE (`llama`).
+"""The tokenizer inside a GGUF's metadata: byte-level BPE (`gpt2`) or SentencePiece BPE (`llama`, `gemma4`).
 
 Token ids equal llama.cpp's, the reference for this format, which the tests hold against recorded
 ids.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import TypeVar
 
-from tokenizers import AddedToken, normalizers
+from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
@@ -55,7 +55,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     kind = fields.get("model", str)
     if kind is None:
         raise LoadError("there is no tokenizer in the metadata (no tokenizer.ggml.model)")
-    builders = {"gpt2": _byte_level, "llama": _sentencepiece}
+    builders = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": _lines}
     if kind not in builders:
         raise LoadError(unknown("tokenizer", kind, builders))
     vocabulary = _Vocabulary(fields)
@@ -169,6 +169,22 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Encoding:
         default_bos=1,
         default_eos=2,
     )
+
+
+def _lines(vocabulary: _Vocabulary) -> Encoding:
+    """Read SentencePiece BPE with its merges in the file, which never reach over the end of a line (Gemma 4)."""
+    merges = [_split_merge(merge) for merge in vocabulary.fields.list("merges", str)]
+    unknown_id = vocabulary.id_of("unknown", default=0)
+    unknown_token = vocabulary.tokens[unknown_id or 0]
+    model = BPE(
+        vocabulary.ids(), merges, unk_token=unknown_token, fuse_unk=True, byte_fallback=True
+    )
+    encoder = Encoder(model)
+    encoder.normalizer = normalizers.Replace(" ", SPACE)
+    encoder.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+"), "isolated")
+    breaks = [token for token in vocabulary.tokens if not token.strip("\n")]
+    encoder.add_tokens([AddedToken(token, normalized=False) for token in breaks if token])
+    return _encoding(vocabulary, encoder, sentencepiece_piece, adds_bos=True, default_bos=2)
 
 
 def _merges(vocabulary: _Vocabulary) -> Iterator[tuple[str, str]]:
