@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json
 from tests.model.test_lying_files import honest
+from tests.model.tiny import hf_model
+from tests.weights.raw_gguf import Entry
+from tests.weights.test_hf import byte_level_encoder
 
 IQ2_XXS = 16
 
@@ -90,6 +96,41 @@ def test_what_keeps_a_model_from_the_kernels_is_said(forerun, tmp_path: Path) ->
     assert "torch" in out
     assert "multiples of 16" in out
     assert "6, 2 a row, in 2 of 2 layers" in out
+
+
+def test_heads_that_draft_inside_a_file_are_said(forerun, tmp_path: Path) -> None:
+    path, raw = tmp_path / "heads.gguf", honest("llama")
+    raw.entries.append(Entry("mtp.fc.weight", (32, 8), 0, len(raw.data)))
+    raw.data += bytes(4 * 32 * 8)
+    path.write_bytes(raw.to_bytes())
+    assert the_json(forerun("check", path, "--json")[1])["drafting"]["heads"] == ["mtp.fc.weight"]
+    assert "mtp.fc.weight in the file: not used yet" in " ".join(forerun("check", path)[1].split())
+
+
+def test_a_folder_is_described_with_its_chat_form_and_what_is_left_alone(
+    forerun, tmp_path: Path
+) -> None:
+    hf_model("qwen3_moe", vocab_size=268).save_pretrained(tmp_path)
+    byte_level_encoder().save(str(tmp_path / "tokenizer.json"))
+    template = "{% if tools %}<tool_call>{% endif %}<think>{{ messages }}"
+    settings = {"eos_token": "<|endoftext|>", "chat_template": template}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    tensors["mtp.steps"] = torch.zeros(3, dtype=torch.int32)
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    code, out, _ = forerun("check", tmp_path, "--json")
+    document = the_json(out)
+    assert code == 0
+    assert document["architecture"] == "Qwen3MoeForCausalLM"
+    assert document["experts"] == {"num_experts": 6, "num_active": 2, "layers": 2}
+    assert document["layers"] == 3  # one is dense
+    thoughts = ["<think>", "</think>"]
+    chat = {"template": True, "tools": True, "calls": "<tool_call>", "thoughts": thoughts}
+    assert document["chat"] == chat
+    assert document["unsupported"] == document["drafting"]["heads"] == ["mtp.steps"]
+    said = " ".join(forerun("check", tmp_path)[1].split())
+    assert "a template; tool calls as <tool_call>; thinks from <think> to </think>" in said
+    assert "not supported and not used: mtp.steps" in said
 
 
 def test_a_model_that_cannot_be_loaded_says_why_in_a_line(forerun, tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ MISTAKES = [
     (f"forerun generate '{'word ' * 300}' -c 256", "the context holds 256"),
     ("forerun pull nothing-known", "unknown model 'nothing-known'"),
     ("forerun genrate hi", "did you mean 'generate'"),
-    ("forerun check a", "missing argument DRAFT"),
+    ("forerun check", "missing argument TARGET"),
+    ("forerun check nothing-known", "unknown model 'nothing-known'"),
     ("forerun verify --prompts /no/such.jsonl", "no such file: /no/such.jsonl"),
     ("forerun verify --limit 0", "limit must be at least 1, got 0"),
     ("forerun verify --batch 0", "batch must be at least 1, got 0"),
@@ -194,6 +195,7 @@ def test_drafters_are_listed_with_options_and_names_of_other_engines(shell):
 TABLES = (
     "forerun models",
     "forerun verify --limit 2 -n 8 -c 1024",
+    "forerun check smollm2-135m-instruct",
     "forerun check smollm2-135m-instruct smollm2-135m-instruct",
 )
 

@@ -129,6 +129,7 @@ def _memory(planner: Planner) -> dict[str, Any]:
         "components": dict(plan.components),
         "total_bytes": plan.total,
         "context": plan.workload.max_len,
+        "num_seqs": plan.workload.num_seqs,
         "fits": limit is None or plan.total <= limit,
     }
 
@@ -200,7 +201,10 @@ def _is_float(formats: list[dict[str, Any]]) -> bool:
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
-        ("model", f"{facts['family']} ({facts['architecture']}, {facts['file']})"),
+        (
+            "model",
+            f"{facts['family']} ({facts['architecture']}, {facts['file']}), {facts['layers']} layers",
+        ),
         ("backend", f"{facts['backend']}, {facts['threads']} threads"),
         ("formats", _formats_line(facts)),
     ]
@@ -217,7 +221,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if heads := facts["drafting"]["heads"]:
         lines.append(("draft heads", f"{_list(heads)} in the file: not used yet"))
     memory = facts["memory"]
-    text = f"{sizes.mebibytes(memory['total_bytes'])} with {memory['context']} tokens of context"
+    text = f"{sizes.mebibytes(memory['total_bytes'])} with {memory['num_seqs']} sequences"
+    text += f" of {memory['context']} tokens"
     text += "" if memory["fits"] else ", more than is available here"
     lines.append(("memory", f"{text} (forerun plan says of what)"))
     return lines
