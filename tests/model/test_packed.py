@@ -23,6 +23,7 @@ from forerun.model.loader import load_model, read_config
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model.tiny import hf_model, prefill
 from tests.native.models import same_bits
+from tests.native.test_families import WIDTHS
 
 pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
 
@@ -32,6 +33,8 @@ FAMILIES = {
     "qwen3": {},  # norms of heads
     "opt": {"num_attention_heads": 2},  # layer norms, positions
 }
+UNEVEN = {"gemma4_moe": {"hidden_size": 64, **WIDTHS["gemma4_moe"]}}
+"""With vectors of one number and of five."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +46,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def saved(folder: Path, family: str = "llama") -> Path:
-    hf_model(family, **FAMILIES[family]).save_pretrained(folder / family)
+    hf_model(family, **{**FAMILIES, **UNEVEN}[family]).save_pretrained(folder / family)
     return folder / family
 
 
@@ -72,7 +75,7 @@ def serves(folder: Path, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("rounding", [{}, {"quant": "int4"}, {"head_bits": 4}])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *UNEVEN])
 def test_the_second_start_packs_nothing_and_says_the_same(
     family, rounding, tmp_path, monkeypatch
 ) -> None:
