@@ -26,6 +26,7 @@ from forerun.core.structured import StructuredOutputsParams
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.loop import RequestHandle
 from forerun.engine.planner import Planner
+from forerun.model.cache.forms import has_groups
 
 MAX_LEN = 256
 PRECISIONS: tuple[Precision, ...] = ("auto", "fp32", "fp16", "int8", "k8v4", "int4")
@@ -89,6 +90,14 @@ def budgets(model: str, threads: int, drafter: str, kv: Precision, num_seqs: int
     return range(planner.smallest().total, planner.plan().total + 1)
 
 
+@cache
+def precisions(model: str) -> list[Precision]:
+    """Those that the model's heads allow."""
+    config = loaded(model, 1).model.config
+    has_all = all(has_groups(config.heads(i)[1]) for i in range(config.num_layers))
+    return [kv for kv in PRECISIONS if has_all or kv not in ("k8v4", "int4")]
+
+
 @dataclass
 class Asked:
     """A request and its fate."""
@@ -119,7 +128,7 @@ class Program:
     def __post_init__(self) -> None:
         self.rng = rng = random.Random(self.seed)
         self.drafter = rng.choice(drafters())
-        self.kv = rng.choice(PRECISIONS)
+        self.kv = rng.choice(precisions(self.model))
         self.threads = rng.choice((1, 1, 2))
         self.num_seqs = rng.choice((1, 2, 3, 4))
         self.controller = rng.random() < 0.3

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun import LLM, SamplingParams
-from forerun.core.config import EngineConfig
+from forerun.core.batch import Batch, Segment
+from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.drafting import learned
 from forerun.drafting.base import Target
@@ -28,6 +29,8 @@ from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.loader import blank_model, load_model
 from forerun.weights.checkpoint import open_checkpoint
+from tests.native.models import KINDS, text
+from tests.native.models import native as of_kind
 from tests.tiny import tiny_model
 
 MB = 10**6
@@ -331,3 +334,23 @@ def test_the_plan_is_what_becomes_resident(
             assert measured[name] - most <= planned[name], name
         else:
             assert abs(measured[name] - planned[name]) <= most, (name, measured, planned)
+
+
+@pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "flat"])
+def test_the_kernels_take_what_is_planned_for_every_kind_of_layer(
+    kind: str, precision: Precision
+) -> None:
+    """Experts, shared keys, per-layer inputs and heads by layer: of 64 rows, to a few alignments."""
+    config, dtype = KINDS[kind]
+    model = of_kind(config, dtype, num_threads=2)
+    rows = Segment(0, 0, text(memory.PASS_ROWS))
+    model.forward(Batch((rows,)), model.new_cache(1, 128, precision))
+    numbers = replace(MODEL, config=config)
+    load = Workload(num_seqs=1, max_len=128, precision=precision, prefill_rows=memory.PASS_ROWS)
+    drafter = DrafterNumbers(name="none")
+    held = 4 * memory.PASS_ROWS * config.hidden_size
+    planned = memory.step_nbytes(numbers, memory.PASS_ROWS, load, drafter) - held
+    real = model.runtime.nbytes()
+    assert real - 4096 <= planned <= 1.1 * real

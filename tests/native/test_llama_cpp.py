@@ -16,6 +16,7 @@ import torch
 from forerun.core.batch import Segment
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
+from tests.model.gguf_files import METADATA, add
 from tests.model.test_families import TOKENS
 from tests.model.test_gguf_families import PLAIN, SPELLINGS, as_gguf
 from tests.model.tiny import VOCAB, MemoryCheckpoint, hf_model
@@ -28,29 +29,6 @@ ADAPTER = ROOT / "src" / "forerun" / "lab" / "bench" / "peers" / "llama_cpp.py"
 TEXT = TOKENS * 3
 CHANGES: Mapping[str, Mapping[str, Any]] = {**WIDTHS, "olmoe": {"num_key_value_heads": 4}}
 """llama.cpp's OLMoE has as many heads of keys as of queries."""
-GEMMA4 = {
-    **{f"attention.{part}_length": 32 for part in ("key", "value")},
-    **{f"attention.{part}_length_swa": 16 for part in ("key", "value")},
-    "rope.dimension_count": 32,
-    "rope.dimension_count_swa": 16,
-    "embedding_length_per_layer_input": 0,
-}
-METADATA: Mapping[str, Mapping[str, Any]] = {
-    "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
-    "gemma4_moe": {**GEMMA4, "expert_feed_forward_length": 32},
-    # llama.cpp rounds the bounds of yarn's band, as the model's authors do not: here they are beyond all features.
-    "gpt_oss": {
-        "expert_feed_forward_length": 48,
-        "rope.scaling.original_context_length": 8,
-        "rope.scaling.yarn_beta_fast": 32.0,
-        "rope.scaling.yarn_beta_slow": 1.0,
-    },
-    "qwen3_moe": {"expert_feed_forward_length": 32},
-    "granite4": {"feed_forward_length": 48},
-    "granitemoe": {"expert_feed_forward_length": 32},
-    "granitemoeshared": {"expert_feed_forward_length": 32}
-    | {"expert_shared_feed_forward_length": 48},
-}
 IGNORED = "granitemoehybrid"
 """Without rope: llama.cpp 0.3.36 rotates all the same."""
 FILES = [(*names, {}, {}) for names in PLAIN] + [s for s in SPELLINGS if s[0] != IGNORED]
@@ -66,17 +44,7 @@ def write(checkpoint: MemoryCheckpoint, path: Path) -> None:
     writer.add_token_list([*special, *words])
     writer.add_token_scores([0.0] * VOCAB)
     writer.add_token_types([2, 3, 3, *[1] * len(words)])
-    for key, value in checkpoint.config.items():
-        kind = gguf.GGUFValueType.get_type(value)
-        kind = gguf.GGUFValueType.UINT32 if kind == gguf.GGUFValueType.INT32 else kind
-        sub = None
-        if isinstance(value, list):
-            sub = (
-                gguf.GGUFValueType.BOOL if isinstance(value[0], bool) else gguf.GGUFValueType.INT32
-            )
-        writer.add_key_value(key, value, kind, sub_type=sub)
-    for name, tensor in checkpoint.tensors.items():
-        writer.add_tensor(name, tensor.detach().float().contiguous().numpy())
+    add(writer, checkpoint)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -64,6 +64,8 @@ LEARNING_NBYTES = 13_000_000
 """Bytes that learning while serving adds: measured."""
 MAX_PAIRS = 24
 """Rows and query heads that attend together (csrc/model/types.h)."""
+CODED: tuple[Precision, ...] = ("int8", "k8v4", "int4")
+"""Precisions whose keys are codes."""
 UNLEARNED = "nothing learned while serving"
 """Parts of a drafter that are given up before it is made smaller."""
 MIN_BUDGET_ROWS = 16
@@ -213,7 +215,16 @@ def step_nbytes(
         _split_nbytes(model, workload.max_len, nodes),
         _head_nbytes(model, workload.num_seqs * (1 + nodes)),
     )
+    scratch += _coded_nbytes(model, min(num_rows, PASS_ROWS), workload.precision)
     return 4 * (held + prompt) + scratch + scratch // 16
+
+
+def _coded_nbytes(model: ModelNumbers, rows: int, precision: Precision) -> int:
+    """Return the bytes of queries as int8, with a scale and sums of 16, where keys are codes (csrc/model/plan.cpp)."""
+    if precision not in CODED:
+        return 0
+    head_dim = max(model.config.heads(i)[1] for i in range(model.config.num_layers))
+    return rows * model.config.num_heads * (head_dim + head_dim // 4 + 4)
 
 
 def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
@@ -223,7 +234,9 @@ def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
     heads = [config.heads(i) for i in range(config.num_layers)]
     head_dim = max(dim for _, dim in heads)
     projected = max((config.num_heads + 2 * count) * dim for count, dim in heads)
-    inner = max(layer.intermediate_size or config.intermediate_size for layer in layers)
+    inner = max(
+        (layer.intermediate_size or config.intermediate_size) * layer.has_mlp for layer in layers
+    )
     widths = (config.hidden_size, config.num_heads * head_dim, inner)
     above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
     attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * head_dim)
@@ -244,12 +257,13 @@ def _experts_nbytes(config: ModelConfig, rows: int) -> int:
     if not experts:
         return 0
     pairs = rows * max(each.num_active for each in experts)
-    pairs += 7 * min(
-        pairs, max(each.num_experts for each in experts)
-    )  # an expert's rows begin at multiples of 8
+    num_experts = max(each.num_experts for each in experts)
+    slots = pairs + 7 * min(pairs, num_experts)  # an expert's rows begin at multiples of 8
+    routed = 4 * (rows * -(-num_experts // 16) * 16 + 3 * pairs + 2 * slots + 3 * num_experts)
     inner = max(each.intermediate_size for each in experts)
     normed = 8 * rows * config.hidden_size if any(each.has_norms for each in experts) else 0
-    return _rows_nbytes(pairs, config.hidden_size) + _rows_nbytes(pairs, inner) + normed
+    gathered = _rows_nbytes(slots, config.hidden_size) + _rows_nbytes(slots, inner)
+    return routed + gathered + normed
 
 
 def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:

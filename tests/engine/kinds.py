@@ -1,0 +1,70 @@
+"""Tiny files of the kinds of models that are not llamas, with a real tokenizer, for whole engines.
+
+Their weights are random, and they know the words of `TEXTS` alone: all other tokens have the logit 0. So greedy text
+walks about in few tokens, where drafts find something to copy, some of it right and some wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+
+from forerun.weights.checkpoint import open_checkpoint
+from tests.model.gguf_files import METADATA, add
+from tests.model.test_gguf_families import SPELLINGS, as_gguf
+from tests.model.tiny import hf_model
+from tests.native.test_families import WIDTHS
+
+KINDS = ("gemma3", "gemma4", "gemma4_moe", "gpt_oss", "qwen3_moe", "olmo2")
+TEXTS = (
+    "One two three four. One two three four. One two",
+    "List the months of the year, then list the months of the year again, then once more:",
+    "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\ndef mul(a, b):\n",
+)
+SHARPNESS = 3.0
+"""Of the logits: where it is low, sampled text has no repetition, where it is high, nothing else."""
+
+
+def write(kind: str, tokenizer: Path, path: Path) -> Path:
+    """Write the file of a kind with the tokenizer of another file."""
+    entries, known = _words(tokenizer)
+    vocab = next(len(value) for name, value, *_ in entries if name == "tokenizer.ggml.tokens")
+    _, architecture, changes, metadata = next(each for each in SPELLINGS if each[0] == kind)
+    sizes: dict[str, Any] = {"vocab_size": vocab, "hidden_size": 64, "tie_word_embeddings": False}
+    if kind == "gemma4":
+        sizes["vocab_size_per_layer_input"] = vocab
+    model = hf_model(kind, **{**sizes, **changes, **WIDTHS.get(kind, {})})
+    checkpoint = as_gguf(model, architecture, {**metadata, **METADATA.get(kind, {})})
+    tensors = dict(checkpoint.tensors)
+    head = torch.zeros_like(tensors["output.weight"])
+    head[known] = SHARPNESS * tensors["output.weight"][known]
+    tensors["output.weight"] = head
+    if architecture == "gemma4":  # the first quarter of a head is rotated
+        tensors["rope_freqs.weight"] = torch.where(torch.arange(16) < 4, 1.0, 1e30)
+    writer = gguf.GGUFWriter(str(path), architecture)
+    for entry in entries:
+        writer.add_key_value(*entry)
+    add(writer, replace(checkpoint, tensors=tensors))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@cache
+def _words(tokenizer: Path) -> tuple[list[tuple[str, Any, Any, Any]], list[int]]:
+    """A file's tokenizer as entries to write, and the tokens of `TEXTS`."""
+    entries = []
+    for name, field in gguf.GGUFReader(tokenizer).fields.items():
+        if name.startswith("tokenizer."):
+            kind, *_, last = (*field.types, field.types[-1])
+            sub = last if kind == gguf.GGUFValueType.ARRAY else None
+            entries.append((name, field.contents(), kind, sub))
+    encode = open_checkpoint(tokenizer).tokenizer().encode
+    return entries, sorted({token for text in TEXTS for token in encode(text)})

@@ -1,0 +1,49 @@
+"""What a GGUF of each tiny family says besides what `as_gguf` writes, and how it becomes a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gguf
+
+from tests.model.tiny import MemoryCheckpoint
+
+GEMMA4 = {
+    **{f"attention.{part}_length": 32 for part in ("key", "value")},
+    **{f"attention.{part}_length_swa": 16 for part in ("key", "value")},
+    "rope.dimension_count": 32,
+    "rope.dimension_count_swa": 16,
+    "embedding_length_per_layer_input": 0,
+}
+METADATA: Mapping[str, Mapping[str, Any]] = {
+    "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
+    "gemma4_moe": {**GEMMA4, "expert_feed_forward_length": 32},
+    # llama.cpp rounds the bounds of yarn's band, as the model's authors do not: here they are beyond all features.
+    "gpt_oss": {
+        "expert_feed_forward_length": 48,
+        "rope.scaling.original_context_length": 8,
+        "rope.scaling.yarn_beta_fast": 32.0,
+        "rope.scaling.yarn_beta_slow": 1.0,
+    },
+    "qwen3_moe": {"expert_feed_forward_length": 32},
+    "granite4": {"feed_forward_length": 48},
+    "granitemoe": {"expert_feed_forward_length": 32},
+    "granitemoeshared": {"expert_feed_forward_length": 32}
+    | {"expert_shared_feed_forward_length": 48},
+}
+
+
+def add(writer: gguf.GGUFWriter, checkpoint: MemoryCheckpoint) -> None:
+    """Add a checkpoint's numbers and tensors."""
+    for key, value in checkpoint.config.items():
+        kind = gguf.GGUFValueType.get_type(value)
+        kind = gguf.GGUFValueType.UINT32 if kind == gguf.GGUFValueType.INT32 else kind
+        sub = None
+        if isinstance(value, list):
+            sub = (
+                gguf.GGUFValueType.BOOL if isinstance(value[0], bool) else gguf.GGUFValueType.INT32
+            )
+        writer.add_key_value(key, value, kind, sub_type=sub)
+    for name, tensor in checkpoint.tensors.items():
+        writer.add_tensor(name, tensor.detach().float().contiguous().numpy())
