@@ -34,8 +34,9 @@ EXAMPLES = {
     "draft_model": "draft_model:model=self",
     "eagle3": "eagle3:model=untrained,num_draft=6,min_chance=0",
     "medusa": "medusa:model=untrained,num_draft=6,min_chance=0",
+    "mlp_speculator": "mlp_speculator:model=untrained,num_draft=6",
 }
-"""Of drafters that need an option on a real model."""
+"""Of drafters that need an option; a network that ships with the model is in `auto`."""
 OTHERS = (
     *("auto", "suffix++prompt_lookup", "suffix++recycling", "draft_model:model=self,branch=2,1"),
     "recycling:table=none,table_mb=0.01,shared_tokens=512",  # soon forgets

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from forerun import LLM, SamplingParams
 from forerun.drafting.spec import DrafterSpec
 from forerun.model.kernels import native
+from forerun.model.loader import blank_model, load_model
+from forerun.weights.checkpoint import open_checkpoint
 from tests.engine.kinds import KINDS, TEXTS, write
 
 pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
@@ -124,3 +126,15 @@ def test_eight_bit_keys_and_two_threads_say_what_one_says(
         answers.append(joined(engine(llm, "recycling"), SAMPLED))
         assert alone(llm, SAMPLED) == answers[-1]
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [each if each == "gpt_oss" else pytest.param(each, marks=pytest.mark.slow) for each in KINDS],
+)
+@pytest.mark.parametrize("quant", ["none", "int4"])
+def test_a_model_takes_what_is_planned_for_it(
+    kind: str, quant: Literal["none", "int4"], files: Callable[[str], Path]
+) -> None:
+    file = open_checkpoint(files(kind))
+    assert load_model(file, quant=quant).nbytes() == blank_model(file, quant=quant).nbytes()

@@ -17,7 +17,7 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.engine.acceptance import AcceptanceModel, Bias
 from forerun.engine.controller import DraftResult, Fixed, Prior
 from forerun.engine.policy import MARGIN, Policy
-from tests.engine.worlds import NEW_ROWS, Oracle, Trees
+from tests.engine.worlds import NEW_ROWS, Oracle, Routed, Trees
 
 ALL = 8
 
@@ -221,6 +221,16 @@ def test_a_busy_machine_does_not_mislead_it(world):
 def test_a_useless_drafter_costs_at_most_two_percent(ask, num_seqs):
     world = partial(Trees, doubt=30.0, ask=ask)
     assert world().run(Policy(11), 1000, num_seqs) >= 0.98 * world().run(Fixed(0), 50, num_seqs)
+
+
+@pytest.mark.parametrize("num_seqs", [1, 4])
+@pytest.mark.parametrize(("doubt", "gain"), [(30.0, 0.97), (1.0, 1.0)])
+def test_where_rows_choose_experts_it_drafts_only_what_pays(doubt, gain, num_seqs):
+    """No fixed size gains anything here, and a useless drafter costs little."""
+    world = partial(Routed, doubt=doubt)
+    fixed = [world().run(Fixed(k), 200, num_seqs) for k in (0, 1, 4, 11)]
+    assert max(fixed) < 1.01 * fixed[0] > 1.2 * fixed[-1]
+    assert world().run(Policy(11), 1000, num_seqs) >= gain * fixed[0]
 
 
 @pytest.mark.parametrize(("num_seqs", "gain"), [(4, 1.03), (8, 0.98)])

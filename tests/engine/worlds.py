@@ -142,6 +142,28 @@ class Trees(World):
         return _tree(f"{self.seed} {step} {seq}", self.nodes, self.doubt, self.ease(seq))
 
 
+@dataclass
+class Routed(Trees):
+    """A pass reads the experts that its rows choose, each once: rows of one size cost now more, now less."""
+
+    num_experts: int = 64
+    num_active: int = 8
+    share: float = 0.8
+    """Of a plain pass that its experts take."""
+    repeats: float = 0.3
+    """The chance that a row chooses as the row before it."""
+    luck: random.Random = field(default_factory=lambda: random.Random(3))
+
+    def pass_s(self, num_rows: int) -> float:
+        chosen: list[int] = []
+        read: set[int] = set()
+        for _ in range(num_rows):
+            if not chosen or self.luck.random() >= self.repeats:
+                chosen = self.luck.sample(range(self.num_experts), self.num_active)
+            read.update(chosen)
+        return 1 - self.share + self.share * len(read) / self.num_active
+
+
 @drawn_once
 def _tree(seed: str, num_nodes: int, doubt: float, ease: float) -> Drawn:
     rng = random.Random(seed)

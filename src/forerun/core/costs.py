@@ -4,6 +4,9 @@ A size is the rows of a pass, or the nodes a drafter returned. `v(k)` is the cos
 over that of one row. Costs learned at run time are relative: whoever records them divides by the
 machine's speed of the moment, so that a slow second does not look like a large pass. Nothing here
 reads a clock.
+
+Of a mixture of experts a pass reads each expert that some row chose, once: a size's cost is the mean over what the
+rows of such passes chose of late, siblings and repeated text less than strangers.
 """
 
 from __future__ import annotations
