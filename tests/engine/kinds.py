@@ -44,6 +44,10 @@ def write(kind: str, tokenizer: Path, path: Path) -> Path:
     head = torch.zeros_like(tensors["output.weight"])
     head[known] = SHARPNESS * tensors["output.weight"][known]
     tensors["output.weight"] = head
+    if (
+        kind == "olmo2"
+    ):  # beside normed sublayers small embeddings would be lost, and text would stand still
+        tensors["token_embd.weight"] = 8 * tensors["token_embd.weight"]
     if architecture == "gemma4":  # the first quarter of a head is rotated
         tensors["rope_freqs.weight"] = torch.where(torch.arange(16) < 4, 1.0, 1e30)
     writer = gguf.GGUFWriter(str(path), architecture)
