@@ -107,7 +107,7 @@ def test_drafts_neighbours_and_a_preemption_change_no_token(llm: LLM, kv: str) -
             stats = drafting.engine.stats
             found = {"accepted": stats.accepted, "rejected": stats.rejected}
             seen.setdefault(drafter, Counter()).update(found)
-    assert len(words) > 12, "text says nothing"
+    assert len(words) > 7, "text says nothing"
     for drafter, counts in seen.items():
         assert counts["accepted"], drafter
         assert counts["rejected"], drafter

@@ -187,19 +187,20 @@ def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]
 
 
 def _attention_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
-    """Return those of a layer's attention and of all norms beside sublayers."""
+    """Return those of a layer's attention and of all norms beside sublayers. Random models depend on the order."""
     width, layer = config.hidden_size, config.layer(index)
     num_kv_heads, head_dim = config.heads(index)
     q_width, kv_width = config.num_heads * head_dim, num_kv_heads * head_dim
     has_keys = layer.shares_kv_of is None
-    shapes: dict[str, tuple[int, ...]] = {"q": (q_width, width)}
+    shapes: dict[str, tuple[int, ...]] = {} if config.norms == "after" else {"attn_norm": (width,)}
+    shapes["q"] = (q_width, width)
     if has_keys:
         shapes["k"] = (kv_width, width)
     if has_keys and layer.has_values:
         shapes["v"] = (kv_width, width)
     shapes["o"] = (width, q_width)
     if config.norms != "after":
-        shapes |= {"attn_norm": (width,), "mlp_norm": (width,)}
+        shapes["mlp_norm"] = (width,)
     if config.norms != "before":
         shapes |= {"attn_out_norm": (width,), "mlp_out_norm": (width,)}
     if config.qk_norm is not None:
