@@ -19,6 +19,9 @@ struct KvShape {
 };
 
 class Cache {
+    std::vector<KvPage> pages_;         // of a head of each layer
+    std::vector<std::size_t> offsets_;  // of its first page in a block
+
   public:
     // `num_blocks` 0: as many as all slots can fill, each slot with its own; else the tables are
     // empty. Throws std::invalid_argument.
@@ -46,12 +49,6 @@ class Cache {
 
     const std::vector<KvShape> layers;
     const int num_slots, max_len;
-
-  private:
-    std::vector<KvPage> pages_;         // of a head of each layer
-    std::vector<std::size_t> offsets_;  // of its first page in a block
-
-  public:
     const std::size_t block_nbytes;
 
   private:

@@ -43,7 +43,7 @@ TOKEN_NBYTES = 356
 """Bytes of the tokenizer for each token: measured on vocabularies from 49152 to 151936."""
 WORDS_NBYTES = 2_500_000
 """Bytes of the tokenizer's cache of words."""
-PROGRAM_NBYTES = 28_000_000
+PROGRAM_NBYTES = 29_500_000
 """Bytes of the modules: measured; hardly depends on the model."""
 COMMAND_NBYTES = 15_000_000
 """Bytes that the command line adds: measured."""
