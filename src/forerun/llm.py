@@ -25,7 +25,7 @@ import torch
 
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
-from forerun.core.device import choose_device, return_freed, set_threads
+from forerun.core.device import choose_device, return_at_once, return_freed, set_threads
 from forerun.core.errors import (
     ForerunError,
     RequestError,
@@ -94,6 +94,8 @@ class LLM:
         self.drafter_spec = DrafterSpec.of_config(config)
         if config.threads is not None:  # else as many as torch uses already
             set_threads(config.threads)
+        if config.memory_budget is not None:
+            return_at_once()
         self.device = choose_device(config.device)
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
