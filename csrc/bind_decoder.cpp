@@ -110,11 +110,8 @@ Shape shape_of(nb::handle config) {
     }
     return {.vocab_size = size("vocab_size"),
             .hidden_size = size("hidden_size"),
-            .intermediate_size = size("intermediate_size"),
             .num_layers = size("num_layers"),
             .num_heads = size("num_heads"),
-            .num_kv_heads = size("num_kv_heads"),
-            .head_dim = size("head_dim"),
             .max_position = size("max_position"),
             .activation = activation_of(get<std::string>(config, "activation")),
             .is_gated = get<bool>(config, "gated_mlp"),

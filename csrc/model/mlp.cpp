@@ -54,8 +54,8 @@ void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
 void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
                       int first, int stop, const Rows& out, int thread) {
     const int tiles = mlp.inner / channel_units(mlp) / kTile, channels = tiles * kTile;
-    const std::size_t stride = channels, width = out.width;
-    const bool is_gated = mlp.gate.tiles, is_quantized = !reader.is_float();
+    const std::size_t stride = channels;
+    const bool is_gated = mlp.gate.tiles;
     float* up = scratch_ + thread * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
     for (; first < stop; first += kRowBlock) {
@@ -66,10 +66,7 @@ void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column
                           count * channels, up);
         // Quantized rows are read as codes only: their floats stay here, in the cache.
         for (int i = 0; i < count; ++i)
-            if (is_quantized)
-                quantize(reader, up + i * stride, out, first + i, column, channels);
-            else
-                std::copy_n(up + i * stride, stride, out.x + (first + i) * width + column);
+            put(reader, up + i * stride, out, first + i, column, channels);
     }
 }
 
@@ -132,14 +129,11 @@ void Decoder::place_pairs(int index) {
 
 // A pair's input, where its expert reads it.
 void Decoder::gather_pair(int index, int pair) {
-    const std::size_t width = shape_.hidden_size, slot = routing_.slots[pair];
-    const Linear& reader = layers_[index].experts.up;
-    const float* from = layers_[index].experts_norm.weight ? experts_input_ : normed_.x;
-    const float* x = from + routing_.rows[slot] * width;
-    if (reader.is_float())
-        std::copy_n(x, width, gathered_.x + slot * width);
-    else
-        quantize(reader, x, gathered_, static_cast<int>(slot), 0, shape_.hidden_size);
+    const Layer& layer = layers_[index];
+    const std::size_t width = shape_.hidden_size;
+    const int slot = routing_.slots[pair];
+    const float* from = layer.experts_norm.weight ? experts_input_ : normed_.x;
+    put(layer.experts.up, from + routing_.rows[slot] * width, gathered_, slot, 0, shape_.hidden_size);
 }
 
 void Decoder::experts_up(int index, int piece, int thread) {

@@ -14,16 +14,15 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
       kernels_(runtime.kernels),
       pool_(runtime.pool),
       layers_(static_cast<std::size_t>(shape.num_layers)) {
-    if (shape.hidden_size % kTile || shape.head_dim % kTile || shape.intermediate_size % kTile)
-        throw std::invalid_argument("hidden size, head size and MLP size must be multiples of 16");
-    most_dim_ = shape.head_dim;
+    if (shape.hidden_size % kTile)
+        throw std::invalid_argument("the hidden size must be a multiple of 16");
     for (const LayerShape& layer : shape.layers) {
         const ExpertsShape& experts = layer.experts;
         most_dim_ = std::max(most_dim_, layer.kv.head_dim);
         if (shape.num_heads % layer.kv.num_heads)
             throw std::invalid_argument("heads must be a multiple of kv heads");
         if (layer.kv.head_dim % kTile || layer.inner % kTile)
-            throw std::invalid_argument("hidden size, head size and MLP size must be multiples of 16");
+            throw std::invalid_argument("head size and MLP size must be multiples of 16");
         if (experts.inner % kTile || experts.num_active > experts.num)
             throw std::invalid_argument(
                 "experts' MLP size must be a multiple of 16, and no more active than there are");

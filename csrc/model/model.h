@@ -46,8 +46,7 @@ struct LayerShape {
 enum class QkNorm : std::uint8_t { None, Head, Whole };
 
 struct Shape {
-    int vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim,
-        max_position;
+    int vocab_size, hidden_size, num_layers, num_heads, max_position;
     Activation activation = Activation::Silu;
     bool is_gated = true, is_layer_norm = false;
     bool norms_before = true, norms_after = false;  // of what a sublayer reads, and of what it adds
@@ -218,6 +217,8 @@ class Decoder {
     void embed_row(std::int64_t id, float* x) const;
     void quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
                   int count) const;
+    void put(const Linear& reader, const float* x, const Rows& rows, int row, int column,
+             int count) const;
     void norm(int row, const Norm& norm, std::span<const Linear* const> readers);
     void add_sublayer(int row, int sublayer);
     void add_mlp(int row, const Layer& layer);

@@ -67,10 +67,7 @@ void Decoder::gate_inputs(int index, int piece, int thread) {
                                    (row * shape_.num_layers + index) * width + column;
                 float* x = gate + i * kGroup;
                 kernels_.activate(shape_.activation, x, own, kGroup, x);
-                if (layer.inp_proj.is_float())
-                    std::copy_n(x, kGroup, out.x + row * width + column);
-                else
-                    quantize(layer.inp_proj, x, out, first + i, column, kGroup);
+                put(layer.inp_proj, x, out, first + i, column, kGroup);
             }
         }
 }

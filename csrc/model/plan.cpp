@@ -240,8 +240,8 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
               phases_);
 }
 
-// Keys and values that a pass does not compute are nobody's to read: a layer that shares them skips its
-// attention with the layer that has them.
+// A layer that shares another's keys and values skips its attention where that layer skips its own: no
+// keys or values of this pass are there then.
 void Decoder::set_sublayers(std::span<const int> sublayers) {
     sublayers_.clear();
     for (int sublayer : sublayers) {

@@ -112,6 +112,15 @@ void Decoder::quantize(const Linear& reader, const float* x, const Rows& rows, i
         kernels_.quantize(x, rows, row, column, count);
 }
 
+// The same, floats too.
+void Decoder::put(const Linear& reader, const float* x, const Rows& rows, int row, int column,
+                  int count) const {
+    if (reader.is_float())
+        std::copy_n(x, count, rows.x + static_cast<std::size_t>(row) * rows.width + column);
+    else
+        quantize(reader, x, rows, row, column, count);
+}
+
 void Decoder::norm(int row, const Norm& norm, std::span<const Linear* const> readers) {
     const std::size_t width = shape_.hidden_size;
     float* out = normed_.x + row * width;

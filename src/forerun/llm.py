@@ -94,8 +94,6 @@ class LLM:
         self.drafter_spec = DrafterSpec.of_config(config)
         if config.threads is not None:  # else as many as torch uses already
             set_threads(config.threads)
-        if config.memory_budget is not None:
-            return_at_once()
         self.device = choose_device(config.device)
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
@@ -310,6 +308,7 @@ class LLM:
         budget = self.config.budget_nbytes
         if budget is None:
             return None
+        return_at_once()
         opened = checkpoint or open_checkpoint(self.path)
         planner = _tuned(Planner(self.config, self.device, spec, opened, self.tokenizer))
         plan = planner.fit(budget)

@@ -94,7 +94,7 @@ def _experts(config: ModelConfig) -> dict[str, int] | None:
 
 
 def _chat(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Say whether there is a chat template, and how answers are told apart from thoughts and calls."""
+    """Say whether there is a chat template, and how thoughts and calls are separated from the text."""
     template = tokenizer.chat_template
     if template is None:
         return {"template": False, "tools": False, "calls": None, "thoughts": None}

@@ -127,7 +127,7 @@ class MemoryPressure:
         """Count a step of memory pressure, and log its first occurrence."""
         if count and not self.taken[step]:
             level = logging.WARNING if step in (PREEMPTED, QUEUED) else logging.INFO
-            _log.log(level, "memory is tight: %s (told once)", PRESSURE_STEPS[step])
+            _log.log(level, "memory is tight: %s (logged once)", PRESSURE_STEPS[step])
         self.taken[step] += count
 
     def _cut(self, draft: Draft, room: int) -> Draft:

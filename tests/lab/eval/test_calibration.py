@@ -6,11 +6,11 @@ import pytest
 
 from forerun.core.types import Draft, Outcome
 from forerun.drafting.base import Drafter
-from forerun.lab.eval.calibration import MAX_DEPTH, Node, Recorder, bins, table
+from forerun.lab.eval.calibration import MAX_DEPTH, JudgedNode, NodeRecorder, bins, table
 
 
-def recorded(draft: Draft, emitted: tuple[int, ...]) -> list[Node]:
-    recorder = Recorder(Drafter())
+def recorded(draft: Draft, emitted: tuple[int, ...]) -> list[JudgedNode]:
+    recorder = NodeRecorder(Drafter())
     recorder.observe([], [draft], [Outcome((), emitted)])
     return recorder.nodes
 
@@ -18,9 +18,9 @@ def recorded(draft: Draft, emitted: tuple[int, ...]) -> list[Node]:
 def test_nodes_count_only_below_a_right_parent():
     draft = Draft((5, 6, 7, 8), (-1, -1, 1, 0), (0.5, 0.4, 0.9, 0.3))
     assert recorded(draft, (6, 9)) == [
-        Node(1, 0.5, False),
-        Node(1, 0.4, True),
-        Node(2, 0.9, False),
+        JudgedNode(1, 0.5, False),
+        JudgedNode(1, 0.4, True),
+        JudgedNode(2, 0.9, False),
     ]
 
 
@@ -35,7 +35,9 @@ def test_deep_nodes_are_counted_together_and_a_chance_may_be_missing():
 
 
 def test_the_gap_is_the_mean_distance_of_said_and_accepted_over_the_bins():
-    nodes = [Node(1, 0.25, i < 1) for i in range(4)] + [Node(2, 1.0, i < 1) for i in range(2)]
+    nodes = [JudgedNode(1, 0.25, i < 1) for i in range(4)] + [
+        JudgedNode(2, 1.0, i < 1) for i in range(2)
+    ]
     assert bins(nodes) == [(0.25, 0.25, 4), (1.0, 0.5, 2)]
     whole, first, second = table("any", nodes, 1.5)
     assert (first["gap"], second["gap"]) == (0.0, 0.5)

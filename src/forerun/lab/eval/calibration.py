@@ -24,7 +24,7 @@ Row = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class JudgedNode:
     """A node whose parent was right; `said` is None where its drafter states no chance."""
 
     depth: int
@@ -32,11 +32,11 @@ class Node:
     is_right: bool
 
 
-class Recorder(Drafter):
+class NodeRecorder(Drafter):
     """Passes all on to a drafter, and keeps what became of its nodes."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.inner, self.nodes = drafter, list[Node]()
+        self.inner, self.nodes = drafter, list[JudgedNode]()
         self.features, self.max_nodes = drafter.features, drafter.max_nodes
         self.begin, self.end = drafter.begin, drafter.end  # type: ignore[method-assign]
         self.propose, self.memory = drafter.propose, drafter.memory  # type: ignore[method-assign]
@@ -48,7 +48,9 @@ class Recorder(Drafter):
         for draft, outcome in zip(drafts, outcomes, strict=True):
             depths, said = tree.depths(draft.parents), draft.confidence
             self.nodes += [
-                Node(min(depths[i] + 1, MAX_DEPTH), None if said is None else said[i], is_right)
+                JudgedNode(
+                    min(depths[i] + 1, MAX_DEPTH), None if said is None else said[i], is_right
+                )
                 for i, is_right in draft.matches(outcome.emitted)
             ]
         self.inner.observe(seqs, drafts, outcomes)
@@ -56,18 +58,18 @@ class Recorder(Drafter):
 
 def measure(
     llm: LLM, drafters: Sequence[str], prompts: Sequence[TaskPrompt], params: SamplingParams
-) -> Iterator[tuple[str, list[Node], float]]:
+) -> Iterator[tuple[str, list[JudgedNode], float]]:
     """Answer the prompts' first turns, one after the other: a drafter's name, its nodes, its tokens a pass."""
     for name in drafters:
         drafting = llm.with_drafter(name)
-        recorder = Recorder(drafting.engine.proposer.drafter)
+        recorder = NodeRecorder(drafting.engine.proposer.drafter)
         drafting.engine.proposer.drafter = recorder
         for prompt in prompts:
             drafting.chat([{"role": "user", "content": prompt.turns[0]}], params)
         yield drafting.drafter_spec.text(), recorder.nodes, drafting.engine.stats.tau or 1.0
 
 
-def table(name: str, nodes: Sequence[Node], tau: float) -> list[Row]:
+def table(name: str, nodes: Sequence[JudgedNode], tau: float) -> list[Row]:
     """Return a row for all nodes, with the bins of a plot, and one for each depth."""
     rows = [_row(name, "all", nodes) | {"tau": tau, "bins": bins(nodes)}]
     for depth in sorted({node.depth for node in nodes}):
@@ -76,9 +78,9 @@ def table(name: str, nodes: Sequence[Node], tau: float) -> list[Row]:
     return rows
 
 
-def bins(nodes: Sequence[Node]) -> list[tuple[float, float, int]]:
+def bins(nodes: Sequence[JudgedNode]) -> list[tuple[float, float, int]]:
     """Return mean chance said, share accepted and number of the nodes in each bin that has some."""
-    parts: list[list[Node]] = [[] for _ in range(NUM_BINS)]
+    parts: list[list[JudgedNode]] = [[] for _ in range(NUM_BINS)]
     for node in nodes:
         if node.said is not None:
             parts[min(int(NUM_BINS * node.said), NUM_BINS - 1)].append(node)
@@ -93,7 +95,7 @@ def show(rows: Sequence[Row]) -> None:
     show_table([{"tau": None} | row for row in rows], columns, num_left=2)
 
 
-def _row(name: str, depth: str, nodes: Sequence[Node]) -> Row:
+def _row(name: str, depth: str, nodes: Sequence[JudgedNode]) -> Row:
     stated = [node for node in nodes if node.said is not None]
     found: Row = {"drafter": name, "depth": depth, "nodes": len(nodes)}
     found["said"] = _said(stated) if stated else None
@@ -103,9 +105,9 @@ def _row(name: str, depth: str, nodes: Sequence[Node]) -> Row:
     return found
 
 
-def _said(nodes: Sequence[Node]) -> float:
+def _said(nodes: Sequence[JudgedNode]) -> float:
     return sum(node.said or 0.0 for node in nodes) / len(nodes)
 
 
-def _right(nodes: Sequence[Node]) -> float:
+def _right(nodes: Sequence[JudgedNode]) -> float:
     return sum(node.is_right for node in nodes) / len(nodes)

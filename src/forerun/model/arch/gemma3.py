@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forerun.model.arch.base.gemma import gemma_like, gemma_source
+from forerun.model.arch.base.gemma import ASSUMED, gemma_like, gemma_source
 from forerun.model.arch.base.mapping import read_layers
 from forerun.model.arch.base.settings import Settings
 from forerun.model.config import ModelConfig
@@ -20,20 +20,12 @@ def config(settings: Settings) -> ModelConfig:
     """Return the config of a checkpoint. Only layers that see everything have a scaled rope."""
     settings.reject("use_bidirectional_attention", False)
     settings.assumed = {
+        **ASSUMED,
         "vocab_size": 262_208,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
         "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-6,
         "rope_theta": 1_000_000.0,
         "query_pre_attn_scalar": 256,
         "sliding_window": 4096,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "tie_word_embeddings": True,
     }
     layers = read_layers(settings, period=6, local_theta=10_000.0, is_local_plain=True)
     return gemma_like(settings, "gemma3", layers, _LARGEST, qk_norm="head")

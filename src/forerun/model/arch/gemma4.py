@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.model.arch.base.gemma import gemma_like
+from forerun.model.arch.base.gemma import ASSUMED, gemma_like
 from forerun.model.arch.base.mapping import expert_source, experts_of, plain_source, read_experts
 from forerun.model.arch.base.rope import ropes
 from forerun.model.arch.base.settings import Settings
@@ -53,19 +53,11 @@ def config(settings: Settings) -> ModelConfig:
     if settings.get("use_bidirectional_attention") == "all":
         settings.reject("use_bidirectional_attention", None)
     settings.assumed = {
+        **ASSUMED,
         "vocab_size": 262_144,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
         "num_hidden_layers": 30,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 131_072,
-        "rms_norm_eps": 1e-6,
         "rope_parameters": _ROPES,
         "sliding_window": 512,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "tie_word_embeddings": True,
         "hidden_size_per_layer_input": 256,
     }
     is_gguf = settings.is_gguf

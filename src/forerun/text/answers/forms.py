@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from forerun.text.answers import calls
 from forerun.text.answers.calls import CallSyntax
@@ -38,6 +39,7 @@ class AnswerForm:
         return MarkParser(self.calls if with_calls else None, thinking)
 
 
+@lru_cache(maxsize=8)  # every request asks
 def form_of(template: str | None) -> AnswerForm:
     """Return the form of a model with this chat template; Hermes' if it says nothing of tools."""
     text = template or ""

@@ -94,16 +94,8 @@ class MarkParser:
 
     def _read_thought(self) -> list[Part] | None:
         assert self._thinking is not None
-        before, mark, after = self._held.partition(self._thinking.close)
-        if mark:
-            self._held, self._read = after, self._read_gap
-            return [ReasoningPart(before.rstrip())]
-        kept = len(before) - _num_open(before, self._thinking.close)
-        kept = len(before[:kept].rstrip())
-        if not kept:
-            return None
-        self._held = before[kept:]
-        return [ReasoningPart(before[:kept])]
+        text = self._up_to(self._thinking.close, self._read_gap)
+        return None if text is None else [ReasoningPart(text)]
 
     def _read_gap(self) -> list[Part] | None:
         """Leave out the empty lines behind a thought."""
@@ -115,18 +107,23 @@ class MarkParser:
 
     def _read_text(self) -> list[Part] | None:
         if self._calls is None:
-            text, self._held = self._held, ""
-            return [TextPart(text)] if text else None
-        before, mark, after = self._held.partition(self._calls.open)
-        if mark:
-            self._held, self._read = after, self._read_call
-            return [TextPart(before.rstrip())]
-        kept = len(before) - _num_open(before, self._calls.open)
-        kept = len(before[:kept].rstrip())
-        if not kept:
-            return None
-        self._held = before[kept:]
-        return [TextPart(before[:kept])]
+            held, self._held = self._held, ""
+            return [TextPart(held)] if held else None
+        text = self._up_to(self._calls.open, self._read_call)
+        return None if text is None else [TextPart(text)]
+
+    def _up_to(self, mark: str, behind: Callable[[], list[Part] | None]) -> str | None:
+        """Take what is final before a mark, without spaces at its end; None if there is nothing.
+
+        Where the mark is there, `behind` goes on reading; else its possible beginning is held back.
+        """
+        before, found, after = self._held.partition(mark)
+        if found:
+            self._held, self._read = after, behind
+            return before.rstrip()
+        text = before[: len(before) - _num_open(before, mark)].rstrip()
+        self._held = before[len(text) :]
+        return text or None
 
     def _read_call(self) -> list[Part] | None:
         assert self._calls is not None
@@ -155,12 +152,12 @@ class MarkParser:
 
     def _read_end(self) -> list[Part] | None:
         assert self._calls is not None
-        _, mark, after = (
-            self._held.partition(self._calls.close) if self._calls.close else ("", "-", self._held)
-        )
-        if not mark:
-            return None
-        self._held, self._read = after, self._read_text
+        if self._calls.close:
+            _, mark, after = self._held.partition(self._calls.close)
+            if not mark:
+                return None
+            self._held = after
+        self._read = self._read_text
         return []
 
     def _called(self, body: str, whole: str) -> list[Part]:

@@ -47,9 +47,9 @@ def speedups(axes: Axes, rows: Rows) -> bool:
         for row in own:
             y = places[row["category"]] - 0.4 + (i + 0.5) * step
             value = row["speedup"]
-            told = f"{name}  {value:.2f}x" if row["category"] == ALL else None
+            label = f"{name}  {value:.2f}x" if row["category"] == ALL else None
             axes.plot(_interval(row), [y, y], color=look["color"], linewidth=1.6, alpha=0.55)
-            axes.plot(value, y, linestyle="", label=told, **look)
+            axes.plot(value, y, linestyle="", label=label, **look)
     for y in range(0, len(places), 2):
         axes.axhspan(y - 0.5, y + 0.5, color=SHADE, linewidth=0, zorder=0)
     axes.axvline(1, color=INK, linewidth=1)
@@ -130,8 +130,8 @@ def costs(axes: Axes, rows: Rows, cost: PassCosts | None) -> bool:
     if cost is not None:
         across = np.geomspace(1, widest, 200)
         border = [cost.v(x) for x in across]
-        told = f"slower than plain by\nthe passes of {cost.model}"
-        axes.fill_between(across, 0.01, border, color=SHADE, linewidth=0, zorder=0, label=told)
+        label = f"slower than plain by\nthe passes of {cost.model}"
+        axes.fill_between(across, 0.01, border, color=SHADE, linewidth=0, zorder=0, label=label)
         axes.plot(across, border, color=SOFT, linewidth=1.2)
     axes.plot(1, 1, "o", color=INK, label="plain")
     for (name, point), look in zip(points.items(), looks([False] * len(points)), strict=True):
@@ -163,8 +163,8 @@ def scaling(axes: Axes, rows: Rows) -> bool:
         axes.plot(across, up, linestyle="", **look)
         if across[-1] > across[0]:
             slope, start = np.polyfit(np.log2(across), up, 1)
-            told = f"{category.replace('_', ' ')}  {slope:+.2f} a doubling"
-            axes.plot(across, start + slope * np.log2(across), color=look["color"], label=told)
+            label = f"{category.replace('_', ' ')}  {slope:+.2f} a doubling"
+            axes.plot(across, start + slope * np.log2(across), color=look["color"], label=label)
     widths = [x for found in points.values() for x, _ in found]
     log_ticks(axes, "x", 0.8 * min(widths), 1.25 * max(widths))
     axes.set_ylim(1, None)
