@@ -26,7 +26,9 @@ from forerun.core.types import Draft
 class Segment:
     """Rows `first` to `stop` of one sequence's tree above `base` committed cache rows of cache slot `slot`.
 
-    `parents` (one a token, -1 = the committed prefix) is None for a chain.
+    `parents` (one a token, -1 = the committed prefix) is None for a chain. The first `certain` rows are a chain
+    that will be committed whatever the model says of them, as a prompt's are: a recurrent state may run ahead to
+    them before they are (`KVCache.advance`).
     """
 
     slot: int
@@ -35,6 +37,7 @@ class Segment:
     parents: tuple[int, ...] | None = None
     first: int = 0
     stop: int = -1
+    certain: int = 0
 
     def __post_init__(self) -> None:
         if self.stop < 0:
@@ -47,7 +50,7 @@ class Segment:
         """Make a chain of pending tokens (at least one, not in the cache yet), with the draft's tree below the last."""
         n = len(pending)
         parents = tree.chain(n) + tuple(parent + n for parent in draft.parents)
-        return cls(slot, base, (*pending, *draft.tokens), parents)
+        return cls(slot, base, (*pending, *draft.tokens), parents, certain=n)
 
     @property
     def num_rows(self) -> int:

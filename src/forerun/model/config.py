@@ -40,9 +40,51 @@ class ExpertsConfig:
     num_active: int
     intermediate_size: int
     renormalized: bool = True
+    gates_mlp: bool = False
+    """Whether what the MLP beside the experts gives is multiplied by sigmoid of a product of the row (Qwen3-Next)."""
     has_norms: bool = False
     """Experts, their router and the MLP beside them read the same rows through norms of their own; what experts and
     MLP give is normed before it is added, and an expert's weight is multiplied by one of the checkpoint (Gemma 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentConfig:
+    """What stands in the place of attention in a layer: a short causal convolution and, mostly, a state of each head.
+
+    delta: the gated delta rule of arXiv 2412.06464 (Qwen3-Next, Qwen3.5). mamba2: arXiv 2405.21060 (Granite 4).
+    conv: a convolution between two gates, and no state (LFM2). Rows are projected to `num_channels` numbers by
+    `in_proj`: [q | k | v] of the delta rule, [v | k | q] of Mamba-2 (its x, B and C), [gate in | gate out | x] of a
+    convolution alone. A head of values h reads the keys and queries of head h // (num_heads / num_key_heads), or
+    h % num_key_heads if they are `tiled`.
+    """
+
+    kind: Literal["delta", "mamba2", "conv"]
+    kernel: int
+    """Taps of the convolution: it sees so many rows, the row itself included."""
+    num_heads: int = 0
+    """Of values."""
+    num_key_heads: int = 0
+    """Of keys and queries."""
+    key_dim: int = 0
+    value_dim: int = 0
+    tiled: bool = False
+    conv_bias: bool = False
+    step_limits: tuple[float, float] = (0.0, math.inf)
+    """Between which Mamba-2's steps are kept."""
+
+    @property
+    def key_width(self) -> int:
+        """Numbers of all heads' keys."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Numbers of all heads' values."""
+        return self.num_heads * self.value_dim
+
+    def num_channels(self, hidden_size: int) -> int:
+        """Return the numbers of a row that are convolved."""
+        return hidden_size if self.kind == "conv" else 2 * self.key_width + self.value_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +105,8 @@ class LayerConfig:
     """The layer before whose keys and values this one reads; it has none of its own."""
     has_values: bool = True
     """Whether values have a projection; else they are the keys before norm and rope."""
+    recurrent: RecurrentConfig | None = None
+    """What there is instead of attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +139,8 @@ class ModelConfig:
     tied_head: bool = False
     sliding_window: int | None = None
     layers: tuple[LayerConfig, ...] = ()
+    attention_gate: bool = False
+    """Whether each head's output is multiplied by sigmoid of a projection of the row (Qwen3-Next)."""
     attention_sinks: bool = False
     """Whether each head has a logit without a value in its softmax (Xiao et al., arXiv 2309.17453; gpt-oss)."""
     attention_cap: float | None = None
@@ -132,11 +178,15 @@ class ModelConfig:
 
     def stored_heads(self) -> list[tuple[int, int]]:
         """Return the kv heads that each layer leaves in the cache, none if it shares another's, and their dimension."""
+        kinds = [self.layer(i) for i in range(self.num_layers)]
+        has_none = [k.shares_kv_of is not None or k.recurrent is not None for k in kinds]
         heads = [self.heads(i) for i in range(self.num_layers)]
-        shared = [self.layer(i).shares_kv_of is not None for i in range(self.num_layers)]
-        return [
-            (0 if is_shared else n, dim) for (n, dim), is_shared in zip(heads, shared, strict=True)
-        ]
+        return [(0 if none else n, dim) for (n, dim), none in zip(heads, has_none, strict=True)]
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a layer has a state besides keys and values."""
+        return any(layer.recurrent is not None for layer in self.layers)
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -161,7 +211,10 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     width, layer = config.hidden_size, config.layer(index)
-    shapes = _attention_shapes(config, index)
+    if layer.recurrent is None:
+        shapes = _attention_shapes(config, index)
+    else:
+        shapes = _recurrent_shapes(width, layer.recurrent)
     if layer.has_mlp:
         inner = layer.intermediate_size or config.intermediate_size
         shapes |= {"up": (inner, width), "down": (width, inner)}
@@ -175,6 +228,8 @@ def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]
             "expert_up": (n * inner, width),
             "expert_down": (n * width, inner),
         }
+        if layer.experts.gates_mlp:
+            shapes["mlp_gate"] = (1, width)
         if layer.experts.has_norms:
             names = ("dense_out_norm", "experts_norm", "experts_out_norm", "router_norm")
             shapes |= dict.fromkeys(names, (width,)) | {"experts_scale": (n,)}
@@ -210,7 +265,28 @@ def _attention_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, .
             shapes["k_norm"] = widths[1:]
     if config.attention_sinks:
         shapes["sinks"] = (config.num_heads,)
+    if config.attention_gate:
+        shapes["attn_gate"] = (q_width, width)
     return shapes
+
+
+def _recurrent_shapes(width: int, kind: RecurrentConfig) -> dict[str, tuple[int, ...]]:
+    """Return those of a layer with a convolution and a state, norms included. `conv` is (channels, taps), flat."""
+    channels = kind.num_channels(width)
+    shapes: dict[str, tuple[int, ...]] = {"attn_norm": (width,), "mlp_norm": (width,)}
+    shapes["in_proj"] = (3 * width if kind.kind == "conv" else channels, width)
+    shapes["conv"] = (channels * kind.kernel,)
+    if kind.conv_bias:
+        shapes["conv_bias"] = (channels,)
+    if kind.kind == "conv":
+        return shapes | {"o": (width, width)}
+    heads, values = kind.num_heads, kind.value_width
+    shapes |= {"z": (values, width), "dt": (heads, width), "dt_bias": (heads,), "decay": (heads,)}
+    if kind.kind == "delta":
+        shapes |= {"beta": (heads, width), "state_norm": (kind.value_dim,)}
+    else:
+        shapes |= {"skip": (heads,), "state_norm": (values,)}
+    return shapes | {"o": (width, values)}
 
 
 def sizes_of(name: str) -> tuple[str, ...]:
@@ -233,6 +309,14 @@ def sizes_of(name: str) -> tuple[str, ...]:
         return ("num_heads",)
     if short in ("q_norm", "k_norm"):
         return heads[short[0]], "head_dim"
+    if short == "attn_gate":
+        return "num_heads", "head_dim", "hidden_size"
+    if short in ("in_proj", "z", "state_norm"):
+        return "state_heads", "state_key_heads", "value_dim", "key_dim"
+    if short in ("conv", "conv_bias"):
+        return "kernel", "state_heads", "state_key_heads"
+    if short in ("dt", "dt_bias", "decay", "beta", "skip"):
+        return ("state_heads",)
     return ("hidden_size",)
 
 
