@@ -7,6 +7,7 @@ the kernels read nothing else.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -211,10 +212,8 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     width, layer = config.hidden_size, config.layer(index)
-    if layer.recurrent is None:
-        shapes = _attention_shapes(config, index)
-    else:
-        shapes = _recurrent_shapes(width, layer.recurrent)
+    kind = layer.recurrent
+    shapes = _attention_shapes(config, index) if kind is None else _recurrent_shapes(width, kind)
     if layer.has_mlp:
         inner = layer.intermediate_size or config.intermediate_size
         shapes |= {"up": (inner, width), "down": (width, inner)}
@@ -292,32 +291,32 @@ def _recurrent_shapes(width: int, kind: RecurrentConfig) -> dict[str, tuple[int,
 def sizes_of(name: str) -> tuple[str, ...]:
     """Return the fields that decide on the shape of a weight of `weight_shapes`, for messages."""
     short = name.rpartition(".")[2]
-    heads = {"q": "num_heads", "o": "num_heads", "k": "num_kv_heads", "v": "num_kv_heads"}
-    if short in heads:
-        return heads[short], "head_dim", "hidden_size"
-    others = {"embed": "vocab_size", "head": "vocab_size", "positions": "max_position"}
-    others |= dict.fromkeys(("up", "gate", "down"), "intermediate_size") | {"router": "num_experts"}
-    if short in others:
-        return others[short], "hidden_size"
     if short.startswith("expert_"):
         return "num_experts", "expert_size", "hidden_size"
-    if short == "experts_scale":
-        return ("num_experts",)
-    if short in ("per_layer_embed", "per_layer_proj", "per_layer_norm", "inp_gate", "inp_proj"):
-        return "per_layer_width", "num_layers", "hidden_size"
-    if short == "sinks":
-        return ("num_heads",)
-    if short in ("q_norm", "k_norm"):
-        return heads[short[0]], "head_dim"
-    if short == "attn_gate":
-        return "num_heads", "head_dim", "hidden_size"
-    if short in ("in_proj", "z", "state_norm"):
-        return "state_heads", "state_key_heads", "value_dim", "key_dim"
-    if short in ("conv", "conv_bias"):
-        return "kernel", "state_heads", "state_key_heads"
-    if short in ("dt", "dt_bias", "decay", "beta", "skip"):
-        return ("state_heads",)
-    return ("hidden_size",)
+    return _SIZES_OF.get(short, ("hidden_size",))
+
+
+_SIZES_OF: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("embed", "head"), ("vocab_size", "hidden_size")),
+    "positions": ("max_position", "hidden_size"),
+    **dict.fromkeys(("q", "o", "attn_gate"), ("num_heads", "head_dim", "hidden_size")),
+    **dict.fromkeys(("k", "v"), ("num_kv_heads", "head_dim", "hidden_size")),
+    "q_norm": ("num_heads", "head_dim"),
+    "k_norm": ("num_kv_heads", "head_dim"),
+    "sinks": ("num_heads",),
+    **dict.fromkeys(("up", "gate", "down"), ("intermediate_size", "hidden_size")),
+    "router": ("num_experts", "hidden_size"),
+    "experts_scale": ("num_experts",),
+    **dict.fromkeys(
+        ("per_layer_embed", "per_layer_proj", "per_layer_norm", "inp_gate", "inp_proj"),
+        ("per_layer_width", "num_layers", "hidden_size"),
+    ),
+    **dict.fromkeys(
+        ("in_proj", "z", "state_norm", "conv", "conv_bias"),
+        ("state_heads", "state_key_heads", "value_dim", "key_dim", "kernel"),
+    ),
+    **dict.fromkeys(("dt", "dt_bias", "decay", "beta", "skip"), ("state_heads",)),
+}
 
 
 def flops_per_token(config: ModelConfig, context: int = 0) -> int:
