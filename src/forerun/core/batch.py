@@ -101,18 +101,26 @@ class Batch:
             range(stop - s.num_rows, stop) for s, stop in zip(self.segments, stops, strict=True)
         ]
 
-    def split(self, height: int) -> Iterator[Batch]:
-        """Yield batches of at most `height` rows that together compute this one, in row order."""
+    def split(self, height: int, chunk: int = 0) -> Iterator[Batch]:
+        """Yield batches of at most `height` rows that together compute this one, in row order.
+
+        With a `chunk`, certain rows on both sides of a multiple of that many positions are in two of them.
+        """
         tile: list[Segment] = []
         room = height
         for segment in self.segments:
             first = segment.first
             while first < segment.stop:
+                border = (
+                    (segment.base + first) // chunk * chunk + chunk - segment.base if chunk else 0
+                )
                 stop = min(segment.stop, first + room)
+                is_cut = first < border <= stop and border < min(segment.certain, segment.stop)
+                stop = border if is_cut else stop
                 tile.append(replace(segment, first=first, stop=stop))
                 room -= stop - first
                 first = stop
-                if room == 0:
+                if room == 0 or is_cut:
                     yield Batch(tuple(tile))
                     tile, room = [], height
         if tile:

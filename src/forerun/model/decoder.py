@@ -20,13 +20,16 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
+from forerun.model.block import Block
 from forerun.model.cache.base import KVCache
+from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.cache.tensors import TensorCache
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.kernels import reference as ops
 from forerun.model.kernels.reference import TILE
 from forerun.model.model import HeadPart, Hidden, LayerPlan, reserve_rows, top_k
-from forerun.model.sublayers import Block, PerLayerInputs, Tile, TileSegment, Weights
+from forerun.model.sublayers import PerLayerInputs
+from forerun.model.tiles import Tile, TileSegment, Weights
 from forerun.model.visibility import key_blocks
 
 
@@ -75,10 +78,11 @@ class Decoder:
         self._check_room(batch, cache)
         plan = plan or self._whole
         rows = self.embed(self._to_device(batch.tokens())) if inputs is None else inputs
-        tiles = [
-            self._run(self._tile(part, own), cache, taps, plan)
-            for part, own in zip(batch.split(TILE), rows.split(TILE), strict=True)
-        ]
+        tiles, first = [], 0
+        for part in cache.parts(batch, TILE):
+            own = rows[first : first + part.num_rows]
+            tiles.append(self._run(self._tile(part, own, cache), cache, taps, plan))
+            first += part.num_rows
         last, *tapped = (torch.cat(parts) for parts in zip(*tiles, strict=True))
         return Hidden(last, tuple(tapped))
 
@@ -121,18 +125,19 @@ class Decoder:
         max_len: int,
         kv: Precision = "auto",
         num_blocks: int | None = None,
+        num_checkpoints: int | None = None,
+        draft_rows: int = DRAFT_ROWS,
     ) -> TensorCache:
         """Return a cache that fits this model; `auto` is fp32."""
-        heads = [self.config.heads(i) for i in range(self.config.num_layers)]
         return TensorCache(
-            num_layers=self.config.num_layers,
-            num_slots=num_slots,
-            num_kv_heads=max(num_kv_heads for num_kv_heads, _ in heads),
-            head_dim=max(head_dim for _, head_dim in heads),
-            max_len=max_len,
-            device=self.device,
-            kv=kv,
-            num_blocks=num_blocks,
+            self.config,
+            num_slots,
+            max_len,
+            kv,
+            num_blocks,
+            num_checkpoints,
+            draft_rows,
+            self.device,
         )
 
     def nbytes(self) -> int:
@@ -168,7 +173,7 @@ class Decoder:
             return x
         return x + self._positions[tile.positions + self.config.learned_position_offset]
 
-    def _tile(self, batch: Batch, inputs: Tensor) -> Tile:
+    def _tile(self, batch: Batch, inputs: Tensor, cache: TensorCache) -> Tile:
         padding = (0, TILE - batch.num_rows)
         positions = self._to_device(np.pad(batch.positions(), padding, mode="edge"))
         inputs = torch.cat((inputs, inputs[-1:].expand(TILE - len(inputs), -1)))
@@ -183,13 +188,17 @@ class Decoder:
             angles={rope: self._angles(positions, rope) for rope in self._frequencies},
             growth=self._growth(positions),
             per_layer=per_layer,
-            segments=tuple(map(self._tile_segment, batch.segments, batch.spans())),
+            segments=tuple(
+                self._tile_segment(segment, span, cache)
+                for segment, span in zip(batch.segments, batch.spans(), strict=True)
+            ),
         )
 
-    def _tile_segment(self, segment: Segment, span: range) -> TileSegment:
+    def _tile_segment(self, segment: Segment, span: range, cache: TensorCache) -> TileSegment:
         rows = np.minimum(np.arange(span.start, span.start + TILE), span.stop - 1)
         blocks = {window: key_blocks(segment, window, self.device) for window in self._windows}
-        return TileSegment(segment, slice(span.start, span.stop), self._to_device(rows), blocks)
+        own = slice(span.start, span.stop)
+        return TileSegment(segment, own, self._to_device(rows), blocks, cache.paths(segment))
 
     def _angles(self, positions: Tensor, rope: RopeConfig) -> tuple[Tensor, Tensor]:
         """Return the cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""

@@ -18,6 +18,7 @@ from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
+from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 
 
@@ -122,10 +123,13 @@ class Model(Protocol):
         max_len: int,
         kv: Precision = "auto",
         num_blocks: int | None = None,
+        num_checkpoints: int | None = None,
+        draft_rows: int = DRAFT_ROWS,
     ) -> KVCache:
         """Return a cache that fits this model. `kv` is how it stores; `auto` what the backend does best.
 
-        `num_blocks` is the memory it has: see `KVCache`.
+        `num_blocks` is the memory it has: see `KVCache`. For recurrent states: `num_checkpoints` of them are kept
+        besides those of the slots, as many as slots by default, and a draft has at most `draft_rows` nodes.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The parts of the torch decoder: attention over a cache, MLPs and mixtures of experts, and a block of them.
+"""The parts of the torch decoder: attention over a cache, MLPs, mixtures of experts, and embeddings of each layer.
 
 They compute TILE rows at a time, as `model/decoder.py` prepares them. Where families differ, `ModelConfig` says how.
 
@@ -8,84 +8,16 @@ R = TILE rows, D width, H heads, G kv heads, E head dim.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.core.batch import Segment
 from forerun.model.cache.tensors import TensorCache
-from forerun.model.config import ExpertsConfig, ModelConfig, RopeConfig
+from forerun.model.config import ExpertsConfig
 from forerun.model.kernels import reference as ops
-from forerun.model.kernels.reference import KEY_BLOCK, TILE, KeyBlock
-
-Layer = Callable[[Tensor], Tensor]
-
-
-class Weights:
-    """Tensors by canonical name, handed out as the layers that they belong to."""
-
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, Tensor]) -> None:
-        self.config = config
-        self.tensors = tensors
-
-    def linear(self, name: str) -> Layer:
-        """Return what maps (R, in) to (R, out), with a bias if there is one."""
-        return partial(ops.linear, weight=self.tensors[name], bias=self._bias(name))
-
-    def each(self, name: str, num_experts: int) -> list[Layer]:
-        """Return what `linear` does of each expert, whose weights lie one below the other."""
-        weights, bias = self.tensors[name].chunk(num_experts), self._bias(name)
-        biases = [None] * num_experts if bias is None else bias.chunk(num_experts)
-        return [
-            partial(ops.linear, weight=own, bias=offset)
-            for own, offset in zip(weights, biases, strict=True)
-        ]
-
-    def norm(self, name: str) -> Layer:
-        """Return what normalises (..., D) over its last dimension: an RMS norm or a layer norm, as the config says."""
-        weight, eps = self.tensors[name], self.config.norm_eps
-        if self.config.norm == "rms":
-            return partial(ops.rms_norm, weight=weight, eps=eps)
-        return partial(ops.layer_norm, weight=weight, bias=self._bias(name), eps=eps)
-
-    def optional_norm(self, name: str) -> Layer | None:
-        """Return what normalises there, None if nothing does."""
-        return self.norm(name) if name in self.tensors else None
-
-    def _bias(self, name: str) -> Tensor | None:
-        return self.tensors.get(f"{name}.bias")
-
-
-@dataclass(frozen=True, slots=True)
-class TileSegment:
-    """One segment's part of a tile: where its rows are, and which keys they see."""
-
-    segment: Segment
-    rows: slice
-    padded_rows: Tensor
-    """(R,): its rows, the last one repeated, so that attention has its fixed shape."""
-    blocks: Mapping[int | None, list[KeyBlock]]
-    """By sliding window."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """TILE rows of a pass, prepared once for all layers. Rows past `num_rows` repeat the last and are thrown away."""
-
-    num_rows: int
-    inputs: Tensor
-    positions: Tensor
-    angles: Mapping[RopeConfig, tuple[Tensor, Tensor]]
-    """Cosines and sines (R, 1, rotary_dim / 2) of the rows' positions."""
-    growth: Tensor | None
-    """What queries are multiplied by (R, 1, 1)."""
-    per_layer: Tensor | None
-    """The rows' embeddings for each layer (R, layers, width)."""
-    segments: tuple[TileSegment, ...]
+from forerun.model.kernels.reference import KEY_BLOCK, TILE
+from forerun.model.tiles import Layer, Tile, Weights
 
 
 class Attention:
@@ -104,6 +36,7 @@ class Attention:
         self.q_norm = weights.optional_norm(name + "q_norm")
         self.k_norm = weights.optional_norm(name + "k_norm")
         self.sinks = weights.tensors[name + "sinks"] if config.attention_sinks else None
+        self.gate = weights.linear(name + "attn_gate") if config.attention_gate else None
 
     def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D), and leave the rows' keys and values in the cache, if the layer has its own."""
@@ -131,7 +64,8 @@ class Attention:
                 sinks=self.sinks,
             )
             mixed[part.rows] = out[: part.segment.num_rows]
-        return self.o(mixed.flatten(1))
+        out = mixed.flatten(1)
+        return self.o(out if self.gate is None else out * ops.sigmoid(self.gate(x)))
 
     def _keys_and_values(self, raw: Tensor, x: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
         """Return the keys and values (R, G, E) of projected keys (R, G E) and of what was projected (R, D)."""
@@ -187,6 +121,7 @@ class Experts:
         self.experts, self.activation = experts, weights.config.activation
         self.router = weights.linear(name + "router")
         self.scale = weights.tensors.get(name + "experts_scale")
+        self.mlp_gate = weights.tensors.get(name + "mlp_gate")
         self.gate, self.up, self.down = (
             weights.each(f"{name}expert_{part}", experts.num_experts)
             for part in ("gate", "up", "down")
@@ -238,45 +173,3 @@ class PerLayer:
         """Map (R, D) to (R, D)."""
         assert tile.per_layer is not None
         return self.norm(self.proj(self.activation(self.gate(x)) * tile.per_layer[:, self.layer]))
-
-
-class Block:
-    """One layer: attention and MLP, each between its norms and added to what came in."""
-
-    NORMS = ("attn", "attn_out", "mlp", "mlp_out", "dense_out", "experts", "experts_out", "router")
-
-    def __init__(self, weights: Weights, layer: int) -> None:
-        config, name = weights.config, f"layers.{layer}."
-        kind = config.layer(layer)
-        self.residual_multiplier = config.residual_multiplier
-        self.norms = {n: weights.optional_norm(f"{name}{n}_norm") for n in self.NORMS}
-        self.attention = Attention(weights, layer)
-        self.mlp = MLP(weights, layer) if kind.has_mlp else None
-        self.experts = None if kind.experts is None else Experts(weights, layer, kind.experts)
-        self.per_layer = None if config.per_layer_width is None else PerLayer(weights, layer)
-        self.scale = weights.tensors[name + "scale"] if config.layer_scales else None
-
-    def attend(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
-        """Map (R, D) to (R, D)."""
-        return self._add(x, "attn", self.attention(self._norm("attn", x), tile, cache))
-
-    def feed(self, x: Tensor, tile: Tile) -> Tensor:
-        """Map (R, D) to (R, D), with what comes after the MLP."""
-        read = self._norm("mlp", x)
-        parts = [] if self.mlp is None else [self._norm("dense_out", self.mlp(read))]
-        if self.experts is not None:
-            has_norms = self.norms["experts"] is not None
-            rows, routed = (self._norm(n, x) if has_norms else read for n in ("experts", "router"))
-            parts.append(self._norm("experts_out", self.experts(rows, routed)))
-        x = self._add(x, "mlp", parts[0] if len(parts) == 1 else parts[0] + parts[1])
-        if self.per_layer is not None:
-            x = x + self.per_layer(x, tile)
-        return x if self.scale is None else x * self.scale
-
-    def _add(self, x: Tensor, part: str, out: Tensor) -> Tensor:
-        return x + self._norm(f"{part}_out", out) * self.residual_multiplier
-
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        """Normalise where the family does so there."""
-        norm = self.norms[name]
-        return x if norm is None else norm(x)

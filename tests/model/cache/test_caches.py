@@ -59,8 +59,7 @@ class ReadableCache(NativeCache):
 def new_cache(kind: str, kv: Precision = "fp32", num_blocks: int | None = None) -> KVCache:
     if kind == "native":
         return ReadableCache(CONFIG, SLOTS, MAX_LEN, kv, num_blocks)
-    sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": WIDTH, "kv": kv}
-    return TensorCache(num_slots=SLOTS, max_len=MAX_LEN, num_blocks=num_blocks, **sizes)
+    return TensorCache(CONFIG, SLOTS, MAX_LEN, kv, num_blocks)
 
 
 LONG = [[i % 2 for i in range(MAX_LEN)], [i % 3 for i in range(MAX_LEN)]]
@@ -337,11 +336,8 @@ def test_the_lowest_free_block_is_taken(kind: str) -> None:
 )
 @kinds
 def test_a_block_has_the_bytes_of_its_rows(kind: str, kv: Precision, row: int) -> None:
-    if kind == "native":
-        cache: KVCache = NativeCache(replace(CONFIG, head_dim=32), SLOTS, MAX_LEN, kv)
-    else:
-        sizes = {"num_layers": LAYERS, "num_kv_heads": HEADS, "head_dim": 32, "kv": kv}
-        cache = TensorCache(num_slots=SLOTS, max_len=MAX_LEN, **sizes)
+    make = NativeCache if kind == "native" else TensorCache
+    cache = make(replace(CONFIG, head_dim=32), SLOTS, MAX_LEN, kv)
     rows = 2 * LAYERS * HEADS * BLOCK_ROWS * row
     assert rows <= cache.block_nbytes <= rows * 1.05
 

@@ -24,6 +24,7 @@ from forerun.core.types import TopK
 from forerun.model.backends.base import BlankWeight, Progress
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.native import NativeCache
+from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.decoder import inverse_frequencies
 from forerun.model.kernels import native
@@ -56,6 +57,8 @@ def unsupported(config: ModelConfig, device: torch.device) -> str | None:
         return f"hidden, MLP, expert and head sizes must be multiples of {_UNIT}, but are {widths}"
     if (config.per_layer_width or 0) % (2 * _UNIT):
         return f"per-layer embeddings must have a multiple of {2 * _UNIT} numbers, not {config.per_layer_width}"
+    if config.is_recurrent:
+        return "it has recurrent layers"
     problem = native.reason()
     return problem and f"the native kernels are {problem}; {native.REMEDY}, or use backend auto"
 
@@ -200,9 +203,10 @@ class NativeDecoder:
         given = None if inputs is None else _rows(inputs)
         sublayers = (plan or self._whole).sublayers
         start = 0
-        for part in [batch] if batch.num_rows <= MAX_ROWS else batch.split(MAX_ROWS):
+        for part in cache.parts(batch, MAX_ROWS):
+            is_whole = part.num_rows == batch.num_rows
             here = slice(start, start + part.num_rows)
-            rows = tapped if part is batch else torch.empty(len(layers), part.num_rows, width)
+            rows = tapped if is_whole else torch.empty(len(layers), part.num_rows, width)
             x, hidden = None if given is None else given[here], last[here].numpy()
             try:
                 self._native.forward(
@@ -210,7 +214,7 @@ class NativeDecoder:
                 )
             except IndexError as error:
                 raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
-            if part is not batch:
+            if not is_whole:
                 tapped[:, here] = rows
             start = here.stop
         return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
@@ -266,9 +270,13 @@ class NativeDecoder:
         max_len: int,
         kv: Precision = "auto",
         num_blocks: int | None = None,
+        num_checkpoints: int | None = None,
+        draft_rows: int = DRAFT_ROWS,
     ) -> NativeCache:
         """Return a cache that fits this model; `auto` is fp16."""
-        return NativeCache(self.config, num_slots, max_len, kv, num_blocks)
+        return NativeCache(
+            self.config, num_slots, max_len, kv, num_blocks, num_checkpoints, draft_rows
+        )
 
     def nbytes(self) -> int:
         """Return the bytes of the packed weights."""

@@ -6,17 +6,22 @@ part the same until one of its holders writes to it, who then copies it. Scratch
 committed ones get blocks of their own when they are reserved, and give them back when they are not
 kept: rewinding is a call, not a trick. So a slot takes the memory of its rows, and an idle slot none.
 
+Layers with a recurrent state have no rows in blocks: see `states.py`. Their sequences share whole blocks only, as
+far as there is a checkpoint of the state.
+
 Where the memory comes from and how rows lie in a block is the subclass's affair.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from forerun.core.batch import Batch
 from forerun.core.errors import CapacityError
 from forerun.model.cache.blocks import BLOCK_ROWS, BlockPool, Node, blocks_of, common_prefix
+from forerun.model.cache.states import StateMemory, StateTable
 
 
 class KVCache(ABC):
@@ -43,6 +48,8 @@ class KVCache(ABC):
         if num_blocks < blocks_of(max_len):
             raise ValueError(f"{num_blocks} blocks cannot hold a sequence of {max_len} rows")
         self.pool = BlockPool(num_blocks)
+        self.states: StateTable | None = None
+        """Recurrent states, if the model has any."""
         self._lengths = [0] * num_slots
         self._free_slots = list(range(num_slots))
         """Least recently closed first."""
@@ -51,6 +58,11 @@ class KVCache(ABC):
         """The prefix tree's nodes of the slots' first blocks: whole ones whose tokens are known."""
         self._tokens: list[list[int]] = [[] for _ in range(num_slots)]
         """What the slots' first rows are computed from, as far as it is known before they are closed."""
+
+    def keep_states(self, memory: StateMemory, num_checkpoints: int) -> None:
+        """Give each slot a recurrent state in `memory`, and keep so many checkpoints of them."""
+        self.states = StateTable(memory, self.num_slots, num_checkpoints)
+        self.pool.forgotten = self.states.forget
 
     def join(self, host: KVCache, take_back: Callable[[], bool]) -> None:
         """Share the memory of another cache's pool, whose blocks may have another size; none of ours is in use yet.
@@ -66,8 +78,9 @@ class KVCache(ABC):
         return self.pool.block_nbytes
 
     def nbytes(self) -> int:
-        """Return the bytes of all blocks; the system commits them as they are first written."""
-        return self.pool.num_blocks * self.block_nbytes
+        """Return the bytes of all blocks and states; the system commits them as they are first written."""
+        states = 0 if self.states is None else self.states.nbytes()
+        return self.pool.num_blocks * self.block_nbytes + states
 
     def usage(self) -> float:
         """Share of the blocks that open slots hold."""
@@ -98,6 +111,8 @@ class KVCache(ABC):
         for block in table:
             self._append(slot, block)
         self._lengths[slot] = length
+        if self.states is not None:
+            self.states.open(slot, table[-1] if table else None, length)
         self._set_aside()
         return slot, length
 
@@ -111,7 +126,9 @@ class KVCache(ABC):
         self._tokens[slot] = list(tokens[:length])
         self._enter_whole_blocks(slot, length)
         whole = len(self._nodes[slot])
-        if length > (start := whole * BLOCK_ROWS):
+        if self.states is not None:
+            self.states.close(slot, self._block_of_state(slot))
+        elif length > (start := whole * BLOCK_ROWS):
             self._enter_last_block(slot, tuple(tokens[start:length]))
         self._free_table(slot, 0)
         self._set_aside()
@@ -167,11 +184,33 @@ class KVCache(ABC):
         if length // BLOCK_ROWS > len(self._nodes[slot]):
             self._enter_whole_blocks(slot, length)
         self._free_table(slot, blocks_of(length))
+        if self.states is not None:
+            is_read = length >= len(self._tokens[slot])
+            block = self._block_of_state(slot)
+            if block is not None and self.states.is_due(slot, is_prompt_read=is_read):
+                self.states.checkpoint(slot, block)
+
+    def parts(self, batch: Batch, height: int) -> Iterator[Batch]:
+        """Yield batches of at most `height` rows that together compute a pass, each once the one before is computed.
+
+        Recurrent states are brought up to the rows before each: those that are committed or certain.
+        """
+        if self.states is None:
+            yield from batch.split(height)
+            return
+        for part in batch.split(height, BLOCK_ROWS):
+            for s in part.segments:
+                self.states.advance(s.slot, s.base + min(s.first, s.certain))
+            yield part
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget committed rows from `length` on."""
+        """Forget committed rows from `length` on; a recurrent state only all of them, or rows since its last block."""
         if not 0 <= length <= self._lengths[slot]:
             raise ValueError(f"cannot cut slot {slot} of {self._lengths[slot]} rows to {length}")
+        if self.states is not None and length < self.states.rows[slot]:
+            if length:
+                raise ValueError(f"the recurrent state of slot {slot} is beyond {length} rows")
+            self.states.clear(slot)
         self._lengths[slot] = length
         del self._tokens[slot][length:], self._nodes[slot][length // BLOCK_ROWS :]
         self._free_table(slot, blocks_of(length))
@@ -180,6 +219,10 @@ class KVCache(ABC):
         """Return where a prefix of `tokens` is held: the nodes of its whole blocks, all its blocks, its length."""
         path, length = self.pool.find(tokens)
         nodes = path[: length // BLOCK_ROWS]
+        if self.states is not None:
+            while nodes and not self.states.has(nodes[-1].block):
+                del nodes[-1]
+            return nodes, [node.block for node in nodes], len(nodes) * BLOCK_ROWS
         table, start = [node.block for node in path], len(nodes) * BLOCK_ROWS
         # The last block of a running sequence is not in the tree yet.
         for slot, held in enumerate(self._nodes):
@@ -204,6 +247,13 @@ class KVCache(ABC):
                 self.pool.release([table[i]])
                 self._place(slot, i, node.block)
             nodes.append(node)
+
+    def _block_of_state(self, slot: int) -> int | None:
+        """Return the block that ends where the slot's recurrent state stands, if its tokens are known."""
+        assert self.states is not None
+        index = self.states.rows[slot] // BLOCK_ROWS - 1
+        nodes = self._nodes[slot]
+        return nodes[index].block if 0 <= index < len(nodes) else None
 
     def _enter_last_block(self, slot: int, tokens: tuple[int, ...]) -> None:
         """Make the tree know the rows of a block that is not full, unless it knows them."""

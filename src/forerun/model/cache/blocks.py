@@ -86,6 +86,8 @@ class BlockPool:
         self.shared = SharedBytes([self])
         self.drop: Callable[[int], None] = lambda block: None
         """Gives a block's memory back to the system."""
+        self.forgotten: Callable[[int], None] = lambda block: None
+        """Told of a block whose tokens are no longer known."""
         self._free = [*range(num_blocks)]
         """A heap: the lowest is taken first, so that what is in use lies close together and in order."""
         self._bare: list[int] = []
@@ -243,6 +245,7 @@ class BlockPool:
 
     def _forget(self, block: int) -> None:
         node = self._nodes.pop(block)
+        self.forgotten(block)
         assert not node.children, "children are given up before their parents"
         assert node.parent is not None
         del node.parent.children[node.tokens]

@@ -8,6 +8,7 @@ from forerun.core.config import Precision
 from forerun.core.errors import memory_refused
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.forms import check_head_dim
+from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 
 
@@ -24,6 +25,8 @@ class NativeCache(KVCache):
         max_len: int,
         kv: Precision = "auto",
         num_blocks: int | None = None,
+        num_checkpoints: int | None = None,
+        draft_rows: int = DRAFT_ROWS,
     ) -> None:
         from forerun import _native
 

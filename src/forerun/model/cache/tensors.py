@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from forerun.core.batch import Segment
 from forerun.core.config import Precision
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.forms import forms_of
+from forerun.model.cache.states import DRAFT_ROWS
+from forerun.model.cache.tensor_states import TensorStates
+from forerun.model.config import ModelConfig
 
 
 class TensorCache(KVCache):
@@ -21,21 +26,30 @@ class TensorCache(KVCache):
 
     def __init__(
         self,
-        *,
-        num_layers: int,
+        config: ModelConfig,
         num_slots: int,
-        num_kv_heads: int,
-        head_dim: int,
         max_len: int,
-        device: torch.device | str = "cpu",
         kv: Precision = "auto",
         num_blocks: int | None = None,
+        num_checkpoints: int | None = None,
+        draft_rows: int = DRAFT_ROWS,
+        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(num_slots, max_len, num_blocks)
-        self.heads = num_kv_heads, head_dim
-        self._forms = forms_of(kv, head_dim)
-        shape = (num_layers, num_kv_heads, self.pool.num_blocks, BLOCK_ROWS)
-        row = torch.zeros(head_dim, device=device)
+        heads = config.stored_heads()
+        attending = [layer for layer, (num_heads, _) in enumerate(heads) if num_heads]
+        self._index = {layer: i for i, layer in enumerate(attending)}
+        self.heads = max(n for n, _ in heads), max(head_dim for _, head_dim in heads)
+        self._forms = forms_of(kv, self.heads[1])
+        self.recurrent: TensorStates | None = None
+        if config.is_recurrent:
+            checkpoints = num_slots if num_checkpoints is None else num_checkpoints
+            self.recurrent = TensorStates(
+                config, num_slots + checkpoints, num_slots, BLOCK_ROWS + draft_rows, device
+            )
+            self.keep_states(self.recurrent, checkpoints)
+        shape = (len(self._index), self.heads[0], self.pool.num_blocks, BLOCK_ROWS)
+        row = torch.zeros(self.heads[1], device=device)
         self._keys, self._values = (
             tuple(part.new_zeros(*shape, len(part)) for part in form.encode(row))
             for form in self._forms
@@ -46,6 +60,7 @@ class TensorCache(KVCache):
     def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
         """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E) fp32."""
         blocks, rows = self._places(slot, range(start, start + k.shape[0]))
+        layer = self._index[layer]
         for form, stored, values in zip(self._forms, self._stored, (k, v), strict=True):
             for part, new in zip(stored, form.encode(values.transpose(0, 1)), strict=True):
                 part[layer, :, blocks, rows] = new
@@ -55,7 +70,7 @@ class TensorCache(KVCache):
 
         `stop` may be beyond the rows that were written; what is there are finite numbers.
         """
-        table = self._tables[slot][: blocks_of(stop)] or [0]
+        layer, table = self._index[layer], self._tables[slot][: blocks_of(stop)] or [0]
         last = self.pool.num_blocks - 1
         for _ in range(blocks_of(stop) - len(table)):  # hidden rows: any finite numbers
             table = [*table, min(table[-1] + 1, last)]
@@ -64,6 +79,25 @@ class TensorCache(KVCache):
             for form, stored in zip(self._forms, self._stored, strict=True)
         )
         return keys, values
+
+    def paths(self, segment: Segment) -> list[Tensor]:
+        """Return for each row of a segment where its path's rows since the slot's recurrent state lie beside it.
+
+        Empty without such states. Raises CapacityError for rows that they have no room for.
+        """
+        if self.recurrent is None:
+            return []
+        before = self.recurrent.rows_before[segment.slot]
+        known = range(before, segment.base)
+        visible = segment.visible()
+        rows = [
+            [*known, *(segment.base + above)]
+            for i in range(segment.num_rows)
+            for above in [
+                np.arange(segment.first + i + 1) if visible is None else np.flatnonzero(visible[i])
+            ]
+        ]
+        return [torch.tensor(self.recurrent.places(segment.slot, path)) for path in rows]
 
     def query(self, query: Tensor) -> Tensor:
         """Round queries (..., E) as the keys are, if those are whole numbers."""
@@ -85,6 +119,8 @@ class TensorCache(KVCache):
         return blocks, inside
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
+        if self.recurrent is not None:
+            self.recurrent.move(slot, rows, start)
         blocks, inside = self._places(slot, rows)
         to_blocks, to_inside = self._places(slot, range(start, start + len(rows)))
         for part in self._parts():

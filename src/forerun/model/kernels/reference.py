@@ -89,6 +89,11 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((left * cos - right * sin, right * cos + left * sin, rest), dim=-1)
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    """Return the logistic function of x."""
+    return 1 / (1 + torch.exp(-x))
+
+
 def silu(x: Tensor) -> Tensor:
     """Multiply x by its logistic function."""
     return x / (1 + torch.exp(-x))
