@@ -211,13 +211,22 @@ def without(name):
     return {other: tensor for other, tensor in OUR_TENSORS.items() if other != name}
 
 
+def taps(*ids):
+    return {"layers": None, "eagle_aux_hidden_state_layer_ids": [*ids]}
+
+
 WRONG = [
     ({"vocab_size": 25}, OUR_TENSORS, "another model: it reads a vocabulary of 25, this model has 24"),
     ({"target_hidden_size": 64}, OUR_TENSORS, "reads states of width 64, this model has 32"),
     ({"target": {"name": "big", "tokenizer": "x", "hidden_size": 8}}, OUR_TENSORS, "for big, whose hidden size"),
     ({"layers": [1, 3]}, OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3]"),
     ({"layers": [1, 3, 8]}, OUR_TENSORS, "three layers of 0 to 7 must be read"),
-    ({"rope_scaling": {"rope_type": "yarn"}}, OUR_TENSORS, "rope of type 'yarn' is not supported"),
+    ({"rope_scaling": {"rope_type": "dynamic"}}, OUR_TENSORS, "rope scaling 'dynamic' is not supported"),
+    ({"rope_scaling": {"rope_type": "yarn"}}, OUR_TENSORS, "rope scaling 'yarn': 'max_position_embeddings' is missing"),
+    ({"partial_rotary_factor": 0.5}, OUR_TENSORS, "only whole heads are rotated, not 8 of 16 features"),
+    ({"hidden_act": "gelu"}, OUR_TENSORS, "an MLP with 'gelu' is not supported, silu is"),
+    (taps(1, 3, 8), OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3, 8]"),
+    (taps(2, 3, 9), OUR_TENSORS, "three layers of 1 to 8 must be read, got [2, 3, 9]"),
     ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' must be a whole number"),
     ({}, without("midlayer.mlp.up_proj.weight"), "tensor 'midlayer.mlp.up_proj.weight' is missing"),
     ({}, OUR_TENSORS | {"fc.weight": torch.zeros(3, 4)}, "'fc.weight' is [3, 4], expected [32, 96]"),

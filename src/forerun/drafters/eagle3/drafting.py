@@ -22,6 +22,7 @@ from forerun.drafting.networks.native import fill, floats, load_errors
 from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.drafting.tree_noise import TreeNoise, native_noises
 from forerun.model.backends.native import NativeDecoder
+from forerun.model.decoder import inverse_frequencies
 from forerun.model.model import Model, head_matrix
 
 _NATIVE = {
@@ -97,8 +98,7 @@ class NativeEagle:
                 num_slots,
                 max_len,
             )
-            half = torch.arange(0, c.head_dim, 2).float()
-            network.set_rope(floats(c.rope_theta ** (-half / c.head_dim)))
+            network.set_rope(floats(inverse_frequencies(c.rope)))
             fill(
                 network,
                 {_NATIVE[name]: tensor for name, tensor in weights.tensors.items()},

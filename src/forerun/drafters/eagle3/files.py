@@ -7,7 +7,7 @@ one: their layer 2 reads what our layer 1 gives. Without `embed_tokens` or `lm_h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -21,7 +21,8 @@ from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3, Eagle3Config
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
-from forerun.model.config import ModelConfig
+from forerun.model.arch.base.rope import rope_of
+from forerun.model.config import ModelConfig, RopeConfig
 
 ARCHITECTURES = (
     "LlamaForCausalLMEagle3",
@@ -60,7 +61,7 @@ def read(model: str, target: Target) -> EagleWeights:
     folder = network_folder.read(Path(model).expanduser(), target)
     tensors = {_our_name(name): name for name in folder.tensors}
     tokens = _tokens(folder, tensors, target.model.config.vocab_size)
-    config = _config(folder, tensors, target.model.config, tokens)
+    config, rope = _config(folder, tensors, target.model.config, tokens)
     wanted = shapes(config)
     for ours, shape in wanted.items():
         folder.need({tensors.get(ours, ours): shape})
@@ -68,6 +69,8 @@ def read(model: str, target: Target) -> EagleWeights:
         if not (ours == "embed_tokens.weight" and config.target_embedding):
             raise LoadError(f"{folder.path}: tensor '{tensors[ours]}' is none of such a network")
     found = {ours: folder.tensors[tensors[ours]].float() for ours in wanted}
+    if rope.attention_factor != 1:
+        _sharpened(found, config, rope.attention_factor)
     return EagleWeights(config, found, tokens, network_folder.temperatures(folder))
 
 
@@ -133,7 +136,7 @@ def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor 
 
 def _config(
     folder: Folder, tensors: Mapping[str, str], target: ModelConfig, tokens: Tensor | None
-) -> Eagle3Config:
+) -> tuple[Eagle3Config, RopeConfig]:
     """Read the configuration, and compare it with the target's. Raises LoadError."""
     layer = folder.config.get("transformer_layer_config")
     inner = replace(
@@ -141,11 +144,18 @@ def _config(
     )
     numbers = {name: inner.number(name) for name in _NUMBERS}
     heads = numbers["num_attention_heads"]
+    head_dim = inner.number("head_dim", default=max(1, numbers["hidden_size"] // heads))
+    rope = _rope(inner, head_dim)
+    if inner.config.get("hidden_act", "silu") != "silu":
+        raise LoadError(
+            f"{folder.path}: an MLP with {inner.config['hidden_act']!r} is not supported, silu is"
+        )
     config = Eagle3Config(
         **numbers,
         draft_vocab_size=target.vocab_size if tokens is None else len(tokens),
-        head_dim=inner.number("head_dim", default=max(1, numbers["hidden_size"] // heads)),
-        rope_theta=_rope_theta(inner),
+        head_dim=head_dim,
+        rope_theta=rope.theta,
+        rope_factors=rope.factors,
         rms_norm_eps=inner.real("rms_norm_eps", 1e-5),
         layers=_layers(folder, target.num_layers),
         target_hidden_size=folder.number("target_hidden_size", default=0, least=0)
@@ -162,43 +172,65 @@ def _config(
     compared += [(config.state_width, target.hidden_size, "states of width")]
     if config.target_embedding or config.target_head:
         compared += [(config.hidden_size, target.hidden_size, "embeddings of width")]
+    check_same(folder.path, compared)
+    return config, rope
+
+
+def check_same(path: Path, compared: Iterable[tuple[int, int, str]]) -> None:
+    """Raise LoadError for the first size that is another model's; each as the network has it, as the target has it."""
     for theirs, ours, what in compared:
         if theirs != ours:
             raise LoadError(
-                f"{folder.path} was trained for another model: it reads {what} {theirs}, this model has {ours}"
+                f"{path} was trained for another model: it reads {what} {theirs}, this model has {ours}"
             )
-    return config
 
 
 def _takes_targets(folder: Folder, flag: str, name: str, tensors: Mapping[str, str]) -> bool:
     return folder.flag(flag) or name not in tensors
 
 
-def _rope_theta(folder: Folder) -> float:
-    """Raise LoadError for scaled positions, which no published network of this kind has."""
-    scaling = folder.config.get("rope_scaling")
-    parameters = folder.config.get("rope_parameters")
-    for given in (scaling, parameters):
-        kind = given.get("rope_type", given.get("type")) if isinstance(given, dict) else None
-        if kind not in (None, "default"):
-            raise LoadError(f"{folder.path}: rope of type {kind!r} is not supported")
-    if isinstance(parameters, dict) and "rope_theta" in parameters:
-        return replace(folder, config=parameters).real("rope_theta", 10000.0)
-    return folder.real("rope_theta", 10000.0)
+def _rope(folder: Folder, head_dim: int) -> RopeConfig:
+    """Read the rotary settings, under older names or newer. Raises LoadError."""
+    given = folder.config.get("rope_parameters") or folder.config.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise LoadError(f"{folder.path}: the rotary settings are {given!r}, but must be an object")
+    keys = ("rope_theta", "partial_rotary_factor", "max_position_embeddings")
+    keys += ("original_max_position_embeddings",)
+    try:
+        found = rope_of(head_dim, {key: folder.config.get(key) for key in keys}, given)
+    except LoadError as error:
+        raise LoadError(f"{folder.path}: {error}") from None
+    if found.rotary_dim != head_dim:
+        raise LoadError(
+            f"{folder.path}: only whole heads are rotated, not {found.rotary_dim} of {head_dim} features"
+        )
+    return found
+
+
+def _sharpened(tensors: dict[str, Tensor], config: Eagle3Config, factor: float) -> None:
+    """Multiply queries and keys, where they are made or normed, by what yarn multiplies their rotations by."""
+    kind = "norm" if config.qk_norm else "proj"
+    for name in (f"midlayer.self_attn.{part}_{kind}.weight" for part in "qk"):
+        tensors[name] = factor * tensors[name]
 
 
 def _layers(folder: Folder, num_layers: int) -> tuple[int, ...]:
-    """Read which layers' outputs are fed in. Raises LoadError."""
+    """Read which layers' outputs are fed in. Raises LoadError.
+
+    Others name a layer by what goes into it, except those of SpecForge and SGLang, which begin with 1: the first
+    layer's output is never read, so that its number tells the two apart (SGLang's pull request 25454).
+    """
     given = folder.config.get("layers")
-    is_input = given is None
-    if is_input:
+    shift = 0
+    if given is None:
         nested = folder.config.get("eagle_config")
         key = "eagle_aux_hidden_state_layer_ids"
         given = nested.get(key) if isinstance(nested, dict) else None
         given = given or folder.config.get(key) or [2, num_layers // 2, num_layers - 3]
-    layers = [i - is_input for i in given if type(i) is int] if isinstance(given, list) else []
+        shift = 0 if isinstance(given, list) and given[0] == 1 else 1
+    layers = [i - shift for i in given if type(i) is int] if isinstance(given, list) else []
     if len(layers) != NUM_LAYERS or not all(0 <= i < num_layers for i in layers):
         raise LoadError(
-            f"{folder.path}: three layers of 0 to {num_layers - 1} must be read, got {given!r}"
+            f"{folder.path}: three layers of {shift} to {num_layers - 1 + shift} must be read, got {given!r}"
         )
     return tuple(layers)

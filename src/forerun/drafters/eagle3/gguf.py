@@ -22,11 +22,14 @@ from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.drafters.eagle3.drafting import EagleWeights
-from forerun.drafters.eagle3.files import shapes
+from forerun.drafters.eagle3.files import check_same, shapes
 from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3Config
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import GROUP, Folder
+from forerun.model.arch.base.rope import rope_from_gguf
+from forerun.model.arch.base.settings import Settings
+from forerun.model.config import RopeConfig
 from forerun.model.model import head_matrix
 from forerun.weights.codes import FORMATS
 from forerun.weights.gguf import GgufCheckpoint
@@ -53,6 +56,7 @@ _NAMES = {
 }
 _ROTATED = ("midlayer.self_attn.q_proj.weight", "midlayer.self_attn.k_proj.weight")
 _D2T = "d2t"
+_ROPE = "rope_freqs.weight"
 
 
 def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufCheckpoint) -> None:
@@ -113,9 +117,11 @@ def read(path: Path, target: Target) -> EagleWeights:
             tokens = network_folder.token_ids(folder, _D2T, target.model.config.vocab_size)
         elif name in ours:
             tensors[ours[name]] = stored.dequantize()
-        else:
+        elif name != _ROPE:
             raise LoadError(f"{path}: tensor '{name}' is none of such a network")
-    config = _config(path, file.config, tensors, tokens, target)
+    config = _config(file, tensors, tokens, target)
+    if (factor := _rope(file, config.head_dim).attention_factor) != 1:
+        tensors |= {name: factor * tensors[name] for name in _ROTATED}
     for name in _ROTATED:
         if name in tensors:
             tensors[name] = _unpaired(tensors[name], config.head_dim)
@@ -135,6 +141,7 @@ def _check_supported(config: Eagle3Config) -> None:
         "fc_norm": config.fc_norm,
         "norm_output": config.norm_output,
         "norms of q and k": config.qk_norm,
+        "scaled positions here": config.rope_factors is not None,
     }
     if found := [name for name, value in has.items() if value]:
         raise LoadError(
@@ -170,15 +177,11 @@ def _add_metadata(
 
 
 def _config(
-    path: Path,
-    metadata: Mapping[str, object],
-    tensors: Mapping[str, Tensor],
-    tokens: Tensor | None,
-    target: Target,
+    file: GgufCheckpoint, tensors: Mapping[str, Tensor], tokens: Tensor | None, target: Target
 ) -> Eagle3Config:
     """Read the configuration, and compare it with the target's. Raises LoadError."""
-    shape = target.model.config
-    fields = {k.removeprefix(f"{ARCHITECTURE}."): v for k, v in metadata.items()}
+    shape, path = target.model.config, file.path
+    fields = {k.removeprefix(f"{ARCHITECTURE}."): v for k, v in file.config.items()}
     folder = Folder(path, fields, tensors)
     layers = fields.get("target_layers", fields.get("extract_layers"))
     ids = [i - 1 for i in layers if type(i) is int] if isinstance(layers, list) else []
@@ -187,6 +190,8 @@ def _config(
             f"{path}: three layers of 1 to {shape.num_layers} must be read, got {layers!r}"
         )
     width, heads = folder.number("embedding_length"), folder.number("attention.head_count")
+    head_dim = folder.number("attention.key_length", default=max(1, width // heads))
+    rope = _rope(file, head_dim)
     config = Eagle3Config(
         vocab_size=shape.vocab_size,
         draft_vocab_size=shape.vocab_size if tokens is None else len(tokens),
@@ -194,8 +199,9 @@ def _config(
         intermediate_size=folder.number("feed_forward_length"),
         num_attention_heads=heads,
         num_key_value_heads=folder.number("attention.head_count_kv", default=heads),
-        head_dim=folder.number("attention.key_length", default=max(1, width // heads)),
-        rope_theta=folder.real("rope.freq_base", 10000.0),
+        head_dim=head_dim,
+        rope_theta=rope.theta,
+        rope_factors=rope.factors,
         rms_norm_eps=folder.real("attention.layer_norm_rms_epsilon", 1e-5),
         layers=tuple(ids),
         target_hidden_size=folder.number("target_hidden_size"),
@@ -206,13 +212,24 @@ def _config(
         target_embedding="embed_tokens.weight" not in tensors,
         target_head="lm_head.weight" not in tensors,
     )
-    theirs = (config.state_width, config.hidden_size)
-    if theirs != (shape.hidden_size, shape.hidden_size) and config.target_embedding:
-        raise LoadError(
-            f"{path} was trained for another model: its states and embeddings have widths {theirs[0]} and {theirs[1]}, "
-            f"this model's have {shape.hidden_size}"
-        )
+    compared = [
+        (folder.number("vocab_size", default=shape.vocab_size), shape.vocab_size, "a vocabulary of")
+    ]
+    compared += [(config.state_width, shape.hidden_size, "states of width")]
+    if config.target_embedding or config.target_head:
+        compared += [(config.hidden_size, shape.hidden_size, "embeddings of width")]
+    check_same(path, compared)
     return config
+
+
+def _rope(file: GgufCheckpoint, head_dim: int) -> RopeConfig:
+    """Read the rotary settings. Raises LoadError."""
+    found = rope_from_gguf(Settings(file), head_dim, {})
+    if found.rotary_dim != head_dim:
+        raise LoadError(
+            f"{file.path}: only whole heads are rotated, not {found.rotary_dim} of {head_dim} features"
+        )
+    return found
 
 
 def _paired(weight: Tensor, head_dim: int) -> Tensor:

@@ -24,6 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from forerun.model.config import RopeConfig
+from forerun.model.decoder import inverse_frequencies
+
 NUM_LAYERS = 3
 """Layers of the target whose outputs are read."""
 
@@ -49,11 +52,18 @@ class Eagle3Config:
     norm_before_fc: bool = False
     norm_output: bool = True
     qk_norm: bool = False
+    rope_factors: tuple[float, ...] | None = None
+    """Divisors of the rotary frequencies (E / 2,), as `RopeConfig` has them; None: none."""
     norm_before_residual: bool = False
     """The residual starts from rms(g) instead of g."""
     target_embedding: bool = True
     target_head: bool = False
     """The head's rows are the target's; else `lm_head` (V', D)."""
+
+    @property
+    def rope(self) -> RopeConfig:
+        """Return the rotary embedding of queries and keys."""
+        return RopeConfig(self.rope_theta, self.head_dim, self.rope_factors)
 
     @property
     def state_width(self) -> int:
@@ -131,8 +141,7 @@ class EagleAttention(nn.Module):
         return x.repeat_interleave(each, 1)
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        half = torch.arange(0, self.config.head_dim, 2, device=positions.device).float()
-        frequencies = self.config.rope_theta ** (-half / self.config.head_dim)
+        frequencies = inverse_frequencies(self.config.rope).to(positions.device)
         angles = (positions[:, None, :, None].float() * frequencies).repeat(1, 1, 1, 2)
         return angles.cos(), angles.sin()
 

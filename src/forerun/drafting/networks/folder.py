@@ -188,6 +188,11 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         if not isinstance(weight_map, dict):
             raise LoadError(f"{index} has no weight_map")
         names = sorted(set(weight_map.values()))
+    elif not (path / TENSORS).is_file() and any(path.glob("pytorch_model*.bin")):
+        raise LoadError(
+            f"{path} holds pytorch_model.bin, which can run code when it is read: take a copy with {TENSORS}, or "
+            "convert it with safetensors.torch.save_file(torch.load(..., weights_only=True), ...)"
+        )
     tensors = dict[str, Tensor]()
     for name in names:
         try:

@@ -78,13 +78,14 @@ def rope_from_hf(
     """Read rotary settings; older files have `rope_theta` beside them. Raises LoadError."""
     if not isinstance(given, Mapping):
         raise LoadError(f"the rotary settings are {short_repr(given)}, but must be an object")
-    scaling = _Scaling(
-        {key: settings.get(key) for key in ("rope_theta", "partial_rotary_factor")},
-        {"max_position_embeddings": settings.size("max_position")},
-        given,
-        {_ORIGINAL: settings.get(_ORIGINAL)},
-        extra,
-    )
+    beside = {key: settings.get(key) for key in ("rope_theta", "partial_rotary_factor")}
+    longest = {"max_position_embeddings": settings.size("max_position")}
+    return rope_of(head_dim, beside, longest, given, {_ORIGINAL: settings.get(_ORIGINAL)}, extra)
+
+
+def rope_of(head_dim: int, *parts: Mapping[str, Any]) -> RopeConfig:
+    """Read rotary settings by Hugging Face's names, the last that is not null of each. Raises LoadError."""
+    scaling = _Scaling(*parts)
     theta = scaling.number("rope_theta", 10000.0, *_THETA)
     partial = scaling.number("partial_rotary_factor", 1.0, 0, 1)
     kind = scaling.values.get("rope_type") or scaling.values.get("type") or "default"
@@ -159,7 +160,8 @@ class _Scaling:
 
     def stretched(self) -> tuple[float, float]:
         """Return the context the model was first trained with, by default all of it, and how much longer it is."""
-        longest = self.values["max_position_embeddings"]
+        known = self.values.get(_ORIGINAL)
+        longest = self.number("max_position_embeddings", known, *_LENGTH)
         original = self.number(_ORIGINAL, longest, *_LENGTH)
         return original, longest / original
 

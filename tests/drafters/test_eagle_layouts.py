@@ -1,0 +1,243 @@
+"""One random EAGLE-3 network in every layout that others publish: the same logits, on both backends."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from forerun.core.errors import LoadError
+from forerun.drafters.eagle3 import Options, build
+from forerun.drafting.base import Target
+from tests.drafters.test_eagle3 import D2T, IDS, OURS, VOCAB, WIDTH, layer_tensors, save, target
+from tests.tiny import tiny_model
+
+SHAPES = {
+    key: OURS[key]
+    for key in (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "rms_norm_eps",
+    )
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+NATIVE = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
+EMBEDDING = {
+    "embed_tokens.weight": torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(9))
+}
+HEADS = {f"self_attn.{n}_norm.weight": torch.linspace(0.5, 2.0, 16) for n in "qk"}
+
+
+def safeailab(path, options, tensors):
+    """`midlayer`, offsets and a mask, layers by what goes in; the defaults of the format are left out."""
+    nested = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}}
+    return save(path, NATIVE | SHAPES | nested | options, tensors)
+
+
+def specforge(path, options, tensors):
+    """As SafeAILab's, but layers by what comes out."""
+    nested = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [1, 3, 4]}
+    config = NATIVE | SHAPES | {"eagle_config": nested, "draft_vocab_size": len(IDS)}
+    return save(path, config | options, tensors)
+
+
+def angelslim(path, options, tensors):
+    config = SHAPES | {"architectures": ["Eagle3LlamaForCausalLM"], "model_type": "qwen3"}
+    config |= {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
+    return save(path, config | options, {f"model.{name}": t for name, t in tensors.items()})
+
+
+def speculators(path, options, tensors):
+    """RedHat's: the layer's configuration by itself, in the newer words for positions."""
+    config = {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3"}
+    config |= {"eagle_aux_hidden_state_layer_ids": [2, 4, 5], "draft_vocab_size": len(IDS)}
+    scaling, theta = options.pop("rope_scaling", {}), options.pop("rope_theta", 10000.0)
+    inner = SHAPES | {"rope_parameters": {"rope_theta": theta, **scaling}}
+    inner |= {k: options.pop(k) for k in ("max_position_embeddings",) if k in options}
+    config |= {"transformer_layer_config": inner, "speculators_config": {"algorithm": "eagle3"}}
+    named = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    return save(path, config | options, named)
+
+
+LAYOUTS = {each.__name__: each for each in (safeailab, specforge, angelslim, speculators)}
+KINDS = {
+    "plain": {},
+    "its own embedding": {"tensors": EMBEDDING},
+    "the target's head": {"without": ("lm_head.weight",)},
+    "norms of q and k": {"tensors": {f"midlayer.{n}": t for n, t in HEADS.items()}},
+    "residual from the norm": {"options": {"norm_before_residual": True}},
+    "one norm before fc": {
+        "options": {"norm_before_fc": True},
+        "tensors": {"input_norm.weight": torch.linspace(0.5, 1.5, 3 * WIDTH)},
+    },
+    "llama3": {"options": {"rope_theta": 5e5, "rope_scaling": LLAMA3}},
+    "yarn": {"options": {"rope_scaling": YARN, "max_position_embeddings": 128}},
+    "all tokens": {"without": ("d2t", "t2d", "lm_head.weight")},
+}
+
+
+def network(kind):
+    """Return what a kind's configuration and tensors have besides or instead of the plain ones."""
+    given = KINDS[kind]
+    tensors = layer_tensors() | D2T | given.get("tensors", {})
+    left = {name: t for name, t in tensors.items() if name not in given.get("without", ())}
+    return dict(given.get("options", {})), left
+
+
+def built(path, **options):
+    return build(Options(model=path, quant="none", min_chance=0, **options), target())
+
+
+def logits(drafter, rows=40):
+    """Return the logits after some rows, which see each other; on the torch backend."""
+    net, generator = drafter.network.net, torch.Generator().manual_seed(1)
+    states = torch.randn(1, rows, 3 * WIDTH, generator=generator)
+    tokens = torch.arange(rows)[None] % VOCAB
+    return net.step(net.fuse(states), tokens, torch.arange(rows)[None])[1]
+
+
+def trees(drafter, rows=40):
+    states = torch.randn(rows, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
+    drafter.network.feed(0, [i % VOCAB for i in range(rows)], states)
+    return drafter.network.draft([0], [8], 4, 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_layout_of_one_network_gives_the_same_logits(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.tiny.BACKEND", "torch")
+    found = []
+    for name, write in LAYOUTS.items():
+        drafter = built(write(tmp_path / name, *network(kind)))
+        assert drafter.features.layers == (1, 3, 4)
+        found.append(logits(drafter))
+    assert all(other.equal(found[0]) for other in found[1:])
+    if kind != "plain":
+        plain = logits(built(safeailab(tmp_path / "plain", *network("plain"))))
+        assert plain.shape != found[0].shape or not torch.allclose(plain, found[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_native_network_grows_the_trees_of_the_torch_one(kind, tmp_path, monkeypatch):
+    path = specforge(tmp_path, *network(kind))
+    (tokens, parents, chances), *_ = trees(built(path))
+    monkeypatch.setattr("tests.tiny.BACKEND", "torch")
+    (tokens2, parents2, chances2), *_ = trees(built(path))
+    assert [tokens, parents] == [tokens2, parents2]
+    assert chances == pytest.approx(chances2, abs=5e-3)
+
+
+def gguf_file(path, kind, vocab_size=VOCAB, width=WIDTH):
+    """Write what llama.cpp's converter makes of a network: pairs of rotated rows, tokens instead of offsets."""
+    options, tensors = network(kind)
+    writer = gguf.GGUFWriter(path, "eagle3")
+    writer.add_context_length(options.get("max_position_embeddings", 128))
+    sizes = {
+        "embedding_length": WIDTH,
+        "block_count": 1,
+        "feed_forward_length": 48,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 16,
+        "vocab_size": vocab_size,
+        "target_hidden_size": width,
+    }
+    for key, value in sizes.items():
+        writer.add_uint32(f"eagle3.{key}", value)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(options.get("rope_theta", 10000.0))
+    writer.add_array("eagle3.target_layers", [2, 4, 5])
+    for flag in ("norm_before_residual", "norm_before_fc"):
+        writer.add_bool(f"eagle3.{flag}", options.get(flag, False))
+    scaling = options.get("rope_scaling", {})
+    if scaling.get("rope_type") == "yarn":
+        writer.add_string("eagle3.rope.scaling.type", "yarn")
+        writer.add_float32("eagle3.rope.scaling.factor", 4.0)
+        writer.add_uint32("eagle3.rope.scaling.original_context_length", 32)
+    if scaling.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_divisors(5e5))
+    for name, tensor in tensors.items():
+        if name != "t2d":
+            writer.add_tensor(*renamed(name, tensor))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
+def llama3_divisors(theta):
+    """Divide slow features by 8, keep fast ones, blend in between, as llama.cpp's converter writes it."""
+    wavelengths = 2 * np.pi * theta ** (np.arange(0, 16, 2) / 16)
+    smooth = (32 / wavelengths - 1.0) / (4.0 - 1.0)
+    blended = 1 / ((1 - smooth) / 8.0 + smooth)
+    divisors = np.where(wavelengths < 8, 1.0, np.where(wavelengths > 32, 8.0, blended))
+    return divisors.astype(np.float32)
+
+
+THEIRS = {
+    "fc": "fc",
+    "input_norm": "enc.output_norm",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "embed_tokens": "token_embd",
+    "input_layernorm": "blk.0.attn_norm",
+    "hidden_norm": "blk.0.attn_norm_2",
+    "post_attention_layernorm": "blk.0.ffn_norm",
+    **{f"{n}_proj": f"blk.0.attn_{n}" for n in "qkv"},
+    "o_proj": "blk.0.attn_output",
+    **{f"{n}_proj": f"blk.0.ffn_{n}" for n in ("gate", "up", "down")},
+}
+
+
+def renamed(name, tensor):
+    if name == "d2t":
+        return "d2t", IDS.numpy()
+    short = name.removesuffix(".weight").rpartition(".")[2]
+    if short in ("q_proj", "k_proj"):
+        tensor = tensor.view(-1, 2, 8, 2 * WIDTH).transpose(1, 2).reshape(tensor.shape)
+    return f"{THEIRS[short]}.weight", tensor.contiguous().numpy()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "norms of q and k"])
+def test_a_gguf_file_gives_the_same_logits(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.tiny.BACKEND", "torch")
+    folder = built(specforge(tmp_path / "folder", *network(kind)))
+    file = built(gguf_file(tmp_path / "network.gguf", kind))
+    assert file.features.layers == folder.features.layers
+    assert torch.allclose(logits(file), logits(folder), atol=1e-5)
+
+
+OTHERS = [
+    ({"vocab_size": 48}, {}, "reads a vocabulary of 48, this model has 24"),
+    ({"width": 64}, {}, "reads states of width 64, this model has 32"),
+    ({}, {"num_layers": 4}, "three layers of 1 to 4 must be read, got [2, 4, 5]"),
+]
+
+
+@pytest.mark.parametrize(("file", "model", "message"), OTHERS, ids=["vocabulary", "width", "taps"])
+def test_a_gguf_of_another_target_is_told_in_a_line(tmp_path, file, model, message):
+    path = gguf_file(tmp_path / "network.gguf", "its own embedding", **file)
+    other = Target(tiny_model(3, **{"num_layers": 8, **model}), None, 4, 64)
+    with pytest.raises(LoadError) as caught:
+        build(Options(model=path), other)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickle_is_refused(tmp_path):
+    path = safeailab(tmp_path, *network("plain"))
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(LoadError, match=r"holds pytorch_model\.bin, which can run code"):
+        built(path)
