@@ -80,6 +80,18 @@ _GRANITE = {
 _GRANITE_MOE = {**_GATED, **_GRANITE, "intermediate_size": 24}
 _EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
 
+_HYBRID = {
+    **_GATED,
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 16,
+    "partial_rotary_factor": 0.5,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+
 _GEMMA4 = {
     **_GATED,
     "num_hidden_layers": 6,
@@ -199,6 +211,33 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         "GraniteMoeHybridForCausalLM",
         {**_GRANITE_MOE, **_EXPERTS, "shared_intermediate_size": 40}
         | {"layer_types": ["full_attention"] * 2, "mamba_n_heads": 4},
+    ),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        "Qwen3NextForCausalLM",
+        {**_HYBRID, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [1]},
+    ),
+    "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM", _HYBRID),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeTextConfig",
+        "Qwen3_5MoeForCausalLM",
+        {**_HYBRID, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        | {"shared_expert_intermediate_size": 40},
+    ),
+    "granite4_mamba": (
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {**_GRANITE_MOE, **_EXPERTS, "shared_intermediate_size": 40}
+        | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+        | {"num_hidden_layers": 3, "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 16}
+        | {"mamba_d_head": 16, "time_step_limit": (0.05, 0.7)},
+    ),
+    "lfm2": (
+        "Lfm2Config",
+        "Lfm2ForCausalLM",
+        {**_GATED, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}
+        | {"conv_bias": True, "block_multiple_of": 16, "norm_eps": 1e-4},
     ),
     "opt": ("OPTConfig", "OPTForCausalLM", {**_SHARED, "ffn_dim": 48, "word_embed_proj_dim": 32}),
     "gpt_bigcode": (

@@ -228,7 +228,7 @@ def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]
             "expert_down": (n * width, inner),
         }
         if layer.experts.gates_mlp:
-            shapes["mlp_gate"] = (1, width)
+            shapes["mlp_gate"] = (width,)
         if layer.experts.has_norms:
             names = ("dense_out_norm", "experts_norm", "experts_out_norm", "router_norm")
             shapes |= dict.fromkeys(names, (width,)) | {"experts_scale": (n,)}

@@ -189,8 +189,9 @@ def _check_tensors(
         )
     used: set[str] = set()
     for name, shape in weight_shapes(config).items():
-        sizes = ", ".join(settings.spelled(field) for field in sizes_of(name))
-        for _, located, _, whole in _located(name, shape, checkpoint, arch, config):
+        fields = (field for field in sizes_of(name) if field in settings.keys)
+        sizes = ", ".join(map(settings.spelled, fields))
+        for _, located, source, whole in _located(name, shape, checkpoint, arch, config):
             used.update(located)
             missing = next((part for part in located if part not in names), None)
             if missing is not None:
@@ -199,7 +200,7 @@ def _check_tensors(
                 )
             for part in located:
                 stored = checkpoint.tensor(part).shape
-                if stored != whole:
+                if not source.fits(stored, whole):
                     raise LoadError(f"tensor '{part}' should be {whole}, but is {stored} ({sizes})")
     for i in range(config.num_layers):  # files may have weights that are not used
         if config.layer(i).shares_kv_of is not None:

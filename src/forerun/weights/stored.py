@@ -71,10 +71,15 @@ class StoredTensor:
         shape = numbers.shape[:-1]
         return replace(self, shape=shape, data=np.ascontiguousarray(numbers).reshape(shape[0], -1))
 
-    def adjusted(self, factor: float, offset: float) -> StoredTensor:
-        """Return the numbers of a vector, times one number and plus another, as fp32."""
-        values = (self.dequantize() * factor + offset).numpy().reshape(1, -1)
+    def changed(self, change: Callable[[Floats], Floats]) -> StoredTensor:
+        """Return what `change` makes of the numbers of a vector, as fp32."""
+        values = change(self.dequantize().numpy()).astype(np.float32).reshape(1, -1)
         return StoredTensor(self.name, self.shape, FORMATS["f32"], values.view(np.uint8))
+
+    def flat(self) -> StoredTensor:
+        """Return the numbers as one vector, fp32."""
+        values = self.dequantize().numpy().reshape(1, -1)
+        return StoredTensor(self.name, (values.size,), FORMATS["f32"], values.view(np.uint8))
 
     def codes(self) -> Codes:
         """Return the codes of a matrix; a vector is one row.

@@ -12,6 +12,7 @@ _RENAMED = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
+    "mtp.": "mtp.",
 }
 """How names begin since transformers 4.52, and before."""
 

@@ -45,7 +45,8 @@ def named(
         tensor = source.name.format(i=layer)
         if isinstance(matrix, np.ndarray):
             tensor += ".weight" if name == short else ".bias"
-        start = 0 if source.part is None else source.part.start
+        part = source.part[0] if isinstance(source.part, tuple) else source.part
+        start = 0 if part is None else part.start
         found.setdefault(tensor, []).append((start, matrix))
     return {
         tensor: _joined([matrix for _, matrix in sorted(parts, key=lambda part: part[0])])

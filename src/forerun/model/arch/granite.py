@@ -1,29 +1,74 @@
 """IBM Granite 3 and 4: llama with multipliers on embeddings, residuals, scores and logits; dense or with experts.
 
-Granite 4 has an MLP that all experts share, and in some models no rotary embedding. Mamba layers are refused.
+Granite 4 has an MLP that all experts share, in some models no rotary embedding, and in its hybrids Mamba-2
+(arXiv 2405.21060) in most layers.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
-from forerun.core.errors import LoadError
+from forerun.core.errors import LoadError, short_repr
 from forerun.model.arch.base.mapping import (
     experts_of,
     interleaved_source,
     llama_like,
     read_experts,
 )
+from forerun.model.arch.base.recurrent import (
+    attends,
+    either,
+    heads_by_layer,
+    mixed,
+    recurrent_of,
+    state_source,
+)
 from forerun.model.arch.base.rope import ropes
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import Kind, TensorSource
-from forerun.model.config import LayerConfig, ModelConfig
+from forerun.model.config import LayerConfig, ModelConfig, RecurrentConfig
 
 _HYBRID = "GraniteMoeHybridForCausalLM"
 _SHARED = "GraniteMoeSharedForCausalLM"
 HF_ARCHITECTURES = ("GraniteForCausalLM", "GraniteMoeForCausalLM", _SHARED, _HYBRID)
 GGUF_ARCHITECTURES = ("granite", "granitemoe", "granitehybrid")
+
+_HF_STATE = {
+    "kernel": "mamba_d_conv",
+    "state_heads": "mamba_n_heads",
+    "state_key_heads": "mamba_n_groups",
+    "key_dim": "mamba_d_state",
+    "value_dim": "mamba_expand",
+}
+_GGUF_STATE = {
+    "kernel": "ssm.conv_kernel",
+    "state_heads": "ssm.time_step_rank",
+    "state_key_heads": "ssm.group_count",
+    "key_dim": "ssm.state_size",
+    "value_dim": "ssm.inner_size",
+}
+_MAMBA = "model.layers.{i}.mamba."
+_STATE_NAMES: dict[Kind, dict[str, str]] = {
+    "hf": {
+        "conv": _MAMBA + "conv1d",
+        "conv_bias": _MAMBA + "conv1d.bias",
+        "decay": _MAMBA + "A_log",
+        "dt_bias": _MAMBA + "dt_bias",
+        "skip": _MAMBA + "D",
+        "state_norm": _MAMBA + "norm",
+    },
+    "gguf": {
+        "conv": "blk.{i}.ssm_conv1d",
+        "conv_bias": "blk.{i}.ssm_conv1d.bias",
+        "decay": "blk.{i}.ssm_a",
+        "dt_bias": "blk.{i}.ssm_dt.bias",
+        "skip": "blk.{i}.ssm_d",
+        "state_norm": "blk.{i}.ssm_norm",
+    },
+}
+_BARE = ("conv_bias", "decay", "dt_bias", "skip")
 
 _HF_KEYS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 _GGUF_KEYS = ("embedding_scale", "residual_scale", "attention.scale", "logit_scale")
@@ -32,7 +77,7 @@ _GGUF_KEYS = ("embedding_scale", "residual_scale", "attention.scale", "logit_sca
 def config(settings: Settings) -> ModelConfig:
     """Return the config of a checkpoint."""
     architecture, is_gguf = settings.checkpoint.architecture, settings.is_gguf
-    _reject_mamba(settings)
+    has_attention = _has_attention(settings)
     experts = None
     is_dense = architecture in ("granite", "GraniteForCausalLM")
     if not is_dense:
@@ -45,13 +90,22 @@ def config(settings: Settings) -> ModelConfig:
     if _is_rotary(settings):
         layer = replace(layer, rope=ropes(settings, settings.sizes()["head_dim"])[0])
     family = "granite" if is_dense else "granitemoe"
-    config = llama_like(settings, family, layers=[layer] * settings.size("num_layers"))
+    layers = [layer] * settings.size("num_layers")
+    if not all(has_attention):
+        layers = mixed(layers, has_attention, _state(settings))
+    config = llama_like(settings, family, layers=layers)
     return replace(config, **_multipliers(settings, config.scale))
 
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Return where a canonical weight lies: beside experts, and in Granite 4, gate and up are one tensor."""
+    state = _state_source(name, config, kind)
+    if state is not None:
+        return state
     usual = interleaved_source(name, config, kind)
+    if name == "o" and config.is_recurrent:
+        mamba = _MAMBA + "out_proj" if kind == "hf" else "blk.{i}.ssm_out"
+        return either(usual, TensorSource(mamba))
     has_experts = bool(config.layers) and config.layers[0].experts is not None
     if kind == "gguf":
         is_shared = has_experts and name in ("gate", "up", "down")
@@ -100,20 +154,61 @@ def _is_rotary(settings: Settings) -> bool:
     return settings.text("position_embedding_type", "nope") == "rope"
 
 
-def _reject_mamba(settings: Settings) -> None:
-    """Raise LoadError naming the layers of a hybrid that are no attention."""
+def _has_attention(settings: Settings) -> list[bool]:
+    """Return which layers have attention; the others are Mamba layers."""
+    num_layers = settings.size("num_layers")
     if settings.checkpoint.architecture == "granitehybrid":
-        heads = settings.get("attention.head_count_kv")
-        mamba = [i for i, n in enumerate(heads) if n == 0] if isinstance(heads, list) else []
-    elif settings.checkpoint.architecture == _HYBRID:
-        kinds = settings.get("layer_types", ["mamba"] * settings.size("num_layers"))
-        if not isinstance(kinds, list):
-            raise LoadError("'layer_types' must be a list of texts")
-        mamba = [i for i, kind in enumerate(kinds) if kind not in ("attention", "full_attention")]
+        return heads_by_layer(settings)
+    if settings.checkpoint.architecture == _HYBRID:
+        return attends(settings, [False] * num_layers)
+    return [True] * num_layers
+
+
+def _state(settings: Settings) -> RecurrentConfig:
+    """Read the sizes of Mamba layers. Raises LoadError."""
+    settings.keys |= _GGUF_STATE if settings.is_gguf else _HF_STATE
+    sizes = {key: settings.integer(settings.keys[key], high=1 << 20) for key in _HF_STATE}
+    heads, groups = sizes["state_heads"], sizes["state_key_heads"]
+    if settings.is_gguf:
+        width, has_bias = sizes["value_dim"], True
     else:
-        return
-    if mamba:
-        listed = ", ".join(map(str, mamba[:8])) + (", ..." if len(mamba) > 8 else "")
+        width = sizes["value_dim"] * settings.size("hidden_size")
+        has_bias = settings.flag("mamba_conv_bias", True)
+    if heads % groups or width % heads:
         raise LoadError(
-            f"Mamba layers are not supported, but layers {listed} are: take a Granite without them"
+            f"{heads} heads cannot share {groups} groups and {width} numbers evenly "
+            f"({settings.spelled('state_heads')}, {settings.spelled('state_key_heads')})"
         )
+    return RecurrentConfig(
+        "mamba2",
+        sizes["kernel"],
+        heads,
+        groups,
+        sizes["key_dim"],
+        width // heads,
+        conv_bias=has_bias,
+        step_limits=_step_limits(settings),
+    )
+
+
+def _step_limits(settings: Settings) -> tuple[float, float]:
+    limits = settings.get("time_step_limit") or (0.0, math.inf)
+    if not isinstance(limits, list | tuple) or len(limits) != 2:
+        raise LoadError(f"'time_step_limit' is {short_repr(limits)}, but must be two numbers")
+    low, high = (float(limit) for limit in limits)
+    return low, high
+
+
+def _state_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource | None:
+    """Return a weight of a Mamba layer; its projections lie in one matrix: [z | x | B | C | dt]."""
+    state = state_source(name, _STATE_NAMES[kind], _BARE)
+    if state is not None:
+        return replace(state, is_log=name == "decay" and kind == "hf")
+    if name not in ("z", "in_proj", "dt"):
+        return None
+    own = recurrent_of(config)
+    ends = own.value_width, own.value_width + own.num_channels(config.hidden_size)
+    total = ends[1] + own.num_heads
+    parts = {"z": slice(0, ends[0]), "in_proj": slice(*ends), "dt": slice(ends[1], total)}
+    where = _MAMBA + "in_proj" if kind == "hf" else "blk.{i}.ssm_in"
+    return TensorSource(where, parts[name], total)

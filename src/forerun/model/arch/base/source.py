@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +13,7 @@ from forerun.model.config import ModelConfig
 from forerun.weights.stored import StoredTensor, stacked
 
 if TYPE_CHECKING:
-    from forerun.weights.codes import Rows
+    pass
 
 Kind = Literal["hf", "gguf"]
 
@@ -23,14 +24,22 @@ class TensorSource:
 
     name: str
     """`{i}` stands for the layer, `{e}` for each expert in turn: then there is a tensor for each."""
-    part: slice | None = None
-    """Its rows, if it lies in a fused tensor of `num_rows` rows; of each expert, if they lie in one tensor."""
+    part: slice | tuple[slice, ...] | None = None
+    """Its rows, if it lies in a fused tensor of `num_rows` rows; of each expert, if they lie in one tensor.
+
+    Of several parts the first comes first."""
     num_rows: int = 0
+    num_runs: int = 1
+    """The fused tensor has so many runs of `num_rows` rows, and the weight the parts of each."""
     is_interleaved: bool = False
     """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is the head dimension)."""
     factor: float = 1.0
     offset: float = 0.0
     """What its numbers are multiplied by, and what is added: 1 for norms that multiply by 1 + w."""
+    is_log: bool = False
+    """Numbers a stand for -exp(a), as in the decays of heads with a state."""
+    is_flat: bool = False
+    """A vector that the file may have in another shape."""
     num_experts: int = 0
     """Of a weight of experts; they lie in a tensor (experts, out, in) or in one each."""
     is_transposed: bool = False
@@ -55,11 +64,17 @@ class TensorSource:
     def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of each of the checkpoint's tensors, from that of the weight or of its bias."""
         rows, *others = shape
-        rows = rows // (self.num_experts or 1) if self.part is None else self.num_rows
+        rows = rows // (self.num_experts or 1)
+        if self.part is not None:
+            rows = self.num_rows * self.num_runs
         own = (rows, *others)
         if self.num_experts == 0 or "{e}" in self.name:
             return own
         return (self.num_experts, *(own[::-1] if self.is_transposed else own))
+
+    def fits(self, stored: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+        """Return whether a tensor of the checkpoint has the shape `whole`, or as many numbers where shapes vary."""
+        return math.prod(stored) == math.prod(whole) if self.is_flat else stored == whole
 
     def take(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
         """Return the weight or the bias from the checkpoint's tensors, each of which has the shape `whole`."""
@@ -67,18 +82,22 @@ class TensorSource:
         for part in parts:
             if not np.may_share_memory(part.data, stored.data):  # what was copied is not needed
                 part.release()
+        if self.is_flat:
+            stored = stored.flat()
+        if self.is_log:
+            return stored.changed(lambda values: -np.exp(values))
         if (self.factor, self.offset) == (1.0, 0.0):
             return stored
-        return stored.adjusted(self.factor, self.offset)
+        return stored.changed(lambda values: values * self.factor + self.offset)
 
     def _cut(self, stored: StoredTensor, config: ModelConfig) -> StoredTensor:
         """Return its own rows in their order."""
-        if self.part is not None:
-            index: Rows = self.part
-            if self.num_experts:
-                rows = np.arange(stored.shape[0], dtype=np.int64)
-                index = rows.reshape(-1, self.num_rows)[:, self.part].reshape(-1)
-            stored = stored.rows(index)
+        if isinstance(self.part, slice) and self.num_runs == 1 and not self.num_experts:
+            stored = stored.rows(self.part)
+        elif self.part is not None:
+            runs = np.arange(stored.shape[0], dtype=np.int64).reshape(-1, self.num_rows)
+            parts = (self.part,) if isinstance(self.part, slice) else self.part
+            stored = stored.rows(np.concatenate([runs[:, part].reshape(-1) for part in parts]))
         if self.is_interleaved:
             order = np.arange(stored.shape[0], dtype=np.int64)
             halves = order.reshape(-1, config.head_dim // 2, 2).swapaxes(1, 2)
