@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include "bind.h"
 #include "model/model.h"
@@ -84,6 +85,34 @@ LayerShape layer_shape_of(nb::handle layer) {
 QkNorm qk_norm_of(const std::optional<std::string>& name) {
     if (!name) return QkNorm::None;
     return *name == "whole" ? QkNorm::Whole : QkNorm::Head;
+}
+
+// Of a RecurrentConfig or None.
+MixerShape recurrent_shape_of(nb::handle recurrent, int hidden_size) {
+    MixerShape shape;
+    if (recurrent.is_none()) return shape;
+    const auto size = [&](const char* name) {
+        const auto value = get<long long>(recurrent, name);
+        need(value >= 0 && value <= 1 << 16, std::string(name) + " is out of range");
+        return static_cast<int>(value);
+    };
+    const auto kind = get<std::string>(recurrent, "kind");
+    shape.kind = kind == "delta" ? MixerKind::Delta
+                                 : kind == "mamba2" ? MixerKind::Mamba2 : MixerKind::Conv;
+    need(shape.kind != MixerKind::Conv || kind == "conv", "unknown recurrent layer '" + kind + "'");
+    shape.num_taps = size("kernel");
+    shape.has_bias = get<bool>(recurrent, "conv_bias");
+    shape.num_channels = nb::cast<int>(recurrent.attr("num_channels")(hidden_size));
+    if (shape.kind == MixerKind::Conv) return shape;
+    shape.num_heads = size("num_heads");
+    shape.num_key_heads = size("num_key_heads");
+    shape.key_dim = size("key_dim");
+    shape.value_dim = size("value_dim");
+    shape.is_tiled = get<bool>(recurrent, "tiled");
+    std::tie(shape.least_step, shape.most_step) =
+        get<std::pair<float, float>>(recurrent, "step_limits");
+    need(shape.num_heads > 0, "a recurrent layer needs heads");
+    return shape;
 }
 
 // Of a ModelConfig.
@@ -332,6 +361,14 @@ nb::object memory(nb::handle self) {
     return nb::cast(view(nb::cast<const Cache&>(self).memory(), self));
 }
 
+// The bytes of a recurrent state, of a layer after another (heads, key dim, value dim) and what was
+// convolved (taps - 1, channels): for tests.
+nb::object state(nb::handle self, int state) {
+    const States& states = nb::cast<const Cache&>(self).states;
+    return nb::cast(nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(
+        states.state_bytes(state), {states.state_nbytes}, self));
+}
+
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
@@ -341,12 +378,19 @@ void bind_decoder(nb::module_& m) {
         .def(
             "__init__",
             [](Cache* self, const std::vector<std::pair<int, int>>& heads, int num_slots,
-               int max_len, const std::string& form, int num_blocks) {
+               int max_len, const std::string& form, int num_blocks, nb::sequence recurrent,
+               int hidden_size, int num_states, int draft_rows) {
                 std::vector<KvShape> layers;
                 for (const auto& [count, width] : heads) layers.push_back({count, width});
-                new (self) Cache(std::move(layers), num_slots, max_len, kv_forms_of(form), num_blocks);
+                std::vector<MixerShape> states;
+                for (nb::handle layer : recurrent) states.push_back(recurrent_shape_of(layer, hidden_size));
+                need(draft_rows >= 0 && draft_rows <= 1 << 16, "a draft's rows are out of range");
+                new (self) Cache(std::move(layers), num_slots, max_len, kv_forms_of(form), num_blocks,
+                                 std::move(states), num_states, draft_rows);
             },
-            "heads"_a, "num_slots"_a, "max_len"_a, "form"_a, "num_blocks"_a = 0)
+            "heads"_a, "num_slots"_a, "max_len"_a, "form"_a, "num_blocks"_a = 0,
+            "recurrent"_a = nb::make_tuple(), "hidden_size"_a = 0, "num_states"_a = 0,
+            "draft_rows"_a = kChunk)
         .def_prop_ro_static("block_rows", [](nb::handle) { return kChunk; })
         .def_ro("block_nbytes", &Cache::block_nbytes)
         .def("place", &Cache::place, "slot"_a, "index"_a, "block"_a)
@@ -354,6 +398,28 @@ void bind_decoder(nb::module_& m) {
         .def("copy_block", &Cache::copy_block, "source"_a, "target"_a)
         .def("drop_block", &Cache::drop_block, "block"_a)
         .def("memory", &memory)
+        .def_prop_ro("state_nbytes", [](const Cache& self) { return self.states.state_nbytes; })
+        .def_prop_ro("rows_nbytes", [](const Cache& self) { return self.states.rows_nbytes; })
+        .def(
+            "place_state",
+            [](Cache& self, int slot, int state, int rows) {
+                self.check_slot(slot);
+                self.states.place(slot, state, rows);
+            },
+            "slot"_a, "state"_a, "rows"_a)
+        .def("clear_state", [](Cache& self, int state) { self.states.clear(state); }, "state"_a)
+        .def(
+            "copy_state", [](Cache& self, int source, int target) { self.states.copy(source, target); },
+            "source"_a, "target"_a)
+        .def("drop_state", [](Cache& self, int state) { self.states.drop(state); }, "state"_a)
+        .def(
+            "advance",
+            [](Cache& self, Runtime& runtime, int slot, int rows) {
+                self.check_slot(slot);
+                self.states.advance(runtime, slot, rows);
+            },
+            "runtime"_a, "slot"_a, "rows"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("state", &state, "state"_a)
         .def("nbytes", &Cache::nbytes);
 
     nb::class_<Runtime>(m, "Runtime", "Kernels, threads and scratch memory that networks share.")

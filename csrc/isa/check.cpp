@@ -393,6 +393,85 @@ void check_finish(const Kernels& kernels, Results& results) {
     results.note(out);
 }
 
+void check_convolve(const Kernels& kernels, Results& results) {
+    const std::vector<float> x = awkward();
+    const int count = static_cast<int>(x.size()) - 3 * kTile;
+    const std::vector<float> weights = numbers(4 * x.size(), 2), bias = numbers(x.size(), 3);
+    const float* const rows[] = {x.data(), weights.data(), x.data() + 2 * kTile, x.data() + kTile};
+    std::vector<float> out(x.size());
+    for (const int num_taps : {3, 4}) {
+        kernels.convolve({rows, weights.data(), num_taps == 3 ? bias.data() : nullptr, x.size(), num_taps,
+                          num_taps == 4},
+                         count, out.data());
+        results.note(out);
+    }
+}
+
+// Rows of a slot with keys of 32 numbers and values of 80.
+struct StateSample {
+    static constexpr int num_rows = kChunk + kTile, key_dim = 32, value_dim = 80;
+    std::vector<float> keys = numbers(num_rows * key_dim, 2), changes = numbers(num_rows * value_dim, 3),
+                       state = numbers(key_dim * value_dim, 4), decays = numbers(num_rows, 5);
+    std::vector<std::int32_t> path;
+
+    StateSample() {  // the last row's: others are between
+        for (int i = 0; i < num_rows && path.size() < kChunk; ++i)
+            if (i % 7 != 3) path.push_back(i);
+    }
+};
+
+void check_dot_keys(const Kernels& kernels, Results& results) {
+    const StateSample sample;
+    constexpr int num_tiles = StateSample::num_rows / kTile;  // 4 + 1
+    const std::vector<float> x = numbers(7 * StateSample::key_dim, 6);
+    std::vector<const float*> vectors;
+    for (int i = 0; i < 7; ++i) vectors.push_back(x.data() + i * StateSample::key_dim);
+    std::vector<float> out(7 * StateSample::num_rows);
+    for (const int count : {1, 7}) {
+        kernels.dot_keys(sample.keys.data(), num_tiles, StateSample::key_dim, vectors.data(), count,
+                         out.data(), StateSample::num_rows);
+        results.note(out);
+    }
+}
+
+void check_recur(const Kernels& kernels, Results& results) {
+    constexpr int num_rows = 3, key_dim = StateSample::key_dim, value_dim = StateSample::value_dim;
+    const std::vector<float> q = numbers(num_rows * key_dim, 6), k = numbers(num_rows * key_dim, 7),
+                             v = numbers(num_rows * value_dim, 8);
+    const std::vector<float> by_key = numbers(num_rows * StateSample::num_rows, 9),
+                             by_query = numbers(num_rows * StateSample::num_rows, 10);
+    for (const bool is_delta : {true, false})
+        for (const int count : {1, num_rows}) {
+            StateSample sample;
+            std::vector<float> out(num_rows * value_dim), scratch(2 * num_rows * value_dim);
+            RecurrentRow rows[num_rows];
+            for (int i = 0; i < count; ++i)
+                rows[i] = {.key = k.data() + i * key_dim,
+                           .query = q.data() + i * key_dim,
+                           .value = v.data() + i * value_dim,
+                           .key_scores = by_key.data() + i * StateSample::num_rows,
+                           .query_scores = by_query.data() + i * StateSample::num_rows,
+                           .log_decay = -0.3f,
+                           .rate = 0.7f,
+                           .path = sample.path.data(),
+                           .length = static_cast<int>(sample.path.size()) * (i + 1) / count,
+                           .out = out.data() + i * value_dim};
+            kernels.recur({sample.state.data(), key_dim, value_dim, rows, count, is_delta, 0.4f,
+                           sample.changes.data(), sample.decays.data(), scratch.data()});
+            results.note(out);
+            results.note(sample.changes);
+            results.note(sample.decays);
+        }
+}
+
+void check_change_state(const Kernels& kernels, Results& results) {
+    StateSample sample;
+    float* state = sample.state.data();
+    kernels.change_state({state, state, StateSample::key_dim, StateSample::value_dim, sample.keys.data(),
+                          sample.changes.data(), sample.decays.data(), sample.path.data()});
+    results.note(sample.state);
+}
+
 void check_peak(const Kernels& kernels, Results& results) {
     std::vector<std::int32_t> sink(1);
     results.note(std::vector{kernels.peak(3, sink.data())});
@@ -408,6 +487,8 @@ void spoil(T& argument) {
     if constexpr (std::is_same_v<T, const Rows>) spoil(argument.q);
     if constexpr (std::is_same_v<T, const Output>) spoil(argument.out);
     if constexpr (std::is_same_v<T, const KvHead>) spoil(argument.first_page);
+    if constexpr (std::is_same_v<T, const Recurrence>) spoil(argument.changes);
+    if constexpr (std::is_same_v<T, const StateChange>) spoil(argument.to);
     if constexpr (std::is_convertible_v<T, void*>)  // not const
         ++*static_cast<std::uint8_t*>(static_cast<void*>(argument));
 }
@@ -452,6 +533,10 @@ constexpr Check kChecks[] = {CHECK(linear, check_linear),
                              CHECK(attend, check_attend),
                              CHECK(merge, check_merge),
                              CHECK(finish, check_finish),
+                             CHECK(convolve, check_convolve),
+                             CHECK(dot_keys, check_dot_keys),
+                             CHECK(recur, check_recur),
+                             CHECK(change_state, check_change_state),
                              CHECK(peak, check_peak)};
 #undef CHECK
 static_assert(sizeof(Kernels) == (1 + std::size(kChecks)) * sizeof(void*),

@@ -5,6 +5,7 @@
 #include "kernels/attention.h"
 #include "kernels/linear.h"
 #include "kernels/noise.h"
+#include "kernels/recurrent.h"
 #include "kernels/rows.h"
 
 #define FORERUN_NAME(isa) FORERUN_STRING(isa)
@@ -33,6 +34,10 @@ constinit const Kernels kernels = {
     .attend = attend,
     .merge = merge,
     .finish = finish,
+    .convolve = convolve,
+    .dot_keys = dot_keys,
+    .recur = recur,
+    .change_state = change_state,
     .peak = peak,
 };
 

@@ -90,13 +90,17 @@ KvPage page_of(KvForms forms, int head_dim) {
 
 }  // namespace
 
-Cache::Cache(std::vector<KvShape> shapes, int slots, int most, KvForms forms, int blocks)
+Cache::Cache(std::vector<KvShape> shapes, int slots, int most, KvForms forms, int blocks,
+             std::vector<MixerShape> recurrent, int num_states, int draft_rows)
     : layers(std::move(shapes)),
       num_slots(slots),
       max_len(most),
+      states(std::move(recurrent), slots, num_states, draft_rows),
       block_nbytes(lay_out(forms)),
       num_blocks_(blocks) {
     need(std::min(slots, most) > 0, "a cache's dimensions must be positive");
+    need(states.layers.empty() || states.layers.size() == layers.size(),
+         "a cache must be told of every layer whether it is recurrent");
     const double rows = slots * (most + double{kChunk}),
                  per_row = static_cast<double>(block_nbytes) / kChunk;
     need(rows < 0x1p31 && blocks >= 0 && per_row * std::max(rows, blocks * double{kChunk}) < 1e15,
@@ -124,7 +128,7 @@ std::size_t Cache::lay_out(KvForms forms) {
         nbytes += static_cast<double>(pages_.back().nbytes) * layer.num_heads;
         need(nbytes < 1e15, "the cache would be absurdly large");
     }
-    need(nbytes > 0, "a cache's dimensions must be positive");
+    need(nbytes > 0 || states.exist(), "a cache's dimensions must be positive");
     return static_cast<std::size_t>(nbytes);
 }
 
@@ -161,6 +165,7 @@ void Cache::move(int slot, const std::vector<int>& rows, int start) {
         for (int h = 0; h < layers[layer].num_heads; ++h)
             for (std::size_t i = 0; i < rows.size(); ++i)
                 move_row(head(layer, slot, h), rows[i], start + static_cast<int>(i));
+    states.move(slot, rows, start);
 }
 
 void Cache::copy_block(int source, int target) {

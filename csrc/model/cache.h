@@ -1,6 +1,6 @@
 // Keys and values of some sequences, in blocks of 64 rows. A slot's table says which blocks hold its
 // rows, and sequences may share them; whoever uses the cache fills the tables, and knows how many
-// rows of a slot are in use.
+// rows of a slot are in use. Beside them lie the states of recurrent layers.
 
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/memory.h"
+#include "model/states.h"
 #include "model/types.h"
 
 namespace forerun {
@@ -24,11 +25,12 @@ class Cache {
 
   public:
     // `num_blocks` 0: as many as all slots can fill, each slot with its own; else the tables are
-    // empty. Throws std::invalid_argument.
-    Cache(std::vector<KvShape> layers, int num_slots, int max_len, KvForms forms,
-          int num_blocks = 0);
+    // empty. `recurrent` layers, as many as `layers` or none, have `num_states` states, and room for
+    // `draft_rows` rows of a slot behind a chunk. Throws std::invalid_argument.
+    Cache(std::vector<KvShape> layers, int num_slots, int max_len, KvForms forms, int num_blocks = 0,
+          std::vector<MixerShape> recurrent = {}, int num_states = 0, int draft_rows = kChunk);
 
-    std::size_t nbytes() const { return memory_.nbytes(); }
+    std::size_t nbytes() const { return memory_.nbytes() + states.nbytes(); }
 
     // Makes a block the one at `index` of a slot's table. Throws std::invalid_argument, like the
     // next four, for a slot or a block that the cache has not.
@@ -49,6 +51,7 @@ class Cache {
 
     const std::vector<KvShape> layers;
     const int num_slots, max_len;
+    States states;
     const std::size_t block_nbytes;
 
   private:

@@ -11,6 +11,10 @@
 
 namespace forerun {
 
+struct Convolution;  // of model/recurrence.h, like the next two
+struct Recurrence;
+struct StateChange;
+
 inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the kernels
 inline constexpr int kGroup = 32;     // activations that share a scale
 inline constexpr int kCodeZero = 128;  // what flattened rows hold for 0
@@ -305,6 +309,13 @@ struct Kernels {
     void (*attend)(const Attention&, int chunk, Attended* states);
     void (*merge)(const Attended& from, Attended& into, int head_dim);
     void (*finish)(const Attended&, int head_dim, float* out);
+    // One row's channels (count) from short causal convolutions.
+    void (*convolve)(const Convolution&, int count, float* out);
+    // Scores (num_x, stride) of vectors x with keys (num_tiles, dim, 16).
+    void (*dot_keys)(const float* keys, int num_tiles, int dim, const float* const* x, int num_x,
+                     float* out, std::size_t stride);
+    void (*recur)(const Recurrence&);
+    void (*change_state)(const StateChange&);
     std::int64_t (*peak)(int num_rounds, std::int32_t* kept);
 };
 
