@@ -9,7 +9,27 @@
 namespace forerun {
 namespace {
 
-// Blocks of 32: scale, minimum, fifth bits, codes. Low nibbles are values 0..15, high ones 16..31.
+// Bits `first`.. of N bytes, `count` of each, `up` bits up in as many codes; a word at a time, which compilers
+// make vectors of.
+template <int N>
+void add_bits(const std::uint8_t* from, int first, int count, int up, std::uint8_t* codes) {
+    const std::uint64_t mask = 0x0101010101010101u * ((1u << count) - 1);
+    for (int i = 0; i < N; i += 8) {
+        std::uint64_t word, out;
+        std::memcpy(&word, from + i, 8);
+        std::memcpy(&out, codes + i, 8);
+        out |= (word >> first & mask) << up;
+        std::memcpy(codes + i, &out, 8);
+    }
+}
+
+// Low nibbles are values 0..15, high ones 16..31.
+void add_nibbles(const std::uint8_t* from, std::uint8_t* codes) {
+    add_bits<16>(from, 0, 4, 0, codes);
+    add_bits<16>(from, 4, 4, 0, codes + 16);
+}
+
+// Blocks of 32: scale, minimum, fifth bits, codes.
 template <int BITS, bool HAS_MIN>
 StoredGroup read_block(const std::uint8_t* p, int) {
     StoredGroup out{};
@@ -20,13 +40,14 @@ StoredGroup read_block(const std::uint8_t* p, int) {
         for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<std::uint8_t>(p[i] + 128);
         return out;
     }
-    std::uint32_t fifth = 0;
-    if (BITS == 5) std::memcpy(&fifth, p, 4);
-    const std::uint8_t* nibbles = p + (BITS == 5 ? 4 : 0);
-    for (int i = 0; i < kGroup; ++i) {
-        const int low = (nibbles[i % 16] >> (i / 16 * 4)) & 15;
-        out.codes[i] = static_cast<std::uint8_t>(low | ((fifth >> i & 1) << 4));
+    if (BITS == 5) {
+        std::uint32_t fifth;
+        std::memcpy(&fifth, p, 4);
+        for (int i = 0; i < kGroup; ++i)
+            out.codes[i] = static_cast<std::uint8_t>((fifth >> i & 1) << 4);
+        p += 4;
     }
+    add_nibbles(p, out.codes);
     return out;
 }
 
@@ -34,7 +55,7 @@ StoredGroup read_block(const std::uint8_t* p, int) {
 StoredGroup read_fp4(const std::uint8_t* p, int) {
     StoredGroup out{};
     out.scale = p[0];
-    for (int i = 0; i < kGroup; ++i) out.codes[i] = (p[1 + i % 16] >> (i / 16 * 4)) & 15;
+    add_nibbles(p + 1, out.codes);
     return out;
 }
 
@@ -43,15 +64,13 @@ StoredGroup read_iq4_xs(const std::uint8_t* block, int j) {
     StoredGroup out{};
     const int low = (block[4 + j / 2] >> (4 * (j % 2))) & 15, top = (half_at(block + 2) >> (2 * j)) & 3;
     out.scale = static_cast<std::uint16_t>((low | top << 4) - 32);
-    for (int i = 0; i < kGroup; ++i)
-        out.codes[i] = (block[8 + 16 * j + i % 16] >> (i / 16 * 4)) & 15;
+    add_nibbles(block + 8 + 16 * j, out.codes);
     return out;
 }
 
 // 16 values of a Q2_K or Q3_K block, whose 2 low bits lie in runs of 32 that share 32 bytes.
-void read_pairs(const std::uint8_t* pairs, int j, std::uint8_t* codes) {
-    const std::uint8_t* at = pairs + 32 * (j / 8) + 16 * (j % 2);
-    for (int i = 0; i < 16; ++i) codes[i] = (at[i] >> (j % 8 / 2 * 2)) & 3;
+void add_pairs(const std::uint8_t* pairs, int j, std::uint8_t* codes) {
+    add_bits<16>(pairs + 32 * (j / 8) + 16 * (j % 2), j % 8 / 2 * 2, 2, 0, codes);
 }
 
 // A byte of scale and minimum for each 16 values, the codes, the factors.
@@ -59,18 +78,18 @@ StoredGroup read_q2_k(const std::uint8_t* block, int j) {
     StoredGroup out{};
     out.scale = block[j] & 15;
     out.minimum = block[j] >> 4;
-    read_pairs(block + 16, j, out.codes);
+    add_pairs(block + 16, j, out.codes);
     return out;
 }
 
 // The third bits, the other two, 16 scales of 6 bits (their low nibbles, then the tops), the factor.
 StoredGroup read_q3_k(const std::uint8_t* block, int j) {
     StoredGroup out{};
-    const std::uint8_t *s = block + 96, *tops = block + 16 * (j % 2);
+    const std::uint8_t* s = block + 96;
     const int low = (s[j % 8] >> (j / 8 * 4)) & 15, top = (s[8 + j % 4] >> (j / 4 * 2)) & 3;
     out.scale = static_cast<std::uint16_t>((low | top << 4) - 32);
-    read_pairs(block + 32, j, out.codes);
-    for (int i = 0; i < 16; ++i) out.codes[i] |= (tops[i] >> (j / 2) & 1) << 2;
+    add_pairs(block + 32, j, out.codes);
+    add_bits<16>(block + 16 * (j % 2), j / 2, 1, 2, out.codes);
     return out;
 }
 
@@ -78,32 +97,24 @@ StoredGroup read_q3_k(const std::uint8_t* block, int j) {
 // sub-blocks 2i and 2i+1 share 32 bytes of nibbles; sub-block j's fifth bits are bit j.
 template <int BITS>
 StoredGroup read_k(const std::uint8_t* block, int j) {
-    const std::uint8_t *s = block + 4, *tops = block + 16;
-    const std::uint8_t* nibbles = block + (BITS == 5 ? 48 : 16) + 32 * (j / 2);
+    const std::uint8_t* s = block + 4;
     const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
     const int minimum = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
     StoredGroup out{};
-    for (int i = 0; i < kGroup; ++i) {
-        const int code = (nibbles[i] >> (4 * (j % 2))) & 15;
-        out.codes[i] =
-            static_cast<std::uint8_t>(code | (BITS == 5 ? ((tops[i] >> j) & 1) << 4 : 0));
-    }
     out.scale = static_cast<std::uint16_t>(scale);
     out.minimum = static_cast<std::uint16_t>(minimum);
+    add_bits<32>(block + (BITS == 5 ? 48 : 16) + 32 * (j / 2), 4 * (j % 2), 4, 0, out.codes);
+    if (BITS == 5) add_bits<32>(block + 16, j, 1, 4, out.codes);
     return out;
 }
 
 // 16 values of a Q6_K block, which lie in one run of 32.
 StoredGroup read_q6_k(const std::uint8_t* block, int j) {
     const int half = j / 8, quarter = j % 8 / 2, lane = j % 2 * 16;
-    const std::uint8_t* lows = block + 64 * half + 32 * (quarter % 2) + lane;
-    const std::uint8_t* tops = block + 128 + 32 * half + lane;
     StoredGroup out{};
-    for (int i = 0; i < 16; ++i) {
-        const int low = (lows[i] >> (4 * (quarter / 2))) & 15, top = (tops[i] >> (2 * quarter)) & 3;
-        out.codes[i] = static_cast<std::uint8_t>(low | (top << 4));
-    }
     out.scale = block[192 + j];
+    add_bits<16>(block + 64 * half + 32 * (quarter % 2) + lane, 4 * (quarter / 2), 4, 0, out.codes);
+    add_bits<16>(block + 128 + 32 * half + lane, 2 * quarter, 2, 4, out.codes);
     return out;
 }
 

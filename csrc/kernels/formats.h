@@ -17,8 +17,9 @@ std::span<const WeightFormat> weight_formats();
 // Throws std::invalid_argument for a name without a format.
 const WeightFormat& weight_format(const std::string& name);
 
-// Bytes of one stored row of `num_in` values. Throws std::invalid_argument for a width that the
-// format has no blocks or tiles for.
+// Throws std::invalid_argument for a width that the format has no blocks or tiles for.
+void check_width(const WeightFormat& format, int num_in);
+// Bytes of one stored row of `num_in` values; throws as `check_width` does.
 std::size_t stored_row_nbytes(const WeightFormat& format, int num_in);
 
 struct Packed {

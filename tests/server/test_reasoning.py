@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from forerun.server.messages import MessagesRequest
+from forerun.server.responses import ResponsesRequest
 from tests.server.conftest import chunks, post, running
 
 THINKS = (
@@ -95,6 +97,82 @@ def test_responses_and_messages_have_blocks_of_thoughts(thinking: str) -> None:
     assert blocks[0]["thinking"] == text
     deltas = [e["delta"] for e in events(thinking, "/v1/messages", body) if "delta" in e]
     assert "".join(d["thinking"] for d in deltas if d.get("type") == "thinking_delta") == text
+
+
+ADDED = {"name": "add", "arguments": {"a": 1}}
+CALL = {"id": "c1", "type": "function", "function": ADDED}
+CONVERSATION = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello", "reasoning_content": "greet\nkindly"},
+    {"role": "user", "content": "1 + 1?"},
+    {"role": "assistant", "content": "", "reasoning_content": "call", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    {"role": "assistant", "content": "2"},
+    {"role": "user", "content": "Thanks"},
+]
+BLOCKS = [
+    CONVERSATION[0],
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "greet\nkindly", "signature": "s"},
+            {"type": "redacted_thinking", "data": "x"},
+            {"type": "text", "text": "Hello"},
+        ],
+    },
+    CONVERSATION[2],
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "call"},
+            {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}},
+        ],
+    },
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "2"}]},
+    *CONVERSATION[5:],
+]
+ITEMS = [
+    CONVERSATION[0],
+    {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "short"}],
+        "content": [{"text": text} for text in ("greet", "kindly")],
+    },
+    {"role": "assistant", "content": "Hello"},
+    CONVERSATION[2],
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "call"}]},
+    {"type": "function_call", "call_id": "c1", **ADDED},
+    {"type": "function_call_output", "call_id": "c1", "output": "2"},
+    {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+    *CONVERSATION[5:],
+]
+
+
+def test_thoughts_of_earlier_answers_reach_the_template_from_every_api() -> None:
+    messages = MessagesRequest.model_validate({"messages": BLOCKS, "max_tokens": 1})
+    responses = ResponsesRequest.model_validate({"input": ITEMS})
+    expected = [{**message, "content": message["content"] or None} for message in CONVERSATION]
+    for found in (messages.as_chat()["messages"], responses.as_chat()["messages"]):
+        found = [{**message, "content": message["content"] or None} for message in found]
+        assert found == expected
+
+
+def test_a_thought_without_an_answer_is_nobodys() -> None:
+    items = [ITEMS[4], {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    found = ResponsesRequest.model_validate({"input": items}).as_chat()["messages"]
+    assert found == items[1:]
+
+
+def test_what_was_thought_is_read_again(llm) -> None:  # type: ignore[no-untyped-def]
+    template = "{% for m in messages %}{{ m.reasoning_content or '' }}{{ m.content }}{% endfor %}"
+    with running(lambda: with_template(llm, template)) as (url, _):
+        sizes = [
+            post(url, "/v1/messages/count_tokens", {"messages": messages})["input_tokens"]
+            for messages in (BLOCKS[:3], CONVERSATION[:3])
+        ]
+        plain = [{"role": "user", "content": "Higreet\nkindlyHello1 + 1?"}]
+        whole = post(url, "/v1/messages/count_tokens", {"messages": plain})["input_tokens"]
+    assert sizes[0] == whole > sizes[1]
 
 
 def test_calls_have_the_familys_form(llm) -> None:  # type: ignore[no-untyped-def]

@@ -31,8 +31,8 @@ ERROR = object_of(type={"const": "error"}, error=object_of(type=TEXT, message=TE
 """What errors look like here."""
 ROLES = ("user", "assistant", "system")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_SILENT = ("thinking", "redacted_thinking")
-"""Blocks of earlier answers that models here have no use for."""
+_SILENT = "redacted_thinking"
+"""A block of Anthropic's own, which only its models read."""
 _TURN = {
     "type": "object",
     "properties": {"role": {"enum": [*ROLES]}, "content": {"anyOf": [*TEXT_OR_PARTS]}},
@@ -128,25 +128,30 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
 def _translated(
     number: int, role: object, blocks: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the results of tools as messages of their own, then what is said and called."""
+    """Yield the results of tools as messages of their own, then what is thought, said and called."""
+    thoughts: list[str] = []
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     for block in blocks:
         kind = block.get("type")
         if kind == "text" and isinstance(block.get("text"), str):
             texts.append(block["text"])
+        elif kind == "thinking" and isinstance(block.get("thinking"), str):
+            thoughts.append(block["thinking"])
         elif kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
             result = {"tool_call_id": block.get("tool_use_id"), "content": block.get("content")}
             yield {"role": "tool", **result}
-        elif kind not in _SILENT:
+        elif kind != _SILENT:
             what = f"messages[{number}] has a block of type {short_repr(kind)}"
-            allowed = "(allowed: text, tool_use, tool_result)"
+            allowed = "(allowed: text, thinking, tool_use, tool_result)"
             raise ApiError(400, f"{what} {allowed}", param="messages")
     if texts or calls:
         said: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
+        if thoughts:
+            said["reasoning_content"] = "\n".join(thoughts)
         yield said | ({"tool_calls": calls} if calls else {})
 
 

@@ -82,6 +82,7 @@ async def responses(service: FromBody, request: JsonRequest, body: ResponsesRequ
 
 def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
+    thought = ""  # before the answer or the call that it led to
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
@@ -91,20 +92,39 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
         kind = item.get("type", "message")
         if kind == "message":
             messages.append({"role": item.get("role"), "content": item.get("content")})
+            thought = _with_thought(messages[-1], thought)
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
-            if not (messages and messages[-1]["role"] == "assistant"):
+            if thought or not (messages and messages[-1]["role"] == "assistant"):
                 messages.append({"role": "assistant", "content": None})
+                thought = _with_thought(messages[-1], thought)
             messages[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             result = {"tool_call_id": item.get("call_id"), "content": item.get("output")}
             messages.append({"role": "tool", **result})
-        elif kind != "reasoning":
-            what = "message, function_call or function_call_output"
+        elif kind == "reasoning":
+            thought = _thought(item)
+        else:
+            what = "message, reasoning, function_call or function_call_output"
             message = f"input[{number}].type must be {what}, got {short_repr(kind)}"
             raise ApiError(400, message, param="input")
     return messages
+
+
+def _thought(item: Mapping[str, Any]) -> str:
+    """Return the text of an item of reasoning, or its summary's; nothing of one that is encrypted."""
+    parts = item.get("content") or item.get("summary") or []
+    parts = parts if isinstance(parts, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _with_thought(message: dict[str, Any], thought: str) -> str:
+    """Give an answer the thought before it, as chat templates read it; no other message has thoughts. Return none."""
+    if thought and message["role"] == "assistant":
+        message["reasoning_content"] = thought
+    return ""
 
 
 def _response_format(text: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,303 @@
+// Packing: whole tiles at a time, so that the codes of 16 outputs are put into lines by vector code.
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "kernels/blocks.h"
+#include "kernels/formats.h"
+#include "kernels/half.h"
+#include "kernels/tile_layout.h"
+#include "model/pool.h"
+
+namespace forerun {
+
+namespace {
+
+void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
+
+using Words = std::uint32_t[kUnit / 4][kTile];  // of a unit: 4 codes, a byte each, of every lane
+
+// `bits` bits of each code, from bit `first` on, into as many lines: word i of a line's 8 / bits words
+// lies i * bits up.
+template <int BITS>
+void write_lines(const Words& words, int first, std::uint8_t* lines) {
+    constexpr int num_words = 8 / BITS;
+    constexpr std::uint32_t mask = 0x01010101u * ((1u << BITS) - 1);
+    for (int line = 0; line < BITS; ++line) {
+        std::uint32_t out[kTile] = {};
+        for (int i = 0; i < num_words; ++i)
+            for (int lane = 0; lane < kTile; ++lane)
+                out[lane] |= (words[line * num_words + i][lane] >> first & mask) << i * BITS;
+        std::memcpy(lines + line * kLine, out, kLine);
+    }
+}
+
+void write_codes(const WeightFormat& f, const Words& words, std::uint8_t* unit) {
+    const int lows = low_bits(f);
+    switch (lows) {
+        case 8: return write_lines<8>(words, 0, unit);
+        case 4: write_lines<4>(words, 0, unit); break;
+        default: write_lines<2>(words, 0, unit);
+    }
+    std::uint8_t* tops = unit + kLine * lows;
+    if (f.bits - lows == 1) write_lines<1>(words, lows, tops);
+    if (f.bits - lows == 2) write_lines<2>(words, lows, tops);
+}
+
+// One output's scale and minimum into lane `lane` of a group's.
+void write_scales(const WeightFormat& f, std::uint8_t* scales, int lane, const StoredGroup& group) {
+    switch (f.scales) {
+        case Scales::Channel: return;
+        case Scales::SuperNibbles:
+            scales[lane] = static_cast<std::uint8_t>(group.scale | group.minimum << 4);
+            return;
+        case Scales::SuperMin:
+            scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
+            [[fallthrough]];
+        case Scales::SuperSigned:
+        case Scales::Exponent: scales[lane] = static_cast<std::uint8_t>(group.scale); return;
+        default:
+            put_half(scales, lane, group.scale);
+            if (has_pair(f.scales)) put_half(scales + 32, lane, group.minimum);
+    }
+}
+
+// Outputs of a tile, as packing goes: where it lies, its first output, and how many there are.
+struct TileRows {
+    std::uint8_t* tile;
+    int first, count;
+};
+
+// The groups of outputs, as read(row, g) gives them, into their tile.
+template <class Read>
+void write_groups(const Linear& linear, const TileRows& at, const Read& read) {
+    const WeightFormat& f = *linear.format;
+    const int parts = kUnit / f.group, num_words = f.group / 4;
+    Words words = {};  // lanes without an output stay zero
+    for (int u = 0; u < linear.num_in / kUnit; ++u) {
+        std::uint8_t* unit = at.tile + unit_offset(f, u);
+        std::uint8_t* scales = unit + codes_nbytes(f);
+        for (int lane = 0; lane < at.count; ++lane)
+            for (int part = 0; part < parts; ++part) {
+                const StoredGroup group = read(at.first + lane, u * parts + part);
+                for (int i = 0; i < num_words; ++i)
+                    std::memcpy(&words[part * num_words + i][lane], group.codes + 4 * i, 4);
+                write_scales(f, scales + part * scales_nbytes(f.scales), lane, group);
+            }
+        write_codes(f, words, unit);
+    }
+}
+
+void write_factors(const Linear& linear, std::uint8_t* tile, int lane, const std::uint8_t* row) {
+    const WeightFormat& f = *linear.format;
+    const int nbytes = factors_nbytes(f.scales);
+    for (int u = 0; u < linear.num_in / kUnit; u += kSuper / kUnit, row += f.block_nbytes) {
+        std::uint8_t* at = tile + unit_offset(f, u) - nbytes;
+        put_half(at, lane, half_at(row + f.factors_at));
+        if (f.scales == Scales::SuperSigned) continue;
+        const int minimum = half_at(row + f.factors_at + 2) ^ 0x8000;  // minima are subtracted
+        put_half(at + 32, lane, static_cast<std::uint16_t>(minimum));
+    }
+}
+
+// Outputs `row_nbytes` apart, of which `rows` is the first of all.
+void write_integers(const Linear& linear, const TileRows& at, const std::uint8_t* rows,
+                    std::size_t row_nbytes) {
+    const WeightFormat& f = *linear.format;
+    const int groups = f.block / f.group;
+    write_groups(linear, at, [&](int row, int g) {
+        return f.read(rows + row * row_nbytes + std::size_t(g / groups) * f.block_nbytes, g % groups);
+    });
+    if (is_super(f.scales))
+        for (int lane = 0; lane < at.count; ++lane)
+            write_factors(linear, at.tile, lane, rows + (at.first + lane) * row_nbytes);
+}
+
+template <int SIZE>
+void write_floats(const Linear& linear, const TileRows& at, const std::uint8_t* rows) {
+    for (int k = 0; k < linear.num_in; ++k) {
+        std::uint8_t* line = at.tile + float_offset(*linear.format, k);
+        for (int lane = 0; lane < at.count; ++lane) {
+            const std::size_t from = std::size_t(at.first + lane) * linear.num_in + k;
+            std::memcpy(line + lane * SIZE, rows + from * SIZE, SIZE);
+        }
+    }
+}
+void write_floats(const Linear& linear, const TileRows& at, const std::uint8_t* rows) {
+    switch (linear.format->bits) {
+        case 8: return write_floats<1>(linear, at, rows);
+        case 16: return write_floats<2>(linear, at, rows);
+        default: write_floats<4>(linear, at, rows);
+    }
+}
+
+// Calls write(outputs of a tile) for every tile, in parallel. Packing happens once, so it does without
+// the pool and its rules.
+template <class Write>
+void fill_tiles(Packed& packed, const float* bias, int num_threads, const Write& write) {
+    constexpr int least = 64;  // fewer tiles are packed faster by one thread
+    const Linear& linear = packed.linear;
+    const int num_out = linear.num_out, num_tiles = linear.num_tiles();
+    const int threads = std::max(1, std::min(num_threads, num_tiles / least));
+    const auto part = [&](int thread) {
+        const Part tiles(num_tiles, thread, threads);
+        for (int tile = tiles.first; tile < tiles.stop; ++tile)
+            write(TileRows{packed.memory.as<std::uint8_t>() + tile * linear.tile_nbytes,
+                           tile * kTile, std::min(kTile, num_out - tile * kTile)});
+    };
+    {
+        std::vector<std::jthread> others;
+        for (int thread = 1; thread < threads; ++thread) others.emplace_back(part, thread);
+        part(0);
+    }
+    if (bias) std::copy_n(bias, num_out, packed.bias.as<float>());
+}
+
+}  // namespace
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
+            const float* bias, int num_threads) {
+    if (format.is_flat() || format.scales == Scales::Single)
+        throw std::invalid_argument(std::string(format.name) + " has no stored blocks");
+    const std::size_t row_nbytes = stored_row_nbytes(format, num_in);
+    Packed packed = blank(format, num_out, num_in, bias != nullptr);
+    fill_tiles(packed, bias, num_threads, [&](const TileRows& at) {
+        if (format.is_float())
+            write_floats(packed.linear, at, rows);
+        else
+            write_integers(packed.linear, at, rows, row_nbytes);
+    });
+    return packed;
+}
+
+namespace {
+
+Packed pack_float8(const WeightFormat& format, int num_out, int num_in, const Codes& source,
+                   const float* bias, int num_threads) {
+    if (source.mins || source.group != format.group)
+        throw std::invalid_argument(std::string(format.name) + " has no tiles for such codes");
+    const int num_scales = (num_in + format.group - 1) / format.group;
+    Packed packed = blank(format, num_out, num_in, bias != nullptr);
+    fill_tiles(packed, bias, num_threads, [&](const TileRows& at) {
+        write_floats(packed.linear, at, reinterpret_cast<const std::uint8_t*>(source.codes));
+        for (int lane = 0; lane < at.count; ++lane) {
+            const float* scales = source.scales + std::size_t(at.first + lane) * num_scales;
+            for (int k = 0; k < num_in; k += format.group)
+                std::memcpy(at.tile + float_offset(format, k) - kLine + 4 * lane,
+                            scales + k / format.group, 4);
+        }
+    });
+    return packed;
+}
+
+}  // namespace
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& source,
+            const float* bias, int num_threads) {
+    if (format.scales == Scales::Single)
+        return pack_float8(format, num_out, num_in, source, bias, num_threads);
+    const bool has_min = has_pair(format.scales);
+    if (!(has_min || format.scales == Scales::Half) || format.values ||
+        has_min != (source.mins != nullptr))
+        throw std::invalid_argument(std::string(format.name) + " has no tiles for such codes");
+    if (source.group <= 0 || source.group % format.group || num_in % source.group)
+        throw std::invalid_argument("groups must be multiples of " + std::to_string(format.group));
+    const std::size_t num_scales = num_in / source.group;
+    Packed packed = blank(format, num_out, num_in, bias != nullptr);
+    const auto read = [&](int row, int g) {
+        const std::size_t k = static_cast<std::size_t>(g) * format.group;
+        const std::size_t s = row * num_scales + k / source.group;
+        const std::int8_t* codes = source.codes + row * std::size_t(num_in) + k;
+        StoredGroup group{};
+        for (int i = 0; i < format.group; ++i)
+            group.codes[i] = static_cast<std::uint8_t>(codes[i] + format.zero);
+        group.scale = float_to_half(source.scales[s]);
+        if (has_min) group.minimum = float_to_half(source.mins[s]);
+        return group;
+    };
+    fill_tiles(packed, bias, num_threads,
+               [&](const TileRows& at) { write_groups(packed.linear, at, read); });
+    return packed;
+}
+
+namespace {
+
+// Which places the inputs have, in memory of the packed weights.
+void place_inputs(Packed& packed, int num_in, const FlatCodes& source) {
+    const int num_more = packed.linear.num_in - num_in, num_groups = num_in / kGroup;
+    const std::size_t words = num_in + 3 * std::size_t(num_more) + num_groups + 1;
+    packed.places = weight_memory(words * sizeof(float));
+    float *inverse = packed.places.as<float>(), *low = inverse + num_in, *high = low + num_more;
+    auto* from = reinterpret_cast<std::int32_t*>(high + num_more);
+    std::int32_t* first = from + num_more;
+    std::copy_n(source.inverse, num_in, inverse);
+    int i = 0;
+    for (int j = 0; j < num_in; ++j) {
+        if (j % kGroup == 0) first[j / kGroup] = i;
+        for (int piece = 1; piece < source.pieces[j]; ++piece, ++i) {
+            from[i] = j;
+            low[i] = source.is_even ? 0.0f : static_cast<float>(piece * source.limit);
+            high[i] = low[i] + static_cast<float>(source.limit);
+        }
+    }
+    first[num_groups] = i;
+    packed.flat = std::make_unique<const Flattening>(
+        Flattening{num_in, packed.linear.num_in, static_cast<float>(source.limit), inverse, from,
+                   low, high, first});
+    packed.linear.flat = packed.flat.get();
+}
+
+// The codes of all places of some outputs, then scales and offsets at the tile's head.
+void write_flat(const Linear& linear, const TileRows& at, const FlatCodes& source) {
+    const Flattening& flat = *linear.flat;
+    const int num_places = flat.num_in + flat.first[flat.num_in / kGroup];
+    const int mask = linear.format->bits == 4 ? 15 : 255;
+    std::int32_t offsets[kTile] = {};
+    write_groups(linear, at, [&](int row, int g) {
+        const std::int8_t* codes = source.codes + static_cast<std::size_t>(row) * flat.num_in;
+        StoredGroup group{};
+        for (int i = 0, p = g * kGroup; i < kGroup && p < num_places; ++i, ++p) {
+            const int code = codes[p < flat.num_in ? p : flat.source[p - flat.num_in]];
+            group.codes[i] = static_cast<std::uint8_t>(code & mask);
+            offsets[row - at.first] -= kCodeZero * code;
+        }
+        return group;
+    });
+    std::memcpy(at.tile, source.scales + at.first, 4 * at.count);
+    std::memcpy(at.tile + kLine, offsets, 4 * at.count);
+}
+
+}  // namespace
+
+Packed pack(const WeightFormat& format, int num_out, int num_in, const FlatCodes& source,
+            const float* bias, int num_threads) {
+    constexpr std::int64_t widest = 1 << 16;  // sums of so many products fit 32 bits
+    if (!format.is_flat())
+        throw std::invalid_argument(std::string(format.name) + " is not for flattened rows");
+    check_width(format, num_in);
+    std::int64_t num_places = 0;
+    for (int j = 0; j < num_in; ++j) {
+        if (source.pieces[j] < 1 || source.pieces[j] > widest)
+            throw std::invalid_argument("an input has no place or too many");
+        num_places += source.pieces[j];
+    }
+    const std::int64_t wide = (num_places + kGroup - 1) / kGroup * kGroup;
+    if (wide > widest) throw std::invalid_argument("flattened rows are wider than 65536");
+    if (source.limit < 1 || source.limit > 127)
+        throw std::invalid_argument("the limit of flattened codes must be 1 to 127");
+    const int most = format.bits == 4 ? 7 : 127;
+    for (std::size_t i = 0; i < std::size_t(num_out) * num_in; ++i)
+        if (source.codes[i] < -most || source.codes[i] > most)
+            throw std::invalid_argument("a code is not within -" + std::to_string(most) + ".." +
+                                        std::to_string(most));
+    Packed packed = blank(format, num_out, static_cast<int>(wide), bias != nullptr);
+    place_inputs(packed, num_in, source);
+    fill_tiles(packed, bias, num_threads,
+               [&](const TileRows& at) { write_flat(packed.linear, at, source); });
+    return packed;
+}
+
+}  // namespace forerun
