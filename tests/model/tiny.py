@@ -318,6 +318,8 @@ def random_decoder(config: ModelConfig, seed: int = 0) -> Decoder:
     weights = {}
     for name, shape in weight_shapes(config).items():
         weights[name] = torch.randn(shape, generator=generator) * (0.3 if len(shape) == 2 else 1)
+        if name.endswith(".decay"):  # states fade
+            weights[name] = -0.1 * weights[name].abs()
         if config.norm == "layer" and "norm" in name:
             weights[f"{name}.bias"] = torch.randn(shape, generator=generator)
     return Decoder(config, weights)

@@ -45,6 +45,8 @@ def random_weights(
     for name in weights:
         if name.endswith("norm"):
             weights[name] = 1 + weights[name]
+        if name.endswith(".decay"):  # states fade
+            weights[name] = -weights[name].abs()
     weights["norm"] = weights["norm"] * sharpness
     generator = torch.Generator().manual_seed(1000 + seed)
     for name, weight in weights.items():

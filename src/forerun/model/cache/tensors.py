@@ -87,17 +87,16 @@ class TensorCache(KVCache):
         """
         if self.recurrent is None:
             return []
-        before = self.recurrent.rows_before[segment.slot]
-        known = range(before, segment.base)
-        visible = segment.visible()
-        rows = [
-            [*known, *(segment.base + above)]
-            for i in range(segment.num_rows)
-            for above in [
+        before, visible = self.recurrent.rows_before[segment.slot], segment.visible()
+        paths = []
+        for i in range(segment.num_rows):
+            seen = (
                 np.arange(segment.first + i + 1) if visible is None else np.flatnonzero(visible[i])
-            ]
-        ]
-        return [torch.tensor(self.recurrent.places(segment.slot, path)) for path in rows]
+            )
+            rows = [*range(before, segment.base), *(segment.base + seen).tolist()]
+            own = [row for row in rows if row >= before]  # certain rows may lie before
+            paths.append(torch.tensor(self.recurrent.places(segment.slot, own)))
+        return paths
 
     def query(self, query: Tensor) -> Tensor:
         """Round queries (..., E) as the keys are, if those are whole numbers."""
