@@ -12,6 +12,7 @@ from torch import Tensor
 
 from forerun.core.batch import Segment
 from forerun.weights.checkpoint import open_checkpoint
+from tests.model.gguf_hybrids import laid_out
 from tests.model.test_families import LLAMA3, TOKENS, assert_close, longrope
 from tests.model.tiny import (
     FAMILIES,
@@ -136,7 +137,8 @@ def as_gguf(
             weight = interleaved(weight, head_dim)
         if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             weight = weight + 1
-        tensors |= split(renamed(name, architecture), weight, architecture)
+        for own, part in laid_out(name, weight, architecture, config).items():
+            tensors |= split(renamed(own, architecture), part, architecture)
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     metadata = {
         "block_count": config.num_hidden_layers,
@@ -206,6 +208,15 @@ GEMMA4 = {
     "rope.dimension_count_swa": 8,
     "final_logit_softcapping": 3.0,
 }
+HYBRID = {
+    "ssm.conv_kernel": 4,
+    "ssm.time_step_rank": 4,
+    "ssm.group_count": 2,
+    "ssm.state_size": 16,
+    "ssm.inner_size": 64,
+    "rope.dimension_count": 8,
+    "full_attention_interval": 3,
+}
 SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     # Hugging Face's family, GGUF's, changes of the tiny model, metadata
     ("granite", "granite", {}, GRANITE),
@@ -231,6 +242,30 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {**GEMMA4, "attention.shared_kv_layers": 0, "attention.head_count_kv": [2, 1] * 3}
         | {"feed_forward_length": 48, "expert_count": 5, "expert_used_count": 2}
         | {"expert_feed_forward_length": 24},
+    ),
+    ("qwen3_5", "qwen35", {}, HYBRID),
+    ("qwen3_5_moe", "qwen35moe", {}, HYBRID | SMALL | {"expert_shared_feed_forward_length": 40}),
+    (
+        "qwen3_next",
+        "qwen3next",
+        {"mlp_only_layers": []},
+        HYBRID | SMALL | {"expert_shared_feed_forward_length": 40},
+    ),
+    (
+        "granite4_mamba",
+        "granitehybrid",
+        {"time_step_limit": (0.0, float("inf"))},
+        {**GRANITE, **SMALL, "expert_shared_feed_forward_length": 40}
+        | {"attention.head_count_kv": [0, 2, 0], "rope.scaling.finetuned": False}
+        | {"ssm.conv_kernel": 4, "ssm.time_step_rank": 4, "ssm.group_count": 2}
+        | {"ssm.state_size": 16, "ssm.inner_size": 64},
+    ),
+    (
+        "lfm2",
+        "lfm2",
+        {"conv_bias": False},
+        {"attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "rope.freq_base": 1e6}
+        | {"attention.layer_norm_rms_epsilon": 1e-4, "feed_forward_length": 32},
     ),
     ("mistral", "llama", {"sliding_window": None}, {}),
     (
