@@ -49,6 +49,7 @@ from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
 from forerun.hub.names import resolve
 from forerun.model.cache.base import KVCache
+from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import load_model
 from forerun.model.model import Model
 from forerun.spellings import engine as spellings
@@ -319,14 +320,18 @@ class LLM:
 
     def _new_loop(self, turns: EngineLock) -> EngineLoop:
         config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
+        checkpoints, draft_rows = None, min(config.draft_budget, DRAFT_ROWS)
         if (plan := self.plan) is not None:
             load, num_blocks = plan.workload, plan.cache_blocks
-            logit_rows = load.logit_rows
+            logit_rows, draft_rows = load.logit_rows, load.draft_rows
+            checkpoints = load.num_checkpoints
             config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)
         num_seqs = config.max_num_seqs
-        cache = self.model.new_cache(num_seqs, self.max_len, config.kv, num_blocks)
+        cache = self.model.new_cache(
+            num_seqs, self.max_len, config.kv, num_blocks, checkpoints, draft_rows
+        )
         drafter = self._new_drafter(self.target(cache, num_seqs))
         known = None
         if self.profile is not None:

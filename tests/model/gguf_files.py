@@ -16,6 +16,8 @@ GEMMA4 = {
     "rope.dimension_count_swa": 16,
     "embedding_length_per_layer_input": 0,
 }
+SHARED = {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64}
+SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
 METADATA: Mapping[str, Mapping[str, Any]] = {
     "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
     "gemma4_moe": {**GEMMA4, "expert_feed_forward_length": 32},
@@ -27,6 +29,10 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "rope.scaling.yarn_beta_slow": 1.0,
     },
     "qwen3_moe": {"expert_feed_forward_length": 32},
+    "qwen3_5": SECTIONS,
+    "qwen3_5_moe": SHARED | SECTIONS,
+    "qwen3_next": SHARED,
+    "granite4_mamba": {**SHARED, "ssm.inner_size": 128},
     "granite4": {"feed_forward_length": 48},
     "granitemoe": {"expert_feed_forward_length": 32},
     "granitemoeshared": {"expert_feed_forward_length": 32}

@@ -20,6 +20,7 @@ TOKENS = tuple(torch.randint(0, VOCAB, (150,), generator=torch.Generator().manua
 NODES, PARENTS = TOKENS[3:12], (-1, 0, 0, 1, 2, 2, 5, -1, 7)
 GRANITE = {"intermediate_size": 32}
 GEMMA4 = {"head_dim": 16, "global_head_dim": 32}
+SHARED = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
 WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "opt": {"word_embed_proj_dim": 64},
     "gpt_bigcode": {"n_embd": 64},
@@ -30,6 +31,9 @@ WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "granitemoe": GRANITE,
     "granitemoeshared": GRANITE | {"shared_intermediate_size": 48},
     "granitemoehybrid": GRANITE | {"shared_intermediate_size": 48},
+    "granite4_mamba": GRANITE | {"shared_intermediate_size": 64, "mamba_d_head": 32},
+    "qwen3_5_moe": SHARED,
+    "qwen3_next": SHARED,
 }
 """Multiples of 16, which the kernels need."""
 

@@ -86,7 +86,14 @@ class DraftBuilder:
 
     def segment(self) -> Segment:
         """Return the rows that have not been computed yet."""
-        return Segment(self.slot, self.base, tuple(self.tokens), tuple(self.parents), self.num_fed)
+        return Segment(
+            self.slot,
+            self.base,
+            tuple(self.tokens),
+            tuple(self.parents),
+            self.num_fed,
+            certain=self.num_pending,
+        )
 
     def generated(self, row: int) -> list[int]:
         """Return the tokens the sequence would have emitted at a row."""

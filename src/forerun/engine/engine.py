@@ -70,7 +70,9 @@ class Engine:
         if config.controller:
             controller = Policy(config.draft_budget, prior)
         safe = SafeDrafter(drafter, self.stats, model.config.vocab_size)
-        self.proposer = Proposer(safe, controller, config, cache.max_len, draft_forced=draft_forced)
+        self.proposer = Proposer(
+            safe, controller, config, cache.max_len, cache.draft_rows, draft_forced=draft_forced
+        )
         self.config = config
         self.eos_ids = eos_ids
         self.cache = cache

@@ -27,6 +27,7 @@ from itertools import pairwise
 
 from forerun.core.config import Precision, Program
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
+from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 
 COMPONENTS = (
@@ -68,6 +69,8 @@ CODED: tuple[Precision, ...] = ("int8", "k8v4", "int4")
 """Precisions whose keys are codes."""
 UNLEARNED = "nothing learned while serving"
 """Parts of a drafter that are given up before it is made smaller."""
+FEW_DRAFT_ROWS = 16
+"""Rows of a draft beside a recurrent state where memory is short."""
 MIN_BUDGET_ROWS = 16
 """Rows of the smallest step: a prompt is read so many tokens at a time."""
 
@@ -83,6 +86,10 @@ class ModelNumbers:
     kv_blocks: Mapping[Precision, int]
     """Bytes of a block of keys and values, by precision: as asked for, and as the user may choose instead."""
     threads: int = 1
+    state: int = 0
+    """Bytes of a recurrent state, of all layers."""
+    state_row: int = 0
+    """Bytes that a row takes beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +129,10 @@ class Workload:
     """Rows of logits that are held together, or those of one sequence."""
     num_blocks: int | None = None
     """Blocks of keys and values; None for as many as the sequences can fill."""
+    num_checkpoints: int = 0
+    """Recurrent states kept besides those of the sequences."""
+    draft_rows: int = DRAFT_ROWS
+    """Rows of a draft that have room beside a recurrent state."""
 
     @property
     def blocks_seq(self) -> int:
@@ -143,6 +154,8 @@ class MemoryPlan:
     workload: Workload
     drafter: DrafterNumbers
     components: Mapping[str, int]
+    kv_block: int
+    """Bytes of a block of the model's own keys and values."""
 
     @property
     def total(self) -> int:
@@ -157,7 +170,7 @@ class MemoryPlan:
     @property
     def cache_blocks(self) -> int:
         """As many blocks of the model's own as have the bytes of its and the drafter's, which share them."""
-        block = self.components["kv"] // self.num_blocks
+        block = self.kv_block
         return self.num_blocks * (block + self.drafter.kv_block) // block
 
     @property
@@ -176,7 +189,7 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
     logit_rows = min(max(workload.logit_rows, rows_seq), seqs * rows_seq)
     sizes = (
         model.weights,
-        blocks * model.kv_blocks[workload.precision],
+        blocks * model.kv_blocks[workload.precision] + states_nbytes(model, workload),
         drafter.weights,
         blocks * drafter.kv_block + seqs * drafter.kv_seq,
         drafter.tables + seqs * drafter.tables_seq,
@@ -186,7 +199,14 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         PROGRAM_NBYTES + drafter.program + COMMAND_NBYTES * (workload.program != "python"),
         server_nbytes(workload),
     )
-    return MemoryPlan(workload, drafter, dict(zip(COMPONENTS, sizes, strict=True)))
+    components = dict(zip(COMPONENTS, sizes, strict=True))
+    return MemoryPlan(workload, drafter, components, model.kv_blocks[workload.precision])
+
+
+def states_nbytes(model: ModelNumbers, workload: Workload) -> int:
+    """Return the bytes of recurrent states, and of the rows beside those of sequences."""
+    rows = (BLOCK_ROWS + workload.draft_rows) * model.state_row
+    return workload.num_seqs * (model.state + rows) + workload.num_checkpoints * model.state
 
 
 def together(totals: Iterable[int]) -> int:
@@ -314,7 +334,10 @@ def pressure_steps(
         return whole - plan(model, drafter, workload).total
 
     block = model.kv_blocks[workload.precision] + asked.kv_block
-    steps = {
+    steps = {}
+    if workload.num_checkpoints and model.state:
+        steps["checkpoints of recurrent states"] = workload.num_checkpoints * model.state
+    steps |= {
         UNLEARNED if smaller.name == before.name else f"drafter {smaller.name}": frees(smaller)
         for before, smaller in pairwise(drafters)
     }
@@ -335,8 +358,9 @@ def fit(
 ) -> MemoryPlan | None:
     """Find the first way in which one full sequence fits, or None; the rest of the budget becomes blocks.
 
-    Logits are held of one sequence at a time; then come smaller drafters and none; then a single sequence in small
-    steps. Keys and values stay as they are asked for: in fewer bits they would say something else.
+    Checkpoints of recurrent states go first. Then logits are held of one sequence at a time, and drafts are
+    smaller; then come smaller drafters and none; then a single sequence in small steps. Keys and values stay as they
+    are asked for: in fewer bits they would say something else.
     """
     for candidate, drafter in _ways(drafters, workload):
         bare = plan(model, drafter, replace(candidate, num_blocks=0)).total
@@ -362,7 +386,10 @@ def _ways(
     drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> Iterator[tuple[Workload, DrafterNumbers]]:
     yield workload, drafters[0]
-    low = replace(workload, logit_rows=1)
+    if workload.num_checkpoints:
+        workload = replace(workload, num_checkpoints=0)
+        yield workload, drafters[0]
+    low = replace(workload, logit_rows=1, draft_rows=min(workload.draft_rows, FEW_DRAFT_ROWS))
     small = replace(low, num_seqs=1, prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS))
     for way in (low, small):
         for drafter in drafters:

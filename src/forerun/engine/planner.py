@@ -23,6 +23,7 @@ from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Work
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.forms import has_groups
+from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
 from forerun.text.tokenizer import Tokenizer
@@ -105,6 +106,8 @@ class Planner:
     def numbers(self) -> ModelNumbers:
         """The model's sizes."""
         model = self.model
+        states = model.new_cache(1, BLOCK_ROWS, self.config.kv, num_checkpoints=0).states
+        memory_of = None if states is None else states.memory
         return ModelNumbers(
             config=model.config,
             weights=model.nbytes(),
@@ -114,6 +117,10 @@ class Planner:
                 for kv in (self.config.kv, *self._others())
             },
             threads=self.config.threads or torch.get_num_threads(),
+            state=0 if memory_of is None else memory_of.state_nbytes,
+            state_row=0
+            if memory_of is None
+            else memory_of.rows_nbytes // (BLOCK_ROWS + DRAFT_ROWS),
         )
 
     @cached_property
@@ -126,6 +133,8 @@ class Planner:
             precision=config.kv,
             prefill_rows=config.prefill_chunk,
             program=config.program,
+            num_checkpoints=config.max_num_seqs if self.model.config.is_recurrent else 0,
+            draft_rows=min(config.draft_budget, DRAFT_ROWS),
         )
 
     @cached_property
@@ -183,6 +192,8 @@ class Planner:
             words.append("no drafter" if drafter.name == "none" else f"drafter {drafter.name}")
         if wanted.learns and not drafter.learns and drafter.name != "none":
             words.append(memory.UNLEARNED)
+        if got.num_checkpoints < asked.num_checkpoints:
+            words.append("no checkpoints of recurrent states")
         if got.logit_rows < asked.logit_rows:
             words.append("logits of one sequence at a time")
         if got.num_seqs != asked.num_seqs:

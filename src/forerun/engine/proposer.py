@@ -26,14 +26,20 @@ class Proposer:
         controller: Controller,
         config: EngineConfig,
         max_len: int,
+        max_nodes: int | None = None,
         *,
         draft_forced: bool,
     ) -> None:
-        """`max_len` is the context's; tokens that a grammar forces are drafted if `draft_forced`."""
+        """`max_len` is the context's, `max_nodes` the most of a draft, None for no limit.
+
+        Tokens that a grammar forces are drafted if `draft_forced`.
+        """
         self.drafter, self.controller = drafter, controller
         self.num_granted = 0
         """Nodes that the controller allowed in the last step."""
         self._budget, self._min_draft = config.draft_budget, config.min_draft
+        if max_nodes is not None:
+            self._budget = min(self._budget, max_nodes)
         self._max_len, self._draft_forced = max_len, draft_forced
         self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
 
@@ -65,7 +71,7 @@ class Proposer:
         seqs = [seq for seq in all_seqs if budgets[seq.id] >= max(self._min_draft, 1)]
         if not seqs:
             return {}
-        rooms = [self._room(seq, budgets[seq.id]) for seq in seqs]
+        rooms = [self._room(seq, min(budgets[seq.id], self._budget)) for seq in seqs]
         drafts = self.drafter.propose(seqs, rooms)
         drafted = {
             seq.id: _allowed(states[seq.id], draft)

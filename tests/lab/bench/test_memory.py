@@ -13,7 +13,9 @@ LOAD = Workload(num_seqs=1, max_len=64, precision="fp16", prefill_rows=16, num_b
 
 def plan(kv: int) -> MemoryPlan:
     components = dict.fromkeys(COMPONENTS, 10) | {"kv": kv}
-    return MemoryPlan(LOAD, DrafterNumbers(name="suffix"), components)
+    return MemoryPlan(
+        LOAD, DrafterNumbers(name="suffix"), components, components["kv"] // LOAD.blocks
+    )
 
 
 def test_a_cut_takes_from_what_generating_needs_alone() -> None:

@@ -137,7 +137,7 @@ class DraftModel(ModelDrafter):
         listed = _listed(options, target, self.vocab_size, listed)
         self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
         max_len = min(target.max_len, model.config.max_position)
-        self.cache = model.new_cache(target.max_num_seqs, max_len)
+        self.cache = model.new_cache(target.max_num_seqs, max_len, num_checkpoints=0)
         if target.cache is not None and target.cache.is_limited:
             self.cache.join(target.cache, self._let_go)
         self.kv_block_nbytes = self.cache.block_nbytes
@@ -166,11 +166,12 @@ class DraftModel(ModelDrafter):
         return True
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count weights, and keys and values; copied rows of the head are weights."""
+        """Count weights, keys and values, and recurrent states; copied rows of the head are weights."""
         per_row = math.ceil(self.cache.block_nbytes / BLOCK_ROWS)
         rows = blocks_of(min(max_len, self.cache.max_len)) * BLOCK_ROWS
         head = self.head.nbytes(num_seqs) if self.head else 0
-        return DrafterBytes(self.model.nbytes() + head, num_seqs * rows * per_row)
+        states = 0 if self.cache.states is None else self.cache.states.nbytes_of(num_seqs)
+        return DrafterBytes(self.model.nbytes() + head, num_seqs * rows * per_row, states)
 
     def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
         """Commit the computed rows that were right, and line up the tokens the cache lacks."""

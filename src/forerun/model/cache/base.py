@@ -50,6 +50,8 @@ class KVCache(ABC):
         self.pool = BlockPool(num_blocks)
         self.states: StateTable | None = None
         """Recurrent states, if the model has any."""
+        self.draft_rows: int | None = None
+        """The most rows of a draft, if there are recurrent states; they have room for no more."""
         self._lengths = [0] * num_slots
         self._free_slots = list(range(num_slots))
         """Least recently closed first."""
@@ -59,9 +61,13 @@ class KVCache(ABC):
         self._tokens: list[list[int]] = [[] for _ in range(num_slots)]
         """What the slots' first rows are computed from, as far as it is known before they are closed."""
 
-    def keep_states(self, memory: StateMemory, num_checkpoints: int) -> None:
-        """Give each slot a recurrent state in `memory`, and keep so many checkpoints of them."""
+    def keep_states(self, memory: StateMemory, num_checkpoints: int, draft_rows: int) -> None:
+        """Give each slot a recurrent state in `memory`, and keep so many checkpoints of them.
+
+        There is room for `draft_rows` rows beyond a block beside a state.
+        """
         self.states = StateTable(memory, self.num_slots, num_checkpoints)
+        self.draft_rows = draft_rows
         self.pool.forgotten = self.states.forget
 
     def join(self, host: KVCache, take_back: Callable[[], bool]) -> None:

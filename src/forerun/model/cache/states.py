@@ -15,8 +15,8 @@ from forerun.model.cache.blocks import BLOCK_ROWS
 CHECKPOINT_ROWS = 512
 """Rows of a prompt between its checkpoints, besides the last one."""
 
-DRAFT_ROWS = 64
-"""Rows of a draft at most, by default."""
+DRAFT_ROWS = BLOCK_ROWS
+"""Rows of a draft at most: one passes the end of a block once."""
 
 
 class StateMemory(Protocol):
@@ -61,7 +61,12 @@ class StateTable:
 
     def nbytes(self) -> int:
         """Return the bytes of all states and of the rows beside them."""
-        return self.num_states * self.memory.state_nbytes + len(self.rows) * self.memory.rows_nbytes
+        checkpoints = (self.num_states - len(self.rows)) * self.memory.state_nbytes
+        return self.nbytes_of(len(self.rows)) + checkpoints
+
+    def nbytes_of(self, num_slots: int) -> int:
+        """Return the bytes of the states of some slots, and of the rows beside them."""
+        return num_slots * (self.memory.state_nbytes + self.memory.rows_nbytes)
 
     def has(self, block: int) -> bool:
         """Return whether there is a checkpoint behind a block."""

@@ -47,7 +47,7 @@ class TensorCache(KVCache):
             self.recurrent = TensorStates(
                 config, num_slots + checkpoints, num_slots, BLOCK_ROWS + draft_rows, device
             )
-            self.keep_states(self.recurrent, checkpoints)
+            self.keep_states(self.recurrent, checkpoints, draft_rows)
         shape = (len(self._index), self.heads[0], self.pool.num_blocks, BLOCK_ROWS)
         row = torch.zeros(self.heads[1], device=device)
         self._keys, self._values = (
