@@ -41,11 +41,40 @@ class Shape:
     qk_norm: int = 0
     """Its width, of a head or of all; 0: none."""
     biases: bool = False
+    state_heads: int = 0
+    """Heads of values with a state, in three layers of four; 16 of keys, all 128 wide. 0: attention alone."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 GEMMA_NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+STATE_KEYS, STATE_DIM, FULL_EVERY = 16, 128, 4
+QWEN35 = {
+    "rope.freq_base": 1e7,
+    "rope.dimension_count": 64,
+    "rope.dimension_sections": [11, 11, 10, 0],
+    "full_attention_interval": FULL_EVERY,
+    "ssm.conv_kernel": 4,
+    "ssm.group_count": STATE_KEYS,
+    "ssm.state_size": STATE_DIM,
+}
+QWEN35_NORMS = ("attn_norm", "post_attention_norm")
 SHAPES = {
+    "qwen3.5-2b": Shape(
+        *("qwen35", 248_320, 24, 2048, 6144, 8, 2, 256),
+        tied=True,
+        norms=QWEN35_NORMS,
+        qk_norm=256,
+        state_heads=16,
+        extra=QWEN35 | {"ssm.time_step_rank": 16, "ssm.inner_size": 16 * STATE_DIM},
+    ),
+    "qwen3.5-4b": Shape(
+        *("qwen35", 248_320, 32, 2560, 9216, 16, 4, 256),
+        tied=True,
+        norms=QWEN35_NORMS,
+        qk_norm=256,
+        state_heads=32,
+        extra=QWEN35 | {"ssm.time_step_rank": 32, "ssm.inner_size": 32 * STATE_DIM},
+    ),
     "gemma-3-4b": Shape(
         *("gemma3", 262_208, 34, 2560, 10_240, 8, 4, 256),
         tied=True,
@@ -129,6 +158,8 @@ class Writer:
             name = f"{shape.architecture}.{key}"
             if isinstance(value, str):
                 add.add_string(name, value)
+            elif isinstance(value, list):
+                add.add_array(name, value)
             elif isinstance(value, float):
                 add.add_float32(name, value)
             else:
@@ -153,14 +184,28 @@ class Writer:
     def layer(self, i: int) -> None:
         """Add all tensors of a layer; every other one has v and down in more bits, as Q4_K_M has."""
         shape, name = self.shape, f"blk.{i}."
-        q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         more = Quant.Q6_K if i % 2 and shape.matrices == Quant.Q4_K else None
         for norm in shape.norms:
             self.vector(f"{name}{norm}.weight", shape.width)
+        if shape.state_heads and (i + 1) % FULL_EVERY:
+            self.recurrent(name)
+        else:
+            self.attention(name, more)
+        if shape.experts:
+            self.experts(name, more)
+            return
+        for part in ("gate", "up"):
+            self.matrix(f"{name}ffn_{part}.weight", shape.inner, shape.width)
+        self.matrix(f"{name}ffn_down.weight", shape.width, shape.inner, more)
+
+    def attention(self, name: str, more: Quant | None) -> None:
+        """Add a layer's attention; beside layers with states it has a gate."""
+        shape = self.shape
+        q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         if shape.qk_norm:
             self.vector(f"{name}attn_q_norm.weight", shape.qk_norm)
             self.vector(f"{name}attn_k_norm.weight", min(shape.qk_norm, kv))
-        parts = {"q": q, "k": kv, "v": kv}
+        parts = {"q": 2 * q if shape.state_heads else q, "k": kv, "v": kv}
         for part, rows in parts.items():
             kind = more if part == "v" else None
             self.matrix(f"{name}attn_{part}.weight", rows, shape.width, kind)
@@ -169,12 +214,20 @@ class Writer:
             for part, rows in (*parts.items(), ("output", shape.width)):
                 self.vector(f"{name}attn_{part}.bias", rows, 0.0)
             self.vector(f"{name}attn_sinks.weight", shape.heads, 0.0)
-        if shape.experts:
-            self.experts(name, more)
-            return
-        for part in ("gate", "up"):
-            self.matrix(f"{name}ffn_{part}.weight", shape.inner, shape.width)
-        self.matrix(f"{name}ffn_down.weight", shape.width, shape.inner, more)
+
+    def recurrent(self, name: str) -> None:
+        """Add a layer's heads with states."""
+        heads, width = self.shape.state_heads, self.shape.width
+        values, channels = heads * STATE_DIM, (heads + 2 * STATE_KEYS) * STATE_DIM
+        self.matrix(f"{name}attn_qkv.weight", channels, width)
+        self.matrix(f"{name}attn_gate.weight", values, width)
+        self.matrix(f"{name}ssm_alpha.weight", heads, width, Quant.Q8_0)
+        self.matrix(f"{name}ssm_beta.weight", heads, width, Quant.Q8_0)
+        self.matrix(f"{name}ssm_out.weight", width, values)
+        self.vector(f"{name}ssm_conv1d.weight", (channels, 4), 0.5)
+        self.vector(f"{name}ssm_a", heads, -0.05)
+        self.vector(f"{name}ssm_dt.bias", heads, 0.0)
+        self.vector(f"{name}ssm_norm.weight", STATE_DIM)
 
     def experts(self, name: str, more: Quant | None) -> None:
         """Add a layer's router and experts."""

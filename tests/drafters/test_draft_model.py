@@ -61,8 +61,8 @@ class CountingModel:
     def topk(self, hidden: Tensor, k: int, **wanted: object) -> TopK:
         return self.model.topk(hidden, k, **wanted)
 
-    def new_cache(self, num_slots: int, max_len: int, num_blocks: int | None = None) -> KVCache:
-        return self.model.new_cache(num_slots, max_len, num_blocks=num_blocks)
+    def new_cache(self, num_slots: int, max_len: int, **wanted: int) -> KVCache:
+        return self.model.new_cache(num_slots, max_len, **wanted)
 
     def nbytes(self) -> int:
         return self.model.nbytes()

@@ -337,5 +337,14 @@ def flops_per_token(config: ModelConfig, context: int = 0) -> int:
     seen = sum(
         min(context, layer.sliding_window or context) * config.heads(i)[1]
         for i, layer in enumerate(layers)
+        if layer.recurrent is None
     )
-    return 2 * (matrices + head + 2 * config.num_heads * seen)
+    # A state is read twice by each row, and changed once.
+    states = 3 * state_size(config)
+    return 2 * (matrices + head + 2 * config.num_heads * seen + states)
+
+
+def state_size(config: ModelConfig) -> int:
+    """Return the numbers of a sequence's recurrent states, of all layers."""
+    kinds = (layer.recurrent for layer in config.layers)
+    return sum(kind.num_heads * kind.key_dim * kind.value_dim for kind in kinds if kind is not None)

@@ -1,6 +1,6 @@
 """What a pass has to do at least, by arithmetic: the bytes of weights that its rows touch, and their multiply-adds.
 
-Keys and values are left out: this is a pass above a short context.
+Keys and values are left out: this is a pass above a short context. The recurrent states of one sequence are read once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.model.backends.base import BlankWeight
-from forerun.model.config import ExpertsConfig, ModelConfig, weight_shapes
+from forerun.model.config import ExpertsConfig, ModelConfig, state_size, weight_shapes
 
 _LOOKED_UP = frozenset({"embed", "positions", "per_layer_embed"})
 """Tables of which a row of the pass reads one row."""
@@ -39,7 +39,7 @@ def expected_experts(experts: ExpertsConfig, num_rows: int) -> float:
 
 def pass_work(weights: Sequence[BlankWeight], config: ModelConfig, num_rows: int) -> PassWork:
     """Return the work of a pass of that many rows over a model's weights, as they are stored."""
-    nbytes = multiply_adds = 0.0
+    nbytes, multiply_adds = 4.0 * state_size(config), 2.0 * num_rows * state_size(config)
     for name, shape, format, _ in weights:
         size = math.prod(shape)
         read, used = share_read(name, config, num_rows), float(num_rows)
