@@ -75,7 +75,7 @@ with 1, other commands exit with 2.
 - Families that are not listed, encoders and models without attention: `unknown architecture 'MambaForCausalLM'`, with
   the known ones. Of a model that also sees or hears the text half is read, where its family is listed with
   `ForConditionalGeneration`.
-- Layers of kinds that a listed family has besides: `Mamba layers are not supported, but layers ... are`,
+- Layers of kinds that a listed family has besides: `layers of type 'chunked_attention' are not supported: ...`,
   `layers of type '...' are not supported`.
 - Settings that would change what is computed: `... with swiglu_limit=9.0 is not supported: only 7.0 is`.
 - GGUF tensors in IQ1, IQ2, IQ3, TQ1, TQ2: `tensor '...' is stored as IQ2_XXS, which is not supported`, with the names
