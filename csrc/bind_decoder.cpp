@@ -127,19 +127,21 @@ Shape shape_of(nb::handle config) {
     };
     const auto norms = get<std::string>(config, "norms");
     std::vector<LayerShape> layers;
-    for (int i = 0; i < size("num_layers"); ++i) {
+    const auto borrows = get<bool>(config, "borrows_kv");
+    for (int i = 0; i < size("num_layers", 0); ++i) {
         LayerShape& layer = layers.emplace_back(layer_shape_of(config.attr("layer")(i)));
         const auto heads = nb::cast<std::pair<int, int>>(config.attr("heads")(i));
         layer.kv = {heads.first, heads.second};
         need(heads.first > 0 && heads.first <= kLargest && heads.second > 0 &&
                  heads.second <= kLargest && layer.inner >= 0 && layer.inner <= kLargest &&
-                 layer.shares_kv_of < i,
+                 layer.shares_kv_of < (borrows ? kLargest : i) &&
+                 (!borrows || layer.shares_kv_of >= 0),
              "a layer's sizes are out of range");
         if (layer.inner == 0) layer.inner = size("intermediate_size");
     }
     return {.vocab_size = size("vocab_size"),
             .hidden_size = size("hidden_size"),
-            .num_layers = size("num_layers"),
+            .num_layers = size("num_layers", 0),
             .num_heads = size("num_heads"),
             .max_position = size("max_position"),
             .activation = activation_of(get<std::string>(config, "activation")),
@@ -162,6 +164,7 @@ Shape shape_of(nb::handle config) {
             .norms_values = get<bool>(config, "value_norm"),
             .has_layer_scales = get<bool>(config, "layer_scales"),
             .per_layer_width = size("per_layer_width", 0),
+            .borrows_kv = borrows,
             .layers = std::move(layers)};
 }
 

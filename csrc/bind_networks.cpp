@@ -54,10 +54,12 @@ struct TextNGramModel {
     const FileTable* file;
     const LiveTable* live;
 
+    NGramModel model(std::size_t i) const {
+        return {file, *live, std::vector<const SuffixIndex*>{shared, texts.at(i)}};
+    }
     std::vector<NGramModel> each() const {
         std::vector<NGramModel> found;
-        for (const SuffixIndex* text : texts)
-            found.push_back({file, *live, std::vector<const SuffixIndex*>{shared, text}});
+        for (std::size_t i = 0; i < texts.size(); ++i) found.push_back(model(i));
         return found;
     }
 };
@@ -148,7 +150,23 @@ void bind_networks(nb::module_& m) {
                 new (self) TextNGramModel{std::move(texts), &shared, file, &live};
             },
             "texts"_a, "shared"_a, "file"_a.none(), "live"_a, nb::keep_alive<1, 2>(),
-            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
+            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
+        .def("__len__", [](const TextNGramModel& self) { return self.texts.size(); })
+        .def("context", [](const TextNGramModel& self, std::size_t i) {
+            return self.texts.at(i)->last_tokens(0);
+        }, "i"_a)
+        .def("model", &TextNGramModel::model, "i"_a, nb::keep_alive<0, 1>());
+
+    nb::class_<GuessPlace>(m, "GuessPlace", "A place in a tree, as an n-gram model knows it.");
+
+    nb::class_<NGramModel>(m, "NGramModel", "What tables and texts say of one text.")
+        .def("root", &NGramModel::root, "context"_a)
+        .def("next", [](NGramModel& self, const GuessPlace& here) {
+            nb::dict found;
+            for (const auto& [token, p] : self.next(here)) found[nb::int_(token)] = p;
+            return found;
+        }, "here"_a)
+        .def("follow", &NGramModel::follow, "here"_a, "token"_a);
 
     nb::class_<DraftNetwork>(m, "DraftNetwork", "What networks that draft for a decoder share.")
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert())

@@ -62,6 +62,9 @@ struct Shape {
     bool norms_values = false;      // each head of them, without a weight
     bool has_layer_scales = false;  // what a layer leaves is multiplied by a number
     int per_layer_width = 0;        // of embeddings for each layer; 0: none
+    // Layers read another model's cache, whose layers `shares_kv_of` names: a row sees what is committed
+    // there, and not itself.
+    bool borrows_kv = false;
     std::vector<LayerShape> layers = {};
 };
 

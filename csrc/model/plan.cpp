@@ -25,8 +25,14 @@ void Decoder::check_segments() const {
     const auto stored = [](const LayerShape& layer) {
         return KvShape{layer.shares_kv_of < 0 ? layer.kv.num_heads : 0, layer.kv.head_dim};
     };
-    if (!std::ranges::equal(cache.layers, shape_.layers, {}, {}, stored))
-        throw std::invalid_argument("the cache was made for another model");
+    const auto lends = [&](const LayerShape& layer) {
+        return static_cast<std::size_t>(layer.shares_kv_of) < cache.layers.size() &&
+               cache.layers[layer.shares_kv_of] == layer.kv;
+    };
+    const bool fits = shape_.borrows_kv
+                          ? std::ranges::all_of(shape_.layers, lends)
+                          : std::ranges::equal(cache.layers, shape_.layers, {}, {}, stored);
+    if (!fits) throw std::invalid_argument("the cache was made for another model");
     for (const Segment& s : segments_) {
         const int count = static_cast<int>(s.tokens.size());
         cache.check_slot(s.slot);
@@ -35,7 +41,10 @@ void Decoder::check_segments() const {
                 throw std::invalid_argument("two segments of one cache slot");
         if (s.base < 0 || s.first < 0 || s.stop < s.first || s.stop > count)
             throw std::invalid_argument("a segment's rows lie outside its tokens");
-        if (s.stop > cache.max_len - s.base || !cache.has_rows(s.slot, s.base + s.stop))
+        if (shape_.borrows_kv && s.base == 0)
+            throw std::invalid_argument("a row that does not see itself needs one before it");
+        const int own = shape_.borrows_kv ? 0 : s.stop;  // rows that will be written
+        if (own > cache.max_len - s.base || !cache.has_rows(s.slot, s.base + own))
             throw std::out_of_range("the sequence does not fit the cache");
         if (!inputs_ || shape_.per_layer_width > 0)
             for (int token : s.tokens) check_id(token);
@@ -107,8 +116,12 @@ void Decoder::plan_attention(Kind& kind) {
         }
     kind.rope = {kind.cos.data(), kind.sin.data(), static_cast<int>(kind.frequencies.size())};
     kind.queries = queries_;
-    for (Query& query : kind.queries)
+    for (Query& query : kind.queries) {
         if (kind.window > 0) query.first = std::max(0, query.position - kind.window + 1);
+        if (!shape_.borrows_kv) continue;
+        query.position = query.base - 1;
+        query.path = nullptr;
+    }
     kind.units.clear();
     kind.tasks.clear();
     const int group = shape_.num_heads / kind.kv.num_heads, heads = std::min(group, kMaxPairs),
@@ -246,7 +259,7 @@ void Decoder::set_sublayers(std::span<const int> sublayers) {
     sublayers_.clear();
     for (int sublayer : sublayers) {
         const int source = 2 * kv_layer(sublayer / 2);
-        if (sublayer % 2 == 1 || std::binary_search(sublayers.begin(), sublayers.end(), source))
+        if (sublayer % 2 == 1 || shape_.borrows_kv || std::binary_search(sublayers.begin(), sublayers.end(), source))
             sublayers_.push_back(sublayer);
     }
 }

@@ -104,7 +104,7 @@ def test_heads_that_draft_inside_a_file_are_said(forerun, tmp_path: Path) -> Non
     raw.data += bytes(4 * 32 * 8)
     path.write_bytes(raw.to_bytes())
     assert the_json(forerun("check", path, "--json")[1])["drafting"]["heads"] == ["mtp.fc.weight"]
-    assert "mtp.fc.weight in the file: not used yet" in " ".join(forerun("check", path)[1].split())
+    assert "mtp.fc.weight in the file: not used" in " ".join(forerun("check", path)[1].split())
 
 
 def test_a_folder_is_described_with_its_chat_form_and_what_is_left_alone(

@@ -15,8 +15,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Draft
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters.draft_model import DraftModel, Options
-from forerun.drafters.draft_model import head as draft_head
-from forerun.drafters.draft_model.head import OwnTokens, chosen, first_tokens, must_have
+from forerun.drafting import draft_head
+from forerun.drafting.draft_head import OwnTokens, chosen, first_tokens, must_have
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,

@@ -219,7 +219,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("drafting", _drafting_line(facts["drafting"])),
     ]
     if heads := facts["drafting"]["heads"]:
-        lines.append(("draft heads", f"{_list(heads)} in the file: not used yet"))
+        used = "drafts as mtp" if "mtp" in facts["drafting"]["ships"] else "not used"
+        lines.append(("draft heads", f"{_list(heads)} in the file: {used}"))
     memory = facts["memory"]
     text = f"{sizes.mebibytes(memory['total_bytes'])} with {memory['num_seqs']} sequences"
     text += f" of {memory['context']} tokens"

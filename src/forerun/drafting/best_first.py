@@ -26,6 +26,7 @@ from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.drafting.ngram.ngram_model import GuessPlace, NGramModel, TextNGramModel, python_ngrams
 from forerun.drafting.ngram.token_table import AnyLiveTable, LiveTable
 from forerun.drafting.tree_noise import TreeNoise, native_noises
+from forerun.model.model import top_k
 
 MAX_STEPS = 16
 """Steps of a draft."""
@@ -192,7 +193,8 @@ def likeliest(
 
 
 def _largest(values: Tensor) -> Tensor:
-    return values.sort(descending=True, stable=True).indices[:NUM_NEXT]
+    ids = top_k(values[None], min(NUM_NEXT, len(values))).ids[0]
+    return torch.from_numpy(ids).to(values.device)
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:

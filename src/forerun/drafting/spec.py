@@ -18,8 +18,8 @@ from forerun.drafting.base import Drafter, Target
 from forerun.drafting.find import checked, find, method_of
 from forerun.drafting.union import united
 
-AUTO_NETWORK = "mlp_speculator"
-"""The method whose network joins `auto` where one ships for the target."""
+AUTO_NETWORKS = ("mtp", "mlp_speculator")
+"""The methods whose network joins `auto` where the target's file has one, or one ships for it: the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +106,11 @@ class DrafterSpec:
 
     def for_target(self, target: Target) -> DrafterSpec:
         """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
-        has_network = self.is_auto and AUTO_NETWORK in registry.names("drafters")
-        if not has_network or not method_of(AUTO_NETWORK).ships_for(target):
-            return self
-        return DrafterSpec.of(f"{AUTO_NETWORK}++{self.name}")
+        known = registry.names("drafters") if self.is_auto else ()
+        for network in AUTO_NETWORKS:
+            if network in known and method_of(network).ships_for(target):
+                return DrafterSpec.of(f"{network}++{self.name}")
+        return self
 
     def build(self, target: Target) -> Drafter:
         """Build the drafter. Raises ConfigError for unknown options, LoadError for a draft that cannot be read."""

@@ -157,6 +157,9 @@ class ModelConfig:
     """Whether each layer's output is multiplied by a number of the checkpoint."""
     per_layer_width: int | None = None
     """Width of per-layer embeddings: each layer ends with a gated addition of a vector of its own for the token."""
+    borrows_kv: bool = False
+    """Whether all layers read another model's cache, whose layers `shares_kv_of` names: a row sees what is committed
+    there and not itself, and leaves nothing (Gemma 4's assistants)."""
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
     attention_scale: float | None = None

@@ -153,7 +153,8 @@ class Decoder:
         sublayers = set(plan.sublayers)
         for layer, block in enumerate(self._blocks):
             source = self.config.layer(layer).shares_kv_of
-            if {2 * layer, 2 * (layer if source is None else source)} <= sublayers:
+            source = layer if source is None or self.config.borrows_kv else source
+            if {2 * layer, 2 * source} <= sublayers:
                 x = block.attend(x, tile, cache)
             if 2 * layer + 1 in sublayers:
                 x = block.feed(x, tile)
@@ -196,7 +197,10 @@ class Decoder:
 
     def _tile_segment(self, segment: Segment, span: range, cache: TensorCache) -> TileSegment:
         rows = np.minimum(np.arange(span.start, span.start + TILE), span.stop - 1)
-        blocks = {window: key_blocks(segment, window, self.device) for window in self._windows}
+        blocks = {
+            window: key_blocks(segment, window, self.device, sees_own=not self.config.borrows_kv)
+            for window in self._windows
+        }
         own = slice(span.start, span.stop)
         return TileSegment(segment, own, self._to_device(rows), blocks, cache.paths(segment))
 
@@ -222,7 +226,8 @@ class Decoder:
                 raise CapacityError(
                     f"position {last} is beyond the model's context of {self.config.max_position} tokens"
                 )
-        reserve_rows(batch, cache)
+        if not self.config.borrows_kv:
+            reserve_rows(batch, cache)
 
 
 def inverse_frequencies(rope: RopeConfig) -> Tensor:

@@ -20,6 +20,7 @@ from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import TensorSource
 from forerun.model.backends.base import Backend, BlankWeight, Progress
 from forerun.model.config import ModelConfig, sizes_of, weight_shapes
+from forerun.model.head_inside import block_head, head_blocks
 from forerun.model.kernels import native
 from forerun.model.model import Model
 from forerun.model.packed import PackedFile
@@ -148,7 +149,7 @@ def stored_weights(
     `part` is a weight's name or, with a dot at its end, that of a layer: only those then.
     """
     for name, shape in weight_shapes(config).items():
-        if part not in ("", name) and not (part.endswith(".") and name.startswith(part)):
+        if not _is_of(name, part):
             continue
         for canonical, located, source, _ in _located(name, shape, checkpoint, arch, config):
             yield canonical, source.take([checkpoint.tensor(part) for part in located], config)
@@ -182,35 +183,59 @@ def _check_tensors(
     names = checkpoint.names()
     norm = "attn_out_norm" if config.norms == "after" else "attn_norm"
     norm = arch.source(norm, config, checkpoint.kind).name
-    num_layers = next(i for i in itertools.count() if f"{norm.format(i=i)}.weight" not in names)
+    num_layers = next(
+        i
+        for i in itertools.count()
+        if f"{norm.format(i=i)}.weight" not in names or block_head(names, i) is not None
+    )
     if num_layers != config.num_layers:
         raise LoadError(
             f"{settings.spelled('num_layers')}, but the checkpoint has tensors of {num_layers} layers"
         )
-    used: set[str] = set()
-    for name, shape in weight_shapes(config).items():
-        fields = (field for field in sizes_of(name) if field in settings.keys)
-        sizes = ", ".join(map(settings.spelled, fields))
-        for _, located, source, whole in _located(name, shape, checkpoint, arch, config):
-            used.update(located)
-            missing = next((part for part in located if part not in names), None)
-            if missing is not None:
-                raise LoadError(
-                    f"the checkpoint has no tensor '{missing}', which {config.family} needs ({sizes})"
-                )
-            for part in located:
-                stored = checkpoint.tensor(part).shape
-                if not source.fits(stored, whole):
-                    raise LoadError(f"tensor '{part}' should be {whole}, but is {stored} ({sizes})")
+    used = check_shapes(checkpoint, arch, config, settings)
     for i in range(config.num_layers):  # files may have weights that are not used
         if config.layer(i).shares_kv_of is not None:
             sources = (arch.source(part, config, checkpoint.kind) for part in _KEYS_AND_VALUES)
             used.update(source.tensors(str(i))[0] for source in sources)
     prefix = norm.partition("{i}")[0]
-    unknown = (n for n in names - used if n.startswith(prefix) and n.endswith(".weight"))
+    drafts = head_blocks(names, num_layers)
+    unknown = (
+        n
+        for n in names - used
+        if n.startswith(prefix) and n.endswith(".weight") and not n.startswith(drafts)
+    )
     extra = min(unknown, default=None)
     if extra is not None:
         count = f" ({settings.spelled('num_experts')})" if "num_experts" in settings.keys else ""
         raise LoadError(
             f"the checkpoint has a tensor '{extra}', which {config.family} does not use{count}"
         )
+
+
+def check_shapes(
+    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, settings: Settings, part: str = ""
+) -> set[str]:
+    """Return the tensors of a part, as `stored_weights` has it. Raises LoadError if one is missing or misshapen."""
+    used, names = set[str](), checkpoint.names()
+    for name, shape in weight_shapes(config).items():
+        if not _is_of(name, part):
+            continue
+        fields = (field for field in sizes_of(name) if field in settings.keys)
+        sizes = ", ".join(map(settings.spelled, fields))
+        for _, located, source, whole in _located(name, shape, checkpoint, arch, config):
+            used.update(located)
+            missing = next((each for each in located if each not in names), None)
+            if missing is not None:
+                raise LoadError(
+                    f"the checkpoint has no tensor '{missing}', which {config.family} needs ({sizes})"
+                )
+            for each in located:
+                stored = checkpoint.tensor(each).shape
+                if not source.fits(stored, whole):
+                    raise LoadError(f"tensor '{each}' should be {whole}, but is {stored} ({sizes})")
+    return used
+
+
+def _is_of(name: str, part: str) -> bool:
+    """Tell whether a weight is the one that is named, or of the layer that is; of none, all are."""
+    return part in ("", name) or (part.endswith(".") and name.startswith(part))

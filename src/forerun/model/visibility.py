@@ -19,23 +19,27 @@ from forerun.core.batch import Segment
 from forerun.model.kernels.reference import KEY_BLOCK, TILE, KeyBlock
 
 
-def key_blocks(segment: Segment, window: int | None, device: torch.device) -> list[KeyBlock]:
+def key_blocks(
+    segment: Segment, window: int | None, device: torch.device, *, sees_own: bool = True
+) -> list[KeyBlock]:
     """Return the blocks the rows of `segment` (at most TILE) see, ascending; rows past the last see what the last sees.
 
-    `window` is the number of positions a row sees, itself included.
+    `window` is the number of positions a row sees, itself included. Unless it `sees_own`, a row sees nothing of its
+    segment, where there is something before that.
     """
     last = np.minimum(np.arange(TILE), segment.num_rows - 1)
     positions = segment.positions()[last]  # (R,)
+    newest = positions if sees_own else np.full_like(positions, max(segment.base - 1, 0))
     oldest = 0 if window is None else max(0, int(positions.min()) - window + 1)
     blocks = []
-    for block in range(oldest // KEY_BLOCK, int(positions.max()) // KEY_BLOCK + 1):
+    for block in range(oldest // KEY_BLOCK, int(newest.max()) // KEY_BLOCK + 1):
         keys = np.arange(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
-        hidden = keys > positions[:, None]  # (R, KEY_BLOCK)
+        hidden = keys > newest[:, None]  # (R, KEY_BLOCK)
         if window is not None:
             hidden |= keys <= positions[:, None] - window
         mask = torch.from_numpy(hidden).to(device) if hidden.any() else None
         rows: slice | Tensor = slice(int(keys[0]), int(keys[-1]) + 1)
-        if segment.parents is not None and keys[-1] >= segment.base:
+        if sees_own and segment.parents is not None and keys[-1] >= segment.base:
             rows = torch.from_numpy(_gathered(segment, keys)).to(device)
         blocks.append(KeyBlock(rows, mask))
     return blocks

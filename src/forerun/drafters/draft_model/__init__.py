@@ -28,7 +28,6 @@ from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
-from forerun.drafters.draft_model.head import LIST_SIZE, DraftHead, OwnTokens, first_tokens
 from forerun.drafting.base import SELF, DrafterBytes, Method, Search, Target
 from forerun.drafting.draft_builder import (
     BuilderOptions,
@@ -37,6 +36,7 @@ from forerun.drafting.draft_builder import (
     Scores,
     new_rows,
 )
+from forerun.drafting.draft_head import DraftHead, OwnTokens, list_of
 from forerun.drafting.vocabulary import vocabulary_difference
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.model import Model
@@ -223,22 +223,14 @@ def _listed(
     options: Options, target: Target, vocab_size: int, trimmed: Tensor | None
 ) -> Tensor | None:
     """Return the tokens that are scored in every text, None for all. Raises ConfigError."""
-    if options.draft_vocab == "full":
-        return None
     size = options.list_size
-    if size > vocab_size:
-        raise ConfigError(
-            f"draft_vocab={size} is more than the {vocab_size} tokens of the vocabulary"
-        )
     if size and trimmed is not None:
         raise ConfigError(
             f"draft_vocab={size}: '{options.model}' has a list of its own; leave it out, or give full"
         )
-    if trimmed is not None:
+    if trimmed is not None and options.draft_vocab != "full":
         return trimmed
-    if not size and vocab_size < 2 * LIST_SIZE:
-        return None
-    return first_tokens(target.vocabulary, vocab_size, size or LIST_SIZE)
+    return list_of(options.draft_vocab, target.vocabulary, vocab_size)
 
 
 def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:

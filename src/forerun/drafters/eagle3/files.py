@@ -38,6 +38,13 @@ _NUMBERS = (
     "num_key_value_heads",
 )  # fmt: skip
 
+_ROTARY = (
+    "rope_theta",
+    "partial_rotary_factor",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+)
+
 
 def check_folder(model: str) -> None:
     """Raise LoadError if there is no such network."""
@@ -194,10 +201,9 @@ def _rope(folder: Folder, head_dim: int) -> RopeConfig:
     given = folder.config.get("rope_parameters") or folder.config.get("rope_scaling") or {}
     if not isinstance(given, Mapping):
         raise LoadError(f"{folder.path}: the rotary settings are {given!r}, but must be an object")
-    keys = ("rope_theta", "partial_rotary_factor", "max_position_embeddings")
-    keys += ("original_max_position_embeddings",)
+    beside = {key: folder.config.get(key) for key in _ROTARY}
     try:
-        found = rope_of(head_dim, {key: folder.config.get(key) for key in keys}, given)
+        found = rope_of(head_dim, beside, given)
     except LoadError as error:
         raise LoadError(f"{folder.path}: {error}") from None
     if found.rotary_dim != head_dim:

@@ -13,7 +13,7 @@ bit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from forerun.drafting.ngram.suffix_index import SuffixIndex
 from forerun.drafting.ngram.token_table import (
@@ -92,6 +92,14 @@ def text_ngrams(texts: Sequence[Any], shared: Any, file: Any, live: AnyLiveTable
     from forerun import _native
 
     return _native.TextNGramModel(texts, shared, file, live)
+
+
+def in_python(ngrams: AnyNGramModel | None) -> TextNGramModel:
+    """Return the models of texts one by one, as trees that grow in Python ask them; none of None."""
+    if ngrams is None or isinstance(ngrams, Sequence):
+        return ngrams or ()
+    models = [(ngrams.context(i), ngrams.model(i)) for i in range(len(ngrams))]
+    return cast("TextNGramModel", models)
 
 
 def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> Iterator[Level]:

@@ -53,7 +53,7 @@ def command(
     """
     from forerun.cli import console
     from forerun.drafters.draft_model import Options, load, trimmed
-    from forerun.drafters.draft_model.head import chosen
+    from forerun.drafting.draft_head import chosen
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
     from forerun.lab.train import trim

@@ -111,7 +111,7 @@ def _said(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Sequen
 
 def needed(llm: LLM, vocab_size: int, size: int | None) -> list[int]:
     """Return the tokens that every list has. Raises ConfigError for a size that cannot be."""
-    from forerun.drafters.draft_model.head import must_have
+    from forerun.drafting.draft_head import must_have
 
     found = must_have(llm.tokenizer, vocab_size)
     if size is not None and size > vocab_size:

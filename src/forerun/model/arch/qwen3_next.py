@@ -172,8 +172,8 @@ def _attends(settings: Settings, num_layers: int) -> list[bool]:
     period = settings.integer("full_attention_interval", 4, high=1 << 12)
     usual = [(i + 1) % period == 0 for i in range(num_layers)]
     listed = settings.get("attention.recurrent_layers") if settings.is_gguf else None
-    if isinstance(listed, list) and len(listed) == num_layers:
-        return [not is_recurrent for is_recurrent in listed]
+    if isinstance(listed, list) and len(listed) - settings.num_heads_inside == num_layers:
+        return [not is_recurrent for is_recurrent in listed[:num_layers]]
     return usual if settings.is_gguf else attends(settings, usual)
 
 

@@ -196,7 +196,8 @@ class NativeDecoder:
         """
         assert isinstance(cache, NativeCache)
         assert all(s.base == cache.length(s.slot) for s in batch.segments)
-        reserve_rows(batch, cache)
+        if not self.config.borrows_kv:
+            reserve_rows(batch, cache)
         width, layers = self.config.hidden_size, sorted(set(taps))
         last = torch.empty(batch.num_rows, width)
         tapped = torch.empty(len(layers), batch.num_rows, width)

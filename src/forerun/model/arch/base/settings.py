@@ -72,8 +72,9 @@ class Settings:
         values = self.get(key)
         if not isinstance(values, list):
             return [self.integer(key, high=_LARGEST[field])] * num_layers
-        if len(values) != num_layers:
+        if len(values) != num_layers + self.num_heads_inside:
             raise self._wrong(key, values, f"a list of {num_layers} numbers")
+        values = values[:num_layers]
         for value in values:
             if (
                 not isinstance(value, int)
@@ -118,7 +119,16 @@ class Settings:
             return self.fixed[field]
         if self.is_gguf and field == "vocab_size":
             return self.checkpoint.tensor("token_embd.weight").shape[0]
-        return self.integer(self.keys[field], default, high=_LARGEST[field])
+        value = self.integer(self.keys[field], default, high=_LARGEST[field])
+        return value - self.num_heads_inside if field == "num_layers" else value
+
+    @property
+    def num_heads_inside(self) -> int:
+        """Return how many blocks of a GGUF file are heads that draft, after the model's own (`nextn`)."""
+        if not self.is_gguf:
+            return 0
+        most = self.integer(self.keys["num_layers"], high=_LARGEST["num_layers"]) - 1
+        return self.integer("nextn_predict_layers", 0, low=0, high=most)
 
     def sizes(
         self, *, default_kv_heads: int | None = None, default_mlp_ratio: int = 0
@@ -192,6 +202,7 @@ class Settings:
                 return tuple(window if slides else None for slides in sliding)
         pattern = self.get(key, period)
         if isinstance(pattern, list):
+            pattern = pattern[: max(num_layers, len(pattern) - self.num_heads_inside)]
             if len(pattern) != num_layers or not all(isinstance(is_, bool) for is_ in pattern):
                 raise self._wrong(key, pattern, f"a whole number, or {num_layers} booleans")
             return tuple(window if slides else None for slides in pattern)

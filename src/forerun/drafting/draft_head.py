@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forerun.core.errors import ConfigError
 from forerun.drafting.draft_builder import Scores
 from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.model import HeadPart, Model
@@ -107,6 +108,18 @@ def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
         for token in range(min(vocab_size, vocabulary.vocab_size))
         if len(vocabulary.token_bytes(token) or b"") == 1 or vocabulary.is_special(token)
     ]
+
+
+def list_of(draft_vocab: str, vocabulary: Vocabulary | None, vocab_size: int) -> Tensor | None:
+    """Choose the list that `draft_vocab` means, auto, full or a number; None for all tokens. Raises ConfigError."""
+    if draft_vocab == "full" or (draft_vocab == "auto" and vocab_size < 2 * LIST_SIZE):
+        return None
+    size = LIST_SIZE if draft_vocab == "auto" else int(draft_vocab)
+    if size > vocab_size:
+        raise ConfigError(
+            f"draft_vocab={size} is more than the {vocab_size} tokens of the vocabulary"
+        )
+    return first_tokens(vocabulary, vocab_size, size)
 
 
 def first_tokens(vocabulary: Vocabulary | None, vocab_size: int, size: int) -> Tensor:

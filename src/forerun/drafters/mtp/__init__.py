@@ -1,0 +1,239 @@
+"""MTP: the head that a model was trained with, which guesses the token after the next, over and over.
+
+Qwen3-Next and Qwen3.5 ship one (`mtp.*`, in GGUF files `blk.N.nextn.*`). It reads the target's last state of every
+committed row and keeps keys and values of its own for them; rows of guesses stand above those until the draft is
+verified, and are computed again with the target's states where they were right. The tree grows best first by the
+head's own chances and the sampler's noise.
+
+Sources: multi-token prediction, DeepSeek-V3, arXiv 2412.19437, after Gloeckle et al., arXiv 2404.19737; a cut head,
+FR-Spec, arXiv 2502.14856.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from forerun.core.batch import Batch, Segment
+from forerun.core.types import LAST_HIDDEN, Draft, Outcome, Seq
+from forerun.drafters.mtp import files
+from forerun.drafters.mtp.network import MAX_ROWS, HeadNetwork
+from forerun.drafting.base import SELF, DrafterBytes, Method, Target
+from forerun.drafting.best_first import MAX_STEPS, Step
+from forerun.drafting.draft_builder import Scores
+from forerun.drafting.draft_head import DraftHead, OwnTokens, list_of
+from forerun.drafting.networks.drafter import committed_rows
+from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps
+from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(CutOptions):
+    """Which head, and how much it guesses."""
+
+    model: str = SELF
+    """The file with the head; self is the target's own."""
+
+
+def build(options: Options, target: Target) -> MtpDrafter:
+    """Read the head. Raises LoadError if there is none, or one of another model."""
+    return MtpDrafter(options, target)
+
+
+def example(target: Target) -> Options:
+    """Choose a head of random weights, which `check-drafter` needs no file for."""
+    return Options(model=UNTRAINED, num_draft=12, min_chance=0, quant="none")
+
+
+def ships_for(target: Target) -> bool:
+    """Tell whether the target's own file has a head."""
+    return target.path is not None and files.has_head(target.path, target.model.config)
+
+
+def smaller(options: Options) -> Options | None:
+    """Round the head's weights to int4."""
+    return None if options.quant == "int4" else replace(options, quant="int4")
+
+
+METHOD = Method(
+    example=example,
+    ships_for=ships_for,
+    smaller=smaller,
+    grids={"num_draft": (2, 3, 4, 5, 7, 9), "num_steps": (1, 2, 3, 4, 5, 6)},
+)
+
+
+@dataclass(slots=True)
+class Slot:
+    """A sequence's rows in the head's cache: row i has read token i + 1 of the text, unless some are missing."""
+
+    index: int
+    own: OwnTokens | None
+    is_whole: bool = True
+    state: Tensor | None = None
+    """n of the last committed row (D,)."""
+
+
+@dataclass(slots=True)
+class Guessed:
+    """The rows of one sequence's draft, above its committed ones."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+
+
+class MtpDrafter(StepDrafter):
+    """Feeds the head the target's last state of every committed row, a slot of its cache a sequence."""
+
+    features = LAST_HIDDEN
+
+    def __init__(self, options: Options, target: Target) -> None:
+        super().__init__(options)
+        weights, model = files.read(options.model, target), target.model
+        max_len = min(target.max_len, model.config.max_position)
+        shape = replace(weights.config, max_position=max_len + MAX_STEPS)
+        self.network = HeadNetwork(replace(weights, config=shape), model, options.quant)
+        self.vocab_size = model.config.vocab_size
+        listed = list_of(options.draft_vocab, target.vocabulary, self.vocab_size)
+        self.head = (
+            None if listed is None else DraftHead(self.network.text, self.vocab_size, listed)
+        )
+        self.cache = self.network.block.new_cache(target.max_num_seqs, max_len + MAX_STEPS)
+        if target.cache is not None and target.cache.is_limited:
+            self.cache.join(target.cache, self._let_go)
+        self.kv_block_nbytes = self.cache.block_nbytes
+        self._slots: dict[int, Slot] = {}
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Read the prompt's rows that were computed, and find those of a prefix that was reused, if they are held.
+
+        Rows that are not are missing: the block does not see them.
+        """
+        self.end(seq)
+        assert outcome.hidden is not None, "asked for by `features`"
+        after = seq.tokens[1:]  # what the rows read
+        opened = self.cache.open(after)
+        if opened is None:
+            return
+        own = None if self.head is None else self.head.new_text()
+        index, num_held = opened
+        slot = self._slots[seq.id] = Slot(index, own)
+        num_missing = len(after) - len(outcome.hidden) - num_held
+        if num_missing > 0:
+            self.cache.truncate(index, num_held)  # the rows to come are of other tokens
+            slot.is_whole = False
+        known = max(0, -num_missing)  # were found, and computed again by the target
+        hidden = outcome.hidden[known:]
+        self._feed(seq, after[len(after) - len(hidden) :], hidden)
+
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Feed the rows that are committed now, with the tokens that came after them."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            if seq.id in self._slots:
+                rows = committed_rows(outcome)
+                self._feed(seq, [*outcome.emitted], outcome.hidden[[*rows]])
+
+    def end(self, seq: Seq) -> None:
+        """Free the sequence's slot; its rows stay for a text that begins alike, until something needs their place."""
+        slot = self._slots.pop(seq.id, None)
+        if slot is not None:
+            self.cache.close(slot.index, seq.tokens[1:] if slot.is_whole else ())
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Count weights, and keys and values; copied rows of the target's head are weights."""
+        per_row = math.ceil(self.cache.block_nbytes / BLOCK_ROWS)
+        rows = blocks_of(min(max_len + MAX_STEPS, self.cache.max_len)) * BLOCK_ROWS
+        head = self.head.nbytes(num_seqs) if self.head else 0
+        return DrafterBytes(self.network.nbytes() + head, num_seqs * rows * per_row)
+
+    def _let_go(self) -> bool:
+        """Free the rows of the text begun last, which is not drafted for any more; False if there is none."""
+        if not self._slots:
+            return False
+        _, slot = self._slots.popitem()
+        self.cache.close(slot.index, ())
+        return True
+
+    def _feed(self, seq: Seq, tokens: list[int], hidden: Tensor) -> None:
+        """Compute and commit rows of tokens and the states (R, D) before them; without memory for them, let go."""
+        slot = self._slots[seq.id]
+        for start in range(0, len(tokens), MAX_ROWS):
+            part = tokens[start : start + MAX_ROWS]
+            if not self.cache.reserve(slot.index, len(part)):
+                if self._slots.pop(seq.id, None) is not None:
+                    self.cache.close(slot.index, ())
+                return
+            inputs = self.network.inputs(part, hidden[start : start + MAX_ROWS])
+            base = self.cache.length(slot.index)
+            batch = Batch((Segment(slot.index, base, (0,) * len(part), certain=len(part)),))
+            slot.state = self.network.run(batch, self.cache, inputs)[-1]
+            self.cache.keep(slot.index, range(len(part)))
+
+    def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
+        slots = [self._slots.get(seq.id) for seq in seqs]
+        for i, (seq, slot) in enumerate(zip(seqs, slots, strict=True)):
+            if slot is None or not self.cache.reserve(slot.index, self.options.num_steps):
+                num_nodes[i] = 0
+            elif slot.own is not None:
+                slot.own.read(seq.tokens)
+        guessed = [Guessed() for _ in seqs]
+        states: list[dict[int, tuple[int, Tensor]]] = []
+        """By step and sequence: the row that was computed, -1 the last committed one, and its state."""
+
+        def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
+            here: dict[int, tuple[int, Tensor]] = {}
+            for step in steps:
+                if step.parent < 0:
+                    slot = slots[step.sequence]
+                    assert slot is not None
+                    assert slot.state is not None
+                    here[step.sequence] = -1, slot.state
+            below = [step for step in steps if step.parent >= 0]
+            if below:
+                befores = [states[step.parent][step.sequence] for step in below]
+                here |= self._guess(below, befores, slots, guessed)
+            states.append(here)
+            found = torch.stack([here[step.sequence][1] for step in steps])
+            owns = [slots[step.sequence] for step in steps]
+            return self._scores(found, [slot for slot in owns if slot is not None])
+
+        return take_steps
+
+    def _guess(
+        self,
+        steps: Sequence[Step],
+        befores: Sequence[tuple[int, Tensor]],
+        slots: Sequence[Slot | None],
+        guessed: Sequence[Guessed],
+    ) -> dict[int, tuple[int, Tensor]]:
+        """Compute a row a sequence, below the row and with the state before it."""
+        segments = []
+        for step, (row, _) in zip(steps, befores, strict=True):
+            own, slot = guessed[step.sequence], slots[step.sequence]
+            assert slot is not None
+            own.tokens.append(0)
+            own.parents.append(row)
+            first, base = len(own.tokens) - 1, self.cache.length(slot.index)
+            segments.append(Segment(slot.index, base, (*own.tokens,), (*own.parents,), first))
+        hidden = torch.stack([state for _, state in befores])
+        inputs = self.network.inputs([step.token for step in steps], hidden)
+        found = self.network.run(Batch(tuple(segments)), self.cache, inputs)
+        rows = (len(guessed[step.sequence].tokens) - 1 for step in steps)
+        return {
+            step.sequence: (row, state)
+            for step, row, state in zip(steps, rows, found.unbind(), strict=True)
+        }
+
+    def _scores(self, states: Tensor, slots: Sequence[Slot]) -> list[Scores]:
+        if self.head is None:
+            logits = self.network.text.head(states)
+            return [Scores(row) for row in logits.unbind()]
+        return self.head.scores(states, [(slot.own, 1) for slot in slots if slot.own is not None])

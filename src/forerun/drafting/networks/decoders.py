@@ -1,0 +1,104 @@
+"""Small decoders beside the target, which networks that draft are made of: run by its backend, on its threads.
+
+A linear map is one without layers, whose head it is: it keeps the row law, and is rounded and packed as heads are.
+
+R rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.errors import LoadError
+from forerun.model.backends import native
+from forerun.model.backends import torch as torch_backend
+from forerun.model.config import ModelConfig
+from forerun.model.kernels import reference
+from forerun.model.model import Model
+from forerun.weights.codes import FORMATS
+from forerun.weights.rtn import Scheme, requantize
+from forerun.weights.stored import StoredTensor
+
+_BITS: Mapping[Scheme, int] = {"int8": 8, "int4": 4}
+
+
+def device_of(target: Model) -> torch.device:
+    """Return where the target computes."""
+    return target.embed(torch.empty(0, dtype=torch.int64)).device
+
+
+def decoder_beside(
+    target: Model,
+    config: ModelConfig,
+    weights: Iterable[tuple[str, StoredTensor]],
+    quant: Scheme = "none",
+) -> Model:
+    """Load a decoder that runs where the target does; on torch nothing is rounded. Raises LoadError.
+
+    Without a weight `embed` its rows are given as vectors: it has no vocabulary.
+    """
+    config, named = _with_embedding(config, weights)
+    device = device_of(target)
+    if not isinstance(target, native.NativeDecoder):
+        return torch_backend.load(config, named, device=device)
+    if reason := native.unsupported(config, device):
+        raise LoadError(f"what drafts cannot run beside the native kernels: {reason}")
+    return native.load(config, named, shares_with=target, quant=quant)
+
+
+def map_beside(target: Model, stored: StoredTensor, quant: Scheme = "none") -> Model:
+    """Load a linear map (out, in) as the head of a decoder without layers: `head` maps (R, in) to (R, out)."""
+    num_out, num_in = stored.shape
+    is_native = isinstance(target, native.NativeDecoder)
+    if is_native and quant in _BITS and num_in % 32 == 0:
+        stored = requantize(stored, _BITS[quant])
+    config = without_layers(target.config, num_out, num_in)
+    return decoder_beside(target, config, [("embed", stored), ("norm", ones("norm", num_in))])
+
+
+def without_layers(config: ModelConfig, vocab_size: int, width: int) -> ModelConfig:
+    """Return the shape of a decoder without layers, whose logits are as they are."""
+    return ModelConfig(
+        family=config.family,
+        vocab_size=vocab_size,
+        hidden_size=width,
+        intermediate_size=width,
+        num_layers=0,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=config.head_dim,
+        max_position=config.max_position,
+        tied_head=True,
+    )
+
+
+def ones(name: str, size: int) -> StoredTensor:
+    """Return a norm's weight that changes nothing."""
+    return as_stored(name, torch.ones(size))
+
+
+def as_stored(name: str, tensor: Tensor) -> StoredTensor:
+    """Return a tensor as a file would hold it, in fp32."""
+    values = np.ascontiguousarray(tensor.detach().cpu().float().numpy())
+    data = values.reshape(len(values) if values.ndim > 1 else 1, -1).view(np.uint8)
+    return StoredTensor(name, tuple(values.shape), FORMATS["f32"], data)
+
+
+def rms(weight: Tensor, eps: float, x: Tensor) -> Tensor:
+    """Divide rows (R, D) by their root mean square and multiply by a weight (D,)."""
+    return reference.rms_norm(x, weight, eps)
+
+
+def _with_embedding(
+    config: ModelConfig, weights: Iterable[tuple[str, StoredTensor]]
+) -> tuple[ModelConfig, list[tuple[str, StoredTensor]]]:
+    named = list(weights)
+    if any(name == "embed" for name, _ in named):
+        return config, named
+    bare = replace(config, vocab_size=1, tied_head=True)
+    return bare, [("embed", as_stored("embed", torch.zeros(1, config.hidden_size))), *named]

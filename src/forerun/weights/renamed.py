@@ -1,0 +1,38 @@
+"""A part of a checkpoint under other names: a head that drafts, seen as a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forerun.core.params import SamplingParams
+from forerun.text.tokenizer import Tokenizer
+from forerun.weights.base import Checkpoint
+
+
+class RenamedCheckpoint(Checkpoint):
+    """A checkpoint whose tensors are called otherwise; those that are not renamed are not there."""
+
+    def __init__(self, whole: Checkpoint, prefixes: Mapping[str, str]) -> None:
+        """Take the tensors whose names begin with a value of `prefixes`, and let them begin with its key."""
+        self.whole = whole
+        self.path, self.kind, self.architecture = whole.path, whole.kind, whole.architecture
+        self.config = whole.config
+        self._theirs = {
+            new + name.removeprefix(old): name
+            for new, old in prefixes.items()
+            for name in whole.names()
+            if name.startswith(old)
+        }
+        self._tensors = {new: whole.tensor(name) for new, name in self._theirs.items()}
+
+    def spelled(self, name: str) -> str:
+        """Return what a tensor is called in the file, for messages."""
+        return self._theirs.get(name, name)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the whole."""
+        return self.whole.tokenizer()
+
+    def default_params(self) -> SamplingParams:
+        """Return those of the whole."""
+        return self.whole.default_params()
