@@ -318,3 +318,5 @@ inline void add_flat8(Wide& acc, Four x, Bytes w) {
 #endif
 
 }  // namespace forerun::FORERUN_ISA
+
+#include "isa/dots.h"

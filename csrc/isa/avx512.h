@@ -195,3 +195,5 @@ inline Wide shift_down(Wide x, int shift) {
 inline Wide load_wide(const std::int32_t* p) { return {_mm512_loadu_si512(p)}; }
 
 }  // namespace forerun::FORERUN_ISA
+
+#include "isa/dots.h"

@@ -224,3 +224,5 @@ inline Wide load_wide(const std::int32_t* p) {
 }
 
 }  // namespace forerun::FORERUN_ISA
+
+#include "isa/dots.h"

@@ -13,23 +13,11 @@ struct Code4 {
     static constexpr int group = 32, nbytes = 256, zero = 8, offset = 0;
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-        Narrow acc[M];
-#pragma GCC unroll 4
-        for (int line = 0; line < 4; ++line) {
-            const Bytes codes = load_bytes(w + 64 * line), lo = bits(codes, 0, 15),
-                        hi = bits(codes, 4, 15);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * kGroup + 8 * line;
-                if (line == 0)
-                    acc[m] = first_dot(lo, row);
-                else
-                    add_dot(acc[m], lo, row);
-                add_dot(acc[m], hi, row + 4);
-            }
-        }
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) out[m] = widen(acc[m]);
+        const auto codes_at = [w](int line) -> Eight {
+            const Bytes codes = load_bytes(w + 64 * line);
+            return {bits(codes, 0, 15), bits(codes, 4, 15)};
+        };
+        sum_codes<4, 8>(codes_at, x, out);
     }
 };
 
@@ -39,29 +27,17 @@ struct CodeSplit {
     static constexpr int group = GROUP, nbytes = 64 * (LOW + TOP), zero = ZERO, offset = 0;
     // So many dots fit a Narrow.
     static constexpr int dots = LOW + TOP < 6 ? 4 : 2;
-    static_assert(dots * 2 * 127 * ((1 << (LOW + TOP)) - 1) <= 32767 && GROUP / 4 % dots == 0);
+    static_assert(dots * 2 * 127 * ((1 << (LOW + TOP)) - 1) <= 32767);
     template <int M>
     static inline void dot(const std::uint8_t* w, int part, const std::int8_t* x, Wide (&out)[M]) {
-        Narrow acc[M];
-#pragma GCC unroll 8
-        for (int i = 0; i < GROUP / 4; ++i) {
-            const Bytes codes = codes_at(w, part * GROUP / 4 + i);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * kGroup + part * GROUP + 4 * i;
-                if (i % dots == 0)
-                    acc[m] = first_dot(codes, row);
-                else
-                    add_dot(acc[m], codes, row);
-                if (i == dots - 1)
-                    out[m] = widen(acc[m]);
-                else if (i % dots == dots - 1)
-                    out[m] = add(out[m], widen(acc[m]));
-            }
-        }
+        const auto codes_at = [=](int i) -> Eight {
+            const int step = part * GROUP / 4 + 2 * i;
+            return {four_at(w, step), four_at(w, step + 1)};
+        };
+        sum_codes<GROUP / 8, dots>(codes_at, x + part * GROUP, out);
     }
     // Those of inputs 4 * step .. 4 * step + 3.
-    static inline Bytes codes_at(const std::uint8_t* w, int step) {
+    static inline Bytes four_at(const std::uint8_t* w, int step) {
         constexpr int lows = 8 / LOW;  // steps a line
         const Bytes low = bits(load_bytes(w + step / lows * 64), step % lows * LOW, (1 << LOW) - 1);
         if constexpr (TOP == 0) {
@@ -87,19 +63,11 @@ struct CodeTable {
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
         const Table values = table(VALUES);
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) out[m] = zero_wide();
-#pragma GCC unroll 4
-        for (int line = 0; line < 4; ++line) {
-            const Bytes codes = load_bytes(w + 64 * line), lo = look_up(values, bits(codes, 0, 15)),
-                        hi = look_up(values, bits(codes, 4, 15));
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
-                const std::int8_t* row = x + m * kGroup + 8 * line;
-                add_dot8(out[m], lo, row);
-                add_dot8(out[m], hi, row + 4);
-            }
-        }
+        const auto codes_at = [&](int line) -> Eight {
+            const Bytes codes = load_bytes(w + 64 * line);
+            return {look_up(values, bits(codes, 0, 15)), look_up(values, bits(codes, 4, 15))};
+        };
+        sum_bytes<4>(codes_at, x, out);
     }
 };
 
@@ -107,14 +75,10 @@ struct Code8 {
     static constexpr int group = 32, nbytes = 512, zero = kByteZero, offset = kByteZero;
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) out[m] = zero_wide();
-#pragma GCC unroll 8
-        for (int line = 0; line < 8; ++line) {
-            const Bytes codes = load_codes8(w + 64 * line);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) add_dot8(out[m], codes, x + m * kGroup + 4 * line);
-        }
+        const auto codes_at = [w](int i) -> Eight {
+            return {load_codes8(w + 128 * i), load_codes8(w + 128 * i + 64)};
+        };
+        sum_bytes<4>(codes_at, x, out);
     }
 };
 

@@ -32,6 +32,7 @@ inline void prefetch(const std::uint8_t* p, int num_lines) {
 // sum, group by group. Where zero points are stored, min = scale * -zero, which fp32 holds exactly.
 template <class Code, Scales SCALES>
 struct IntegerTile {
+    static constexpr int row_tile = kCodeRowTile;
     template <int M>
     static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
                     F (&acc)[M]) {
@@ -82,6 +83,7 @@ struct IntegerTile {
 // numbers a group. scale = number * factor is exact in fp32.
 template <class Code, Scales SCALES>
 struct SuperTile {
+    static constexpr int row_tile = kCodeRowTile;
     static constexpr int parts = kGroup / Code::group;
     static constexpr bool has_min = SCALES != Scales::SuperSigned;
     template <int M>
@@ -156,6 +158,7 @@ struct BFloat16 {
 
 template <class Format>
 struct FloatTile {
+    static constexpr int row_tile = kRowTile;
     template <int M>
     static void sum(const Linear& linear, const std::uint8_t* tile, const Rows& rows, int row,
                     F (&acc)[M]) {
@@ -178,6 +181,7 @@ struct FloatTile {
 
 // e4m3 numbers: the sum of each group as above, then times its scale.
 struct Float8Tile {
+    static constexpr int row_tile = kRowTile;
     template <int M>
     static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
                     F (&acc)[M]) {
@@ -229,7 +233,7 @@ void linear_tiles(const Linear& linear, int tile, int num_tiles, const Rows& row
         float* out = output.out + i * kTile;
         int m = row;
         const int stop = row + num_rows;
-        if constexpr (kRowTile >= 8)
+        if constexpr (Tile::row_tile >= 8)
             for (; stop - m >= 8; m += 8, out += 8 * output.stride)
                 linear_tile<Tile, 8>(linear, tile + i, rows, m, output, out);
         for (; stop - m >= 4; m += 4, out += 4 * output.stride)

@@ -331,5 +331,11 @@ extern const Kernels kernels;
 namespace avx512 {
 extern const Kernels kernels;
 }
+namespace neon {
+extern const Kernels kernels;
+}
+namespace neon_i8mm {
+extern const Kernels kernels;
+}
 
 }  // namespace forerun

@@ -1,0 +1,3 @@
+#define FORERUN_ISA neon
+#include "isa/neon.h"
+#include "kernels/table.h"

@@ -1,0 +1,3 @@
+#define FORERUN_ISA neon_i8mm
+#include "isa/neon.h"
+#include "kernels/table.h"
