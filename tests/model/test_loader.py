@@ -29,7 +29,7 @@ from forerun.model.random_model import random_config
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import quantize_weight
 from tests.model.test_families import TOKENS, assert_close
-from tests.model.test_gguf_families import as_gguf
+from tests.model.test_gguf_families import SPELLINGS, as_gguf
 from tests.model.tiny import (
     FAMILIES,
     MemoryCheckpoint,
@@ -124,10 +124,27 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
         ),
         ("gpt_oss", {"intermediate_size": 46}, "a multiple of 4"),
         (
-            "granitemoehybrid",
-            {"layer_types": ["mamba", "attention"]},
-            "Mamba layers are not supported, but layers 0 are",
+            "granite4_mamba",
+            {"layer_types": ["linear_attention", "chunked_attention", "full_attention"]},
+            "layers of type 'chunked_attention' are not supported: linear_attention, conv, mamba",
         ),
+        ("granite4_mamba", {"mamba_n_groups": 3}, "4 heads of values cannot share 3 of keys"),
+        ("granite4_mamba", {"mamba_n_heads": 24}, "24 heads cannot divide 64 values evenly"),
+        ("granite4_mamba", {"time_step_limit": [0.1, "x"]}, "'time_step_limit' is 'x', but must"),
+        ("granite4_mamba", {"mamba_d_conv": 1}, "must be a whole number from 2 to 64"),
+        ("qwen3_5", {"linear_key_head_dim": 6}, "but must be a multiple of 4"),
+        (
+            "qwen3_5",
+            {"linear_num_value_heads": 6},
+            r"in_proj_qkv.weight' should be \(160, 32\), but is \(128, 32\) .*value_heads' is 6",
+        ),
+        ("qwen3_5", {"layer_types": ["full_attention"] * 3}, "must be a list of 4 texts"),
+        (
+            "qwen3_5",
+            {"layer_types": ["full_attention"] * 4},
+            "no tensor 'model.layers.0.self_attn.q_proj.weight'",
+        ),
+        ("lfm2", {"conv_L_cache": 5}, r"conv.conv.weight' should be \(160,\), but is \(32, 1, 3\)"),
         ("gemma3", {"use_bidirectional_attention": True}, "attention=True is not supported"),
         ("qwen3_moe", {"mlp_only_layers": 3}, "'mlp_only_layers' is 3, but must be a list"),
         ("smollm3", {"no_rope_layers": [1, 2]}, "must be a list of 4 ones and zeros"),
@@ -182,10 +199,42 @@ def test_a_tensor_that_the_family_does_not_use_is_named() -> None:
         read_config(checkpoint)
 
 
-def test_a_hybrid_gguf_is_refused_by_its_mamba_layers() -> None:
-    heads = {"granitehybrid.attention.head_count_kv": [0, 4, 0]}
-    with pytest.raises(LoadError, match="Mamba layers are not supported, but layers 0, 2 are"):
-        read_config(MemoryCheckpoint("gguf", "granitehybrid", heads, {}))
+@pytest.mark.parametrize(
+    ("family", "architecture", "changes", "message"),
+    [
+        (
+            "granite4_mamba",
+            "granitehybrid",
+            {"attention.head_count_kv": [0, 2, 4]},
+            "head_count_kv' is .*, but must be 3 numbers: 0, or one that is the same",
+        ),
+        (
+            "qwen3_5",
+            "qwen35",
+            {"attention.recurrent_layers": [True, 1, False, True]},
+            "recurrent_layers' is .*, but must be a boolean for each of 4",
+        ),
+        ("qwen3_5", "qwen35", {"ssm.inner_size": 66}, "4 heads cannot divide 66 values evenly"),
+        ("qwen3_5", "qwen35", {"full_attention_interval": 2}, "no tensor 'blk.1.attn_q.weight'"),
+    ],
+)
+def test_a_hybrid_gguf_that_does_not_fit_says_where(
+    family: str, architecture: str, changes: dict[str, Any], message: str
+) -> None:
+    metadata = next(each[3] for each in SPELLINGS if each[0] == family)
+    checkpoint = as_gguf(hf_model(family), architecture, {**metadata, **changes})
+    with pytest.raises(LoadError, match=message):
+        read_config(checkpoint)
+
+
+def test_a_recurrent_checkpoint_that_is_cut_off_names_what_is_missing() -> None:
+    checkpoint = checkpoint_of(hf_model("qwen3_5"))
+    for name in [name for name in checkpoint.tensors if "layers.3.linear_attn" in name]:
+        del checkpoint.tensors[name]  # type: ignore[attr-defined]
+    with pytest.raises(
+        LoadError, match=r"no tensor 'model.layers.3.linear_attn.in_proj_qkv.weight'"
+    ):
+        load_torch(checkpoint)
 
 
 def test_a_model_that_only_sees_is_refused_by_name() -> None:

@@ -22,11 +22,12 @@ from forerun.model.arch.base.recurrent import (
     either,
     heads_by_layer,
     mixed,
+    read_state,
     recurrent_of,
     state_source,
 )
 from forerun.model.arch.base.rope import ropes
-from forerun.model.arch.base.settings import Settings
+from forerun.model.arch.base.settings import Settings, number_in
 from forerun.model.arch.base.source import Kind, TensorSource
 from forerun.model.config import LayerConfig, ModelConfig, RecurrentConfig
 
@@ -165,37 +166,21 @@ def _has_attention(settings: Settings) -> list[bool]:
 
 
 def _state(settings: Settings) -> RecurrentConfig:
-    """Read the sizes of Mamba layers. Raises LoadError."""
-    settings.keys |= _GGUF_STATE if settings.is_gguf else _HF_STATE
-    sizes = {key: settings.integer(settings.keys[key], high=1 << 20) for key in _HF_STATE}
-    heads, groups = sizes["state_heads"], sizes["state_key_heads"]
-    if settings.is_gguf:
-        width, has_bias = sizes["value_dim"], True
-    else:
-        width = sizes["value_dim"] * settings.size("hidden_size")
+    keys = _GGUF_STATE if settings.is_gguf else _HF_STATE
+    settings.keys |= keys
+    width, has_bias = settings.integer(keys["value_dim"], high=1 << 20), True
+    if not settings.is_gguf:
+        width *= settings.size("hidden_size")
         has_bias = settings.flag("mamba_conv_bias", True)
-    if heads % groups or width % heads:
-        raise LoadError(
-            f"{heads} heads cannot share {groups} groups and {width} numbers evenly "
-            f"({settings.spelled('state_heads')}, {settings.spelled('state_key_heads')})"
-        )
-    return RecurrentConfig(
-        "mamba2",
-        sizes["kernel"],
-        heads,
-        groups,
-        sizes["key_dim"],
-        width // heads,
-        conv_bias=has_bias,
-        step_limits=_step_limits(settings),
-    )
+    limits = _step_limits(settings)
+    return read_state(settings, "mamba2", width, keys, conv_bias=has_bias, step_limits=limits)
 
 
 def _step_limits(settings: Settings) -> tuple[float, float]:
     limits = settings.get("time_step_limit") or (0.0, math.inf)
     if not isinstance(limits, list | tuple) or len(limits) != 2:
         raise LoadError(f"'time_step_limit' is {short_repr(limits)}, but must be two numbers")
-    low, high = (float(limit) for limit in limits)
+    low, high = (number_in("time_step_limit", limit, 0.0, math.inf) for limit in limits)
     return low, high
 
 

@@ -11,7 +11,14 @@ from itertools import pairwise
 
 from forerun.core.errors import LoadError, short_repr
 from forerun.model.arch.base.mapping import expert_source, llama_like, plain_source, read_experts
-from forerun.model.arch.base.recurrent import attends, either, mixed, recurrent_of, state_source
+from forerun.model.arch.base.recurrent import (
+    attends,
+    either,
+    mixed,
+    read_state,
+    recurrent_of,
+    state_source,
+)
 from forerun.model.arch.base.rope import ropes
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import Kind, TensorSource
@@ -149,22 +156,12 @@ def _fused(name: str, state: RecurrentConfig, kind: Kind) -> TensorSource | None
 
 
 def _state(settings: Settings, *, is_tiled: bool) -> RecurrentConfig:
-    settings.keys |= _GGUF_KEYS if settings.is_gguf else _HF_KEYS
-    sizes = {
-        field: settings.integer(settings.keys[field], high=1 << 16 if settings.is_gguf else 1 << 12)
-        for field in _HF_KEYS
-    }
-    heads, key_heads = sizes["state_heads"], sizes["state_key_heads"]
-    if settings.is_gguf:
-        sizes["value_dim"] //= heads  # of all heads
-    if heads % key_heads:
-        raise LoadError(
-            f"{heads} heads of values cannot share {key_heads} of keys evenly "
-            f"({settings.spelled('state_heads')}, {settings.spelled('state_key_heads')})"
-        )
-    return RecurrentConfig(
-        "delta", sizes["kernel"], heads, key_heads, sizes["key_dim"], sizes["value_dim"], is_tiled
-    )
+    keys = _GGUF_KEYS if settings.is_gguf else _HF_KEYS
+    settings.keys |= keys
+    width = settings.integer(keys["value_dim"], high=1 << 20)  # a GGUF's is of all heads
+    if not settings.is_gguf:
+        width *= settings.integer(keys["state_heads"], high=1 << 12)
+    return read_state(settings, "delta", width, keys, tiled=is_tiled)
 
 
 def _attends(settings: Settings, num_layers: int) -> list[bool]:
@@ -172,7 +169,15 @@ def _attends(settings: Settings, num_layers: int) -> list[bool]:
     period = settings.integer("full_attention_interval", 4, high=1 << 12)
     usual = [(i + 1) % period == 0 for i in range(num_layers)]
     listed = settings.get("attention.recurrent_layers") if settings.is_gguf else None
-    if isinstance(listed, list) and len(listed) - settings.num_heads_inside == num_layers:
+    if listed is not None:
+        if not isinstance(listed, list) or not all(isinstance(is_, bool) for is_ in listed):
+            listed = []
+        if len(listed) - settings.num_heads_inside != num_layers:
+            raise LoadError(
+                f"'{settings.prefix}attention.recurrent_layers' is "
+                f"{short_repr(settings.get('attention.recurrent_layers'))}, "
+                f"but must be a boolean for each of {num_layers} layers"
+            )
         return [not is_recurrent for is_recurrent in listed[:num_layers]]
     return usual if settings.is_gguf else attends(settings, usual)
 

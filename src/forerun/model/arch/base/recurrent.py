@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 from forerun.core.errors import LoadError, short_repr
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import TensorSource
 from forerun.model.config import LayerConfig, ModelConfig, RecurrentConfig
+from forerun.model.kernels.reference import WIDTH_UNIT
 
 RECURRENT = ("linear_attention", "conv", "mamba")
 """Kinds of layers without attention, as configs spell them."""
@@ -51,6 +53,35 @@ def heads_by_layer(settings: Settings) -> list[bool]:
         )
     settings.fixed["num_kv_heads"] = counts.pop()
     return [n > 0 for n in heads]
+
+
+def read_state(
+    settings: Settings,
+    kind: Literal["delta", "mamba2"],
+    width: int,
+    keys: Mapping[str, str],
+    **others: Any,
+) -> RecurrentConfig:
+    """Read the sizes of heads with a state, whose values have `width` numbers together. Raises LoadError.
+
+    `keys` are the file's of `kernel`, `state_heads`, `state_key_heads` and `key_dim`; `others` are further fields.
+    """
+    settings.keys |= keys
+    kernel = settings.integer(keys["kernel"], low=2, high=64)
+    heads = settings.integer(keys["state_heads"], high=1 << 12)
+    key_heads = settings.integer(keys["state_key_heads"], high=1 << 12)
+    key_dim = settings.width(keys["key_dim"], high=1 << 12)
+    if heads % key_heads:
+        raise LoadError(
+            f"{heads} heads of values cannot share {key_heads} of keys evenly "
+            f"({settings.spelled('state_heads')}, {settings.spelled('state_key_heads')})"
+        )
+    if width % (heads * WIDTH_UNIT):
+        raise LoadError(
+            f"{heads} heads cannot divide {width} values evenly, into multiples of {WIDTH_UNIT} "
+            f"({settings.spelled('state_heads')}, {settings.spelled('value_dim')})"
+        )
+    return RecurrentConfig(kind, kernel, heads, key_heads, key_dim, width // heads, **others)
 
 
 def mixed(
