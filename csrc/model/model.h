@@ -4,6 +4,7 @@
 // A pass is a fixed row of phases a layer, each cut into pieces for the pool's threads:
 //   norm -> q, k, v (rotated, keys and values into the cache) -> attention -> output projection ->
 //   norm -> gate and up -> down, and the same of each row's experts
+// Layers with a recurrent state have other phases in attention's place (mixer.cpp).
 // How a phase is cut never changes a sum, so the number of threads changes nothing.
 
 #pragma once
@@ -30,6 +31,7 @@ struct ExpertsShape {
     int num = 0, num_active = 0, inner = 0;  // num 0: none
     bool is_renormalized = true;
     bool has_norms = false;  // of their inputs, their router's, their sum and the MLP's beside them
+    bool gates_mlp = false;  // the MLP beside them is multiplied by a sigmoid of the row
 };
 
 struct LayerShape {
@@ -39,6 +41,7 @@ struct LayerShape {
     KvShape kv = {};         // those that it attends to
     int shares_kv_of = -1;   // the layer whose keys and values they are; -1: its own
     bool has_values = true;  // else they are the keys before norm and rotation
+    MixerShape mixer = {};   // in attention's place, if it exists
 
     int num_projected() const { return shares_kv_of >= 0 ? 0 : kv.num_heads * (1 + has_values); }
 };
@@ -52,6 +55,7 @@ struct Shape {
     bool norms_before = true, norms_after = false;  // of what a sublayer reads, and of what it adds
     QkNorm qk_norm = QkNorm::None;
     bool has_sinks = false;
+    bool has_attention_gate = false;  // heads' outputs are multiplied by a sigmoid of the row
     float norm_eps = 1e-5f;
     int position_offset = -1;  // row of the position table that position 0 reads; -1: no table
     float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, attention_scale = 1.0f,
@@ -77,15 +81,20 @@ struct Mlp {
 struct Layer {
     // Weight null where there is none. `sinks` has a logit for each head.
     Norm attn_norm, mlp_norm, attn_out_norm, mlp_out_norm, q_norm, k_norm, sinks;
-    Norm experts_norm, router_norm, dense_out_norm, experts_out_norm, experts_scale, inp_norm, scale;
-    Linear q, k, v, o, router, inp_gate, inp_proj;
+    Norm experts_norm, router_norm, dense_out_norm, experts_out_norm, experts_scale, inp_norm, scale,
+        mlp_gate;
+    Linear q, k, v, o, attn_gate, router, inp_gate, inp_proj;
+    // Of a recurrent state; `conv` is (taps, channels).
+    Norm conv, conv_bias, dt_bias, decay, skip, state_norm;
+    Linear in_proj, z, beta, dt;
+    std::vector<float> key_scale;  // (key dim): 1 / sqrt(key dim)
     Mlp mlp, experts;
     int kind = 0;
 };
 
 // A row of the table of weights: what is expected, where passes look for it, and its memory.
 struct Weight {
-    int num_out, num_in;  // num_out 0: any
+    int num_out, num_in;  // num_out 0: any; of numbers that are no matrix, columns that become rows
     bool is_optional;
     Linear* linear;  // one of these
     Norm* norm;
@@ -190,28 +199,52 @@ class Decoder {
         int num_active = 0;
     };
 
+    // A row and its place in its slot's rows since the state; its path among them, from the state's
+    // chunk on, and the border that it is behind, -1: none.
+    struct MixerRow {
+        std::size_t path;
+        int length, own, border;
+    };
+    struct MixerUnit {  // rows of one segment
+        int segment, row, num_rows;
+    };
+    struct Border {  // the end of a chunk in a segment's draft: the first 64 rows of a path
+        int segment;
+        std::size_t path;
+    };
+
     Weight& find(const std::string& name);
     void name_weights();
+    void name_mixer(Layer& layer, const MixerShape& mixer, const std::string& prefix);
+    void check_mixers() const;
     void check_flat() const;
     void check_id(std::int64_t id) const;
     bool quantizes_after_attention(int layer) const;
     bool attends_by_row() const { return shape_.qk_norm == QkNorm::Whole; }
     const ExpertsShape& experts_of(int layer) const { return shape_.layers[layer].experts; }
     const LayerShape& layer_shape(int layer) const { return shape_.layers[layer]; }
+    const MixerShape& mixer_of(int layer) const { return shape_.layers[layer].mixer; }
     int head_dim(int layer) const { return layer_shape(layer).kv.head_dim; }
     int kv_layer(int layer) const;
     // From a row of queries, keys and values to the next.
     std::size_t qkv_stride(int layer) const;
+    // Where a row's gate of attention lies there.
+    int gate_column(int layer) const;
     int channel_units(const Mlp& mlp) const;
     int num_pairs(int layer) const { return num_rows_ * experts_of(layer).num_active; }
 
     void check_segments() const;
+    void check_states() const;
+    void check_state(const Segment& segment) const;
     void set_sublayers(std::span<const int> sublayers);
     void plan();
     void plan_rows(const Segment& segment);
     void plan_attention(Kind& kind);
+    void plan_mixers();
+    void plan_mixer_row(int segment, int known, int node);
     void plan_phases();
     void lay_out_experts(Scratch& scratch);
+    std::size_t lay_out_mixers(Scratch& scratch);
     void lay_out(Scratch& scratch, int rows_above);
 
     void run(Worker& worker);
@@ -226,6 +259,7 @@ class Decoder {
     void add_sublayer(int row, int sublayer);
     void add_mlp(int row, const Layer& layer);
     void add_normed(int row, const Norm& norm, const float* from);
+    void run_attention(Worker& worker, int layer);
     void project_head(int layer, int head);
     void norm_heads(int layer, int row);
     void place_head(int layer, int head, int row);
@@ -238,6 +272,25 @@ class Decoder {
     void add_linear(const Linear& linear, const Rows& rows, int piece);
     Output residual(int tile) const;
 
+    std::size_t mixer_stride(int layer) const;
+    int row_parts(int units) const;
+    int mixed_units(int layer) const;
+    int gated_units(int layer) const;
+    int projected_tiles(int layer) const;
+    std::vector<int> mixer_pieces(int layer) const;
+    void run_mixer(Worker& worker, int layer);
+    void project_parts(int layer, const Part& tiles);
+    void project_gated(int layer, const Part& tiles);
+    void convolve(int layer, int row, int channel, int count, float* out);
+    void mix_row(int layer, int row, const Part& units);
+    void mix_key(int layer, int row, int head);
+    void mix_value(int layer, int row, int head);
+    void score_keys(int layer, const MixerUnit& unit, int head);
+    float* scores_of(int layer, int row, int head) const;
+    void recur_head(int layer, int segment, int head, int thread);
+    void recur_rows(int layer, int segment, int head, int border, Recurrence& r);
+    void gate_row(int layer, int row, const Part& units);
+
     void run_inputs(Worker& worker);
     void mix_inputs(int row);
     void run_per_layer(Worker& worker, int layer);
@@ -245,9 +298,10 @@ class Decoder {
 
     void run_mlp(Worker& worker, int layer);
     void run_experts(Worker& worker, int layer);
+    void gate_mlp(int layer, int row);
     void mlp_up(const Layer& layer, int piece, int thread);
     void gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
-                 int first, int stop, const Rows& out, int thread);
+                 int first, int stop, const Rows& out, int thread, const float* shares = nullptr);
     void choose_experts(int layer, int row);
     void place_pairs(int layer);
     void gather_pair(int layer, int pair);
@@ -295,6 +349,10 @@ class Decoder {
     std::vector<std::int32_t> paths_;
     std::vector<int> depths_;
     std::vector<int> phases_;
+    std::vector<MixerRow> mixer_rows_;  // none without recurrent layers
+    std::vector<std::int32_t> mixer_paths_;
+    std::vector<MixerUnit> mixer_units_;
+    std::vector<Border> borders_;
 
     // The pass of the head.
     const float* head_input_ = nullptr;
@@ -308,6 +366,9 @@ class Decoder {
     float* experts_input_ = nullptr;  // (R, D), normed for them
     float* inputs_of_layers_ = nullptr;  // (R, layers, width)
     Rows normed_, attended_, activated_, gated_inputs_;
+    float* convolved_ = nullptr;  // (R, channels)
+    float* scores_ = nullptr;     // of keys: scores_of
+    float* mlp_gates_ = nullptr;  // (R)
     Routing routing_;
     float* router_logits_ = nullptr;  // (R, experts in whole tiles)
     int router_stride_ = 0;

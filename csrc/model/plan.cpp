@@ -23,7 +23,8 @@ void check_ascending(std::span<const int> indices, int stop, const char* message
 void Decoder::check_segments() const {
     const Cache& cache = *cache_;
     const auto stored = [](const LayerShape& layer) {
-        return KvShape{layer.shares_kv_of < 0 ? layer.kv.num_heads : 0, layer.kv.head_dim};
+        const bool has_none = layer.shares_kv_of >= 0 || layer.mixer.exists();
+        return KvShape{has_none ? 0 : layer.kv.num_heads, layer.kv.head_dim};
     };
     const auto lends = [&](const LayerShape& layer) {
         return static_cast<std::size_t>(layer.shares_kv_of) < cache.layers.size() &&
@@ -33,6 +34,7 @@ void Decoder::check_segments() const {
                           ? std::ranges::all_of(shape_.layers, lends)
                           : std::ranges::equal(cache.layers, shape_.layers, {}, {}, stored);
     if (!fits) throw std::invalid_argument("the cache was made for another model");
+    if (!shape_.borrows_kv) check_states();
     for (const Segment& s : segments_) {
         const int count = static_cast<int>(s.tokens.size());
         cache.check_slot(s.slot);
@@ -46,6 +48,7 @@ void Decoder::check_segments() const {
         const int own = shape_.borrows_kv ? 0 : s.stop;  // rows that will be written
         if (own > cache.max_len - s.base || !cache.has_rows(s.slot, s.base + own))
             throw std::out_of_range("the sequence does not fit the cache");
+        check_state(s);
         if (!inputs_ || shape_.per_layer_width > 0)
             for (int token : s.tokens) check_id(token);
         if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
@@ -54,6 +57,24 @@ void Decoder::check_segments() const {
             if (s.parents[i] < -1 || s.parents[i] >= i)
                 throw std::invalid_argument("parents must come before their children");
     }
+}
+
+// Recurrent layers, if there are any, are those of the cache.
+void Decoder::check_states() const {
+    const std::vector<MixerShape>& stored = cache_->states.layers;
+    const auto exists = [](const LayerShape& layer) { return layer.mixer.exists(); };
+    const bool is_alike = stored.empty() ? std::ranges::none_of(shape_.layers, exists)
+                                         : std::ranges::equal(stored, shape_.layers, {}, {}, &LayerShape::mixer);
+    if (!is_alike) throw std::invalid_argument("the cache's states were made for another model");
+}
+
+// The rows since a slot's state reach up to those of this pass, and have room for them.
+void Decoder::check_state(const Segment& segment) const {
+    const States& states = cache_->states;
+    if (!states.exist()) return;
+    if (!states.is_placed(segment.slot) || segment.base + segment.first < states.rows_before(segment.slot))
+        throw std::invalid_argument("the slot has no recurrent state of rows before these");
+    states.check_room(segment.slot, segment.base + segment.stop);
 }
 
 // Tokens, positions and paths of one segment's rows.
@@ -101,6 +122,7 @@ void Decoder::plan() {
         query_scales_.push_back(shape_.attention_scale * growth);
     }
     for (Kind& kind : kinds_) plan_attention(kind);
+    plan_mixers();
 }
 
 // Rotations and windows of layers of a kind. Cuts their attention into units, and units into tasks of
@@ -170,8 +192,8 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
     std::size_t projected = 0;
     for (int i = 0; i < s.num_layers; ++i) {
         const Layer& layer = layers_[i];
-        projected = std::max(projected, qkv_stride(i));
-        normed = std::max({normed, layer.q.num_in, layer.mlp.up.num_in});
+        projected = std::max(projected, mixer_of(i).exists() ? mixer_stride(i) : qkv_stride(i));
+        normed = std::max({normed, layer.q.num_in, layer.in_proj.num_in, layer.mlp.up.num_in});
         attended = std::max(attended, layer.o.num_in);
         activated = std::max(activated, layer.mlp.down.num_in);
     }
@@ -182,10 +204,11 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
     inputs_of_layers_ = scratch.take<float>(rows * s.num_layers * s.per_layer_width);
     gated_inputs_ = scratch.take_rows(s.per_layer_width > 0 ? num_rows_ : 0, s.per_layer_width);
     lay_out_experts(scratch);
+    const std::size_t state = lay_out_mixers(scratch);
 
     const std::size_t above = (rows_above / kChunk + 2) * kChunk;
-    scratch_stride_ =
-        std::max<std::size_t>(kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup);
+    scratch_stride_ = std::max<std::size_t>(
+        {kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup, state});
     scratch_ = scratch.take<float>(threads * scratch_stride_);
 
     std::size_t states = 0;
@@ -195,6 +218,25 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
     float* partial = scratch.take<float>(states * dim);
     for (std::size_t i = 0; scratch.is_real() && i < states; ++i)
         states_[i].out = partial + i * dim;
+}
+
+// Room for the rows of the widest recurrent layers; returns the numbers of scratch that a thread needs.
+std::size_t Decoder::lay_out_mixers(Scratch& scratch) {
+    std::size_t channels = 0, heads = 0, state = 0;
+    bool gates_mlp = false;
+    for (const LayerShape& layer : shape_.layers) {
+        const MixerShape& mixer = layer.mixer;
+        gates_mlp |= layer.experts.gates_mlp;
+        if (!mixer.has_heads()) continue;
+        channels = std::max<std::size_t>(channels, mixer.num_channels);
+        heads = std::max<std::size_t>(heads, mixer.num_key_heads * (1 + (mixer.kind == MixerKind::Delta)));
+        state = std::max<std::size_t>(state, (mixer.key_dim + 2 * kStateRows) * mixer.value_dim);
+    }
+    const std::size_t rows = num_rows_;
+    convolved_ = scratch.take<float>(rows * channels);
+    scores_ = scratch.take<float>(rows * heads * cache_->states.num_rows);
+    mlp_gates_ = scratch.take<float>(gates_mlp ? rows : 0);
+    return state;
 }
 
 // Room for the layer of the most pairs and experts.
@@ -282,12 +324,18 @@ void Decoder::plan_phases() {
         const auto add = [&](int does, std::initializer_list<int> pieces) {
             for (int count : pieces) phases_.push_back(does * count);
         };
-        add(attends, {rows, shape_.num_heads + layer_shape(i).num_projected()});
-        if (attends_by_row()) add(attends, {rows});
-        add(attends, {static_cast<int>(kind.tasks.size()),
-                      kind.is_split ? num_units * kind.unit_rows : 0});
-        if (quantizes_after_attention(i)) add(attends, {rows});
-        add(attends, {std::min(most, layer.o.num_tiles())});
+        add(attends, {rows});
+        if (mixer_of(i).exists()) {
+            for (int count : mixer_pieces(i)) add(attends, {count});
+        } else {
+            const int gates = shape_.has_attention_gate ? shape_.num_heads : 0;
+            add(attends, {shape_.num_heads + layer_shape(i).num_projected() + gates});
+            if (attends_by_row()) add(attends, {rows});
+            add(attends, {static_cast<int>(kind.tasks.size()),
+                          kind.is_split ? num_units * kind.unit_rows : 0});
+            if (quantizes_after_attention(i)) add(attends, {rows});
+            add(attends, {std::min(most, layer.o.num_tiles())});
+        }
         add(feeds, {rows});
         if (shape_.layers[i].has_mlp)
             add(feeds, {std::min(2 * most, channel_units(layer.mlp)),

@@ -48,6 +48,7 @@ struct Convolution {
     bool is_activated = false;  // by silu
 };
 
+inline constexpr int kMostTaps = 16;
 inline constexpr int kStateRows = 16;  // most rows of one call of `recur`
 
 // A row and one of its heads.

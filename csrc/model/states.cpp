@@ -31,8 +31,11 @@ struct Layout {
     }
 };
 
-void check(const MixerShape& shape) {
-    need(shape.num_channels > 0 && shape.num_taps > 0, "a recurrent layer needs channels and taps");
+}  // namespace
+
+void check_sizes(const MixerShape& shape) {
+    need(shape.num_channels > 0 && shape.num_taps > 0 && shape.num_taps <= kMostTaps,
+         "a recurrent layer needs channels, and 1 to 16 taps");
     need(shape.num_channels % kTile == 0, "convolved channels must be a multiple of 16");
     if (!shape.has_heads()) return;
     need(std::min({shape.num_key_heads, shape.key_dim, shape.value_dim}) > 0,
@@ -42,8 +45,6 @@ void check(const MixerShape& shape) {
     need(shape.key_dim % kTile == 0 && shape.value_dim % kTile == 0,
          "a recurrent layer's head sizes must be multiples of 16");
 }
-
-}  // namespace
 
 States::States(std::vector<MixerShape> shapes, int num_slots, int count, int draft_rows)
     : layers(std::move(shapes)),
@@ -69,7 +70,7 @@ std::size_t States::lay_out_states() {
     for (std::size_t i = 0; i < layers.size(); ++i) {
         const MixerShape& shape = layers[i];
         if (!shape.exists()) continue;
-        check(shape);
+        check_sizes(shape);
         offsets_[i].heads = layout.take(double(shape.value_width()) * shape.key_dim);
         offsets_[i].history = layout.take(double(shape.num_taps - 1) * shape.num_channels);
         for (int head = 0; head < shape.num_heads; ++head)
@@ -178,11 +179,8 @@ void States::shift_rows(int layer, int slot, int count) {
                         part + i * run);
     };
     const int kept = shape.num_taps - 1, width = shape.num_channels;
-    float* history = state(layer, slot).history;
-    const int old = std::max(0, kept - kChunk);  // more taps than a chunk has rows
-    std::copy_n(history + static_cast<std::size_t>(kept - old) * width, old * width, history);
-    std::copy_n(own.raw + static_cast<std::size_t>(kChunk - kept + old) * width,
-                static_cast<std::size_t>(kept - old) * width, history + old * width);
+    std::copy_n(own.raw + static_cast<std::size_t>(kChunk - kept) * width,
+                static_cast<std::size_t>(kept) * width, state(layer, slot).history);
     down(own.raw, width, 1);
     down(own.changes, shape.value_dim, shape.num_heads);
     down(own.decays, 1, shape.num_heads);

@@ -20,6 +20,9 @@ namespace forerun {
 
 class Runtime;
 
+// Throws std::invalid_argument for sizes that the kernels cannot have.
+void check_sizes(const MixerShape& shape);
+
 // One layer's state: heads (heads, key dim, value dim), and what was convolved of the taps - 1 rows
 // before (taps - 1, channels).
 struct LayerState {

@@ -12,15 +12,7 @@ namespace forerun {
 void Decoder::run(Worker& worker) {
     if (shape_.per_layer_width > 0) run_inputs(worker);
     for (int i = 0; i < shape_.num_layers; ++i) {
-        const Layer& layer = layers_[i];
-        worker.each([&](int row) {
-            enter(row, 2 * i);
-            norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v});
-        });
-        worker.each([&](int head) { project_head(i, head); });
-        if (attends_by_row()) worker.each([&](int row) { norm_heads(i, row); });
-        attend(worker, i);
-        worker.each([&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); });
+        mixer_of(i).exists() ? run_mixer(worker, i) : run_attention(worker, i);
         run_mlp(worker, i);
         if (shape_.per_layer_width > 0) run_per_layer(worker, i);
     }
@@ -29,6 +21,18 @@ void Decoder::run(Worker& worker) {
         enter(row, 2 * shape_.num_layers);
         kernels_.norm(x_ + row * width, final_norm_, shape_.hidden_size, hidden_ + row * width);
     });
+}
+
+void Decoder::run_attention(Worker& worker, int index) {
+    const Layer& layer = layers_[index];
+    worker.each([&](int row) {
+        enter(row, 2 * index);
+        norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate});
+    });
+    worker.each([&](int head) { project_head(index, head); });
+    if (attends_by_row()) worker.each([&](int row) { norm_heads(index, row); });
+    attend(worker, index);
+    worker.each([&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); });
 }
 
 // A row before a sublayer, or at the end: embedded if none was run before, else with what the one before
@@ -139,15 +143,24 @@ int Decoder::kv_layer(int layer) const {
 }
 
 std::size_t Decoder::qkv_stride(int layer) const {
-    const KvShape& kv = layer_shape(layer).kv;
-    return static_cast<std::size_t>(shape_.num_heads + 2 * kv.num_heads) * kv.head_dim;
+    const int gates = shape_.has_attention_gate ? shape_.num_heads * head_dim(layer) : 0;
+    return static_cast<std::size_t>(gate_column(layer)) + gates;
 }
 
-// One head of q, k or v, of all rows, put where it belongs by the thread that computed it.
+int Decoder::gate_column(int layer) const {
+    const KvShape& kv = layer_shape(layer).kv;
+    return (shape_.num_heads + 2 * kv.num_heads) * kv.head_dim;
+}
+
+// One head of q, k or v, of all rows, put where it belongs by the thread that computed it; behind those the
+// gates of heads.
 void Decoder::project_head(int index, int head) {
     const Layer& layer = layers_[index];
     const int heads = shape_.num_heads, kv = layer_shape(index).kv.num_heads, dim = head_dim(index),
-              tiles = dim / kTile;
+              tiles = dim / kTile, gate = head - heads - layer_shape(index).num_projected();
+    if (gate >= 0)
+        return kernels_.linear(layer.attn_gate, gate * tiles, tiles, normed_, 0, num_rows_,
+                               {qkv_ + gate_column(index) + gate * dim, qkv_stride(index)});
     const bool is_query = head < heads, is_value = head >= heads + kv;
     const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
     const int local = is_query ? head : (head - heads) % kv;
@@ -284,6 +297,8 @@ void Decoder::finish_query(const Unit& unit, int query, int layer, Attended* sta
         if (sinks) kernels_.merge({sinks[unit.head + h], 1.0f, zeros_.data()}, states[h], dim);
         float* out = attended.x + row * static_cast<std::size_t>(attended.width) + column;
         kernels_.finish(states[h], dim, out);
+        if (shape_.has_attention_gate)
+            kernels_.gate(qkv_ + row * qkv_stride(layer) + gate_column(layer) + column, out, dim, out);
         if (dim % kGroup == 0) quantize(layers_[layer].o, out, attended, row, column, dim);
     }
 }

@@ -47,7 +47,7 @@ def test_a_text_and_a_tree_equal_hugging_face(family: str) -> None:
     assert isinstance(native, NativeDecoder)
     cache = native.new_cache(1, 256, "fp32")
     texts = [TOKENS[: i + 1] for i in range(len(TOKENS))]
-    found = logits_of(native, cache, Segment(0, 0, TOKENS))
+    found = logits_of(native, cache, Segment(0, 0, TOKENS, certain=len(TOKENS)))
     cache.keep(0, range(len(TOKENS)))
     texts += [(*TOKENS, *(NODES[i] for i in tree.path_to(n, PARENTS))) for n in range(len(NODES))]
     found = torch.cat((found, logits_of(native, cache, Segment(0, len(TOKENS), NODES, PARENTS))))

@@ -42,6 +42,9 @@ PRIORITY = 1
 MAX_ROWS = 64
 """Rows one native call computes; a larger pass is cut, so that its rows stay in the second-level cache."""
 
+MAX_TAPS = 16
+"""Rows that a short convolution may see."""
+
 _UNIT = 16
 
 
@@ -57,8 +60,13 @@ def unsupported(config: ModelConfig, device: torch.device) -> str | None:
         return f"hidden, MLP, expert and head sizes must be multiples of {_UNIT}, but are {widths}"
     if (config.per_layer_width or 0) % (2 * _UNIT):
         return f"per-layer embeddings must have a multiple of {2 * _UNIT} numbers, not {config.per_layer_width}"
-    if config.is_recurrent:
-        return "it has recurrent layers"
+    kinds = {each.recurrent for each in layers if each.recurrent is not None}
+    heads = {size for kind in kinds for size in (kind.key_dim, kind.value_dim)}
+    if any(size % _UNIT for size in heads):
+        sizes = sorted(heads)
+        return f"the key and value sizes of recurrent layers must be multiples of {_UNIT}, but are {sizes}"
+    if any(kind.kernel > MAX_TAPS for kind in kinds):
+        return f"convolutions of recurrent layers may have at most {MAX_TAPS} taps"
     problem = native.reason()
     return problem and f"the native kernels are {problem}; {native.REMEDY}, or use backend auto"
 
@@ -85,7 +93,8 @@ class NativeDecoder:
         self._names: dict[str, None] = {}
         self._whole = LayerPlan.of(config.num_layers)
         for i in range(config.num_layers):
-            self._set_attention(i)
+            if config.layer(i).recurrent is None:
+                self._set_attention(i)
 
     def _set_attention(self, index: int) -> None:
         layer = self.config.layer(index)
@@ -276,7 +285,14 @@ class NativeDecoder:
     ) -> NativeCache:
         """Return a cache that fits this model; `auto` is fp16."""
         return NativeCache(
-            self.config, num_slots, max_len, kv, num_blocks, num_checkpoints, draft_rows
+            self.config,
+            num_slots,
+            max_len,
+            kv,
+            num_blocks,
+            num_checkpoints,
+            draft_rows,
+            self.runtime,
         )
 
     def nbytes(self) -> int:

@@ -1,8 +1,9 @@
-"""Keys and values in the layout of the native kernels."""
+"""Keys and values, and recurrent states, in the layout of the native kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from forerun.core.config import Precision
 from forerun.core.errors import memory_refused
@@ -11,11 +12,29 @@ from forerun.model.cache.forms import check_head_dim
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 
+if TYPE_CHECKING:
+    from forerun import _native
+
+
+class NativeStates:
+    """Recurrent states in a native cache. Implements `model.cache.states.StateMemory`."""
+
+    def __init__(self, cache: _native.Cache, runtime: _native.Runtime) -> None:
+        self.state_nbytes, self.rows_nbytes = cache.state_nbytes, cache.rows_nbytes
+        self.place_state, self.clear_state = cache.place_state, cache.clear_state
+        self.copy_state = cache.copy_state
+        self._cache, self._runtime = cache, runtime
+
+    def advance(self, slot: int, rows: int) -> None:
+        """Bring the state of a slot one block further, to `rows` rows, with the runtime's threads."""
+        self._cache.advance(self._runtime, slot, rows)
+
 
 class NativeCache(KVCache):
     """Keys and values of `num_slots` sequences in `num_blocks` blocks, stored as `kv` says; `auto` is fp16.
 
-    Raises CapacityError where the system refuses the memory.
+    A recurrent model's states are brought forward by the threads of `runtime`. Raises CapacityError where the system
+    refuses the memory.
     """
 
     def __init__(
@@ -27,6 +46,7 @@ class NativeCache(KVCache):
         num_blocks: int | None = None,
         num_checkpoints: int | None = None,
         draft_rows: int = DRAFT_ROWS,
+        runtime: _native.Runtime | None = None,
     ) -> None:
         from forerun import _native
 
@@ -34,9 +54,26 @@ class NativeCache(KVCache):
         stored = config.stored_heads()
         for _, head_dim in stored:
             check_head_dim(kv, head_dim)
-        form = "fp16" if kv == "auto" else kv
+        form, num_states, kinds = "fp16" if kv == "auto" else kv, 0, ()
+        checkpoints = num_slots if num_checkpoints is None else num_checkpoints
+        if config.is_recurrent:
+            num_states = num_slots + checkpoints
+            kinds = tuple(config.layer(i).recurrent for i in range(config.num_layers))
         with memory_refused(f"{self.pool.num_blocks} blocks of keys and values"):
-            self.native = _native.Cache(stored, num_slots, max_len, form, self.pool.num_blocks)
+            self.native = _native.Cache(
+                stored,
+                num_slots,
+                max_len,
+                form,
+                self.pool.num_blocks,
+                kinds,
+                config.hidden_size,
+                num_states,
+                draft_rows,
+            )
+        if config.is_recurrent:
+            assert runtime is not None, "states are brought forward by a runtime's threads"
+            self.keep_states(NativeStates(self.native, runtime), checkpoints)
         self.pool.block_nbytes, self.pool.drop = self.native.block_nbytes, self.native.drop_block
 
     def _place(self, slot: int, index: int, block: int) -> None:
