@@ -128,7 +128,7 @@ std::size_t Cache::lay_out(KvForms forms) {
         nbytes += static_cast<double>(pages_.back().nbytes) * layer.num_heads;
         need(nbytes < 1e15, "the cache would be absurdly large");
     }
-    need(nbytes > 0 || states.exist(), "a cache's dimensions must be positive");
+    need(nbytes > 0, "a cache's dimensions must be positive");
     return static_cast<std::size_t>(nbytes);
 }
 

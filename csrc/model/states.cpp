@@ -46,9 +46,10 @@ void check_sizes(const MixerShape& shape) {
          "a recurrent layer's head sizes must be multiples of 16");
 }
 
-States::States(std::vector<MixerShape> shapes, int num_slots, int count, int draft_rows)
+States::States(std::vector<MixerShape> shapes, int num_slots, int count, int rows)
     : layers(std::move(shapes)),
       num_states(count),
+      draft_rows(rows),
       num_rows((kChunk + draft_rows + kTile - 1) / kTile * kTile),
       state_nbytes(lay_out_states()),
       rows_nbytes(lay_out_rows()) {
@@ -142,8 +143,8 @@ const std::uint8_t* States::state_bytes(int state) const {
 }
 
 void States::check_room(int slot, int rows) const {
-    if (rows - rows_before_[slot] > num_rows)
-        throw std::out_of_range("a draft of more than " + std::to_string(num_rows - kChunk) + " rows");
+    if (rows - rows_before_[slot] > kChunk + draft_rows)
+        throw std::out_of_range("a draft of more than " + std::to_string(draft_rows) + " rows");
 }
 
 // One head of one layer, as far as its chunk goes.

@@ -77,7 +77,7 @@ class States {
     const std::uint8_t* state_bytes(int state) const;
 
     const std::vector<MixerShape> layers;
-    const int num_states, num_rows;  // that a slot has room for
+    const int num_states, draft_rows, num_rows;  // num_rows: of a slot, in whole blocks of keys
     const std::size_t state_nbytes, rows_nbytes;
 
   private:

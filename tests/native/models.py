@@ -18,6 +18,7 @@ from forerun.model.config import (
     ExpertsConfig,
     LayerConfig,
     ModelConfig,
+    RecurrentConfig,
     RopeConfig,
     weight_shapes,
 )
@@ -98,6 +99,43 @@ SINKS = replace(
 )
 """As gpt-oss."""
 
+DELTA = RecurrentConfig("delta", 4, num_heads=4, num_key_heads=2, key_dim=32, value_dim=32)
+HYBRID = replace(
+    GATED,
+    num_layers=3,
+    attention_gate=True,
+    qk_norm="head",
+    layers=(
+        LayerConfig(None, recurrent=DELTA),
+        LayerConfig(ROPE, experts=ExpertsConfig(5, 2, 32, gates_mlp=True)),
+        LayerConfig(None, recurrent=replace(DELTA, num_key_heads=1, key_dim=16, value_dim=80)),
+    ),
+)
+"""As Qwen3-Next: gated delta rule, gated attention, a gated MLP beside experts."""
+TILED = replace(
+    GATED,
+    layers=(
+        LayerConfig(None, recurrent=replace(DELTA, tiled=True, value_dim=16)),
+        LayerConfig(ROPE),
+    ),
+)
+"""As Qwen3.5 in GGUF."""
+MAMBA = RecurrentConfig(
+    "mamba2", 4, 6, 2, key_dim=32, value_dim=48, conv_bias=True, step_limits=(0.05, 0.7)
+)
+SHORT = replace(
+    GATED,
+    num_layers=4,
+    residual_multiplier=0.7,
+    layers=(
+        LayerConfig(None, recurrent=MAMBA),
+        LayerConfig(None, recurrent=RecurrentConfig("conv", 3, conv_bias=True)),
+        LayerConfig(ROPE, sliding_window=37),
+        LayerConfig(None, recurrent=replace(MAMBA, num_key_heads=1, conv_bias=False)),
+    ),
+)
+"""As Granite 4's hybrids and LFM2 in one: Mamba-2 and short convolutions."""
+
 KINDS = {
     "q4": (GATED, "q4_1"),
     "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
@@ -111,6 +149,9 @@ KINDS = {
     "float8": (replace(GATED, num_kv_heads=1), "f8"),
     "table": (replace(GATED, num_kv_heads=1), "mxfp4"),
     "super": (replace(GATED, hidden_size=256, intermediate_size=256, head_dim=64), "q2_k"),
+    "hybrid": (HYBRID, "q4_0"),
+    "tiled": (TILED, "bf16"),
+    "short": (SHORT, "q8_0"),
     "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
 }
 """Configurations with a type of weights, which together take all ways through the kernels."""
@@ -206,6 +247,8 @@ def random_weights(
         random = np.random.default_rng((seed, zlib.crc32(name.encode())))
         values = random.standard_normal(shape) * (0.25 if len(shape) == 2 else 1)
         is_matrix = len(shape) == 2 and name != "positions"
+        if name.endswith(".decay"):
+            values = -0.1 * np.abs(values)
         if dtype.endswith("_c") and is_matrix and name.startswith("layers."):
             weights[name] = flat(name, shape, dtype)
         else:

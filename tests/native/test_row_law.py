@@ -36,6 +36,7 @@ MAX_LEN = 4 * CHUNK
 
 law = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 kinds = st.sampled_from(sorted(KINDS))
+attending = kinds.filter(lambda kind: not KINDS[kind][0].is_recurrent)
 kvs = st.sampled_from(["fp32", "fp16", "int8", "k8v4", "int4"])
 bases = st.one_of(
     st.integers(0, 40),
@@ -191,7 +192,7 @@ class Pair:
 
 
 @law
-@given(kind=kinds, kv=kvs, num_blocks=st.integers(4, 8), data=st.data())
+@given(kind=attending, kv=kvs, num_blocks=st.integers(4, 8), data=st.data())
 def test_shared_blocks_anywhere_have_the_bits_of_rows_in_order(
     kind: str, kv: Precision, num_blocks: int, data: st.DataObject
 ) -> None:

@@ -73,7 +73,7 @@ class NativeCache(KVCache):
             )
         if config.is_recurrent:
             assert runtime is not None, "states are brought forward by a runtime's threads"
-            self.keep_states(NativeStates(self.native, runtime), checkpoints)
+            self.keep_states(NativeStates(self.native, runtime), checkpoints, draft_rows)
         self.pool.block_nbytes, self.pool.drop = self.native.block_nbytes, self.native.drop_block
 
     def _place(self, slot: int, index: int, block: int) -> None:
