@@ -56,7 +56,7 @@ void Decoder::plan_mixers() {
     mixer_paths_.clear();
     mixer_units_.clear();
     borders_.clear();
-    if (!cache_->states.exist()) return;
+    if (!has_mixers()) return;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         const Segment& s = segments_[i];
         const int known = s.base - cache_->states.rows_before(s.slot);

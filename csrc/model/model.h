@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -226,6 +227,10 @@ class Decoder {
     const MixerShape& mixer_of(int layer) const { return shape_.layers[layer].mixer; }
     int head_dim(int layer) const { return layer_shape(layer).kv.head_dim; }
     int kv_layer(int layer) const;
+    bool has_mixers() const {
+        return std::ranges::any_of(shape_.layers,
+                                   [](const LayerShape& layer) { return layer.mixer.exists(); });
+    }
     // From a row of queries, keys and values to the next.
     std::size_t qkv_stride(int layer) const;
     // Where a row's gate of attention lies there.

@@ -62,8 +62,7 @@ void Decoder::check_segments() const {
 // Recurrent layers, if there are any, are those of the cache.
 void Decoder::check_states() const {
     const std::vector<MixerShape>& stored = cache_->states.layers;
-    const auto exists = [](const LayerShape& layer) { return layer.mixer.exists(); };
-    const bool is_alike = stored.empty() ? std::ranges::none_of(shape_.layers, exists)
+    const bool is_alike = stored.empty() ? !has_mixers()
                                          : std::ranges::equal(stored, shape_.layers, {}, {}, &LayerShape::mixer);
     if (!is_alike) throw std::invalid_argument("the cache's states were made for another model");
 }
@@ -71,7 +70,7 @@ void Decoder::check_states() const {
 // The rows since a slot's state reach up to those of this pass, and have room for them.
 void Decoder::check_state(const Segment& segment) const {
     const States& states = cache_->states;
-    if (!states.exist()) return;
+    if (!has_mixers()) return;
     if (!states.is_placed(segment.slot) || segment.base + segment.first < states.rows_before(segment.slot))
         throw std::invalid_argument("the slot has no recurrent state of rows before these");
     states.check_room(segment.slot, segment.base + segment.stop);
