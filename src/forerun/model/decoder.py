@@ -79,7 +79,8 @@ class Decoder:
         plan = plan or self._whole
         rows = self.embed(self._to_device(batch.tokens())) if inputs is None else inputs
         tiles, first = [], 0
-        for part in cache.parts(batch, TILE):
+        parts = batch.split(TILE) if self.config.borrows_kv else cache.parts(batch, TILE)
+        for part in parts:
             own = rows[first : first + part.num_rows]
             tiles.append(self._run(self._tile(part, own, cache), cache, taps, plan))
             first += part.num_rows

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 
 _KEYS_AND_VALUES = ("k", "v", "k_norm")
+ASSISTANTS = (
+    "Gemma4AssistantForCausalLM",
+    "Gemma4UnifiedAssistantForCausalLM",
+    "gemma4-assistant",
+)
+"""Architectures of files that draft for a model, and are none."""
 
 
 def load_model(
@@ -136,6 +142,11 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
         arch = cast(Arch, registry.load("model.arch", family))
         spellings = arch.GGUF_ARCHITECTURES if checkpoint.kind == "gguf" else arch.HF_ARCHITECTURES
         known |= dict.fromkeys(spellings, arch)
+    if checkpoint.architecture in ASSISTANTS:
+        raise LoadError(
+            f"{checkpoint.path} is an assistant: it drafts for the Gemma 4 that it was made for, and is no model by "
+            f"itself; load that one, with -d gemma4_assistant:model={checkpoint.path}"
+        )
     if checkpoint.architecture not in known:
         raise LoadError(unknown("architecture", checkpoint.architecture, known))
     return known[checkpoint.architecture]

@@ -43,6 +43,10 @@ class Checkpoint(ABC):
         hint = f"; the closest are {', '.join(close)}" if close else ""
         raise LoadError(f"{self.path} has no tensor '{name}'{hint}")
 
+    def raw(self, name: str) -> StoredTensor:
+        """Return one tensor, also of a type that no weight has. Raises LoadError as `tensor` does."""
+        return Checkpoint.tensor(self, name)
+
     @abstractmethod
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer inside. Raises LoadError if there is none or it is of an unknown kind."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from forerun.core.params import SamplingParams
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
+from forerun.weights.stored import StoredTensor
 
 
 class RenamedCheckpoint(Checkpoint):
@@ -23,11 +24,13 @@ class RenamedCheckpoint(Checkpoint):
             for name in whole.names()
             if name.startswith(old)
         }
-        self._tensors = {new: whole.tensor(name) for new, name in self._theirs.items()}
+        self._tensors = {new: whole.raw(name) for new, name in self._theirs.items()}
 
-    def spelled(self, name: str) -> str:
-        """Return what a tensor is called in the file, for messages."""
-        return self._theirs.get(name, name)
+    def tensor(self, name: str) -> StoredTensor:
+        """Return one tensor, by its new name. Raises LoadError as the whole does."""
+        if name in self._theirs:
+            return self.whole.tensor(self._theirs[name])
+        return super().tensor(name)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the whole."""

@@ -1,0 +1,100 @@
+"""Gemma 4's assistants: a few layers whose queries read the target's own keys and values.
+
+    x = pre [E(token); h]        E: the target's embedding, scaled as it scales it; h: the state that its head read
+    n = norm(layers(x))          each layer reads the target's last layer of its kind that has keys and values
+    h = post n                   for the token after the next one
+    logits = head n              of all tokens, or of those in the clusters whose centroids are nearest to n
+
+No row leaves keys or values: every row of a draft stands at the position of the text's last token, which is not in the
+target's cache yet, and sees what is committed there.
+
+R rows, D width of the target, A width of the assistant, C clusters, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forerun.core.batch import Batch, Segment
+from forerun.drafting.draft_builder import Scores
+from forerun.drafting.draft_head import DraftHead, OwnTokens
+from forerun.drafting.networks.decoders import decoder_beside, map_beside
+from forerun.model.cache.base import KVCache
+from forerun.model.config import ModelConfig
+from forerun.model.model import Model
+from forerun.weights.rtn import Scheme
+from forerun.weights.stored import StoredTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """What cuts the head: `centroids` (C, A), the tokens of each cluster (C, V / C), and how many clusters are read."""
+
+    centroids: Tensor
+    tokens: Tensor
+    num_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantWeights:
+    """An assistant as it is stored: the weights of a decoder that borrows keys and values, `pre`, `post`, clusters."""
+
+    config: ModelConfig
+    layers: tuple[tuple[str, StoredTensor], ...]
+    pre: StoredTensor
+    """(A, 2 D)."""
+    post: StoredTensor
+    """(D, A)."""
+    clusters: Clusters | None = None
+
+
+class AssistantNetwork:
+    """Runs an assistant beside its target, on the target's backend."""
+
+    def __init__(self, weights: AssistantWeights, target: Model, quant: Scheme) -> None:
+        self.target, self.clusters = target, weights.clusters
+        self.decoder = decoder_beside(target, weights.config, weights.layers, quant)
+        self.pre = map_beside(target, weights.pre, quant)
+        self.post = map_beside(target, weights.post, quant)
+        self.listed: DraftHead | None = None
+
+    def cut(self, listed: Tensor) -> None:
+        """Score these tokens (n,) and each text's own, where the file has no clusters."""
+        if self.clusters is None:
+            self.listed = DraftHead(self.decoder, self.decoder.config.vocab_size, listed)
+
+    def step(
+        self, cache: KVCache, slots: list[int], tokens: list[int], hidden: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Take a token and the state before it of each slot: n (R, A), and the states h after them (R, D)."""
+        embedded = self.target.embed(torch.tensor(tokens))
+        inputs = self.pre.head(torch.cat([embedded, hidden.float().to(embedded.device)], -1))
+        rows = (Segment(slot, cache.length(slot), (0,)) for slot in slots)
+        found = self.decoder.forward(Batch(tuple(rows)), cache, inputs=inputs).last
+        return found, self.post.head(found)
+
+    def scores(self, found: Tensor, own: list[OwnTokens]) -> list[Scores]:
+        """Return what may follow rows n (R, A), each of another text."""
+        vocab_size = self.decoder.config.vocab_size
+        if self.clusters is not None:
+            return [self._near(row, self.clusters) for row in found]
+        if self.listed is not None:
+            return self.listed.scores(found, [(text, 1) for text in own])
+        return [Scores(row, None, vocab_size) for row in self.decoder.head(found).unbind()]
+
+    def _near(self, row: Tensor, clusters: Clusters) -> Scores:
+        """Score the tokens of the clusters nearest to a row (A,)."""
+        best = (clusters.centroids @ row).topk(clusters.num_read).indices
+        ids = clusters.tokens[best].flatten().sort().values
+        logits = self.decoder.head_rows(row[None], ids)[0]
+        return Scores(logits, ids, self.decoder.config.vocab_size)
+
+    def nbytes(self) -> int:
+        """Count the weights."""
+        maps = sum(part.nbytes() for part in (self.decoder, self.pre, self.post))
+        if self.clusters is None:
+            return maps
+        return maps + self.clusters.centroids.nbytes + self.clusters.tokens.nbytes
