@@ -36,4 +36,5 @@ def test_the_options_of_a_drafter_are_shown(forerun, repeat):
         for option in doc["options"]
         if option["default"] is None
     }
-    assert required == {(name, "model") for name in ("draft_model", "eagle3", "medusa")}
+    names = ("draft_model", "eagle3", "gemma4_assistant", "medusa")
+    assert required == {(name, "model") for name in names}

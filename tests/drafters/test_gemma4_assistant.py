@@ -404,3 +404,15 @@ def test_an_assistant_is_no_model_by_itself(tmp_path):
     path = folder_of(hf_assistant(model), tmp_path)
     with pytest.raises(LoadError, match="is an assistant: it drafts for the Gemma 4 that it was"):
         load_torch(open_checkpoint(path))
+
+
+def test_a_path_alone_says_that_it_is_one(tmp_path):
+    assistant = hf_assistant(gemma())
+    for path in (
+        folder_of(assistant, tmp_path / "folder"),
+        gguf_of(assistant, tmp_path / "a.gguf"),
+    ):
+        assert DrafterSpec.of("auto", model=path).name == "gemma4_assistant"
+    assert (
+        DrafterSpec.of("auto", model="google/gemma-4-e2b-it-assistant").name == "gemma4_assistant"
+    )

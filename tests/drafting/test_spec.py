@@ -78,7 +78,8 @@ def test_a_draft_is_rounded_by_one_word(config: dict, meant: str) -> None:
     ("config", "message"),
     [
         ({"draft_quant": "int8"},
-         r"no option quant='int8' .*: draft_model, eagle3, medusa, mlp_speculator \(given as draft_quant\)"),
+         r"no option quant='int8' .*: draft_model, eagle3, gemma4_assistant, medusa, mlp_speculator, mtp "
+         r"\(given as draft_quant\)"),
         ({"drafter": "mlp_speculator", "draft_head_bits": 4},
          r"no option head_bits=4 .*have it: draft_model \(given as draft_head_bits\)"),
         ({"draft_model": "s", "draft_quant": "int3"},

@@ -12,11 +12,15 @@ from forerun.core import registry
 from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, unknown
 from forerun.drafting.find import find, is_file
+from forerun.weights.gguf import GgufCheckpoint
 
 AUTO_CHOICE = "recycling"
 
 _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
 _NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash")
+_ASSISTANT = re.compile(r"gemma[-_]?4.*assistant")
+_BY_ARCHITECTURE = {"gemma4-assistant": "gemma4_assistant", "eagle3": "eagle3"}
+"""Which drafter reads a GGUF file of an architecture that is no model's."""
 _IMPLYING = {
     **{"model": "draft_model", "exit": "early_exit"},
     **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"},
@@ -84,14 +88,21 @@ def check_option(key: str, value: object, drafter: str, names: Sequence[str]) ->
 
 
 def _reader_of(model: str) -> str:
-    """Tell which drafter reads a hub name or folder: a network's, or `draft_model`. Raises ConfigError."""
+    """Tell which drafter reads a hub name, folder or file: a network's, or `draft_model`.
+
+    Raises ConfigError for one that none reads, LoadError for a GGUF file that is damaged.
+    """
     path = Path(model).expanduser()
     words = path.name.lower()
     if (path / "config.json").is_file():
         settings = json.loads((path / "config.json").read_text(encoding="utf-8"))
         words = f"{settings.get('model_type')} {settings.get('architectures')}".lower()
+    elif path.is_file() and words.endswith(".gguf"):
+        return _BY_ARCHITECTURE.get(GgufCheckpoint(path).architecture, "draft_model")
     elif path.exists() or words.endswith(".gguf"):
         return "draft_model"
+    if _ASSISTANT.search(words):
+        return "gemma4_assistant"
     if not (found := _NETWORK.search(words)):
         return "draft_model"
     names = registry.names("drafters")
