@@ -95,7 +95,7 @@ std::size_t States::lay_out_rows() {
 }
 
 void States::check_state(int state) const {
-    if (state < 0 || state >= num_states)
+    if (!exist() || state < 0 || state >= num_states)
         throw std::invalid_argument("no recurrent state " + std::to_string(state));
 }
 
@@ -191,7 +191,7 @@ void States::shift_rows(int layer, int slot, int count) {
 }
 
 void States::advance(Runtime& runtime, int slot, int num_known) {
-    need(is_placed(slot), "the slot has no recurrent state");
+    need(exist() && is_placed(slot), "the slot has no recurrent state");
     const int beyond = num_known - rows_before(slot);
     need(beyond >= 0 && beyond < 2 * kChunk, "a state can only go one chunk on");
     check_room(slot, num_known);

@@ -54,11 +54,9 @@ class NativeCache(KVCache):
         stored = config.stored_heads()
         for _, head_dim in stored:
             check_head_dim(kv, head_dim)
-        form, num_states, kinds = "fp16" if kv == "auto" else kv, 0, ()
+        form = "fp16" if kv == "auto" else kv
         checkpoints = num_slots if num_checkpoints is None else num_checkpoints
-        if config.is_recurrent:
-            num_states = num_slots + checkpoints
-            kinds = tuple(config.layer(i).recurrent for i in range(config.num_layers))
+        kinds = [config.layer(i).recurrent for i in range(config.num_layers)]
         with memory_refused(f"{self.pool.num_blocks} blocks of keys and values"):
             self.native = _native.Cache(
                 stored,
@@ -68,7 +66,7 @@ class NativeCache(KVCache):
                 self.pool.num_blocks,
                 kinds,
                 config.hidden_size,
-                num_states,
+                num_slots + checkpoints,
                 draft_rows,
             )
         if config.is_recurrent:
