@@ -181,7 +181,9 @@ void Decoder::plan_attention(Kind& kind) {
 // Where the pass keeps its rows, and each thread its scratch.
 void Decoder::lay_out(Scratch& scratch, int rows_above) {
     const Shape& s = shape_;
-    const std::size_t rows = num_rows_, threads = pool_.size(), dim = most_dim_;
+    const std::size_t rows = num_rows_, threads = pool_.size();
+    std::size_t dim = 0;  // of the widest head that attends
+    for (const Kind& kind : kinds_) dim = std::max<std::size_t>(dim, kind.kv.head_dim);
     x_ = scratch.take<float>(rows * s.hidden_size);
     added_ = s.norms_after ? scratch.take<float>(rows * s.hidden_size) : nullptr;
     const std::size_t coded = cache_->has_codes() ? rows * s.num_heads : 0;

@@ -145,7 +145,6 @@ def test_a_list_keeps_marks_and_bytes_and_then_the_first() -> None:
 
 def test_a_large_vocabulary_is_cut_unless_it_shall_not_be(monkeypatch) -> None:
     monkeypatch.setattr(draft_head, "LIST_SIZE", 5)
-    monkeypatch.setattr("forerun.drafters.draft_model.LIST_SIZE", 5)
     head = drafter_of().head
     assert head is not None
     assert head.nbytes(2) >= head.nbytes(1) > 0

@@ -70,6 +70,8 @@ class DraftBuilder:
     base: int
     tokens: list[int]
     room: int
+    num_certain: int = 0
+    """Pending tokens whose rows are kept whatever comes: a recurrent state may run ahead to them."""
     num_fed: int = 0
     parents: list[int] = field(init=False)
     num_pending: int = field(init=False)
@@ -92,7 +94,7 @@ class DraftBuilder:
             tuple(self.tokens),
             tuple(self.parents),
             self.num_fed,
-            certain=self.num_pending,
+            certain=self.num_certain,
         )
 
     def generated(self, row: int) -> list[int]:

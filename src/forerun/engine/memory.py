@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from forerun.core.config import Precision, Program
+from forerun.engine.scratch import PassNumbers, scratch_nbytes
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
@@ -63,10 +64,6 @@ NETWORK_NBYTES = 12_000_000
 """Bytes that building a drafting network adds: measured."""
 LEARNING_NBYTES = 13_000_000
 """Bytes that learning while serving adds: measured."""
-MAX_PAIRS = 24
-"""Rows and query heads that attend together (csrc/model/types.h)."""
-CODED: tuple[Precision, ...] = ("int8", "k8v4", "int4")
-"""Precisions whose keys are codes."""
 UNLEARNED = "nothing learned while serving"
 """Parts of a drafter that are given up before it is made smaller."""
 FEW_DRAFT_ROWS = 16
@@ -230,94 +227,19 @@ def step_nbytes(
     nodes = drafter.num_nodes
     held = num_rows * (model.config.hidden_size + drafter.feature_width)
     prompt = 2 * workload.max_len * drafter.feature_width  # until the drafter begins, and joined
-    scratch = max(
-        _pass_nbytes(model, min(num_rows, PASS_ROWS), nodes),
-        _split_nbytes(model, workload.max_len, nodes),
-        _head_nbytes(model, workload.num_seqs * (1 + nodes)),
+    scratch = scratch_nbytes(
+        PassNumbers(
+            config=model.config,
+            threads=model.threads,
+            rows=min(num_rows, PASS_ROWS),
+            head_rows=workload.num_seqs * (1 + nodes),
+            nodes=nodes,
+            draft_rows=workload.draft_rows,
+            max_len=workload.max_len,
+            precision=workload.precision,
+        )
     )
-    scratch += _coded_nbytes(model, min(num_rows, PASS_ROWS), workload.precision)
     return 4 * (held + prompt) + scratch + scratch // 16
-
-
-def _coded_nbytes(model: ModelNumbers, rows: int, precision: Precision) -> int:
-    """Return the bytes of queries as int8, with a scale and sums of 16, where keys are codes (csrc/model/plan.cpp)."""
-    if precision not in CODED:
-        return 0
-    head_dim = max(model.config.heads(i)[1] for i in range(model.config.num_layers))
-    return rows * model.config.num_heads * (head_dim + head_dim // 4 + 4)
-
-
-def _pass_nbytes(model: ModelNumbers, rows: int, num_nodes: int) -> int:
-    """Return the kernels' scratch bytes for the rows of a pass (csrc/model/plan.cpp, csrc/model/runtime.h)."""
-    config = model.config
-    layers = [config.layer(i) for i in range(config.num_layers)]
-    heads = [config.heads(i) for i in range(config.num_layers)]
-    head_dim = max(dim for _, dim in heads)
-    projected = max((config.num_heads + 2 * count) * dim for count, dim in heads)
-    inner = max(
-        (layer.intermediate_size or config.intermediate_size) * layer.has_mlp for layer in layers
-    )
-    widths = (config.hidden_size, config.num_heads * head_dim, inner)
-    above = (num_nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
-    attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * head_dim)
-    streams = 4 * rows * (config.hidden_size + projected)
-    if config.norms != "before":
-        streams += 4 * rows * config.hidden_size
-    if config.per_layer_width is not None:
-        streams += 4 * rows * config.num_layers * config.per_layer_width
-        streams += _rows_nbytes(rows, config.per_layer_width)
-    held = sum(_rows_nbytes(rows, width) for width in widths) + _experts_nbytes(config, rows)
-    return streams + held + 4 * model.threads * max(attention, 2 * 32 * 32)
-
-
-def _experts_nbytes(config: ModelConfig, rows: int) -> int:
-    """Return the bytes of what experts read and compute of each row that chose them (csrc/model/plan.cpp)."""
-    layers = map(config.layer, range(config.num_layers))
-    experts = [layer.experts for layer in layers if layer.experts is not None]
-    if not experts:
-        return 0
-    pairs = rows * max(each.num_active for each in experts)
-    num_experts = max(each.num_experts for each in experts)
-    slots = pairs + 7 * min(pairs, num_experts)  # an expert's rows begin at multiples of 8
-    routed = 4 * (rows * -(-num_experts // 16) * 16 + 3 * pairs + 2 * slots + 3 * num_experts)
-    inner = max(each.intermediate_size for each in experts)
-    normed = 8 * rows * config.hidden_size if any(each.has_norms for each in experts) else 0
-    gathered = _rows_nbytes(slots, config.hidden_size) + _rows_nbytes(slots, inner)
-    return routed + gathered + normed
-
-
-def _split_nbytes(model: ModelNumbers, max_len: int, num_nodes: int) -> int:
-    """Return the bytes of a pass of few rows, where threads share a row's keys (csrc/model/plan.cpp)."""
-    config = model.config
-    return max(
-        _split_layer_nbytes(model, max_len, num_nodes, *heads)
-        for heads in {config.heads(i) for i in range(config.num_layers)}
-    )
-
-
-def _split_layer_nbytes(
-    model: ModelNumbers, max_len: int, num_nodes: int, num_kv_heads: int, head_dim: int
-) -> int:
-    group = model.config.num_heads // num_kv_heads
-    heads = min(group, MAX_PAIRS)
-    units = num_kv_heads * -(-group // heads)  # of as many rows as attend together
-    times = (4 * model.threads - 1) // units if model.threads > 1 else 0
-    rows = times * (MAX_PAIRS // heads)
-    states = times * units * blocks_of(max_len) * MAX_PAIRS
-    return _pass_nbytes(model, rows, num_nodes) + states * (16 + 4 * head_dim)
-
-
-def _head_nbytes(model: ModelNumbers, rows: int) -> int:
-    """Return the head's scratch bytes for rows whose likeliest tokens are wanted (csrc/model/head.cpp)."""
-    blocks = -(-model.config.vocab_size // 128)
-    aside = 4 * model.threads * PASS_ROWS * 128
-    return _rows_nbytes(rows, model.config.hidden_size) + aside + rows * 8 * blocks
-
-
-def _rows_nbytes(rows: int, width: int) -> int:
-    """Return the bytes of rows as floats, and as int8 with scales and sums a group of 32."""
-    whole = -(-rows // 8) * 8
-    return 4 * rows * width + whole * -(-width // 32) * (32 + 4 + 4 + 8)
 
 
 def pressure_steps(

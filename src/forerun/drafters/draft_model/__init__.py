@@ -192,7 +192,8 @@ class DraftModel(ModelDrafter):
             return None  # no memory for a draft
         if slot.own is not None:
             slot.own.read(seq.tokens)
-        return DraftBuilder(seq, slot.index, base, seq.tokens[base:], room)
+        pending = seq.tokens[base:]
+        return DraftBuilder(seq, slot.index, base, pending, room, num_certain=len(pending))
 
     def _feed(self, builders: Sequence[DraftBuilder]) -> list[Scores]:
         batch, wanted = new_rows(builders)
