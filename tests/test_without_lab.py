@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "forerun"
 START = """
-import importlib, pkgutil, sys
+import importlib, importlib.util, pkgutil, sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 sys.meta_path[:] = [BuiltinImporter, FrozenImporter, PathFinder]  # no editable installation
 sys.path.insert(0, sys.argv.pop(1))
@@ -23,7 +23,8 @@ sys.path.insert(0, sys.argv.pop(1))
 IMPORT_ALL = """
 import forerun
 for module in pkgutil.walk_packages(forerun.__path__, "forerun."):
-    if not module.name.endswith("__main__"):
+    needs_ray = module.name.startswith("forerun.server.ray.") and not importlib.util.find_spec("ray")
+    if not (module.name.endswith("__main__") or needs_ray):
         importlib.import_module(module.name)
 print(forerun.__file__)
 """

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -67,9 +67,12 @@ def running_fleet(
 
 @contextmanager
 def apart(
-    model: Path, *flags: str, drains: bool = True
+    model: Path, *flags: str, drains: bool = True, ends: bool = False
 ) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """A server as a process of its own, its address, and what it said until it was ready; the rest is drained."""
+    """A server as a process of its own, its address, and what it said until it was ready; the rest is drained.
+
+    `ends`: it is asked to end, as what it has started ends with it.
+    """
     command = [sys.executable, "-m", "forerun", "serve", str(model), "--port", "0", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
@@ -82,6 +85,10 @@ def apart(
                 threading.Thread(target=server.stderr.read, daemon=True).start()
             yield server, re.search(r"http://\S+", said)[0], said
         finally:
+            if ends and server.poll() is None:
+                server.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    server.wait(60)
             server.kill()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -63,6 +63,23 @@ NoSharedDrafts = Annotated[
         rich_help_panel="Drafting",
     ),
 ]
+Replicas = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Answer with N processes on Ray Serve, each with --threads; needs forerun[ray].",
+        rich_help_panel="More machines",
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Join the Ray that runs there (auto: on this machine); else one is started.",
+        rich_help_panel="More machines",
+    ),
+]
 
 
 @opt.engine()
@@ -76,12 +93,16 @@ def command(
     models: Models = None,
     api_key_file: ApiKeyFile = None,
     no_shared_drafts: NoSharedDrafts = False,
+    replicas: Replicas = None,
+    ray_address: RayAddress = None,
 ) -> None:
     """Serve models over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
 
     Of several the first is loaded at the start, the others when a request names them. Requests that come at once
     share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a second one ends at once.
     """
+    if ray_address is not None and replicas is None:
+        raise ConfigError("--ray-address is for replicas: say how many with --replicas")
     said = _whole(config.budget_nbytes)
     try:
         from forerun.engine.memory import DROPPED_NBYTES
@@ -101,7 +122,8 @@ def command(
     if settings.log_requests is None:
         settings = replace(settings, log_requests=sys.stderr.isatty())
     _log_to_stderr(bool(settings.log_requests))
-    config = replace(config, program="server", threads=config.threads or num_cores())
+    threads = config.threads or max(1, num_cores() // (replicas or 1))
+    config = replace(config, program="server", threads=threads)
     template = _template(settings.chat_template)
     given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
     if len(given) > 1 and config.budget_nbytes is not None:
@@ -111,6 +133,10 @@ def command(
         ModelSource(each.model, partial(_loaded, each, template), cache(partial(_nbytes, each)))
         for each in configs
     ]
+    check = partial(_check, sources, has_budget=config.memory_budget is not None)
+    if replicas is not None:
+        _serve_replicas(configs, settings, params, template, (replicas, ray_address), check)
+        return
     share_heaps()
     os.write(2, said.encode())
     serve(
@@ -119,8 +145,28 @@ def command(
         _say,
         params.body(),
         config.budget_nbytes,
-        check=lambda: _check(sources, has_budget=config.memory_budget is not None),
+        check=check,
     )
+
+
+def _serve_replicas(
+    configs: Sequence[EngineConfig],
+    settings: ServerConfig,
+    params: opt.Params,
+    template: str | None,
+    where: tuple[int, str | None],
+    check: Callable[[], object],
+) -> None:
+    """Serve by so many processes of the Ray at an address, None for one of our own. Raises ConfigError, LoadError."""
+    try:
+        from forerun.server.ray.replica import ReplicaPlan
+        from forerun.server.ray.run import serve_replicas
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--replicas needs {error.name}: pip install 'forerun[ray]' brings it"
+        ) from error
+    plan = ReplicaPlan(tuple(configs), settings, params.body(), template)
+    serve_replicas(plan, *where, _say, check)
 
 
 def without_sharing(config: EngineConfig) -> EngineConfig:

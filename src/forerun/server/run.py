@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, cast
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from forerun.core.errors import ConfigError, reason
 from forerun.server.app import new_app
@@ -93,15 +94,22 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn's server with our manners at the end."""
 
-    def __init__(self, fleet: Fleet, say: Callable[[str], object]) -> None:
-        config = fleet.config
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        say: Callable[[str], object],
+        num_running: Callable[[], int],
+        cancel_all: Callable[[], object],
+    ) -> None:
+        """`num_running` counts requests that have not ended; `cancel_all` ends them."""
         most = config.max_connections or most_connections()
         super().__init__(
             uvicorn.Config(
-                new_app(fleet),
+                app,
                 access_log=False,
                 log_config=None,
                 log_level=logging.WARNING,
@@ -115,7 +123,52 @@ class Server(uvicorn.Server):
                 ws="none",
             )
         )
-        self._fleet, self._say = fleet, say
+        self._say, self._limits = say, config
+        self._num_running, self._cancel_all = num_running, cancel_all
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        handler = OutOfDescriptors(self.server_state.connections)
+        asyncio.get_running_loop().set_exception_handler(handler)
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(BACKLOG)  # uvicorn's backlog is also how many are accepted at once
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close, every second, what has been idle for too long."""
+        if counter % 10 == 0:
+            close_idle(self.server_state.connections, self._limits.idle_timeout)
+        return await super().on_tick(counter)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End when the requests have ended, at a second signal at once."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.should_exit = True
+        num_running = self._num_running()
+        if num_running:
+            limit = f"{self._limits.drain_timeout:g} s"
+            word = signal.Signals(sig).name
+            those = "1 request has" if num_running == 1 else f"{num_running} requests have"
+            self._say(f"{word}: {those} {limit} to end; again {word} ends at once")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests end for so long, then end them."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._limits.drain_timeout, self._cancel_all)
+        await super().shutdown(sockets)
+        timer.cancel()
+        gc.unfreeze()  # else what is left when Python ends is called leaked
+
+
+class Server(HttpServer):
+    """The server of a fleet's models."""
+
+    def __init__(self, fleet: Fleet, say: Callable[[str], object]) -> None:
+        super().__init__(
+            new_app(fleet), fleet.config, say, lambda: fleet.num_running, fleet.cancel_all
+        )
+        self._fleet = fleet
         fleet.on_loaded, fleet.on_dropped = self.loaded, self.dropped
 
     def loaded(self, service: Service) -> None:
@@ -140,37 +193,3 @@ class Server(uvicorn.Server):
     def dropped(self, service: Service) -> None:
         """Say that a model has made room for another."""
         self._say(f"dropped: {service.names[0]}")
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
-        handler = OutOfDescriptors(self.server_state.connections)
-        asyncio.get_running_loop().set_exception_handler(handler)
-        await super().startup(sockets)
-        for one in sockets or ():
-            one.listen(BACKLOG)  # uvicorn's backlog is also how many are accepted at once
-
-    async def on_tick(self, counter: int) -> bool:
-        """Close, every second, what has been idle for too long."""
-        if counter % 10 == 0:
-            close_idle(self.server_state.connections, self._fleet.config.idle_timeout)
-        return await super().on_tick(counter)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End when the requests have ended, at a second signal at once."""
-        if self.should_exit:
-            os._exit(128 + sig)
-        self.should_exit = True
-        num_running = self._fleet.num_running
-        if num_running:
-            limit = f"{self._fleet.config.drain_timeout:g} s"
-            word = signal.Signals(sig).name
-            those = "1 request has" if num_running == 1 else f"{num_running} requests have"
-            self._say(f"{word}: {those} {limit} to end; again {word} ends at once")
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests end for so long, then end them."""
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._fleet.config.drain_timeout, self._fleet.cancel_all)
-        await super().shutdown(sockets)
-        timer.cancel()
-        gc.unfreeze()  # else what is left when Python ends is called leaked

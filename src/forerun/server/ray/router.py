@@ -1,0 +1,82 @@
+"""Ray Serve's request router for replicas of forerun: requests meet the replica that holds their prompt's beginning.
+
+It runs wherever a handle of the replicas is, in a gateway or in Ray's proxy, and knows only the requests of that place;
+what others send shows in the lengths of queues that replicas tell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from forerun.server.ray.prefix import SLACK, PrefixTable, Route, random_order
+
+
+class PrefixRouter(RequestRouter):
+    """Orders the replicas for each request by `PrefixTable`; the request's `route` says what is known of it."""
+
+    def initialize_state(self, slack: float = SLACK, by_prefix: bool = True) -> None:
+        """Take the options of the deployment; without `by_prefix` requests are spread at random."""
+        self._table, self._by_prefix = PrefixTable(slack=slack), by_prefix
+        self._loads: Counter[str] = Counter()
+        self._places: dict[str, str] = {}
+        """Where each running request is, by Ray's id of it."""
+        self._num_routed = 0
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Forget replicas that are gone."""
+        super().update_replicas(replicas)
+        self._table.keep([one.replica_id.unique_id for one in replicas])
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        """Order the replicas, best first, each in a rank of its own: one that refuses is followed by the next."""
+        by_name = {one.replica_id.unique_id: one for one in candidate_replicas}
+        if pending_request is None:
+            return [candidate_replicas]
+        pending_request.routing_context.should_backoff = True
+        route = _route(pending_request)
+        if self._by_prefix:
+            order: Sequence[str] = self._table.order(route, self._current(by_name))
+        else:
+            order = random_order([*by_name], self._num_routed)
+        return [[by_name[name]] for name in order]
+
+    def on_request_routed(
+        self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
+    ) -> None:
+        """Note where a request has gone."""
+        name, route = replica_id.unique_id, _route(pending_request)
+        self._places[pending_request.metadata.internal_request_id] = name
+        self._loads[name] += 1
+        self._num_routed += 1
+        self._table.note(route, name)
+        route.replica = name
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """Note that a request has ended."""
+        name = self._places.pop(internal_request_id, None)
+        if name is not None:
+            self._loads[name] -= 1
+            if not self._loads[name]:
+                del self._loads[name]
+
+    def _current(self, by_name: dict[str, RunningReplica]) -> dict[str, int]:
+        """Return the requests of each replica, as far as they are known."""
+        told = self.replica_queue_len_cache
+        return {
+            name: max(self._loads[name], told.get(one.replica_id) or 0)
+            for name, one in by_name.items()
+        }
+
+
+def _route(request: PendingRequest) -> Route:
+    """Find what the gateway knows; nothing for a call that came another way."""
+    found = request.kwargs.get("route")
+    return found if isinstance(found, Route) else Route()
