@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from forerun.core.errors import ConfigError
+from forerun.server.config import ServerConfig
 from tests.server.conftest import chunks, post, running
 
 BODY = {"prompt": "One two three one two three one", "max_tokens": 8, "temperature": 0}
@@ -220,3 +222,17 @@ def test_what_comes_within_the_interval_is_one_chunk(llm):
     assert len(joined) == 4  # the first tokens at once, the others at the end
     assert len(each) > len(joined)
     assert [together(each, i) for i in range(2)] == [together(joined, i) for i in range(2)]
+
+
+def test_metrics_take_another_prefix(llm):
+    with running(lambda: llm, metrics_prefix="vllm:") as (url, _):
+        text = httpx.get(f"{url}/metrics").text
+    assert "vllm:num_requests_running" in text
+    assert "vllm:time_to_first_token_seconds_bucket" in text
+    assert "forerun:" not in text
+
+
+@pytest.mark.parametrize("given", ["", "9x", "vllm ", "a\n"])
+def test_a_prefix_that_prometheus_cannot_read_is_refused(given):
+    with pytest.raises(ConfigError, match="metrics_prefix"):
+        ServerConfig(metrics_prefix=given)

@@ -14,6 +14,7 @@ from forerun.server.dependencies import AllModels, FromQuery
 from forerun.server.errors import ApiError, loading
 from forerun.server.fleet import Fleet
 from forerun.server.http import JsonResponse
+from forerun.server.metrics import renamed
 from forerun.server.native_writer import settings
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.service import Service
@@ -82,7 +83,8 @@ async def metrics(fleet: AllModels) -> Response:
     there = {one.names[0]: one.llm() for one in fleet.services if one.is_loaded}
     found = {name: await asyncio.to_thread(llm.get_metrics) for name, llm in there.items()}
     kind = "text/plain; version=0.0.4; charset=utf-8"
-    return Response(fleet.metrics.page(found), headers={"content-type": kind})
+    page = renamed(fleet.metrics.page(found), fleet.config.metrics_prefix)
+    return Response(page, headers={"content-type": kind})
 
 
 def _check_ready(fleet: Fleet) -> None:

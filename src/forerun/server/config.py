@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +46,8 @@ class ServerConfig:
     """Which state of a text is its vector: `last`, `mean`, or `none`, a vector for each token."""
     slots: bool = True
     """Answer /slots with what each sequence does."""
+    metrics_prefix: str = "forerun:"
+    """Prefix of the names in /metrics; with vllm: dashboards and gateways made for vLLM read them."""
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages may call the server from a browser; none by default."""
     allowed_hosts: tuple[str, ...] = ()
@@ -96,6 +99,10 @@ class ServerConfig:
         if self.pooling not in POOLINGS:
             allowed = ", ".join(POOLINGS)
             raise ConfigError(f"pooling must be one of {allowed}, got {self.pooling}")
+        if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_:]*", self.metrics_prefix):
+            raise ConfigError(
+                f"metrics_prefix must be letters, digits, _ and :, such as vllm:, got {self.metrics_prefix!r}"
+            )
         names = (part.strip() for name in self.served_model_name for part in name.split(","))
         object.__setattr__(self, "served_model_name", tuple(filter(None, names)))
         if self.api_key is not None and not self.api_key.strip():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -118,6 +119,14 @@ class ModelMetrics:
             self._prompt.observe(handle.runs[0].seq.num_prompt)
             for run in handle.runs:
                 self._generation.observe(len(run.seq.tokens) - run.seq.num_prompt)
+
+
+def renamed(page: bytes, prefix: str) -> bytes:
+    """Give the names of a page another prefix; labels and help texts stay."""
+    ours, theirs = PREFIX.encode(), prefix.encode()
+    if ours == theirs:
+        return page
+    return re.sub(rb"^((?:# (?:HELP|TYPE) )?)" + ours, rb"\1" + theirs, page, flags=re.MULTILINE)
 
 
 def _labels(model: str) -> dict[str, str]:

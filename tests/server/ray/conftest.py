@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.server.conftest import apart
@@ -46,3 +48,24 @@ def pids_of_replicas(server: subprocess.Popen[str]) -> list[int]:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def listening(pid: int) -> list[str]:
+    """Addresses that a process listens on."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if found := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link)):
+                inodes.add(found[1])
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    found = [row[1].split(":") for row in rows if row[3] == "0A" and row[9] in inodes]
+    return [
+        f"{socket.inet_ntoa(bytes.fromhex(host)[::-1])}:{int(port, 16)}" for host, port in found
+    ]
+
+
+def asked(address: str) -> int | None:
+    """What an address answers to a request for the models; None for one that is no HTTP server."""
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"http://{address}/v1/models", timeout=2).status_code
+    return None

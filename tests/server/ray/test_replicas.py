@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from forerun.core.params import SamplingParams
 from forerun.llm import LLM
 from tests.server.conftest import post, wait_until
-from tests.server.ray.conftest import kill, pids_of_replicas, replicas
+from tests.server.ray.conftest import asked, kill, listening, pids_of_replicas, replicas
 
 pytestmark = pytest.mark.slow
 PROMPTS = [f"{number} names of rivers, one after the other:" for number in range(2, 10)]
@@ -162,3 +163,23 @@ def test_what_cannot_be_is_said_in_one_line(default_model, flags, said):
     assert found.returncode == 2
     assert said in found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+def test_metrics_are_those_of_all_replicas(pair):
+    _, url = pair
+    for prompt in PROMPTS:
+        ask(url, prompt, 1)
+    page = httpx.get(f"{url}/metrics").text
+    lines = [line for line in page.splitlines() if line.startswith("forerun:generation_tokens_tot")]
+    assert len({re.search('engine="(.*?)"', line)[1] for line in lines}) == 2
+    assert "forerun:replicas 2.0" in page
+    assert page.count("# HELP forerun:generation_tokens_total") == 1
+    assert "forerun:time_to_first_token_seconds_bucket" in page
+
+
+def test_a_replica_lets_nobody_in_but_by_the_gateway(pair):
+    server, _ = pair
+    found = {address for pid in pids_of_replicas(server) for address in listening(pid)}
+    answers = [asked(address) for address in found]
+    assert answers.count(403) == 2
+    assert 200 not in answers

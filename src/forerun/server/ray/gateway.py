@@ -9,26 +9,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import (
-    BackPressureError,
-    DeploymentUnavailableError,
-    RequestCancelledError,
-)
-from starlette.requests import ClientDisconnect
-from starlette.requests import Request as StarletteRequest
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from forerun.server.bodies import LARGE, received
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, is_anthropic, loading, of_status
+from forerun.server.errors import ApiError, is_anthropic, loading, of_exception, of_status
 from forerun.server.http import STALLED_S, cancelled_on_disconnect, error_response, to_json
-from forerun.server.ray.asgi import Part, Request
+from forerun.server.ray.exchange import Head, Lost, Place, Question, exchange
+from forerun.server.ray.metrics import joined
 from forerun.server.ray.prefix import Route, route_of
+from forerun.server.worker import Closed
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
@@ -37,22 +35,21 @@ TRIES = 3
 """Replicas that a request may lose before it is given up."""
 HEALTH_S = 2.0
 """How long `/health` waits for a replica."""
+METRICS = "/metrics"
 SESSION, SERVED_BY = b"x-session-id", b"x-forerun-replica"
 """Headers of a request and of its answer."""
+OF_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"date"})
 _log = logging.getLogger(__name__)
-
-
-class Lost(Exception):
-    """The replica of a request is gone."""
 
 
 class Gateway:
     """Answers what a replica answers."""
 
     def __init__(self, replicas: DeploymentHandle, config: ServerConfig) -> None:
-        self._replicas = replicas.options(method_name="answer", stream=True)
-        self.config = config
+        self._handle, self.config = replicas, config
+        self._leases: set[asyncio.Task[object]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
+        self._is_closing = False
         self.num_retried = 0
         """Requests that were asked again, once for each time."""
 
@@ -73,6 +70,11 @@ class Gateway:
         finally:
             self._tasks.discard(task)
 
+    @cached_property
+    def _replicas(self) -> DeploymentHandle:
+        """Make the handle that requests go by, in the event loop: its router may live there."""
+        return self._handle.options(method_name="lease", stream=True)
+
     @property
     def num_running(self) -> int:
         """Requests that have not ended."""
@@ -80,95 +82,154 @@ class Gateway:
 
     def cancel_all(self) -> None:
         """End what runs: the time for draining is over."""
+        self._is_closing = True
         for task in self._tasks:
             task.cancel()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request on until a replica has answered it. Raises ApiError."""
-        request, body = Request.of(scope), b""
+        body = b""
         if scope["method"] == "POST":
-            body = await received(StarletteRequest(scope, receive), self.config)
-        route, sending = await _route(request, body), _Sending(request.path, send)
+            body = await received(Request(scope, receive), self.config)
+        question, route = Question.of(scope, body), await _route(scope, body)
+        sending = _Sending(scope["path"], send)
+        if scope["path"] == METRICS:
+            sending.replace = self._metrics
         for _ in range(TRIES):
             try:
-                await self._ask(request, body, route, receive, sending)
+                await self._ask(question, route, receive, sending)
                 return
             except Lost:
                 if sending.has_begun:
-                    await sending.fail(lost())
-                    return
+                    break
                 self.num_retried += 1
                 _log.warning("replica %s was lost, its request is asked again", route.replica)
                 route = Route(route.blocks, route.session, (*route.avoid, route.replica or ""))
-        raise lost()
+            except Closed as error:
+                if not sending.has_begun:
+                    raise of_exception(error) from error
+                await sending.end(of_exception(error))
+                return
+        if not sending.has_begun:
+            raise lost()
+        await sending.end(lost())
 
     async def _ask(
-        self, request: Request, body: bytes, route: Route, receive: Receive, sending: _Sending
+        self, question: Question, route: Route, receive: Receive, sending: _Sending
     ) -> None:
-        """Ask one replica. Raises Lost if it is gone before the answer is complete, ApiError."""
-        response = self._replicas.remote(request, body, route=route)
+        """Ask one replica. Raises Lost if it is gone before the answer is complete, ApiError, ClientDisconnect."""
+        lease = self._replicas.remote(route=route)
+        task = asyncio.current_task()
+        assert task is not None
+        has_gone = False
+
+        def on_disconnect() -> None:
+            nonlocal has_gone
+            has_gone = True
+            task.cancel()
+
         try:
-            async with cancelled_on_disconnect(receive, response.cancel):
-                async for part in self._parts(response, request, route):
-                    sending.replica = route.replica or ""
-                    await sending.part(part)
-        except (RequestCancelledError, asyncio.CancelledError):
-            response.cancel()
-            raise ClientDisconnect from None
+            place = await self._place(lease, question)
+            sending.replica = route.replica or ""
+            async with (
+                cancelled_on_disconnect(receive, on_disconnect),
+                aclosing(exchange(question, place)) as events,
+            ):
+                async for event in events:
+                    await sending.add(event)
+            await sending.end()
+        except asyncio.CancelledError:
+            if not (has_gone or self._is_closing):
+                raise
+            task.uncancel()
+            if has_gone:
+                raise ClientDisconnect from None
+            raise Closed("the server is shutting down") from None
+        finally:
+            self._release(lease)
+
+    async def _place(self, lease: Any, question: Question) -> Place:
+        """Wait for a replica. Raises ApiError where none takes the request in time, Lost where it is gone."""
+        is_health = question.target.partition(b"?")[0].endswith(b"/health")
+        limit_s = HEALTH_S if is_health else self.config.load_timeout
+        try:
+            async with asyncio.timeout(limit_s):
+                place: Place = await anext(lease)
+                return place
+        except TimeoutError:
+            raise loading(f"no replica could take the request within {limit_s:g} s") from None
         except BackPressureError as error:
             raise of_status(429, "every replica has as many requests as it takes") from error
         except RayTaskError as error:
             _log.error("a replica failed: %s", error)
             raise of_status(500, "The replica failed while it worked on this request") from error
-        except (RayError, DeploymentUnavailableError) as error:
+        except (RayError, DeploymentUnavailableError, StopAsyncIteration) as error:
             raise Lost from error
-        if not sending.is_complete:
-            raise Lost
 
-    async def _parts(self, response: Any, request: Request, route: Route) -> AsyncIterator[Part]:
-        """Yield an answer's parts. Raises ApiError where no replica took the request in time."""
-        limit_s = HEALTH_S if request.path.endswith("/health") else self.config.load_timeout
-        first = asyncio.ensure_future(anext(response, None))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(first), limit_s)
-        if not first.done() and route.replica is None:
-            response.cancel()
-            with suppress(Exception, asyncio.CancelledError):
-                await first
-            raise loading(f"no replica could take the request within {limit_s:g} s")
-        part = await first
-        while part is not None:
-            yield part
-            part = await anext(response, None)
+    async def _metrics(self) -> bytes:
+        """Join the metrics of all replicas."""
+        asked = self._handle.broadcast("metrics")
+        found = await asked.results_async(timeout_s=HEALTH_S, return_exceptions=True)
+        pages = dict(one for one in found if not isinstance(one, BaseException))
+        return joined(pages, self.config.metrics_prefix, self.num_retried)
+
+    def _release(self, lease: Any) -> None:
+        """Let a lease end: the replica ends it with the request."""
+
+        async def follow() -> None:
+            with suppress(Exception):
+                async for _ in lease:
+                    pass
+
+        task = asyncio.ensure_future(follow())
+        self._leases.add(task)
+        task.add_done_callback(self._leases.discard)
 
 
 class _Sending:
-    """An answer on its way to the client."""
+    """An answer on its way to the client: a stream as it comes, anything else when it is complete."""
 
     def __init__(self, path: str, send: Send) -> None:
         self._path, self._send = path, send
         self.replica = ""
-        self.has_begun = self.is_complete = self._is_stream = False
+        self.replace: Callable[[], Awaitable[bytes]] | None = None
+        """Makes the body of an answer that is good, in place of the one that comes."""
+        self.has_begun = False
+        self._head, self._body = Head(500, ()), b""
+        self._is_stream = False
 
-    async def part(self, part: Part) -> None:
-        """Send the next part."""
+    async def add(self, event: Head | bytes) -> None:
+        """Take what came next; the head of a stream goes with its first part."""
+        if isinstance(event, Head):
+            self._head = event
+            kind = dict(event.headers).get(b"content-type", b"")
+            self._is_stream = kind.startswith(b"text/event-stream")
+            return
+        self._body += event
+        if self._is_stream:
+            await self._part(is_last=False)
+
+    async def end(self, error: ApiError | None = None) -> None:
+        """Complete the answer, a stream with what went wrong as its last event."""
+        if error is not None:
+            self._body = _event(error, self._path)
+        elif self.replace is not None and self._head.status == 200:
+            self._body = await self.replace()
+            kept = [one for one in self._head.headers if one[0] != b"content-length"]
+            self._head = Head(200, (*kept, (b"content-length", b"%d" % len(self._body))))
+        await self._part(is_last=True)
+
+    async def _part(self, *, is_last: bool) -> None:
+        body, self._body = self._body, b""
         async with asyncio.timeout(STALLED_S):
             if not self.has_begun:
                 self.has_begun = True
-                kind = dict(part.headers).get(b"content-type", b"")
-                self._is_stream = kind.startswith(b"text/event-stream")
-                head = {"type": "http.response.start", "status": part.status}
-                named = (SERVED_BY, self.replica.encode())
-                await self._send(head | {"headers": [*part.headers, named]})
-            body = {"type": "http.response.body", "body": part.body}
-            await self._send(body | {"more_body": not part.is_last})
-            self.is_complete = part.is_last
-
-    async def fail(self, error: ApiError) -> None:
-        """End a stream with an error; anything else just ends, short of its stated length."""
-        if not self._is_stream:
-            raise ConnectionError(error.message)
-        await self.part(Part(_event(error, self._path), is_last=True))
+                head = {"type": "http.response.start", "status": self._head.status}
+                # the server that sends it on has its own words about the connection
+                kept = [one for one in self._head.headers if one[0] not in OF_CONNECTION]
+                await self._send(head | {"headers": [*kept, (SERVED_BY, self.replica.encode())]})
+            message = {"type": "http.response.body", "body": body}
+            await self._send(message | {"more_body": not is_last})
 
 
 def lost() -> ApiError:
@@ -192,9 +253,9 @@ def _event(error: ApiError, path: str) -> bytes:
     return b"data: %s\n\n" % to_json(error.document())
 
 
-async def _route(request: Request, body: bytes) -> Route:
+async def _route(scope: Scope, body: bytes) -> Route:
     """Read from a request where it should go; of what is no JSON object the replica will say so."""
-    session = dict(request.headers).get(SESSION, b"").decode("latin-1")
+    session = dict(scope["headers"]).get(SESSION, b"").decode("latin-1")
     if not body:
         return Route(session=session)
 

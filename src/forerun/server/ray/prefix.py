@@ -9,6 +9,7 @@ agree without telling each other. A session keeps its replica whatever its load.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import math
 from collections import OrderedDict
@@ -24,6 +25,9 @@ SLACK = 1.25
 """Times its share of the running requests that a replica may have."""
 CAPACITY = 1 << 16
 """Blocks and sessions that are remembered, each."""
+NAMED = 4
+"""Replicas that are named for a request: when all of them refuse, the question is asked again."""
+_WORD = 2**64 - 1
 _BEFORE = ("model", "tools", "system", "instructions")
 """Fields that stand before the prompt in what the model reads, or decide on which model does."""
 _PROMPT = ("messages", "input", "prompt", "input_prefix", "content")
@@ -83,25 +87,29 @@ class PrefixTable:
         self._capacity, self._slack = capacity, slack
         self._holders: OrderedDict[int, set[str]] = OrderedDict()
         self._sessions: OrderedDict[str, str] = OrderedDict()
+        self._digests: dict[str, int] = {}
 
     def order(self, route: Route, loads: Mapping[str, int]) -> list[str]:
-        """Order the replicas for a request, best first; `loads` are the requests that each has now.
+        """Order the best replicas for a request, `NAMED` at most; `loads` are the requests that each has now.
 
         Those to avoid come last, then those above the bound; there is a replica below it in any case.
         """
         bound = math.ceil(self._slack * (sum(loads.values()) + 1) / max(len(loads), 1))
         own, depths = self._sessions.get(route.session), self._depths(route, loads)
-        key = route.session or (route.blocks[0] if route.blocks else None)
+        key = _key(route)
 
         def rank(name: str) -> tuple[object, ...]:
-            hold = 0 if key is None else -_weight(key, name)
+            hold = 0 if key is None else -_weight(key, self._digests[name])
             is_full = loads[name] >= bound
             depth = depths.get(name, 0)
             # without a match the hash decides, with one the load among those that hold as much
             load = loads[name] if depth or is_full or key is None else 0
             return name in route.avoid, name != own, is_full, -depth, load, hold
 
-        return sorted(loads, key=rank)
+        for name in loads:
+            if name not in self._digests:
+                self._digests[name] = _digest(name)
+        return heapq.nsmallest(NAMED, loads, key=rank)
 
     def note(self, route: Route, name: str) -> None:
         """Remember where a request has gone."""
@@ -119,6 +127,7 @@ class PrefixTable:
     def keep(self, names: Collection[str]) -> None:
         """Forget what replicas held that are gone."""
         alive = {*names}
+        self._digests = {name: one for name, one in self._digests.items() if name in alive}
         for block, holders in [*self._holders.items()]:
             holders &= alive
             if not holders:
@@ -137,12 +146,29 @@ class PrefixTable:
         return {name: depth for name, depth in depths.items() if name in names}
 
 
-def _weight(key: int | str, name: str) -> int:
-    """Weigh a replica for a key: the highest of all is where the key belongs (Thaler and Ravishankar 1998)."""
-    digest = hashlib.blake2b(f"{key} {name}".encode("utf-8", "surrogatepass"), digest_size=8)
-    return int.from_bytes(digest.digest(), "little")
+def _key(route: Route) -> int | None:
+    """Hash what decides where a request belongs that nobody holds a part of."""
+    if route.session:
+        return _digest(route.session)
+    return route.blocks[0] if route.blocks else None
+
+
+def _digest(text: str) -> int:
+    data = text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def _weight(key: int, digest: int) -> int:
+    """Weigh a replica for a key: the highest of all is where the key belongs (Thaler and Ravishankar 1998).
+
+    The steps of splitmix64 (Steele, Lea and Flood 2014) mix the two; of a thousand replicas each is asked.
+    """
+    mixed = (key ^ digest) & _WORD
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _WORD
+    return mixed ^ mixed >> 31
 
 
 def random_order(names: Sequence[str], number: int) -> list[str]:
     """Order replicas by a number, as if no one knew what they hold: what routing by prefix is measured against."""
-    return sorted(names, key=lambda name: _weight(number, name))
+    return sorted(names, key=lambda name: _weight(number, _digest(name)))

@@ -1,25 +1,42 @@
-"""A replica: a process of Ray that holds the models and answers as the bare server does, by the same application."""
+"""A replica: a process of Ray that holds the models and answers as the bare server does, by the same application.
+
+Ray knows a request as a call of `lease`, which lasts as long as the request: so it counts for routing, scaling and
+draining. The request itself comes over a connection to the replica's own server, as Ray's streams take a millisecond
+for each part of an answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
+import ray
+from ray import serve
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from forerun.core.config import EngineConfig
 from forerun.core.device import share_heaps
 from forerun.core.errors import LoadError
 from forerun.llm import LLM, planner_of
-from forerun.server.app import CLOSE_S, new_app
+from forerun.server import about
+from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
+from forerun.server.errors import of_status
 from forerun.server.fleet import Fleet, ModelSource
-from forerun.server.ray.asgi import Part, Request, answer
+from forerun.server.http import error_response
+from forerun.server.ray.exchange import TICKET, Place
 from forerun.server.ray.prefix import Route
+from forerun.server.run import HttpServer, bind
 
-POLL_S = 0.05
+POLL_S = 0.02
+UNUSED_S = 10.0
+"""How long a ticket is good that nobody comes with."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,52 @@ class ReplicaPlan:
         ]
 
 
+class Tickets:
+    """Lets requests in that were announced, each once, and tells when they have ended."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._begun: dict[str, asyncio.Event] = {}
+        self._ended: dict[str, asyncio.Event] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request with a ticket on; refuse another."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        ticket = dict(scope["headers"]).get(TICKET, b"").decode("latin-1")
+        begun = self._begun.pop(ticket, None)
+        if begun is None:
+            error = of_status(403, "this is a replica: ask the gateway")
+            await error_response(error, scope["path"])(scope, receive, send)
+            return
+        begun.set()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if (ended := self._ended.get(ticket)) is not None:
+                ended.set()
+
+    def new(self) -> str:
+        """Announce a request."""
+        ticket = secrets.token_hex(16)
+        self._begun[ticket], self._ended[ticket] = asyncio.Event(), asyncio.Event()
+        return ticket
+
+    async def ended(self, ticket: str) -> None:
+        """Wait until the request of a ticket has ended; for one that does not come not long."""
+        try:
+            if (begun := self._begun.get(ticket)) is not None:
+                async with asyncio.timeout(UNUSED_S):
+                    await begun.wait()
+            await self._ended[ticket].wait()
+        except TimeoutError:
+            pass  # its gateway has gone
+        finally:
+            self._begun.pop(ticket, None)
+            self._ended.pop(ticket, None)
+
+
 class Replica:
     """Answers requests that gateways hand on. Ray makes it, with `num_cpus` for its threads."""
 
@@ -63,27 +126,47 @@ class Replica:
         self._fleet = Fleet(
             plan.sources(), plan.server, plan.sampling, plan.engines[0].budget_nbytes
         )
-        self._app = new_app(self._fleet)
-        self._fleet.start()
+        self._tickets = Tickets(new_app(self._fleet))
+        self._host = ray.util.get_node_ip_address()
+        listener = bind(self._host, 0)
+        self._port = listener.getsockname()[1]
+        self._server = HttpServer(
+            self._tickets,
+            plan.server,
+            lambda line: None,
+            lambda: self._fleet.num_running,
+            self._fleet.cancel_all,
+        )
+        self._serving = asyncio.create_task(self._server.serve([listener]))
         while not self._fleet.is_ready:
             if (error := self._fleet.error) is not None:
                 raise error
             await asyncio.sleep(POLL_S)
+        gc.collect()
+        gc.freeze()  # as the bare server does
 
-    async def answer(self, request: Request, body: bytes, route: Route) -> AsyncIterator[Part]:
-        """Answer a request as it comes; `route` was for the router."""
-        async for part in answer(self._app, request, body):
-            yield part
+    async def lease(self, route: Route) -> AsyncIterator[Place]:
+        """Tell where a request may come, and end when it has; `route` was for the router."""
+        ticket = self._tickets.new()
+        yield Place(self._host, self._port, ticket)
+        await self._tickets.ended(ticket)
+
+    async def metrics(self) -> tuple[str, str]:
+        """Return this replica's name, and its page for Prometheus."""
+        page = await about.metrics(self._fleet)
+        return serve.get_replica_context().replica_id.unique_id, bytes(page.body).decode()
 
     async def check_health(self) -> None:
-        """Raise LoadError where the engine's thread has ended: Ray then replaces the replica."""
-        if not self._fleet.services[0].worker.is_running and self._fleet.is_one:
-            raise LoadError("the engine's thread has ended")
+        """Raise LoadError where the engine's thread or the server has ended: Ray then replaces the replica."""
+        is_running = self._fleet.services[0].worker.is_running or not self._fleet.is_one
+        if self._serving.done() or not is_running:
+            raise LoadError("the engine's thread or the server has ended")
 
     async def __del__(self) -> None:
-        """End the engine's thread."""
-        if hasattr(self, "_fleet"):
-            await asyncio.to_thread(self._fleet.close, CLOSE_S)
+        """End the server and the engine's thread, when the last request has ended."""
+        if hasattr(self, "_serving"):
+            self._server.should_exit = True
+            await self._serving
 
 
 def _loaded(config: EngineConfig, template: str | None) -> LLM:

@@ -7,7 +7,6 @@ what others send shows in the lengths of queues that replicas tell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
@@ -24,7 +23,7 @@ class PrefixRouter(RequestRouter):
         self._loads: Counter[str] = Counter()
         self._places: dict[str, str] = {}
         """Where each running request is, by Ray's id of it."""
-        self._num_routed = 0
+        self._num_chosen = 0
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Forget replicas that are gone."""
@@ -43,9 +42,11 @@ class PrefixRouter(RequestRouter):
         pending_request.routing_context.should_backoff = True
         route = _route(pending_request)
         if self._by_prefix:
-            order: Sequence[str] = self._table.order(route, self._current(by_name))
+            order = self._table.order(route, self._current(by_name))
         else:
-            order = random_order([*by_name], self._num_routed)
+            self._num_chosen += 1
+            order = random_order([*by_name], self._num_chosen)
+        self._place(pending_request, order[0])
         return [[by_name[name]] for name in order]
 
     def on_request_routed(
@@ -53,15 +54,27 @@ class PrefixRouter(RequestRouter):
     ) -> None:
         """Note where a request has gone."""
         name, route = replica_id.unique_id, _route(pending_request)
-        self._places[pending_request.metadata.internal_request_id] = name
-        self._loads[name] += 1
-        self._num_routed += 1
+        self._place(pending_request, name)
         self._table.note(route, name)
         route.replica = name
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """Note that a request has ended."""
-        name = self._places.pop(internal_request_id, None)
+        self._leave(internal_request_id)
+
+    def _place(self, request: PendingRequest, name: str) -> None:
+        """Count a request where it is to go, before it is there: many may be on their way at once."""
+        number = request.metadata.internal_request_id
+        self._leave(number)
+        self._places[number] = name
+        self._loads[name] += 1
+        if not request.future.done():
+            request.future.add_done_callback(
+                lambda future: self._leave(number) if future.cancelled() else None
+            )
+
+    def _leave(self, number: str) -> None:
+        name = self._places.pop(number, None)
         if name is not None:
             self._loads[name] -= 1
             if not self._loads[name]:

@@ -11,6 +11,7 @@ from functools import partial
 
 import ray
 from ray import serve
+from ray.serve.deployment import Application
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
@@ -22,8 +23,6 @@ from forerun.server.ray.gateway import Gateway
 from forerun.server.ray.replica import ReplicaPlan
 from forerun.server.run import HttpServer, bind
 
-NAME = "forerun"
-"""The application's name in Ray Serve."""
 LOGGING = LoggingConfig(log_level="WARNING", enable_access_log=False)
 """Of Ray Serve: the replicas log requests themselves."""
 REACH_S = 5.0
@@ -36,8 +35,12 @@ def serve_replicas(
     address: str | None = None,
     say: Callable[[str], object] = lambda line: None,
     check: Callable[[], object] = lambda: None,
+    *,
+    by_prefix: bool = True,
 ) -> None:
     """Serve models by `num` processes of Ray until a signal comes; the arguments are those of `serve`.
+
+    `by_prefix`: requests meet the replica that holds their prompt's beginning; else they are spread at random.
 
     Without an address Ray is started here, and ends with the server; a Ray that runs already keeps running.
 
@@ -48,7 +51,9 @@ def serve_replicas(
     try:
         check()
         _quiet()
-        with _cluster(plan, num, address, say), _deployed(plan, num) as replicas:
+        name = f"forerun-{listener.getsockname()[1]}"
+        deployment = replicas_of(plan, num, by_prefix=by_prefix)
+        with _cluster(plan, num, address, say), _deployed(deployment, name) as replicas:
             gateway = Gateway(replicas, plan.server)
             _listen(gateway, listener, plan, partial(_say_ready, say, plan, num))
     finally:
@@ -98,7 +103,7 @@ def _cluster(
         try:
             ray.init(address=address, **settings)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"no Ray at {address}: {_line(error)}") from error
+            raise ConfigError(f"no Ray at {address}: {_why(error)}") from error
         cores = int(ray.cluster_resources().get("CPU", 0))
         if needed > cores:
             ray.shutdown()
@@ -110,22 +115,20 @@ def _cluster(
 
 
 @contextlib.contextmanager
-def _deployed(plan: ReplicaPlan, num: int) -> Iterator[DeploymentHandle]:
-    """Start the replicas, and end them. Raises LoadError."""
+def _deployed(deployment: Application, name: str) -> Iterator[DeploymentHandle]:
+    """Start the replicas, and end them; what else runs on the cluster goes on. Raises LoadError."""
     serve.start(proxy_location="Disabled", logging_config=LOGGING)
     try:
-        yield _run(plan, num)
+        yield _run(deployment, name)
     finally:
-        serve.shutdown()
+        serve.delete(name)
 
 
-def _run(plan: ReplicaPlan, num: int) -> DeploymentHandle:
+def _run(deployment: Application, name: str) -> DeploymentHandle:
     try:
-        return serve.run(
-            replicas_of(plan, num), name=NAME, route_prefix=None, logging_config=LOGGING
-        )
+        return serve.run(deployment, name=name, route_prefix=None, logging_config=LOGGING)
     except (RuntimeError, RayServeException) as error:
-        status = serve.status().applications.get(NAME)
+        status = serve.status().applications.get(name)
         found = [one.message for one in status.deployments.values()] if status else []
         why = _cause(found) or _line(error)
         raise LoadError(f"the replicas could not start: {why}") from error
@@ -168,6 +171,16 @@ def _cause(messages: list[str]) -> str:
         if lines:
             return lines[-1].partition("Error: ")[2]
     return ""
+
+
+def _why(error: BaseException) -> str:
+    """Say why Ray could not be joined; Ray itself tells what matters at the bottom of a chain."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if "AuthToken" in str(cause):
+            return "it asks for its token; see https://docs.ray.io/en/latest/ray-security/token-auth.html"
+        cause = cause.__cause__ or cause.__context__
+    return _line(error)
 
 
 def _line(error: BaseException) -> str:

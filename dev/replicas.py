@@ -1,0 +1,283 @@
+"""Measures replicas on Ray: against the bare server, two against one, routing by prefix against random.
+
+    python -m dev.replicas throughput     # bare server, one replica, two: in turn; --whole: no streams
+    python -m dev.replicas routing        # conversations of two to five turns, by prefix and at random
+
+Every process computes with one thread. The last line on stdout is one JSON document. The client is asyncio's own
+sockets: on two cores a heavy client would take from what it measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from forerun.core.config import EngineConfig
+from forerun.server.config import ServerConfig
+
+ROUNDS, NUM_NEW, SECONDS = 5, 64, 6.0
+WORDS = [
+    "river",
+    "stone",
+    "cloud",
+    "wind",
+    "grain",
+    "harbour",
+    "lamp",
+    "winter",
+    "path",
+    "copper",
+    "field",
+    "letter",
+]
+
+
+class Where(NamedTuple):
+    """A server that listens."""
+
+    port: int
+    pid: int
+
+
+@dataclass
+class Load:
+    """What came of a load."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    requests: int = 0
+    prompt: int = 0
+    cached: int = 0
+    first_ms: list[float] = field(default_factory=list)
+    gateway_s: float = 0.0
+    """Processor time of the process that listens."""
+
+
+async def ask(
+    port: int, messages: list[dict], num_new: int, load: Load, streams: bool = True
+) -> str:
+    """Send a chat, count what comes, and return the answer."""
+    body = {"messages": messages, "max_tokens": num_new, "temperature": 0, "ignore_eos": True}
+    if streams:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    body = json.dumps(body).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    start = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.encode() + body)
+    if not streams:
+        answer = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
+        writer.close()
+        _count(load, answer["usage"])
+        return answer["choices"][0]["message"]["content"]
+    text, has_begun, usage = "", False, {}
+    async for line in reader:
+        if not line.startswith(b"data: {"):
+            continue
+        if not has_begun:
+            has_begun = True
+            load.first_ms.append((time.perf_counter() - start) * 1e3)
+        event = json.loads(line[6:])
+        assert "error" not in event, event
+        usage = event.get("usage") or usage
+        text += "".join(c["delta"].get("content") or "" for c in event["choices"])
+    writer.close()
+    _count(load, usage)
+    return text
+
+
+def _count(load: Load, usage: dict) -> None:
+    load.tokens += usage["completion_tokens"]
+    load.prompt += usage["prompt_tokens"]
+    load.cached += usage["prompt_tokens_details"]["cached_tokens"]
+    load.requests += 1
+
+
+def said(rng: random.Random, num: int) -> str:
+    """Say so many words at random."""
+    return " ".join(rng.choice(WORDS) for _ in range(num))
+
+
+async def closed_loop(where: Where, clients: int, seed: int, streams: bool) -> Load:
+    """Let so many clients ask one question after the other; what runs at the end is waited for and counted."""
+    load, end = Load(), time.perf_counter() + SECONDS
+    start, cpu_s = time.perf_counter(), processor_s(where.pid)
+
+    async def client(number: int) -> None:
+        rng = random.Random(seed * 1000 + number)
+        while time.perf_counter() < end:
+            ask_for = f"Write a story about these words: {said(rng, 60)}"
+            messages = [{"role": "user", "content": ask_for}]
+            await ask(where.port, messages, NUM_NEW, load, streams)
+
+    await asyncio.gather(*map(client, range(clients)))
+    load.seconds = time.perf_counter() - start
+    load.gateway_s = processor_s(where.pid) - cpu_s
+    return load
+
+
+def processor_s(pid: int) -> float:
+    """Tell the processor time that a process has taken."""
+    parts = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def conversations(port: int, number: int, at_once: int, seed: int) -> Load:
+    """Hold conversations of two to five turns, so many at once."""
+    load, places = Load(), asyncio.Semaphore(at_once)
+    start = time.perf_counter()
+
+    async def one(index: int) -> None:
+        rng, messages = random.Random(seed * 1000 + index), list[dict]()
+        async with places:
+            for _ in range(rng.randint(2, 5)):
+                messages.append({"role": "user", "content": f"Tell me more: {said(rng, 80)}"})
+                answer = await ask(port, messages, 32, load)
+                messages.append({"role": "assistant", "content": answer})
+
+    await asyncio.gather(*map(one, range(number)))
+    load.seconds = time.perf_counter() - start
+    return load
+
+
+@contextlib.contextmanager
+def server(*command: str) -> Iterator[Where]:
+    """Start one, and give where it is once it is ready."""
+    with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True) as process:
+        port, told = 0, ""
+        try:
+            for line in process.stderr or ():
+                told += line
+                port = int(found[1]) if (found := re.search(r"http://\S+:(\d+)", line)) else port
+                if line.startswith("ready"):
+                    break
+            assert port, told
+            yield Where(port, process.pid)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@contextlib.contextmanager
+def cluster(num_cpus: int) -> Iterator[None]:
+    """Start a Ray for all that is measured, so that those that idle cost little."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # of nobody else's concern for these minutes
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    quiet = {"stdout": subprocess.DEVNULL, "check": True}
+    own = ["--include-dashboard=false", "--disable-usage-stats", "--port=6399"]
+    subprocess.run([*ray, "start", "--head", f"--num-cpus={num_cpus}", *own], **quiet)
+    try:
+        yield
+    finally:
+        subprocess.run([*ray, "stop"], **quiet)
+
+
+def on_ray(num: int, *flags: str) -> contextlib.AbstractContextManager[Where]:
+    """Start so many replicas."""
+    return server("-m", "dev.replicas", "serve", "--num", str(num), *flags)
+
+
+def row(name: str, loads: list[Load]) -> dict[str, object]:
+    """Put rounds together; speeds are medians over them, with the range."""
+    speeds = [one.tokens / one.seconds for one in loads]
+    firsts = sorted(ms for one in loads for ms in one.first_ms)
+    requests = sum(one.requests for one in loads)
+    found = {
+        "name": name,
+        "tok_s": round(statistics.median(speeds), 1),
+        "tok_s_range": f"{min(speeds):.1f}..{max(speeds):.1f}",
+        "requests": requests,
+        "reused": round(sum(o.cached for o in loads) / sum(o.prompt for o in loads), 3),
+        "listener_ms_a_request": round(sum(o.gateway_s for o in loads) / requests * 1e3, 2),
+    }
+    if firsts:
+        found["ttft_ms_p50"] = round(firsts[len(firsts) // 2], 1)
+        found["ttft_ms_p99"] = round(firsts[int(len(firsts) * 0.99)], 1)
+    return found
+
+
+def paired(ours: list[Load], theirs: list[Load]) -> str:
+    """Compare rounds of speeds, each with the one beside it."""
+    found = [(a.tokens / a.seconds) / (b.tokens / b.seconds) for a, b in zip(ours, theirs)]
+    return f"{statistics.median(found):.3f} [{min(found):.3f}..{max(found):.3f}]"
+
+
+def throughput(streams: bool) -> dict[str, object]:
+    """Bare server, one replica, two replicas: in turn; a client or four for each core that computes."""
+    bare = server("-m", "forerun", "serve", "--threads", "1", "--port", "0")
+    loads: dict[str, list[Load]] = {}
+    with cluster(3), bare as a, on_ray(1) as b, on_ray(2) as c:
+        plans = [("bare", a, 1), ("x1", b, 1), ("bare", a, 4), ("x1", b, 4), ("x2", c, 8)]
+        for turn in range(-1, ROUNDS):  # the first one warms up
+            for name, where, clients in plans:
+                # the same words for all that are compared, others in each round: nobody finds old prompts
+                seed = 100 * turn + (clients == 1)
+                found = asyncio.run(closed_loop(where, clients, seed, streams))
+                if turn >= 0:
+                    loads.setdefault(f"{name}, {clients}", []).append(found)
+    return {
+        "streams": streams,
+        "rows": [row(*one) for one in loads.items()],
+        "ray over bare, 1 client": paired(loads["x1, 1"], loads["bare, 1"]),
+        "ray over bare, 4 clients": paired(loads["x1, 4"], loads["bare, 4"]),
+        "two replicas over one": paired(loads["x2, 8"], loads["x1, 4"]),
+    }
+
+
+def routing() -> dict[str, object]:
+    """Two replicas by prefix and two at random: in turn, the same conversations."""
+    loads: dict[str, list[Load]] = {"prefix": [], "random": []}
+    with cluster(4), on_ray(2) as a, on_ray(2, "--random") as b:
+        for turn in range(-1, 3):
+            for name, where in (("prefix", a), ("random", b)):
+                found = asyncio.run(conversations(where.port, 24, 6, turn))
+                if turn >= 0:
+                    loads[name].append(found)
+    rows = [row(*one) for one in loads.items()]
+    return {"rows": rows, "reuse": round(rows[0]["reused"] / rows[1]["reused"], 2)}
+
+
+def serve(num: int, by_prefix: bool) -> None:
+    """Serve by replicas of one thread on the Ray that runs."""
+    from forerun.server.ray.replica import ReplicaPlan
+    from forerun.server.ray.run import serve_replicas
+
+    config = ServerConfig(port=0, log_requests=False, drain_timeout=2)
+    plan = ReplicaPlan((EngineConfig(program="server", threads=1),), config)
+    say = partial(print, file=sys.stderr, flush=True)
+    serve_replicas(plan, num, "127.0.0.1:6399", say, by_prefix=by_prefix)
+
+
+def main() -> None:
+    """Measure, or serve what is measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("throughput", "routing", "serve"))
+    parser.add_argument("--num", type=int, default=1)
+    parser.add_argument("--whole", action="store_true", help="answers that do not stream")
+    parser.add_argument("--random", action="store_true")
+    given = parser.parse_args()
+    if given.what == "serve":
+        serve(given.num, not given.random)
+        return
+    found = routing() if given.what == "routing" else throughput(not given.whole)
+    load = os.getloadavg()[0]
+    print(json.dumps({**found, "load_average": round(load, 1)}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
