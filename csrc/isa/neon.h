@@ -10,6 +10,9 @@
 
 #include "model/types.h"
 
+// Left to themselves, compilers make calls of what is used often, and pass registers through memory.
+#define FORERUN_INLINE [[gnu::always_inline]] inline
+
 namespace forerun::FORERUN_ISA {
 
 inline constexpr int kRowTile = 4;
@@ -19,43 +22,43 @@ struct F {
 };
 
 template <class Op>
-inline F each(Op op) {
+FORERUN_INLINE F each(Op op) {
     return {op(0), op(1), op(2), op(3)};
 }
 
-inline F splat(float x) {
+FORERUN_INLINE F splat(float x) {
     const float32x4_t v = vdupq_n_f32(x);
     return {v, v, v, v};
 }
-inline F load(const float* p) {
+FORERUN_INLINE F load(const float* p) {
     return each([&](int i) { return vld1q_f32(p + 4 * i); });
 }
-inline void store(float* p, F x) {
+FORERUN_INLINE void store(float* p, F x) {
     for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, x.v[i]);
 }
-inline F load(const std::uint16_t* p) {  // fp16
+FORERUN_INLINE F load(const std::uint16_t* p) {  // fp16
     return each([&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
 }
-inline void store(std::uint16_t* p, F x) {
+FORERUN_INLINE void store(std::uint16_t* p, F x) {
     for (int i = 0; i < 4; ++i) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
 }
-inline F load_bf16(const std::uint16_t* p) {
+FORERUN_INLINE F load_bf16(const std::uint16_t* p) {
     return each([&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
 }
 struct Widened {
     uint32x4_t v[4];
 };
-inline Widened words_of(uint8x16_t x) {  // a word for each byte
+FORERUN_INLINE Widened words_of(uint8x16_t x) {  // a word for each byte
     const uint16x8_t low = vmovl_u8(vget_low_u8(x)), high = vmovl_high_u8(x);
     return {vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)),
             vmovl_high_u16(high)};
 }
-inline F float_bytes(uint8x16_t x) {  // 0..255
+FORERUN_INLINE F float_bytes(uint8x16_t x) {  // 0..255
     const Widened words = words_of(x);
     return each([&](int i) { return vcvtq_f32_u32(words.v[i]); });
 }
-inline F load_bytes16(const std::uint8_t* p) { return float_bytes(vld1q_u8(p)); }
-inline F load_exponents(const std::uint8_t* p) {  // 2^(byte - 128)
+FORERUN_INLINE F load_bytes16(const std::uint8_t* p) { return float_bytes(vld1q_u8(p)); }
+FORERUN_INLINE F load_exponents(const std::uint8_t* p) {  // 2^(byte - 128)
     const Widened e = words_of(vld1q_u8(p));
     return each([&](int i) {
         const uint32x4_t small =
@@ -64,7 +67,7 @@ inline F load_exponents(const std::uint8_t* p) {  // 2^(byte - 128)
         return vreinterpretq_f32_u32(vbslq_u32(vcltq_u32(e.v[i], vdupq_n_u32(2)), small, large));
     });
 }
-inline F load_e4m3(const std::uint8_t* p) {  // as fp16, 256 times too small
+FORERUN_INLINE F load_e4m3(const std::uint8_t* p) {  // as fp16, 256 times too small
     return each([&](int i) {
         std::uint32_t four;
         __builtin_memcpy(&four, p + 4 * i, 4);
@@ -73,54 +76,54 @@ inline F load_e4m3(const std::uint8_t* p) {  // as fp16, 256 times too small
         return vcvt_f32_f16(vreinterpret_f16_s16(halves));
     });
 }
-inline F load(const std::int8_t* p) {
+FORERUN_INLINE F load(const std::int8_t* p) {
     const int8x16_t x = vld1q_s8(p);
     const int16x8_t low = vmovl_s8(vget_low_s8(x)), high = vmovl_high_s8(x);
     return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
             vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))};
 }
-inline F load_low4(const std::uint8_t* p) {  // 16 numbers 0..15
+FORERUN_INLINE F load_low4(const std::uint8_t* p) {  // 16 numbers 0..15
     return float_bytes(vandq_u8(vld1q_u8(p), vdupq_n_u8(15)));
 }
-inline F load_high4(const std::uint8_t* p) { return float_bytes(vshrq_n_u8(vld1q_u8(p), 4)); }
+FORERUN_INLINE F load_high4(const std::uint8_t* p) { return float_bytes(vshrq_n_u8(vld1q_u8(p), 4)); }
 
-inline F add(F x, F y) {
+FORERUN_INLINE F add(F x, F y) {
     return each([&](int i) { return vaddq_f32(x.v[i], y.v[i]); });
 }
-inline F sub(F x, F y) {
+FORERUN_INLINE F sub(F x, F y) {
     return each([&](int i) { return vsubq_f32(x.v[i], y.v[i]); });
 }
-inline F mul(F x, F y) {
+FORERUN_INLINE F mul(F x, F y) {
     return each([&](int i) { return vmulq_f32(x.v[i], y.v[i]); });
 }
-inline F div(F x, F y) {
+FORERUN_INLINE F div(F x, F y) {
     return each([&](int i) { return vdivq_f32(x.v[i], y.v[i]); });
 }
-inline F fma(F x, F y, F z) {
+FORERUN_INLINE F fma(F x, F y, F z) {
     return each([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); });
 }
-inline float32x4_t larger(float32x4_t x, float32x4_t y) {  // vmaxq_f32 is NaN if either is
+FORERUN_INLINE float32x4_t larger(float32x4_t x, float32x4_t y) {  // vmaxq_f32 is NaN if either is
     return vbslq_f32(vcgtq_f32(x, y), x, y);
 }
-inline F max(F x, F y) {  // y if either is NaN
+FORERUN_INLINE F max(F x, F y) {  // y if either is NaN
     return each([&](int i) { return larger(x.v[i], y.v[i]); });
 }
-inline F min(F x, F y) {
+FORERUN_INLINE F min(F x, F y) {
     return each([&](int i) { return vbslq_f32(vcltq_f32(x.v[i], y.v[i]), x.v[i], y.v[i]); });
 }
-inline F abs(F x) {
+FORERUN_INLINE F abs(F x) {
     return each([&](int i) { return vabsq_f32(x.v[i]); });
 }
-inline F round(F x) {  // to the nearest integer, ties to even
+FORERUN_INLINE F round(F x) {  // to the nearest integer, ties to even
     return each([&](int i) { return vrndnq_f32(x.v[i]); });
 }
-inline F pow2(F n) {  // 2^n for whole n in -126..127
+FORERUN_INLINE F pow2(F n) {  // 2^n for whole n in -126..127
     return each([&](int i) {
         const int32x4_t word = vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127));
         return vreinterpretq_f32_s32(vshlq_n_s32(word, 23));
     });
 }
-inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
+FORERUN_INLINE F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     const float32x4_t bound = vdupq_n_f32(limit);
     return each([&](int i) {
         return vreinterpretq_f32_u32(
@@ -128,7 +131,7 @@ inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
     });
 }
 // A bit for every lane that is not below the limit.
-inline unsigned not_below(F x, float limit) {
+FORERUN_INLINE unsigned not_below(F x, float limit) {
     const float32x4_t bound = vdupq_n_f32(limit);
     const int32x4_t places = {0, 1, 2, 3};
     unsigned below = 0;
@@ -140,19 +143,19 @@ inline unsigned not_below(F x, float limit) {
 }
 
 // Halving tree: lane i + lane i+8, then +4, +2, +1, on every instruction set.
-inline float sum(F x) {
+FORERUN_INLINE float sum(F x) {
     const float32x4_t four = vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
-inline float largest(F x) {
+FORERUN_INLINE float largest(F x) {
     const float32x4_t four = larger(larger(x.v[0], x.v[2]), larger(x.v[1], x.v[3]));
     const float32x4_t two = larger(four, vextq_f32(four, four, 2));
     return vgetq_lane_f32(larger(two, vextq_f32(two, two, 1)), 0);
 }
 
 // Rounds 16 floats within -127..127 to int8, stores them and returns their sum.
-inline int store_int8(std::int8_t* p, F x) {
+FORERUN_INLINE int store_int8(std::int8_t* p, F x) {
     int32x4_t w[4];
     for (int i = 0; i < 4; ++i) w[i] = vcvtnq_s32_f32(x.v[i]);
     const int16x8_t low = vcombine_s16(vmovn_s32(w[0]), vmovn_s32(w[1])),
@@ -162,7 +165,7 @@ inline int store_int8(std::int8_t* p, F x) {
 }
 
 // Rounds 16 floats within 0..255 to bytes and stores them.
-inline void store_uint8(std::uint8_t* p, F x) {
+FORERUN_INLINE void store_uint8(std::uint8_t* p, F x) {
     uint32x4_t w[4];
     for (int i = 0; i < 4; ++i) w[i] = vcvtnq_u32_f32(x.v[i]);
     const uint16x8_t low = vcombine_u16(vmovn_u32(w[0]), vmovn_u32(w[1])),
@@ -176,77 +179,77 @@ struct Bytes {
     uint8x16_t v[4];  // of 4 outputs each
 };
 template <class Op>
-inline Bytes each_byte(Op op) {
+FORERUN_INLINE Bytes each_byte(Op op) {
     return {op(0), op(1), op(2), op(3)};
 }
-inline Bytes load_bytes(const std::uint8_t* p) {
+FORERUN_INLINE Bytes load_bytes(const std::uint8_t* p) {
     return each_byte([&](int i) { return vld1q_u8(p + 16 * i); });
 }
-inline Bytes bits(Bytes x, int shift, int mask) {  // (x >> shift) & mask
+FORERUN_INLINE Bytes bits(Bytes x, int shift, int mask) {  // (x >> shift) & mask
     const uint8x16_t m = vdupq_n_u8(static_cast<std::uint8_t>(mask));
     const bool is_top = mask == 0xFF >> shift;
     return each_byte([&](int i) { return is_top ? x.v[i] >> shift : (x.v[i] >> shift) & m; });
 }
-inline Bytes bits_up(Bytes x, int shift, int mask) {  // (x << shift) & mask
+FORERUN_INLINE Bytes bits_up(Bytes x, int shift, int mask) {  // (x << shift) & mask
     const uint8x16_t m = vdupq_n_u8(static_cast<std::uint8_t>(mask));
     return each_byte([&](int i) { return (x.v[i] << shift) & m; });
 }
-inline Bytes either(Bytes x, Bytes y) {
+FORERUN_INLINE Bytes either(Bytes x, Bytes y) {
     return each_byte([&](int i) { return vorrq_u8(x.v[i], y.v[i]); });
 }
 
 struct Wide {
     int32x4_t v[4];
 };
-inline Wide zero_wide() {
+FORERUN_INLINE Wide zero_wide() {
     const int32x4_t zero = vdupq_n_s32(0);
     return {zero, zero, zero, zero};
 }
-inline Wide add(Wide x, Wide y) {
+FORERUN_INLINE Wide add(Wide x, Wide y) {
     for (int i = 0; i < 4; ++i) x.v[i] = vaddq_s32(x.v[i], y.v[i]);
     return x;
 }
-inline Wide add(Wide x, std::int32_t y) {
+FORERUN_INLINE Wide add(Wide x, std::int32_t y) {
     for (auto& lanes : x.v) lanes = vaddq_s32(lanes, vdupq_n_s32(y));
     return x;
 }
-inline F to_float(Wide x) {
+FORERUN_INLINE F to_float(Wide x) {
     return each([&](int i) { return vcvtq_f32_s32(x.v[i]); });
 }
 
 // 4 bytes of a row, for each output.
-inline int8x16_t splat4(const void* x) {
+FORERUN_INLINE int8x16_t splat4(const void* x) {
     std::int32_t word;
     __builtin_memcpy(&word, x, 4);
     return vreinterpretq_s8_s32(vdupq_n_s32(word));
 }
 // Codes below 128 are signed bytes as well.
-inline void dot4(Wide& acc, Bytes w, int8x16_t x) {
+FORERUN_INLINE void dot4(Wide& acc, Bytes w, int8x16_t x) {
     for (int i = 0; i < 4; ++i)
         acc.v[i] = vdotq_s32(acc.v[i], vreinterpretq_s8_u8(w.v[i]), x);
 }
 using Narrow = Wide;
-inline Narrow first_dot(Bytes w, const std::int8_t* x) {
+FORERUN_INLINE Narrow first_dot(Bytes w, const std::int8_t* x) {
     Narrow acc = zero_wide();
     dot4(acc, w, splat4(x));
     return acc;
 }
-inline void add_dot(Narrow& acc, Bytes w, const std::int8_t* x) { dot4(acc, w, splat4(x)); }
-inline Wide widen(Narrow x) { return x; }
+FORERUN_INLINE void add_dot(Narrow& acc, Bytes w, const std::int8_t* x) { dot4(acc, w, splat4(x)); }
+FORERUN_INLINE Wide widen(Narrow x) { return x; }
 
 // 8-bit codes, code + 128 stored. Their dots are those of codes + kByteZero.
 inline constexpr int kByteZero = 0;
-inline Bytes load_codes8(const std::uint8_t* p) {
+FORERUN_INLINE Bytes load_codes8(const std::uint8_t* p) {
     const Bytes w = load_bytes(p);
     return each_byte([&](int i) { return veorq_u8(w.v[i], vdupq_n_u8(128)); });
 }
 
-inline void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) { add_dot(acc, w, x); }
+FORERUN_INLINE void add_dot8(Wide& acc, Bytes w, const std::int8_t* x) { add_dot(acc, w, x); }
 
 // 16 signed numbers that codes stand for; looked up they are like 8-bit codes.
 using Table = uint8x16_t;
-inline Table table(const std::int8_t* values) { return vreinterpretq_u8_s8(vld1q_s8(values)); }
-inline Bytes look_up(Table values, Bytes codes) {
+FORERUN_INLINE Table table(const std::int8_t* values) { return vreinterpretq_u8_s8(vld1q_s8(values)); }
+FORERUN_INLINE Bytes look_up(Table values, Bytes codes) {
     return each_byte([&](int i) { return vqtbl1q_u8(values, codes.v[i]); });
 }
 
@@ -258,7 +261,7 @@ struct Eight {
 
 // A load of a row serves 8 inputs of all outputs.
 template <int STEPS, int M, class CodesAt>
-inline void sum_rows(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
+FORERUN_INLINE void sum_rows(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) out[m] = zero_wide();
 #pragma GCC unroll 4
@@ -282,7 +285,7 @@ inline constexpr int kCodeRowTile = 8;
 
 // 4 * QUADS outputs of M rows, from output 4 * FIRST on: the codes of two outputs times two rows at a time.
 template <int STEPS, int FIRST, int QUADS, int M, class CodesAt>
-inline void sum_pairs(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
+FORERUN_INLINE void sum_pairs(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
     int32x4_t acc[M / 2][2 * QUADS];  // (2 outputs, 2 rows) each
 #pragma GCC unroll 4
     for (auto& pair : acc)
@@ -322,7 +325,7 @@ inline constexpr int kCodeRowTile = 4;
 // Unsigned codes below 128, and those of load_codes8 and look_up: signed bytes, all of them. A Narrow holds any number
 // of dots.
 template <int STEPS, int M, class CodesAt>
-inline void sum_bytes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
+FORERUN_INLINE void sum_bytes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
 #ifdef __ARM_FEATURE_MATMUL_INT8
     // 16 sums at a time stay in registers. Of 2 rows, the codes' way into pairs costs what it saves.
     if constexpr (M == 8) {
@@ -336,7 +339,7 @@ inline void sum_bytes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)
     sum_rows<STEPS>(codes_at, x, out);
 }
 template <int STEPS, int DOTS, int M, class CodesAt>
-inline void sum_codes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
+FORERUN_INLINE void sum_codes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
     sum_bytes<STEPS>(codes_at, x, out);
 }
 
@@ -345,14 +348,14 @@ inline void sum_codes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)
 inline constexpr int kTilesAside = 1;  // tiles that share the loads of a row
 // 4-bit codes of weights, times 16: their nibble is the upper one.
 inline constexpr int kNibbleShift = 4;
-inline Bytes low_codes(Bytes x) { return bits_up(x, 4, 0xF0); }
-inline Bytes high_codes(Bytes x) { return bits(x, 0, 0xF0); }
-inline Wide shift_down(Wide x, int shift) {
+FORERUN_INLINE Bytes low_codes(Bytes x) { return bits_up(x, 4, 0xF0); }
+FORERUN_INLINE Bytes high_codes(Bytes x) { return bits(x, 0, 0xF0); }
+FORERUN_INLINE Wide shift_down(Wide x, int shift) {
     const int32x4_t by = vdupq_n_s32(-shift);
     for (auto& lanes : x.v) lanes = vshlq_s32(lanes, by);
     return x;
 }
-inline Wide load_wide(const std::int32_t* p) {
+FORERUN_INLINE Wide load_wide(const std::int32_t* p) {
     return {vld1q_s32(p), vld1q_s32(p + 4), vld1q_s32(p + 8), vld1q_s32(p + 12)};
 }
 struct Four {  // 4 codes of a row, for each output
@@ -361,16 +364,18 @@ struct Four {  // 4 codes of a row, for each output
 // Whether dots are those of code + 128, with 4 and 8 bits.
 #ifdef __ARM_FEATURE_MATMUL_INT8
 inline constexpr bool kIsOffset4 = true, kIsOffset8 = true;
-inline Four four(const std::uint8_t* x) { return {splat4(x)}; }
-inline void add_flat8(Wide& acc, Four x, Bytes w) {
+FORERUN_INLINE Four four(const std::uint8_t* x) { return {splat4(x)}; }
+FORERUN_INLINE void add_flat8(Wide& acc, Four x, Bytes w) {
     for (int i = 0; i < 4; ++i)
         acc.v[i] = vusdotq_s32(acc.v[i], vreinterpretq_u8_s8(x.v), vreinterpretq_s8_u8(w.v[i]));
 }
 #else
 inline constexpr bool kIsOffset4 = false, kIsOffset8 = false;
-inline Four four(const std::uint8_t* x) { return {veorq_s8(splat4(x), vdupq_n_s8(-128))}; }
-inline void add_flat8(Wide& acc, Four x, Bytes w) { dot4(acc, w, x.v); }
+FORERUN_INLINE Four four(const std::uint8_t* x) { return {veorq_s8(splat4(x), vdupq_n_s8(-128))}; }
+FORERUN_INLINE void add_flat8(Wide& acc, Four x, Bytes w) { dot4(acc, w, x.v); }
 #endif
-inline void add_flat4(Wide& acc, Four x, Bytes w) { add_flat8(acc, x, w); }
+FORERUN_INLINE void add_flat4(Wide& acc, Four x, Bytes w) { add_flat8(acc, x, w); }
 
 }  // namespace forerun::FORERUN_ISA
+
+#undef FORERUN_INLINE

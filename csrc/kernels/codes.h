@@ -13,7 +13,7 @@ struct Code4 {
     static constexpr int group = 32, nbytes = 256, zero = 8, offset = 0;
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-        const auto codes_at = [w](int line) -> Eight {
+        const auto codes_at = [w](int line) __attribute__((always_inline)) -> Eight {
             const Bytes codes = load_bytes(w + 64 * line);
             return {bits(codes, 0, 15), bits(codes, 4, 15)};
         };
@@ -30,14 +30,14 @@ struct CodeSplit {
     static_assert(dots * 2 * 127 * ((1 << (LOW + TOP)) - 1) <= 32767);
     template <int M>
     static inline void dot(const std::uint8_t* w, int part, const std::int8_t* x, Wide (&out)[M]) {
-        const auto codes_at = [=](int i) -> Eight {
+        const auto codes_at = [=](int i) __attribute__((always_inline)) -> Eight {
             const int step = part * GROUP / 4 + 2 * i;
             return {four_at(w, step), four_at(w, step + 1)};
         };
         sum_codes<GROUP / 8, dots>(codes_at, x + part * GROUP, out);
     }
     // Those of inputs 4 * step .. 4 * step + 3.
-    static inline Bytes four_at(const std::uint8_t* w, int step) {
+    [[gnu::always_inline]] static inline Bytes four_at(const std::uint8_t* w, int step) {
         constexpr int lows = 8 / LOW;  // steps a line
         const Bytes low = bits(load_bytes(w + step / lows * 64), step % lows * LOW, (1 << LOW) - 1);
         if constexpr (TOP == 0) {
@@ -63,7 +63,7 @@ struct CodeTable {
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
         const Table values = table(VALUES);
-        const auto codes_at = [&](int line) -> Eight {
+        const auto codes_at = [&](int line) __attribute__((always_inline)) -> Eight {
             const Bytes codes = load_bytes(w + 64 * line);
             return {look_up(values, bits(codes, 0, 15)), look_up(values, bits(codes, 4, 15))};
         };
@@ -75,7 +75,7 @@ struct Code8 {
     static constexpr int group = 32, nbytes = 512, zero = kByteZero, offset = kByteZero;
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-        const auto codes_at = [w](int i) -> Eight {
+        const auto codes_at = [w](int i) __attribute__((always_inline)) -> Eight {
             return {load_codes8(w + 128 * i), load_codes8(w + 128 * i + 64)};
         };
         sum_bytes<4>(codes_at, x, out);
