@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 DEV := .venv/.installed-dev
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser slow check format native peers sanitize clean
+.PHONY: help setup demo test browser slow check format native arm peers sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -51,7 +51,7 @@ browser: $(DEV) ## the tests of the page, in the system's chromium where there i
 	else $(BIN)/python -m pytest -q -m browser tests/server/test_browser.py; fi
 
 slow: $(DEV) ## the long tests
-	@$(BIN)/python -m pytest -q -m "slow and not gpu and not net"
+	@$(BIN)/python -m pytest -q -m "slow and not gpu and not net and not arm"
 
 check: $(DEV) ## formatting, lint, types, documentation
 	@$(BIN)/ruff format --check .
@@ -67,6 +67,9 @@ format: $(DEV) ## format, and fix what ruff can fix
 native: $(STAMP) ## compile the native kernels again, showing the compiler's words
 	@$(BIN)/python -m pip install --verbose --no-deps --editable .
 	@$(BIN)/python -c 'import sys; from forerun.model.kernels import native; sys.exit(native.reason())'
+
+arm: $(DEV) ## the native tests and a real answer for AArch64 under emulation: make arm ARM=FOLDER (dev/arm/sysroot.sh)
+	@$(BIN)/python -m dev.arm $(ARM)
 
 peers: $(STAMP) ## environments of the engines forerun is measured against, for forerun bench --peers
 	@$(BIN)/python -m forerun.lab.bench.peers .peers

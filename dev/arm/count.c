@@ -1,6 +1,6 @@
 /* A plugin of qemu-user that counts instructions: each close() of a descriptor below -1000 writes how many ran so far.
 
-   Built by `make arm`. Debian ships qemu without qemu-plugin.h, so what is used of it is declared here: version 1. */
+   Built by `dev.arm.table`. Debian ships qemu without qemu-plugin.h, so what is used of it is declared here: version 1. */
 
 #include <stdint.h>
 #include <stdio.h>

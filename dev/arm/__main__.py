@@ -1,0 +1,98 @@
+"""`python -m dev.arm SYSROOT [tests] [answer] [counts]`: build the kernels for AArch64 and show them under emulation.
+
+Three CPU models: without dotprod, with it, with i8mm. `tests` runs the native suite, `answer` compares a real answer
+with this processor's, `counts` prints instructions per multiplication. `make arm ARM=SYSROOT` does the first two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from dev.arm import emulation, table
+from forerun.core.config import DEFAULT_MODEL
+from forerun.hub import names
+
+SUITE = ("tests/native", "tests/model/test_row_law.py", "tests/model/kernels")
+PYTEST = (
+    *("-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "-o", "pythonpath=."),
+    *("-o", "addopts=--import-mode=importlib", "-m", "not slow and not gpu and not net"),
+    # These measure time, and ask for memory that an emulator maps page by page.
+    *("--deselect", "tests/native/test_isa_check.py::test_the_check_takes_a_few_milliseconds"),
+    *("--deselect", "tests/native/test_decoder.py::test_arrays_of_the_wrong_shape_are_refused"),
+)
+
+
+def run_tests(sysroot: Path, cpu: str, selected: Sequence[str]) -> tuple[bool, str]:
+    """Run tests on a CPU model; whether they pass there, and pytest's last line, or all that it wrote."""
+    done = emulation.run(sysroot, cpu, [*PYTEST, *selected])
+    return done.returncode == 0, done.stdout.strip() + done.stderr
+
+
+def answer(sysroot: Path, cpu: str, file: Path) -> dict[str, object]:
+    """Answer on a CPU model. Raises RuntimeError with what was written if it fails."""
+    done = emulation.run(sysroot, cpu, ["-m", "dev.arm.answer", file])
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def answer_here(file: Path) -> dict[str, object]:
+    """Answer on this processor."""
+    words = [sys.executable, "-m", "dev.arm.answer", str(file)]
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+    return dict(json.loads(done.stdout))
+
+
+def _show_tests(sysroot: Path, cpu: str) -> bool:
+    start = time.monotonic()
+    passed, said = run_tests(sysroot, cpu, SUITE)
+    print(
+        f"{cpu}: {said.splitlines()[-1] if passed else said} ({time.monotonic() - start:.0f} s)",
+        flush=True,
+    )
+    return passed
+
+
+def _show_answer(sysroot: Path, cpu: str, file: Path, ours: dict[str, object]) -> bool:
+    theirs = answer(sysroot, cpu, file)
+    same = theirs["ids"] == ours["ids"]
+    bits = "equal bits" if theirs["logits"] == ours["logits"] else "other bits"
+    verdict = "equal ids" if same else f"ids differ: {theirs['ids']} for {ours['ids']}"
+    print(f"{cpu}: {theirs['isa']} against {ours['isa']}: {verdict}, logits of {bits}", flush=True)
+    return same and theirs["isa"] == emulation.CPUS[cpu]
+
+
+def main() -> int:
+    """Build, run what was asked for, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m dev.arm", description=__doc__)
+    parser.add_argument("sysroot", type=Path, help="the folder that dev/arm/sysroot.sh makes")
+    parser.add_argument("what", nargs="*", choices=["tests", "answer", "counts", []])
+    parser.add_argument("--cpu", choices=sorted(emulation.CPUS), action="append")
+    given = parser.parse_args()
+    if (reason := emulation.missing(given.sysroot)) is not None:
+        parser.error(reason)
+    cpus, what = given.cpu or list(emulation.CPUS), given.what or ["tests", "answer"]
+    sysroot = given.sysroot.resolve()
+    emulation.build(sysroot)
+    good = True
+    if "answer" in what:
+        file = names.pull(DEFAULT_MODEL)
+        ours = answer_here(file)
+        for cpu in cpus:
+            good &= _show_answer(sysroot, cpu, file, ours)
+    if "tests" in what:
+        for cpu in cpus:
+            good &= _show_tests(sysroot, cpu)
+    if "counts" in what:
+        print(table.measure(sysroot))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
