@@ -29,7 +29,7 @@ from typing import NamedTuple
 from forerun.core.config import EngineConfig
 from forerun.server.config import ServerConfig
 
-ROUNDS, NUM_NEW, SECONDS = 5, 64, 6.0
+ROUNDS, NUM_NEW, SECONDS = 3, 64, 5.0
 WORDS = [
     "river",
     "stone",
@@ -217,11 +217,25 @@ def paired(ours: list[Load], theirs: list[Load]) -> str:
     return f"{statistics.median(found):.3f} [{min(found):.3f}..{max(found):.3f}]"
 
 
+async def side_by_side(one: Where, other: Where, seed: int, streams: bool) -> Load:
+    """Ask two servers at once that know nothing of each other: what two cores are worth together."""
+    a, b = await asyncio.gather(
+        closed_loop(one, 4, seed + 10, streams), closed_loop(other, 4, seed + 20, streams)
+    )
+    a.seconds = max(a.seconds, b.seconds)
+    a.tokens, a.requests = a.tokens + b.tokens, a.requests + b.requests
+    a.prompt, a.cached = a.prompt + b.prompt, a.cached + b.cached
+    a.first_ms += b.first_ms
+    return a
+
+
 def throughput(streams: bool) -> dict[str, object]:
     """Bare server, one replica, two replicas: in turn; a client or four for each core that computes."""
-    bare = server("-m", "forerun", "serve", "--threads", "1", "--port", "0")
+    bare, another = (
+        server("-m", "forerun", "serve", "--threads", "1", "--port", "0") for _ in "ab"
+    )
     loads: dict[str, list[Load]] = {}
-    with cluster(3), bare as a, on_ray(1) as b, on_ray(2) as c:
+    with cluster(3), bare as a, another as a2, on_ray(1) as b, on_ray(2) as c:
         plans = [("bare", a, 1), ("x1", b, 1), ("bare", a, 4), ("x1", b, 4), ("x2", c, 8)]
         for turn in range(-1, ROUNDS):  # the first one warms up
             for name, where, clients in plans:
@@ -230,12 +244,16 @@ def throughput(streams: bool) -> dict[str, object]:
                 found = asyncio.run(closed_loop(where, clients, seed, streams))
                 if turn >= 0:
                     loads.setdefault(f"{name}, {clients}", []).append(found)
+            found = asyncio.run(side_by_side(a, a2, 100 * turn, streams))
+            if turn >= 0:
+                loads.setdefault("two bare, 4 each", []).append(found)
     return {
         "streams": streams,
         "rows": [row(*one) for one in loads.items()],
         "ray over bare, 1 client": paired(loads["x1, 1"], loads["bare, 1"]),
         "ray over bare, 4 clients": paired(loads["x1, 4"], loads["bare, 4"]),
         "two replicas over one": paired(loads["x2, 8"], loads["x1, 4"]),
+        "two bare servers over one": paired(loads["two bare, 4 each"], loads["bare, 4"]),
     }
 
 

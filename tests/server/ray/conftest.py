@@ -28,8 +28,8 @@ def replicas(
         yield found
 
 
-def pids_of_replicas(server: subprocess.Popen[str]) -> list[int]:
-    """Processes below the server that Ray calls replicas."""
+def pids_of_replicas(server: subprocess.Popen[str], name: str = "ServeReplica") -> list[int]:
+    """Processes below the server that Ray calls replicas, or by another name."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -41,7 +41,7 @@ def pids_of_replicas(server: subprocess.Popen[str]) -> list[int]:
     for pid, (parent, command) in parents.items():
         while parent in parents and parent != server.pid:
             parent = parents[parent][0]
-        if parent == server.pid and command.startswith(b"ray::ServeReplica"):
+        if parent == server.pid and command.startswith(f"ray::{name}".encode()):
             found.append(pid)
     return sorted(found)
 

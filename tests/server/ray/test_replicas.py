@@ -126,6 +126,20 @@ def test_a_killed_replica_loses_nothing_that_had_not_begun(pair, expected):
     wait_until(lambda: len(pids_of_replicas(server)) == 2, 60)
 
 
+def test_requests_go_on_without_the_controller_and_it_comes_back(pair, expected):
+    server, url = pair
+    wait_until(lambda: len(pids_of_replicas(server)) == 2, 60)
+    (controller,) = pids_of_replicas(server, "ServeController")
+    kill(controller)
+    with ThreadPoolExecutor(8) as pool:
+        found = [*pool.map(lambda prompt: ask(url, prompt), PROMPTS * 3)]
+    assert [one.json()["choices"][0]["text"] for one in found] == [expected[p] for p in PROMPTS * 3]
+    wait_until(lambda: pids_of_replicas(server, "ServeController") not in ([], [controller]), 60)
+    lost = pids_of_replicas(server)[0]
+    kill(lost)
+    wait_until(lambda: len({*pids_of_replicas(server)} - {lost}) == 2, 90)
+
+
 def test_sigterm_lets_requests_end(default_model):
     with replicas(default_model, 1) as (server, url, _), ThreadPoolExecutor(1) as pool:
         running = pool.submit(ask, url, PROMPTS[0], 200)
