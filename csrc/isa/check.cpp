@@ -308,7 +308,7 @@ struct CacheSample {
 void check_quantize_query(const Kernels& kernels, Results& results) {
     const std::vector<float> x = awkward();
     std::vector<std::int8_t> codes(kHeadDim);
-    std::vector<std::int32_t> sums(kHeadDim / kTile);
+    std::vector<std::int32_t> sums(key_groups(kHeadDim));
     for (std::size_t i = 0; i + kHeadDim <= x.size(); i += kHeadDim / 2) {
         float scale = 0.0f;
         kernels.quantize_query(x.data() + i, kHeadDim, codes.data(), &scale, sums.data());
@@ -342,12 +342,13 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
     std::vector<float> scratch(kMaxPairs * 2 * kCacheRows), out(num_rows * stride);
     const int num_heads = num_rows * group;
     std::vector<std::int8_t> codes(q.size());
+    constexpr int groups = key_groups(kHeadDim);
     std::vector<float> scales(num_heads);
-    std::vector<std::int32_t> sums(q.size() / kTile);
+    std::vector<std::int32_t> sums(num_heads * groups);
     for (int i = 0; i < num_heads; ++i)
         portable::kernels.quantize_query(q.data() + i * kHeadDim, kHeadDim,
                                          codes.data() + i * kHeadDim, &scales[i],
-                                         sums.data() + i * kHeadDim / kTile);
+                                         sums.data() + i * groups);
     const CodedQueries coded{codes.data(), scales.data(), sums.data()};
     for (int chunk = 0; chunk < 2; ++chunk) {
         Attended states[kMaxPairs];

@@ -228,15 +228,13 @@ inline void queries_of(const Attention& a, const float** q) {
                                  h * a.head.head_dim;
 }
 inline void queries_of(const Attention& a, CodedQuery* q) {
-    const int sums = a.head.head_dim / kTile;
+    const int groups = key_groups(a.head.head_dim);
     for (int i = 0; i < a.num_queries; ++i)
         for (int h = 0; h < a.group; ++h) {
             const std::size_t at =
                 static_cast<std::size_t>(a.queries[i].row) * a.num_heads + a.head_index + h;
-            CodedQuery& query = q[i * a.group + h];
-            query = {a.coded.codes + at * a.head.head_dim, a.coded.scales[at],
-                     a.coded.sums + at * sums, 0};
-            for (int e = 0; e < sums; ++e) query.sum += query.sums[e];
+            q[i * a.group + h] = {a.coded.codes + at * a.head.head_dim,
+                                  a.coded.scales[at], a.coded.sums + at * groups};
         }
 }
 

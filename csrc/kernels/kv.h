@@ -3,18 +3,21 @@
 //
 // Keys, per block of 16 rows:   floats (E, 16)   int8 (E / 4, 16, 4)   int4 (E / 8, 16, 4), dimensions
 //                               8 i + 0..3 in the low halves of bytes, 8 i + 4..7 in the high ones
-// key factors, of 64 rows:      -                scales (64) fp32      scales, then minima (E / 32, 64)
+// key factors, of 64 rows:      -                scales (E / 32, 64)   scales, then minima (E / 32, 64)
+//                                                fp16                  fp16
 // values, per row:              floats (E)       int8 (E)              per 32 dimensions 16 bytes, the
 //                               first 16 in the low halves; then scale, minimum (E / 32, 2) fp16
 // value factors:                -                scales (64) fp32      -
 //
-// int8: value = scale * code, scale = largest / 127. int4: value = scale * code + minimum, scale =
-// (largest - minimum) / 15. Queries are rounded like int8 rows, so a score is a sum of whole numbers
-// times factors: exact, and the same on every instruction set. A row with NaN or infinity gets NaN
+// int8: value = scale * code, scale = largest / 127, of a row of values and of 32 dimensions of a key:
+// some dimensions of keys are many times the others. int4: value = scale * code + minimum, scale =
+// (largest - minimum) / 15. Queries are rounded like int8 values, so a score is a few
+// sums of whole numbers times factors: exact, and the same on every instruction set. A row with NaN or infinity gets NaN
 // factors: whoever sees it gets NaN, no other row does.
 
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/half.h"
@@ -26,12 +29,11 @@ namespace forerun::FORERUN_ISA {
 struct Int8 {};
 struct Int4 {};
 
-// A query head as the keys of a form need it.
+// A query head as codes.
 struct CodedQuery {
     const std::int8_t* codes;
     float scale;
-    const std::int32_t* sums;  // of 16 codes each
-    std::int32_t sum;
+    const std::int32_t* sums;  // of 32 codes each
 };
 
 // What values are stored in, how queries are given to keys, and how many blocks of keys are computed
@@ -46,7 +48,7 @@ template <>
 struct KvTypes<Int8> {
     using Query = CodedQuery;
     using Value = std::int8_t;
-    static constexpr int kSide = kRowTile >= 8 ? 4 : 1;
+    static constexpr int kSide = kRowTile >= 8 ? 2 : 1;
 };
 template <>
 struct KvTypes<Int4> {
@@ -82,25 +84,34 @@ void score_blocks(const KvHead& head, int chunk, int row, const CodedQuery* q, f
                   std::size_t stride) {
     const int head_dim = head.head_dim;
     const std::uint8_t* keys = head.keys<std::uint8_t>(chunk) + row * head_dim;
-    const float* scales = head.key_factors<float>(chunk) + row;
-    Wide acc[P][B];
-    for (auto& sums : acc)
-        for (Wide& sum : sums) sum = zero_wide();
-    for (int e = 0; e < head_dim; e += 4) {
-        Bytes key[B];
-        for (int b = 0; b < B; ++b) key[b] = load_codes8(keys + (b * head_dim + e) * kTile);
+    const std::uint16_t* scales = head.key_factors<std::uint16_t>(chunk) + row;
+    F total[P][B];
+    for (auto& sums : total)
+        for (F& sum : sums) sum = splat(0.0f);
+    for (int g = 0; g < key_groups(head_dim); ++g, scales += kChunk) {
+        const int first = g * kGroup, stop = std::min(first + kGroup, head_dim);
+        Wide acc[P][B];
+        for (auto& sums : acc)
+            for (Wide& sum : sums) sum = zero_wide();
+        for (int e = first; e < stop; e += 4) {
+            Bytes key[B];
+            for (int b = 0; b < B; ++b) key[b] = load_codes8(keys + (b * head_dim + e) * kTile);
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p)
+            for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
-            for (int b = 0; b < B; ++b) add_dot8(acc[p][b], key[b], q[p].codes + e);
-    }
-    for (int b = 0; b < B; ++b) {
-        const F scale = load(scales + b * kTile);
-        for (int p = 0; p < P; ++p) {
-            const F dot = to_float(add(acc[p][b], -kByteZero * q[p].sum));
-            store(out + p * stride + b * kTile, mul(mul(dot, splat(q[p].scale)), scale));
+                for (int b = 0; b < B; ++b) add_dot8(acc[p][b], key[b], q[p].codes + e);
+        }
+        for (int b = 0; b < B; ++b) {
+            const F scale = load(scales + b * kTile);
+            for (int p = 0; p < P; ++p) {
+                const F dot = to_float(add(acc[p][b], -kByteZero * q[p].sums[g]));
+                total[p][b] = fma(dot, scale, total[p][b]);
+            }
         }
     }
+    for (int p = 0; p < P; ++p)
+        for (int b = 0; b < B; ++b)
+            store(out + p * stride + b * kTile, mul(total[p][b], splat(q[p].scale)));
 }
 
 template <class T, int P, int B>
@@ -136,9 +147,9 @@ void score_blocks(const KvHead& head, int chunk, int row, const CodedQuery* q, f
             const F scale = load(factors + b * kTile),
                     least = load(factors + groups * kChunk + b * kTile);
             for (int p = 0; p < P; ++p) {
-                const float sum = static_cast<float>(q[p].sums[2 * g] + q[p].sums[2 * g + 1]);
+                const F sum = splat(static_cast<float>(q[p].sums[g]));
                 total[p][b] = fma(to_float(widen(acc[p][b])), scale, total[p][b]);
-                total[p][b] = fma(splat(sum), least, total[p][b]);
+                total[p][b] = fma(sum, least, total[p][b]);
             }
         }
     }
@@ -196,7 +207,20 @@ inline void quantize_query(const float* x, int head_dim, std::int8_t* codes, flo
                            std::int32_t* sums) {
     const RowScale row = row_scale(x, head_dim);
     *scale = row.scale;
-    for (int e = 0; e < head_dim; e += kTile) *sums++ = row_codes(x + e, row, codes + e);
+    std::fill_n(sums, key_groups(head_dim), 0);
+    for (int e = 0; e < head_dim; e += kTile) sums[e / kGroup] += row_codes(x + e, row, codes + e);
+}
+
+// How a key's numbers, 32 at most, become int8. Returns the scale as fp16.
+inline std::uint16_t key_codes(const float* x, int count, std::int8_t* codes) {
+    const RowScale row = row_scale(x, count);
+    const std::uint16_t scale = row.is_finite ? float_to_half(row.scale) : std::uint16_t{0x7E00};
+    const float rounded = half_to_float(scale);
+    const F inverse = splat(rounded > 0.0f ? 1.0f / rounded : 0.0f), most = splat(127.0f),
+            zero = splat(0.0f), least = splat(-127.0f);
+    for (int e = 0; e < count; e += kTile)
+        store_int8(codes + e, row.is_finite ? max(least, min(most, mul(load(x + e), inverse))) : zero);
+    return scale;
 }
 
 // How 32 numbers become int4: codes 0..15, as bytes.
@@ -232,14 +256,14 @@ void write_key(const KvHead& head, int chunk, int row, const float* k) {
 }
 template <>
 inline void write_key<Int8>(const KvHead& head, int chunk, int row, const float* k) {
-    const RowScale scale = row_scale(k, head.head_dim);
-    head.key_factors<float>(chunk)[row] = scale.scale;
+    std::uint16_t* scales = head.key_factors<std::uint16_t>(chunk) + row;
     std::uint8_t* block = head.keys<std::uint8_t>(chunk) + row / kTile * kTile * head.head_dim;
-    for (int e = 0; e < head.head_dim; e += kTile) {
-        std::int8_t codes[kTile];
-        row_codes(k + e, scale, codes);
-        for (int i = 0; i < kTile; ++i)
-            block[(e + i) / 4 * 4 * kTile + row % kTile * 4 + i % 4] =
+    for (int first = 0; first < head.head_dim; first += kGroup, scales += kChunk) {
+        const int count = std::min(kGroup, head.head_dim - first);
+        std::int8_t codes[kGroup];
+        *scales = key_codes(k + first, count, codes);
+        for (int i = 0; i < count; ++i)
+            block[(first + i) / 4 * 4 * kTile + row % kTile * 4 + i % 4] =
                 static_cast<std::uint8_t>(codes[i] + 128);
     }
 }

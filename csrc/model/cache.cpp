@@ -46,8 +46,8 @@ void move_row(const KvHead& head, int from, int to) {
     switch (page.forms.keys) {
         case KvForm::F32: keys(4, dim); break;
         case KvForm::F16: keys(2, dim); break;
-        case KvForm::Int8: keys(4, dim / 4), factors(4, 1); break;
-        case KvForm::Int4: keys(4, dim / 8), factors(2, 2 * dim / kGroup); break;
+        case KvForm::Int8: keys(4, dim / 4), factors(2, key_groups(dim)); break;
+        case KvForm::Int4: keys(4, dim / 8), factors(2, 2 * key_groups(dim)); break;
     }
     switch (page.forms.values) {
         case KvForm::F32: values(4 * width); break;
@@ -70,8 +70,8 @@ KvPage page_of(KvForms forms, int head_dim) {
     switch (forms.keys) {
         case KvForm::F32: keys *= 4; break;
         case KvForm::F16: keys *= 2; break;
-        case KvForm::Int8: factors = rows * sizeof(float); break;
-        case KvForm::Int4: keys /= 2, factors = rows * dim / kGroup * 4; break;
+        case KvForm::Int8: factors = rows * key_groups(head_dim) * 2; break;
+        case KvForm::Int4: keys /= 2, factors = rows * key_groups(head_dim) * 4; break;
     }
     switch (forms.values) {
         case KvForm::F32: values *= 4; break;

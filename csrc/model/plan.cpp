@@ -188,7 +188,7 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
     added_ = s.norms_after ? scratch.take<float>(rows * s.hidden_size) : nullptr;
     const std::size_t coded = cache_->has_codes() ? rows * s.num_heads : 0;
     coded_ = {scratch.take<std::int8_t>(coded * dim), scratch.take<float>(coded),
-              scratch.take<std::int32_t>(coded * dim / kTile)};
+              scratch.take<std::int32_t>(coded * key_groups(static_cast<int>(dim)))};
     int normed = 0, attended = 0, activated = 0;  // widest
     std::size_t projected = 0;
     for (int i = 0; i < s.num_layers; ++i) {

@@ -213,9 +213,9 @@ void Decoder::write_value(int index, int head, int row, float* x) {
 
 void Decoder::code_query(int index, int row, int head, const float* x) {
     const std::size_t at = static_cast<std::size_t>(row) * shape_.num_heads + head,
-                      dim = head_dim(index);
+                      dim = head_dim(index), groups = key_groups(head_dim(index));
     kernels_.quantize_query(x, head_dim(index), coded_.codes + at * dim, coded_.scales + at,
-                            coded_.sums + at * dim / kTile);
+                            coded_.sums + at * groups);
 }
 
 bool Decoder::quantizes_after_attention(int index) const {

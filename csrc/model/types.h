@@ -184,13 +184,17 @@ struct Query {
     const std::int32_t* path = nullptr;  // cache rows of positions base..position
 };
 
-// How keys or values are stored. Int8: codes with a scale per row and head. Int4: codes with an
-// fp16 scale and minimum per row and 32 dimensions. kernels/kv.h has the layouts.
+// How keys or values are stored. Int8: codes with an fp16 scale per 32 dimensions of a key, and a scale
+// per row and head of values. Int4: codes with an fp16 scale and minimum per row and 32 dimensions.
+// kernels/kv.h has the layouts.
 enum class KvForm : std::uint8_t { F32, F16, Int8, Int4 };
 // Those of a cache: the same for both, or int8 keys and int4 values.
 struct KvForms {
     KvForm keys = KvForm::F16, values = KvForm::F16;
 };
+
+// Groups of dimensions of a key that have factors of their own; the last one may be half.
+constexpr int key_groups(int head_dim) { return (head_dim + kGroup - 1) / kGroup; }
 
 // Bytes of a row of int4 values: codes, then an fp16 scale and minimum per 32.
 constexpr std::size_t int4_row_nbytes(int head_dim) {
@@ -240,7 +244,7 @@ struct KvHead {
 struct CodedQueries {
     std::int8_t* codes = nullptr;   // (R, H, E)
     float* scales = nullptr;        // (R, H)
-    std::int32_t* sums = nullptr;   // (R, H, E / 16): of 16 codes each
+    std::int32_t* sums = nullptr;   // (R, H, E / 32): of 32 codes each
 };
 
 // Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials,
@@ -299,7 +303,7 @@ struct Kernels {
     // and ids.
     int (*find_score)(const Perturbation&, const float* x, int first, int count, float limit,
                       float* score);
-    // One query head (E): codes, its scale, and sums of 16 codes each.
+    // One query head (E): codes, its scale, and sums of 32 codes each.
     void (*quantize_query)(const float* x, int head_dim, std::int8_t* codes, float* scale,
                            std::int32_t* sums);
     void (*write_key)(const KvHead&, int slot_row, const float* k);

@@ -48,7 +48,7 @@ def scratch_nbytes(numbers: PassNumbers) -> int:
     if numbers.precision not in CODED:
         return largest
     head_dim = max(dim for _, dim in _heads(config))
-    return largest + numbers.rows * config.num_heads * (head_dim + head_dim // 4 + 4)
+    return largest + numbers.rows * config.num_heads * (head_dim + 4 + 4 * -(-head_dim // 32))
 
 
 def _layers(config: ModelConfig) -> Sequence[LayerConfig]:

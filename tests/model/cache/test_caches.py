@@ -332,7 +332,7 @@ def test_the_lowest_free_block_is_taken(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv", "row"), [("fp32", 128), ("fp16", 64), ("int8", 36), ("k8v4", 28), ("int4", 20)]
+    ("kv", "row"), [("fp32", 128), ("fp16", 64), ("int8", 35), ("k8v4", 27), ("int4", 20)]
 )
 @kinds
 def test_a_block_has_the_bytes_of_its_rows(kind: str, kv: Precision, row: int) -> None:

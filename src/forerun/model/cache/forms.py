@@ -1,4 +1,4 @@
-"""How keys and values are stored: floats, int8 with a scale a row and head, int4 with a scale and minimum a group.
+"""How keys and values are stored: as floats, as int8 with scales, or as int4 with a scale and minimum a group.
 
 The definition of what the native cache does; there a row's codes lie where its kernels want them.
 Keys as int8 or int4 round queries to int8 as well, so that the products with keys are whole numbers.
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
 
 GROUP = 32
-"""Dimensions that share a scale and a minimum as int4."""
+"""Dimensions of a key, or of values as int4, that share a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Floats:
 
 
 class Int8:
-    """code * scale, with scale = largest / 127 of the row."""
+    """code * scale, with fp32 scale = largest / 127 of the row: values."""
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the codes (..., E) int8 and scales (..., 1) fp32."""
@@ -57,7 +58,34 @@ class Int8:
 
     def query(self, query: Tensor) -> Tensor:
         """Round queries (..., E) to int8."""
-        return _as_int8(query)
+        return self.decode(self.encode(query))
+
+
+class Int8Keys(Int8):
+    """code * scale, with fp16 scale = largest / 127 of GROUP dimensions; the last group may be smaller."""
+
+    def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the codes (..., E) int8 and scales (..., ceil(E / GROUP)) fp16."""
+        groups = _groups(rows)
+        top = groups.abs().amax(-1, keepdim=True)
+        scales = torch.where(top < 1e-30, 0.0, top / 127).half()
+        inverse = torch.where(scales > 0, 1 / scales.float(), 0.0)
+        codes = (groups * inverse).clamp(-127, 127).round().to(torch.int8)
+        return codes.flatten(-2)[..., : rows.shape[-1]], scales.squeeze(-1)
+
+    def decode(self, stored: tuple[Tensor, ...]) -> Tensor:
+        """Return the rows as fp32."""
+        codes, scales = stored
+        return codes.float() * scales.float().repeat_interleave(GROUP, -1)[..., : codes.shape[-1]]
+
+    def query(self, query: Tensor) -> Tensor:
+        """Round queries (..., E) as `Int8` does."""
+        return Int8().query(query)
+
+
+def _groups(rows: Tensor) -> Tensor:
+    """Return rows (..., E) in groups (..., ceil(E / GROUP), GROUP), the last one filled with zeros."""
+    return functional.pad(rows, (0, -rows.shape[-1] % GROUP)).unflatten(-1, (-1, GROUP))
 
 
 class Int4:
@@ -84,12 +112,8 @@ class Int4:
         return (groups + least.float()[..., None]).flatten(-2)
 
     def query(self, query: Tensor) -> Tensor:
-        """Round queries (..., E) to int8."""
-        return _as_int8(query)
-
-
-def _as_int8(rows: Tensor) -> Tensor:
-    return Int8().decode(Int8().encode(rows))
+        """Round queries (..., E) as `Int8` does."""
+        return Int8().query(query)
 
 
 Form = Floats | Int8 | Int4
@@ -99,12 +123,14 @@ def forms_of(kv: Precision, head_dim: int) -> tuple[Form, Form]:
     """Return the forms of keys and values; `auto` is fp32. Raises ConfigError as `check_head_dim` does."""
     check_head_dim(kv, head_dim)
     if kv == "k8v4":
-        return Int8(), Int4()
+        return Int8Keys(), Int4()
+    if kv == "int8":
+        return Int8Keys(), Int8()
     form = _FORMS.get(kv, Floats(torch.float32))
     return form, form
 
 
-_FORMS: dict[str, Form] = {"fp16": Floats(torch.float16), "int8": Int8(), "int4": Int4()}
+_FORMS: dict[str, Form] = {"fp16": Floats(torch.float16), "int4": Int4()}
 
 
 def has_groups(head_dim: int) -> bool:
