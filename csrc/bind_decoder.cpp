@@ -337,6 +337,37 @@ std::unique_ptr<Decoder> head_part(Decoder& self, const Array1<const std::int64_
     return self.head_part({ids.data(), ids.shape(0)});
 }
 
+std::unique_ptr<Decoder> first_head_rows(Decoder& self, std::size_t num_rows) {
+    return self.first_head_rows(dimension(num_rows));
+}
+
+// `gather`, if it is given, is called with the numbers (size, num_floats) of all ranks and how many of each
+// are needed; an exception of it ends the process.
+void new_ranks(Ranks* self, int rank, int size, std::size_t num_floats,
+               const Array1<std::uint8_t>& memory, nb::object gather) {
+    Ranks::Gather call;
+    if (!gather.is_none())
+        call = [gather, size, num_floats](float* parts, std::size_t count) noexcept {
+            const nb::gil_scoped_acquire locked;
+            gather(nb::ndarray<nb::numpy, float>(parts, {std::size_t(size), num_floats}, nb::handle()),
+                   count);
+        };
+    need(num_floats >= 1 && num_floats <= std::size_t{1} << 32, "parts are out of range");
+    new (self) Ranks(rank, size, num_floats, memory.data(), memory.shape(0), std::move(call));
+}
+
+// Gives all ranks' numbers (size, n) to each, of which `own` (n) are this one's.
+void exchange(Ranks& self, const Array1<const float>& own, const Array2<float>& all) {
+    const std::size_t count = own.shape(0);
+    need(count <= self.num_floats(), "more numbers than ranks can exchange");
+    need_shape(all, {std::size_t(self.size()), count}, "all must be (ranks, numbers)");
+    nb::gil_scoped_release unlocked;
+    std::copy_n(own.data(), count, self.own());
+    self.meet(count);
+    for (int rank = 0; rank < self.size(); ++rank)
+        std::copy_n(self.part(rank), count, all.data() + rank * count);
+}
+
 const Linear& matrix(const Decoder& self, const std::string& name) {
     const Linear& linear = self.packed(name).linear;
     need(linear.tiles, name + " is no matrix that was set");
@@ -434,6 +465,12 @@ void bind_decoder(nb::module_& m) {
         .def_prop_ro("num_threads", [](const Runtime& self) { return self.pool.size(); })
         .def("nbytes", &Runtime::nbytes);
 
+    nb::class_<Ranks>(m, "Ranks", "What processes exchange that hold parts of one model.")
+        .def("__init__", &new_ranks, "rank"_a, "size"_a, "num_floats"_a, "memory"_a.noconvert(),
+             "gather"_a.none(), nb::keep_alive<1, 5>())
+        .def_static("nbytes", &Ranks::nbytes, "size"_a, "num_floats"_a)
+        .def("exchange", &exchange, "own"_a.noconvert(), "all"_a.noconvert());
+
     nb::class_<Decoder>(m, "Decoder", "A decoder whose pass is one call.")
         .def(
             "__init__",
@@ -456,6 +493,7 @@ void bind_decoder(nb::module_& m) {
             [](Decoder& self, int layer, int window, const Array1<const float>& frequencies,
                float factor) { self.set_attention(layer, window, values(frequencies), factor); },
             "layer"_a, "window"_a, "frequencies"_a.noconvert(), "factor"_a)
+        .def("set_ranks", &Decoder::set_ranks, "ranks"_a, nb::keep_alive<1, 2>())
         .def("check", &Decoder::check)
         .def("embed", &embed, "ids"_a.noconvert(), "rows"_a.noconvert())
         .def("forward", &forward, "cache"_a, "segments"_a, "inputs"_a.none(),
@@ -466,6 +504,7 @@ void bind_decoder(nb::module_& m) {
         .def("head_rows", &head_rows, "hidden"_a.noconvert(), "ids"_a.noconvert(),
              "logits"_a.noconvert())
         .def("head_part", &head_part, "ids"_a.noconvert(), nb::keep_alive<0, 1>())
+        .def("first_head_rows", &first_head_rows, "num_rows"_a, nb::keep_alive<0, 1>())
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
         .def("apply", &apply, "name"_a, "x"_a.noconvert(), "out"_a.noconvert())
         .def("nbytes", &Decoder::nbytes);

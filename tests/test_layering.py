@@ -19,6 +19,7 @@ ORDER = (
     ("weights",),
     ("hub",),
     ("model",),
+    ("parallel",),
     ("decoding",),
     ("drafting",),
     ("drafters",),

@@ -33,6 +33,7 @@ void Decoder::run_mlp(Worker& worker, int index) {
         worker.each([&](int piece) {
             add_linear(layer.mlp.down, activated_.of(layer.mlp.down), piece);
         });
+        if (ranks_) worker.each([&](int) { meet(); });
     }
     if (has_experts) run_experts(worker, index);
 }

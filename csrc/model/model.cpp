@@ -208,6 +208,18 @@ void Decoder::set_attention(int layer, int window, std::span<const float> freque
     kind.factor = factor;
 }
 
+void Decoder::set_ranks(Ranks& ranks) {
+    for (const LayerShape& layer : shape_.layers)
+        if (layer.mixer.exists() || layer.experts.num > 0 || !layer.has_mlp)
+            throw std::invalid_argument("recurrent layers and experts cannot be cut over ranks");
+    if (shape_.per_layer_width > 0 || shape_.qk_norm == QkNorm::Whole)
+        throw std::invalid_argument("per-layer embeddings and norms over all heads cannot be cut over ranks");
+    ranks_ = &ranks;
+    for (const char* name : {"embed", "positions"})
+        if (const auto found = weights_.find(name); found != weights_.end())
+            found->second.is_optional |= ranks.rank() > 0;
+}
+
 void Decoder::check() {
     for (const auto& [name, weight] : weights_)
         if (!weight.is_optional && weight.packed.nbytes() == 0)
@@ -242,6 +254,22 @@ void Decoder::check_mixers() const {
             throw std::invalid_argument("recurrent layers with such norms or embeddings are unknown");
         if (mixer.exists()) check_sizes(mixer);
     }
+}
+
+std::unique_ptr<Decoder> Decoder::first_head_rows(int num_rows) {
+    if (!is_checked_) check();
+    if (num_rows < 1 || num_rows > head_weights().num_out)
+        throw std::invalid_argument("the head has not so many rows");
+    Shape shape = shape_;
+    shape.vocab_size = num_rows;
+    shape.num_layers = 0;
+    shape.layers.clear();
+    shape.position_offset = -1;
+    auto part = std::make_unique<Decoder>(runtime_, shape);
+    part->embed_ = head_weights();
+    part->embed_.num_out = num_rows;
+    part->is_checked_ = true;
+    return part;
 }
 
 std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {

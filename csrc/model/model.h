@@ -20,6 +20,7 @@
 
 #include "model/cache.h"
 #include "kernels/formats.h"
+#include "model/ranks.h"
 #include "model/runtime.h"
 #include "model/scored.h"
 #include "model/types.h"
@@ -128,6 +129,10 @@ class Decoder {
     // How a layer attends: to `window` positions, 0 for all; rotated by `frequencies`, the radians
     // that a position adds to each pair's angle, with cos and sin multiplied by `factor`.
     void set_attention(int layer, int window, std::span<const float> frequencies, float factor);
+    // Makes this the part of a model that rank `ranks.rank()` holds: heads and MLPs are its own, and what
+    // sublayers add are partial sums. Rows begin at rank 0, the others need no embedding. Throws
+    // std::invalid_argument for a model whose layers cannot be cut.
+    void set_ranks(Ranks& ranks);
     // Throws std::invalid_argument naming a weight that is missing.
     void check();
     // A weight that was set; a norm's `linear` has no format.
@@ -155,6 +160,9 @@ class Decoder {
     // The head of some tokens by itself: a decoder without layers whose vocabulary they are. Its
     // logits are those of `head_rows`, and it reads only its own copy of the rows.
     std::unique_ptr<Decoder> head_part(std::span<const std::int64_t> ids);
+    // The head of the first tokens, whose weights are this decoder's own; it must not outlive it. Throws
+    // std::invalid_argument for more than there are.
+    std::unique_ptr<Decoder> first_head_rows(int num_rows);
 
     // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests
     // compare with references.
@@ -254,7 +262,9 @@ class Decoder {
 
     void run(Worker& worker);
     void enter(int row, int sublayer);
-    void start(int row);
+    void start(int row, float* x);
+    void meet();
+    void add_parts(int row);
     void embed_row(std::int64_t id, float* x) const;
     void quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
                   int count) const;
@@ -336,6 +346,7 @@ class Decoder {
     Linear embed_, positions_, head_, per_layer_embed_, per_layer_proj_;
     Norm final_norm_, per_layer_norm_;
     bool is_checked_ = false;
+    Ranks* ranks_ = nullptr;  // null: the model is whole
     std::vector<Kind> kinds_;
     int most_dim_ = 0;  // widest head
     std::vector<float> zeros_, ones_;  // (E): a sink's value, and the weight of a norm without one

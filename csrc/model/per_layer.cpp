@@ -13,7 +13,7 @@ namespace forerun {
 // Rows are embedded, projected for all layers, and mixed with the table's.
 void Decoder::run_inputs(Worker& worker) {
     worker.each([&](int row) {
-        start(row);
+        start(row, x_ + static_cast<std::size_t>(row) * shape_.hidden_size);
         norm(row, {}, std::array<const Linear*, 1>{&per_layer_proj_});
     });
     worker.each([&](int piece) {

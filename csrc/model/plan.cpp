@@ -287,6 +287,8 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
     check_segments();
     plan();
     if (num_rows_ == 0) return;
+    if (ranks_ && static_cast<std::size_t>(num_rows_) * shape_.hidden_size > ranks_->num_floats())
+        throw std::invalid_argument("more rows than ranks can exchange");
     int rows_above = 0;
     for (const Segment& s : segments)
         rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
@@ -318,6 +320,7 @@ void Decoder::plan_phases() {
     phases_.clear();
     if (shape_.per_layer_width > 0)
         phases_.insert(phases_.end(), {rows, std::min(most, per_layer_proj_.num_tiles()), rows});
+    if (ranks_) phases_.insert(phases_.end(), {ranks_->rank() == 0 ? rows : 0, 1});
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[i];
         const Kind& kind = kinds_[layer.kind];
@@ -336,11 +339,13 @@ void Decoder::plan_phases() {
                           kind.is_split ? num_units * kind.unit_rows : 0});
             if (quantizes_after_attention(i)) add(attends, {rows});
             add(attends, {std::min(most, layer.o.num_tiles())});
+            if (ranks_) add(attends, {1});
         }
         add(feeds, {rows});
         if (shape_.layers[i].has_mlp)
             add(feeds, {std::min(2 * most, channel_units(layer.mlp)),
                         std::min(most, layer.mlp.down.num_tiles())});
+        if (ranks_) add(feeds, {1});
         if (experts_of(i).num > 0)
             add(feeds, {1, num_pairs(i), 2 * most, std::min(most, shape_.hidden_size / kTile)});
         if (shape_.per_layer_width > 0)

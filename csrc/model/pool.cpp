@@ -12,12 +12,6 @@ namespace {
 // nothing.
 constexpr auto kWatch = std::chrono::microseconds(300);
 
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 bool Worker::claim(std::uint32_t& index) {

@@ -22,6 +22,13 @@ namespace forerun {
 
 class Pool;
 
+// What a thread does while it waits for a moment.
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
 // One thread's way through one job. It may be late, even past the job's end: what a job reads
 // outside of pieces must live as long as the pool.
 class Worker {

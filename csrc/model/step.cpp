@@ -11,6 +11,12 @@ namespace forerun {
 
 void Decoder::run(Worker& worker) {
     if (shape_.per_layer_width > 0) run_inputs(worker);
+    if (ranks_) {
+        worker.each([&](int row) {
+            start(row, ranks_->own() + static_cast<std::size_t>(row) * shape_.hidden_size);
+        });
+        worker.each([&](int) { meet(); });
+    }
     for (int i = 0; i < shape_.num_layers; ++i) {
         mixer_of(i).exists() ? run_mixer(worker, i) : run_attention(worker, i);
         run_mlp(worker, i);
@@ -33,6 +39,7 @@ void Decoder::run_attention(Worker& worker, int index) {
     if (attends_by_row()) worker.each([&](int row) { norm_heads(index, row); });
     attend(worker, index);
     worker.each([&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); });
+    if (ranks_) worker.each([&](int) { meet(); });
 }
 
 // A row before a sublayer, or at the end: embedded if none was run before, else with what the one before
@@ -41,14 +48,32 @@ void Decoder::enter(int row, int sublayer) {
     const std::size_t width = shape_.hidden_size;
     const auto next = std::lower_bound(sublayers_.begin(), sublayers_.end(), sublayer);
     const bool is_first = next == sublayers_.begin();
-    if (is_first && shape_.per_layer_width == 0)
-        start(row);
-    else if (!is_first && shape_.norms_after)
-        add_sublayer(row, next[-1]);
+    float* x = x_ + row * width;
+    if (is_first && ranks_)
+        std::copy_n(ranks_->part(0) + row * width, width, x);
+    else if (is_first && shape_.per_layer_width == 0)
+        start(row, x);
+    if (!is_first && ranks_) add_parts(row);
+    if (!is_first && shape_.norms_after) add_sublayer(row, next[-1]);
     const int first_ended = is_first ? 0 : next[-1] / 2;
     for (std::size_t i = 0; i < tap_layers_.size(); ++i)
         if (tap_layers_[i] >= first_ended && tap_layers_[i] < sublayer / 2)
-            std::copy_n(x_ + row * width, width, taps_ + (i * num_rows_ + row) * width);
+            std::copy_n(x, width, taps_ + (i * num_rows_ + row) * width);
+}
+
+void Decoder::meet() { ranks_->meet(static_cast<std::size_t>(num_rows_) * shape_.hidden_size); }
+
+// What the ranks computed of a sublayer, added up in their order: added to the row, or kept to be normed.
+void Decoder::add_parts(int row) {
+    const std::size_t width = shape_.hidden_size, first = row * width;
+    float* sum = added_ ? added_ + first : normed_.x + first;
+    std::copy_n(ranks_->part(0) + first, width, sum);
+    for (int rank = 1; rank < ranks_->size(); ++rank) {
+        const float* part = ranks_->part(rank) + first;
+        for (std::size_t i = 0; i < width; ++i) sum[i] += part[i];
+    }
+    float* x = x_ + first;
+    for (std::size_t i = 0; !added_ && i < width; ++i) x[i] += shape_.residual_multiplier * sum[i];
 }
 
 // Normed, what a sublayer computed is added to the row. After an MLP that is the last thing the layer did.
@@ -94,9 +119,8 @@ void Decoder::embed(std::span<const std::int64_t> ids, float* rows) {
     for (std::size_t i = 0; i < ids.size(); ++i) embed_row(ids[i], rows + i * shape_.hidden_size);
 }
 
-void Decoder::start(int row) {
+void Decoder::start(int row, float* x) {
     const std::size_t width = shape_.hidden_size;
-    float* x = x_ + row * width;
     if (inputs_)
         std::copy_n(inputs_ + row * width, width, x);
     else
@@ -313,6 +337,7 @@ void Decoder::add_linear(const Linear& linear, const Rows& rows, int piece) {
 // Where a sublayer's outputs go, from a tile on.
 Output Decoder::residual(int tile) const {
     const std::size_t width = shape_.hidden_size;
+    if (ranks_) return {ranks_->own() + tile * kTile, width};
     if (added_) return {added_ + tile * kTile, width};
     return {x_ + tile * kTile, width, true, shape_.residual_multiplier};
 }

@@ -52,6 +52,8 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import load_model
 from forerun.model.model import Model
+from forerun.parallel import load as parallel
+from forerun.parallel.place import Place
 from forerun.spellings import engine as spellings
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, split
@@ -92,6 +94,9 @@ class LLM:
 
     def _open(self, config: EngineConfig) -> None:
         self.config = config
+        if config.tensor_parallel_size > 1 and Place.of().rank > 0:
+            parallel.follow(config)
+            raise SystemExit
         self.drafter_spec = DrafterSpec.of_config(config)
         if config.threads is not None:  # else as many as torch uses already
             set_threads(config.threads)
@@ -105,9 +110,7 @@ class LLM:
         )
         self.plan = self._planned(self.drafter_spec, checkpoint)
         with memory_refused("the weights"):
-            self.model = self._load_model(
-                checkpoint, quant=config.quant, head_bits=config.head_bits
-            )
+            self.model = self._loaded(checkpoint)
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
         self.subject = _subject(self.path, config, self.device, self.model)
@@ -117,6 +120,12 @@ class LLM:
         return_freed()
         if config.learn and not self.drafter_spec.keeps():
             _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
+
+    def _loaded(self, checkpoint: Checkpoint) -> Model:
+        config = self.config
+        if config.tensor_parallel_size > 1:
+            return parallel.load(checkpoint, config)
+        return self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
 
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """Return the same weights with another drafter and an engine of its own; `none` is plain decoding.

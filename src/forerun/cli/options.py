@@ -45,6 +45,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
     "min_draft": ("--min-draft", "--draft-min", "--spec-draft-n-min"),
     "threads": ("-t", "--threads"),
+    "tensor_parallel_size": ("-tp", "--tensor-parallel-size"),
     "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
     "max_tokens": ("-n", "--max-tokens", "--n-predict", "--predict"),
     "temperature": ("--temperature", "--temp"),
@@ -74,6 +75,8 @@ NOT_SPELLED = (
 """Fields of a request that no command offers."""
 NOT_OF_ENGINE = ("draft_options", "seed", "program")
 """Fields of the engine that have options elsewhere (flags of other engines, the request's seed) or none."""
+PARALLEL = ("tensor_parallel_size",)
+"""Fields that only commands have which can run as one of several processes (`placed`)."""
 
 METAVARS: Mapping[str, str] = {
     "model": "MODEL",
@@ -116,12 +119,14 @@ System = Annotated[
 Command = Callable[..., None]
 
 
-def engine(*, without: Collection[str] = (), **defaults: object) -> Callable[[Command], Command]:
-    """Give a command the options of EngineConfig, which it gets as `config`.
+def engine(
+    *, without: Collection[str] = (), is_parallel: bool = False, **defaults: object
+) -> Callable[[Command], Command]:
+    """Give a command the options of EngineConfig, which it gets as `config`; those of PARALLEL if it `is_parallel`.
 
     `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
     """
-    hidden = {*without, *NOT_OF_ENGINE}
+    hidden = {*without, *NOT_OF_ENGINE} | (set() if is_parallel else {*PARALLEL})
     names = [field.name for field in fields(EngineConfig) if field.name not in hidden]
     what = "vLLM's JSON object, instead of -d."
     spec = _keyword(spellings.SPECULATIVE, None, str | None, what, EngineConfig)
@@ -321,6 +326,27 @@ def typed_models(context: typer.Context) -> list[str]:
     """List every model that was named by an option, each once and in order."""
     arguments = context.meta.get(META) or Arguments()
     return [*dict.fromkeys(arguments.models)]
+
+
+def placed(config: EngineConfig) -> EngineConfig:
+    """Return the configuration of the process that runs the command; others serve it here, and exit when it ends.
+
+    Raises ConfigError if there are not as many processes as are asked for.
+    """
+    from forerun.core.device import num_cores
+    from forerun.parallel.place import Place
+
+    place = Place.of()
+    place.check(config.tensor_parallel_size)
+    if place.size == 1:
+        return config
+    config = replace(config, threads=config.threads or max(1, num_cores() // place.local_size))
+    if place.rank == 0:
+        return config
+    from forerun.parallel.load import follow
+
+    follow(config)
+    raise typer.Exit
 
 
 def load(config: EngineConfig, **overrides: object) -> LLM:

@@ -35,7 +35,7 @@ Trace = Annotated[
 ]
 
 
-@opt.engine(without=("max_num_seqs",), max_num_seqs=1)
+@opt.engine(is_parallel=True, without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=256)
 def command(
     config: EngineConfig,
@@ -60,6 +60,7 @@ def command(
     """
     from forerun.cli import console
 
+    config = opt.placed(config)
     if prompt is not None and text is not None:
         raise ConfigError("give the prompt once: as it is, or with -p")
     text = _read_prompt(text if prompt is None else prompt, file)

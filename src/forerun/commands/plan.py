@@ -28,7 +28,7 @@ MEANINGS = {
 }
 
 
-@opt.engine(without=("min_draft", "controller", "weight_cache"))
+@opt.engine(is_parallel=True, without=("min_draft", "controller", "weight_cache"))
 def command(
     config: EngineConfig,
     server: Annotated[

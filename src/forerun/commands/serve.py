@@ -82,7 +82,7 @@ RayAddress = Annotated[
 ]
 
 
-@opt.engine()
+@opt.engine(is_parallel=True)
 @opt.answering(*SAMPLING, max_tokens=None)
 @opt.serving()
 def command(
@@ -103,6 +103,9 @@ def command(
     """
     if ray_address is not None and replicas is None:
         raise ConfigError("--ray-address is for replicas: say how many with --replicas")
+    if replicas is not None and config.tensor_parallel_size > 1:
+        raise ConfigError("give --replicas or --tensor-parallel-size, not both")
+    config = opt.placed(config)
     said = _whole(config.budget_nbytes)
     try:
         from forerun.engine.memory import DROPPED_NBYTES
@@ -126,6 +129,8 @@ def command(
     config = replace(config, program="server", threads=threads)
     template = _template(settings.chat_template)
     given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
+    if len(given) > 1 and config.tensor_parallel_size > 1:
+        raise ConfigError("--tensor-parallel-size is for one model: leave out the others")
     if len(given) > 1 and config.budget_nbytes is not None:
         config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
     configs = [replace(config, model=model) for model in given]

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from forerun.llm import LLM, Prompt
 
 
-@opt.engine(without=("controller", "max_num_seqs"), controller=False)  # more drafts prove more
+@opt.engine(
+    is_parallel=True, without=("controller", "max_num_seqs"), controller=False
+)  # more drafts prove more
 @opt.sampling(seed=0, max_tokens=96)
 def command(
     config: EngineConfig,
@@ -42,6 +44,7 @@ def command(
     from forerun.engine.stats import SpecStats
     from forerun.hub.prompt_sets import read
 
+    config = opt.placed(config)
     opt.check_least("batch", batch, 1)
     if params.seed is None:
         raise ConfigError("--seed -1 draws another seed each time: give one from 0")

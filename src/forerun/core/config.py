@@ -69,7 +69,9 @@ class EngineConfig:
     weight_cache: bool = True
     """Keep packed weights on disk: starts are quicker."""
     threads: int | None = None
-    """CPU threads; default: physical cores."""
+    """CPU threads; default: physical cores, shared out among a machine's processes of one model."""
+    tensor_parallel_size: int = 1
+    """Processes that each hold a part of the model's layers; torchrun starts them."""
     max_model_len: int | None = None
     """Tokens of prompt and answer, at most; default: the model's, up to 4096."""
     max_num_seqs: int = 8
@@ -85,7 +87,13 @@ class EngineConfig:
     """Seeds the requests that have no seed of their own; none draws anew in every run."""
 
     def __post_init__(self) -> None:
-        for name in ("draft_budget", "threads", "max_num_seqs", "prefill_chunk"):
+        for name in (
+            "draft_budget",
+            "threads",
+            "max_num_seqs",
+            "prefill_chunk",
+            "tensor_parallel_size",
+        ):
             check_least(name, getattr(self, name), 1)
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:

@@ -26,6 +26,7 @@ from forerun.model.cache.forms import has_groups
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
+from forerun.parallel import load as parallel
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
@@ -99,7 +100,9 @@ class Planner:
 
     @cached_property
     def model(self) -> Model:
-        """The model without its weights."""
+        """The model without its weights, or what the first process holds of it, which is the most."""
+        if self.config.tensor_parallel_size > 1:
+            return parallel.blank(self.checkpoint, self.config)
         return self._blank(self.checkpoint, self.config.quant, self.config.head_bits)
 
     @cached_property

@@ -57,7 +57,7 @@ def _flag(why: str) -> Spelling:
     return _no_effect(why, is_flag=True)
 
 
-_ONE_PROCESS = "a model runs in one process, on one device"
+_ONE_PROCESS = "a draft model runs in one process, on one device"
 _STORED = "weights are used as they are stored; quant rounds them"
 _ON_CPU = "there are no layers on a GPU here; device says where the model runs"
 _TEMPLATE = "the model's template is used; --raw goes without it"
@@ -82,7 +82,6 @@ ENGINE: Mapping[str, Mapping[str, Spelling]] = {
         ),
         "dtype": _no_effect(_STORED),
         "gpu_memory_utilization": _no_effect("memory_budget bounds the memory"),
-        "tensor_parallel_size": _no_effect(_ONE_PROCESS, "1"),
         "trust_remote_code": _flag("code that comes with a model is never run"),
         "enforce_eager": _flag("there are no graphs to capture"),
         "enable_prefix_caching": _flag("prefixes are always reused; the answers are the same"),
@@ -152,7 +151,6 @@ SHORT: Mapping[str, str] = {
     "-np": "max_num_seqs",
     "--parallel": "max_num_seqs",
     "-cnv": "conversation",
-    "-tp": "tensor_parallel_size",
 }
 """Flags of llama.cpp and vLLM that are not such a name with dashes."""
 

@@ -136,6 +136,25 @@ class Codes:
             zeros=None if self.zeros is None else self.zeros[index],
         )
 
+    def columns(self, name: str, start: int, stop: int) -> Codes:
+        """Return columns `start` to `stop`. Raises LoadError where they cut a group, or groups have no order."""
+        count, size = self.scales.shape[1], self.codes.shape[1]
+        group = FLOAT8_GROUP if self.is_float8 else size // count
+        if self.flat is not None or self.groups is not None:
+            raise LoadError(
+                f"'{name}' is flattened or has columns in an order of its own: it cannot be cut"
+            )
+        if count > 1 and (start % group or (stop % group and stop != size)):
+            raise LoadError(f"columns {start} to {stop} of '{name}' cut a group of {group}")
+        own = slice(start // group, -(-stop // group)) if count > 1 else slice(None)
+        return replace(
+            self,
+            codes=self.codes[:, start:stop].copy(),
+            scales=np.ascontiguousarray(self.scales[:, own]),
+            mins=None if self.mins is None else np.ascontiguousarray(self.mins[:, own]),
+            zeros=None if self.zeros is None else np.ascontiguousarray(self.zeros[:, own]),
+        )
+
     def check(self, name: str, bits: int) -> None:
         """Raise LoadError for numbers of a weight's file that are out of range."""
         if self.is_float8:

@@ -51,6 +51,21 @@ class StoredTensor:
         data = self.data.reshape(-1, self.format.block_nbytes)[index]
         return replace(self, shape=(len(data),), data=data.reshape(1, -1))
 
+    def columns(self, start: int, stop: int) -> StoredTensor:
+        """Return columns `start` to `stop` of a matrix, copied. Raises LoadError where they cut a block or a group."""
+        shape = (self.shape[0], stop - start)
+        if self.read is not None:
+            whole = self.unpacked()
+            if whole.read is None:
+                return whole.columns(start, stop)
+            codes = whole.codes().columns(self.name, start, stop)
+            return replace(whole, shape=shape, read=lambda: codes, index=None)
+        block, nbytes = self.format.block, self.format.block_nbytes
+        if start % block or stop % block:
+            raise LoadError(f"columns {start} to {stop} of '{self.name}' cut a block of {block}")
+        data = self.data[:, start // block * nbytes : stop // block * nbytes]
+        return replace(self, shape=shape, data=np.ascontiguousarray(data))
+
     def merged(self) -> StoredTensor:
         """Return the first two dimensions as one, a vector of a matrix: (E, N, K) as (E N, K)."""
         shape = (self.shape[0] * self.shape[1], *self.shape[2:])

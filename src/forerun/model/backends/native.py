@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.core.batch import Batch
+from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
@@ -219,15 +219,26 @@ class NativeDecoder:
             rows = tapped if is_whole else torch.empty(len(layers), part.num_rows, width)
             x, hidden = None if given is None else given[here], last[here].numpy()
             try:
-                self._native.forward(
-                    cache.native, part.segments, x, hidden, layers, rows.numpy(), sublayers
-                )
+                self._pass(cache, part.segments, x, hidden, layers, rows.numpy(), sublayers)
             except IndexError as error:
                 raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
             if not is_whole:
                 tapped[:, here] = rows
             start = here.stop
         return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
+
+    def _pass(
+        self,
+        cache: NativeCache,
+        segments: Sequence[Segment],
+        inputs: np.ndarray | None,
+        hidden: np.ndarray,
+        taps: Sequence[int],
+        tapped: np.ndarray,
+        sublayers: Sequence[int],
+    ) -> None:
+        """Compute at most MAX_ROWS rows, into `hidden` (R, D) and `tapped` (taps, R, D). Raises IndexError."""
+        self._native.forward(cache.native, segments, inputs, hidden, taps, tapped, sublayers)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embed tokens (R,) as (R, D) fp32, positions left out."""
@@ -323,15 +334,34 @@ def load(
     """
     runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
     decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads, isa=isa)
-    missing = dict.fromkeys(weight_shapes(config))
+    given = weights.items() if isinstance(weights, Mapping) else weights
+    fill(decoder, given, quant=quant, head_bits=head_bits, packed=packed, progress=progress)
+    return decoder
+
+
+def fill(
+    decoder: NativeDecoder,
+    weights: Iterable[tuple[str, StoredTensor]],
+    names: Iterable[str] | None = None,
+    *,
+    quant: Scheme = "none",
+    head_bits: int | None = None,
+    packed: PackedFile | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Give a decoder its weights, as `load` does: those of `names`, by default all of its configuration's.
+
+    Raises LoadError if one is missing or has no kernel.
+    """
+    missing = dict.fromkeys(weight_shapes(decoder.config) if names is None else names)
     total = len(missing)
     if packed is not None and packed.load(decoder):
         if progress is not None:
             progress(total, total)
-        return decoder
-    packable = _with_biases(weights.items() if isinstance(weights, Mapping) else weights)
+        return
+    packable = _with_biases(weights)
     if head_bits is not None:
-        packable = _with_rounded_head(packable, head_bits, config.tied_head)
+        packable = _with_rounded_head(packable, head_bits, "head" not in missing)
     for name, stored, bias in packable:
         rounded = quantize_weight(name, stored, quant)
         decoder.add(name, rounded, bias)
@@ -345,7 +375,6 @@ def load(
         raise LoadError(f"weights are missing: {', '.join(missing)}")
     if packed is not None:
         packed.save(decoder)
-    return decoder
 
 
 def blank(
@@ -359,14 +388,21 @@ def blank(
     """Return a decoder whose weights are mapped but not written: `nbytes` is that of the loaded one."""
     runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
     decoder = NativeDecoder(config, runtime=runtime)
+    fill_blank(decoder, weights, head_bits)
+    return decoder
+
+
+def fill_blank(
+    decoder: NativeDecoder, weights: Iterable[BlankWeight], head_bits: int | None
+) -> None:
+    """Give a decoder room for its weights, as `blank` does."""
     for name, shape, form, has_bias in weights:
         kind = form.name if len(shape) > 1 else None
-        if head_bits is not None and name == ("embed" if config.tied_head else "head"):
+        if head_bits is not None and name == ("embed" if decoder.config.tied_head else "head"):
             decoder.add_blank("head", rounded_format(head_bits).name, shape, has_bias, True)
             if name == "head":
                 continue
         decoder.add_blank(name, kind, shape, has_bias, True)
-    return decoder
 
 
 def _with_biases(

@@ -1,0 +1,170 @@
+"""The processes that hold one model: who they are, whether they fit together, and what they exchange.
+
+torchrun starts them and torch.distributed (gloo) brings them together. On one machine partial sums then go through
+shared memory, which takes microseconds; between machines gloo gathers them. Both give every rank all parts, which it
+adds in the order of ranks: a ring would add them in another order on each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import distributed
+
+import forerun
+from forerun.core.errors import ConfigError, ForerunError
+from forerun.parallel.link import Address, Follower, Leader, Listener
+from forerun.parallel.place import Place
+from forerun.weights.gguf_parts import part_paths
+
+if TYPE_CHECKING:
+    from forerun import _native
+
+SAMPLE_NBYTES = 1 << 20
+"""Bytes of the beginning and the end of each file that ranks compare."""
+SHARED = Path("/dev/shm")
+"""Where Linux keeps files in memory; elsewhere a temporary file is mapped."""
+
+Floats = NDArray[np.float32]
+
+
+class Group:
+    """The ranks of one model. Rank 0 has a `Leader`, the others a `Follower`."""
+
+    def __init__(
+        self, place: Place, link: Leader | Follower, ranks: _native.Ranks, num_floats: int
+    ) -> None:
+        self.rank, self.size, self.num_floats = place.rank, place.size, num_floats
+        self.link, self.ranks = link, ranks
+
+    @property
+    def leader(self) -> Leader:
+        """The link of rank 0."""
+        assert isinstance(self.link, Leader)
+        return self.link
+
+    @property
+    def follower(self) -> Follower:
+        """The link of another rank."""
+        assert isinstance(self.link, Follower)
+        return self.link
+
+    def exchange(self, own: Floats) -> Floats:
+        """Give every rank the numbers (n,) of all, (ranks, n); n must be the same everywhere."""
+        every = np.empty((self.size, own.size), np.float32)
+        self.ranks.exchange(np.ascontiguousarray(own.reshape(-1)), every)
+        return every
+
+
+def join(place: Place, model: Path, options: Mapping[str, object], num_floats: int) -> Group:
+    """Meet the other ranks, which hold parts of the same model; they exchange `num_floats` numbers at a time.
+
+    Raises ConfigError where they do not fit together.
+    """
+    from forerun import _native
+
+    _agree(place, {"forerun": forerun.__version__, "files": _digest(model), **options})
+    is_local = place.local_size == place.size
+    # The loopback address is enough on one machine, and nobody else reaches it.
+    listener = (
+        Listener("127.0.0.1" if is_local else os.environ["MASTER_ADDR"])
+        if place.rank == 0
+        else None
+    )
+    address = Address(*_told(None if listener is None else tuple(listener.address)))
+    link = Follower(address, place.rank) if listener is None else listener.accept(place.size)
+    nbytes = _native.Ranks.nbytes(place.size, num_floats)
+    memory, gather = _shared(place, nbytes) if is_local else (np.zeros(nbytes, np.uint8), None)
+    if not is_local:
+        gather = _gather(place, link)
+    ranks = _native.Ranks(place.rank, place.size, num_floats, memory, gather)
+    if isinstance(link, Leader):
+        atexit.register(link.end)
+    return Group(place, link, ranks, num_floats)
+
+
+def excuse(place: Place, error: ForerunError) -> None:
+    """Tell the others, who wait in `join`, why this rank does not come. Raises ConfigError."""
+    _agree(place, {"error": str(error)})
+
+
+def _agree(place: Place, facts: dict[str, object]) -> None:
+    """Meet, and raise ConfigError on all ranks if one is excused or has other facts than rank 0."""
+    every: list[dict[str, object]] = [{}] * place.size
+    try:
+        distributed.init_process_group("gloo")
+        distributed.all_gather_object(every, facts)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"the ranks cannot meet: {str(error).splitlines()[0]}") from error
+    for rank, other in enumerate(every):
+        if "error" in other:
+            raise ConfigError(f"rank {rank}: {other['error']}")
+    for rank, other in enumerate(every):
+        for name, value in every[0].items():
+            if other.get(name) != value:
+                raise ConfigError(
+                    f"rank {rank} has {name} {other.get(name)}, rank 0 has {value}: start all ranks with the same "
+                    "version, files and options"
+                )
+
+
+def _told(value: object) -> tuple:
+    """Return rank 0's value."""
+    values = [value]
+    distributed.broadcast_object_list(values, src=0)
+    return values[0]  # type: ignore[return-value]
+
+
+def _shared(place: Place, nbytes: int) -> tuple[NDArray[np.uint8], None]:
+    """Map memory that all ranks of this machine share; its file is gone when all have it."""
+    path = ""
+    if place.rank == 0:
+        folder = SHARED if SHARED.is_dir() else None
+        file, path = tempfile.mkstemp(prefix="forerun-ranks-", dir=folder)
+        os.truncate(file, nbytes)
+        os.close(file)
+    (path,) = _told((path,))
+    with open(path, "r+b") as shared:
+        memory = np.frombuffer(mmap.mmap(shared.fileno(), nbytes), np.uint8)
+    distributed.barrier()
+    if place.rank == 0:
+        os.unlink(path)
+    distributed.destroy_process_group()
+    return memory, None
+
+
+def _gather(place: Place, link: Leader | Follower) -> Callable[[Floats, int], None]:
+    """Return what brings all ranks' numbers to each, in place."""
+
+    def gather(parts: Floats, count: int) -> None:
+        try:
+            every = [torch.from_numpy(part[:count]) for part in parts]
+            distributed.all_gather(every, every[place.rank].clone())
+        except Exception as error:  # in a kernel's thread: nobody could catch it
+            link.fail(f"gloo: {str(error).splitlines()[0]}")
+
+    return gather
+
+
+def _digest(model: Path) -> str:
+    """Hash names, sizes, beginnings and ends of a model's files."""
+    digest = blake2b(digest_size=8)
+    files = [model / "config.json", *sorted(model.glob("*.safetensors"))]
+    for path in files if model.is_dir() else part_paths(model):
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}".encode())
+            digest.update(file.read(SAMPLE_NBYTES))
+            file.seek(max(0, size - SAMPLE_NBYTES))
+            digest.update(file.read(SAMPLE_NBYTES))
+    return digest.hexdigest()

@@ -1,0 +1,194 @@
+"""How rank 0 tells the others what to do, and how all learn that one of them has ended.
+
+Every other rank has two connections to rank 0. On the first come orders, JSON lists with their length in front. On the
+second nothing is said until a rank fails: it says why, or is cut off because its process is gone. Then all end, within
+moments, whatever they are doing: a pass waits for every rank, so none could go on alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from forerun.core.errors import ConfigError, reason
+
+HEADER = struct.Struct("!I")
+WAIT_S = 60.0
+"""For the others to connect."""
+FAILED = 1
+"""Exit code of ranks that end because one has failed."""
+
+
+class Address(NamedTuple):
+    """Where rank 0 listens, and the word by which it knows its own."""
+
+    host: str
+    port: int
+    word: str
+
+
+class Listener:
+    """The address of rank 0, before the others come."""
+
+    def __init__(self, host: str) -> None:
+        try:
+            self._socket = socket.create_server((host, 0))
+        except OSError as error:
+            raise ConfigError(f"rank 0 cannot listen on {host}: {reason(error)}") from error
+        self.address = Address(host, self._socket.getsockname()[1], secrets.token_hex(16))
+
+    def accept(self, size: int) -> Leader:
+        """Return the link once all others are there. Raises ConfigError if one does not come."""
+        found: dict[tuple[int, str], socket.socket] = {}
+        self._socket.settimeout(WAIT_S)
+        with self._socket:
+            while len(found) < 2 * (size - 1):
+                try:
+                    one, _ = self._socket.accept()
+                    one.settimeout(WAIT_S)
+                    word, rank, kind = json.loads(_received(one))
+                except (OSError, ValueError, TypeError) as error:
+                    raise ConfigError(
+                        f"only {len(found) // 2 + 1} of {size} ranks came: {error}"
+                    ) from error
+                if not secrets.compare_digest(str(word), self.address.word):
+                    one.close()
+                    continue
+                one.settimeout(None)
+                found[rank, kind] = one
+        ranks = range(1, size)
+        return Leader([found[r, "orders"] for r in ranks], [found[r, "life"] for r in ranks])
+
+
+class Leader:
+    """The link as rank 0 has it."""
+
+    def __init__(self, orders: Sequence[socket.socket], lives: Sequence[socket.socket]) -> None:
+        self._orders, self._lives = orders, lives
+        self._is_over = False
+        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+
+    def send(self, *order: object) -> None:
+        """Give the others an order, the same to all."""
+        data = _framed(order)
+        for one in self._orders:
+            try:
+                one.sendall(data)
+            except OSError:  # `_watch` learns it too, and says why
+                threading.Event().wait()
+
+    def end(self) -> None:
+        """Let the others end, as nothing more will come."""
+        if self._is_over:
+            return
+        self._is_over = True
+        for one in self._orders:
+            with suppress(OSError):
+                one.sendall(_framed(("end",)))
+
+    def fail(self, why: str) -> None:
+        """End this process and all others, and say why."""
+        self._is_over = True
+        for one in self._lives:
+            with suppress(OSError):
+                one.sendall(_framed((why,)))
+        leave(why)
+
+    def _watch(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for rank, one in enumerate(self._lives, 1):
+                selector.register(one, selectors.EVENT_READ, rank)
+            (key, _), *_ = selector.select()
+            said = _last_words(key.fileobj)  # type: ignore[arg-type]  # a socket
+        if not self._is_over:
+            self.fail(f"rank {key.data} has ended: {said or 'its process is gone'}")
+
+
+class Follower:
+    """The link as another rank has it. Raises ConfigError if rank 0 cannot be reached."""
+
+    def __init__(self, address: Address, rank: int) -> None:
+        self._orders, self._life = (_connected(address, rank, kind) for kind in ("orders", "life"))
+        self._is_over = threading.Event()
+        threading.Thread(target=self._watch, name="rank 0", daemon=True).start()
+
+    def receive(self) -> list:
+        """Wait for the next order."""
+        try:
+            order: list = json.loads(_received(self._orders))
+        except (OSError, ValueError):
+            threading.Event().wait()  # `_watch` ends the process
+        if order[0] == "end":
+            self._is_over.set()
+        return order
+
+    def fail(self, why: str) -> None:
+        """Tell rank 0 why this process ends, and end it; rank 0 says it to the user."""
+        self._is_over.set()
+        with suppress(OSError):
+            self._life.sendall(_framed((why,)))
+        leave()
+
+    def _watch(self) -> None:
+        said = _last_words(self._life)
+        if not self._is_over.wait(0.5):
+            leave(None if said else "rank 0 has ended: its process is gone")
+
+
+def leave(why: str | None = None) -> None:
+    """End the process at once; other threads may wait for ranks that do not answer any more."""
+    if why is not None:
+        os.write(2, f"error: {why}\n".encode())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(FAILED)
+
+
+def _connected(address: Address, rank: int, kind: str) -> socket.socket:
+    try:
+        one = socket.create_connection((address.host, address.port), WAIT_S)
+        one.settimeout(None)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        one.sendall(_framed((address.word, rank, kind)))
+    except OSError as error:
+        raise ConfigError(
+            f"rank {rank} cannot reach rank 0 at {address.host}, port {address.port}: {reason(error)}"
+        ) from error
+    return one
+
+
+def _framed(order: Sequence[object]) -> bytes:
+    data = json.dumps(order, separators=(",", ":")).encode()
+    return HEADER.pack(len(data)) + data
+
+
+def _received(one: socket.socket) -> bytes:
+    """Return the next frame. Raises OSError where there is no whole one any more."""
+
+    def exactly(size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = one.recv(size - len(data))
+            if not piece:
+                raise OSError("the connection is closed")
+            data += piece
+        return bytes(data)
+
+    return exactly(HEADER.unpack(exactly(HEADER.size))[0])
+
+
+def _last_words(one: socket.socket) -> str | None:
+    """Wait until the other end says something or is gone; return what it said."""
+    try:
+        return str(json.loads(_received(one))[0])
+    except (OSError, ValueError):
+        return None

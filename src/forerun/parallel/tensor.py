@@ -1,0 +1,180 @@
+"""A model cut over processes, as rank 0 has it: a `Model` whose passes all ranks compute.
+
+Only passes are shared. Tokens are looked up at rank 0, which holds the whole embedding, and the whole head for
+drafters; the logits of a pass are computed by all, each rank those of its tokens. Rank 0 alone knows sequences,
+prefixes and trees: the others hold blocks of keys and values, and are told which lies where (`follower.py`).
+
+R rows of a pass, M rows that need logits, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.batch import Segment
+from forerun.core.config import Precision
+from forerun.core.types import TopK
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.cache.native import NativeCache
+from forerun.model.cache.states import DRAFT_ROWS
+from forerun.model.config import ModelConfig
+from forerun.parallel.head import SplitHead, rows_at_once
+
+if TYPE_CHECKING:
+    from forerun.parallel.group import Group
+    from forerun.parallel.split import Part
+
+
+class PartDecoder(NativeDecoder):
+    """What one rank holds of a model. `config` is that of the whole model, `own` that of the part."""
+
+    def __init__(self, config: ModelConfig, part: Part, group: Group | None = None) -> None:
+        super().__init__(part.config(config))
+        self.own, self.config, self.part = self.config, config, part
+        if group is not None:
+            self._native.set_ranks(group.ranks)
+
+    def new_cache(
+        self,
+        num_slots: int,
+        max_len: int,
+        kv: Precision = "auto",
+        num_blocks: int | None = None,
+        num_checkpoints: int | None = None,
+        draft_rows: int = DRAFT_ROWS,
+    ) -> NativeCache:
+        """Return a cache of this part's keys and values; `auto` is fp16."""
+        return NativeCache(self.own, num_slots, max_len, kv, num_blocks)
+
+
+class TensorParallel(PartDecoder):
+    """Implements `model.model.Model`. `parts` are those of all ranks."""
+
+    def __init__(self, config: ModelConfig, parts: Sequence[Part], group: Group) -> None:
+        super().__init__(config, parts[0], group)
+        self._group = group
+        self._told: list[tuple[object, ...]] = []
+        """What has happened to caches since the last pass."""
+        self._numbers = itertools.count()
+        self._tokens = [part.tokens for part in parts]
+        self._head: SplitHead | None = None
+
+    def new_cache(
+        self,
+        num_slots: int,
+        max_len: int,
+        kv: Precision = "auto",
+        num_blocks: int | None = None,
+        num_checkpoints: int | None = None,
+        draft_rows: int = DRAFT_ROWS,
+    ) -> NativeCache:
+        """Return a cache of this part's keys and values, with whose blocks the other ranks do what it does."""
+        number = next(self._numbers)
+        self._told.append((number, "new", num_slots, max_len, kv, num_blocks))
+        cache = PartCache(self.own, num_slots, max_len, kv, num_blocks, number, self._told)
+        weakref.finalize(cache, self._told.append, (number, "forget")).atexit = False
+        return cache
+
+    def wait_for_others(self) -> None:
+        """Return when all ranks have loaded their parts."""
+        self._group.leader.send("ready")
+        self._group.exchange(np.zeros(1, np.float32))
+
+    def _pass(
+        self,
+        cache: NativeCache,
+        segments: Sequence[Segment],
+        inputs: np.ndarray | None,
+        hidden: np.ndarray,
+        taps: Sequence[int],
+        tapped: np.ndarray,
+        sublayers: Sequence[int],
+    ) -> None:
+        assert isinstance(cache, PartCache)
+        if inputs is None:  # here, so that a wrong token is found before the others are told
+            tokens = [token for s in segments for token in s.tokens[s.first : s.stop]]
+            inputs = self.embed(torch.tensor(tokens)).numpy()
+        told, self._told[:] = self._told[:], []
+        rows = [(s.slot, s.base, s.tokens, s.parents, s.first, s.stop) for s in segments]
+        self._group.leader.send("pass", told, cache.number, rows, sublayers)
+        super()._pass(cache, segments, inputs, hidden, taps, tapped, sublayers)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits (M, V), fp32, of hidden states (M, D)."""
+        logits = torch.empty(len(hidden), self.config.vocab_size)
+        self.topk(hidden, 1, logits=logits)
+        return logits
+
+    def topk(
+        self,
+        hidden: Tensor,
+        k: int,
+        *,
+        log_normaliser: bool = False,
+        logits: Tensor | None = None,
+    ) -> TopK:
+        """Return the k likeliest tokens of each row; see `model.model.Model`."""
+        vocab_size = self.config.vocab_size
+        if len(self.part.tokens) == vocab_size or not len(hidden):
+            return super().topk(hidden, k, log_normaliser=log_normaliser, logits=logits)
+        if not 1 <= k <= vocab_size:
+            raise ValueError(f"k must be 1 to {vocab_size}, got {k}")
+        if self._head is None:
+            own = self._native.first_head_rows(len(self.part.tokens))
+            self._head = SplitHead(self._group, own, self._tokens)
+        rows = np.ascontiguousarray(hidden.to(torch.float32).numpy())
+        every = None if logits is None else logits.numpy()
+        asked = k, log_normaliser, every is not None
+        step = rows_at_once(
+            self._group.num_floats, len(self.part.tokens), rows.shape[1], k, every is not None
+        )
+        found = []
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            self._group.leader.send("head", len(part), *asked)
+            out = None if every is None else every[first : first + step]
+            found.append(self._head.topk(part, *asked, out))
+        ids, values, norms = zip(*found, strict=True)
+        norm = np.concatenate(norms) if log_normaliser else None
+        return TopK(np.concatenate(ids), np.concatenate(values), norm)
+
+
+class PartCache(NativeCache):
+    """Rank 0's keys and values. What it does with blocks is `told` to the other ranks before the next pass."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        max_len: int,
+        kv: Precision,
+        num_blocks: int | None,
+        number: int,
+        told: list[tuple[object, ...]],
+    ) -> None:
+        self.number, self._told = number, told
+        super().__init__(config, num_slots, max_len, kv, num_blocks)
+        self.pool.drop = self._drop
+
+    def _place(self, slot: int, index: int, block: int) -> None:
+        super()._place(slot, index, block)
+        self._told.append((self.number, "place", slot, index, block))
+
+    def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
+        super()._move(slot, rows, start)
+        self._told.append((self.number, "move", slot, list(rows), start))
+
+    def _copy_block(self, source: int, target: int) -> None:
+        super()._copy_block(source, target)
+        self._told.append((self.number, "copy_block", source, target))
+
+    def _drop(self, block: int) -> None:
+        self.native.drop_block(block)
+        self._told.append((self.number, "drop_block", block))
