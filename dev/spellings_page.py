@@ -27,7 +27,7 @@ def page() -> str:
     parts = [
         HEAD,
         "## Engine\n",
-        "`LLM(tensor_parallel_size=1, ...)`, `--tensor-parallel-size 1`.\n",
+        "`LLM(enforce_eager=True, ...)`, `--enforce-eager`.\n",
     ]
     parts += [_of_engines(engine.ENGINE), "## Drafting\n"]
     parts += ["In `speculative_config` and as options.\n", _of_engines(engine.DRAFTING)]

@@ -103,7 +103,6 @@ def test_names_with_a_meaning_are_mapped(typed: dict, meant: dict) -> None:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not possible here: .*allowed: 1"),
         ({"quantization": "awq"}, "quantization='awq' is not possible here: .*quant rounds them"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype='fp8' is not possible here: .*fp16"),
         ({"max_num_batched_tokens": 64, "prefill_chunk": 32}, "max_num_batched_tokens.*not both"),

@@ -291,6 +291,8 @@ def _group(name: str, cls: type[object]) -> str:
     if cls is ServerConfig:
         is_bound = name.startswith("max_") or name in ("body_timeout", "load_timeout", "models_max")
         return "Bounds" if is_bound else "Listening"
+    if name in PARALLEL:
+        return "More machines"
     is_drafting = "draft" in name or name in ("controller", "speculative_config")
     return "Drafting" if is_drafting else "Model and machine"
 

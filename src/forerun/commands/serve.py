@@ -101,11 +101,7 @@ def command(
     Of several the first is loaded at the start, the others when a request names them. Requests that come at once
     share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a second one ends at once.
     """
-    if ray_address is not None and replicas is None:
-        raise ConfigError("--ray-address is for replicas: say how many with --replicas")
-    if replicas is not None and config.tensor_parallel_size > 1:
-        raise ConfigError("give --replicas or --tensor-parallel-size, not both")
-    config = opt.placed(config)
+    config = _placed(config, replicas, ray_address)
     said = _whole(config.budget_nbytes)
     try:
         from forerun.engine.memory import DROPPED_NBYTES
@@ -152,6 +148,15 @@ def command(
         config.budget_nbytes,
         check=check,
     )
+
+
+def _placed(config: EngineConfig, replicas: int | None, ray_address: str | None) -> EngineConfig:
+    """Take this process's place among several, if there are; see `cli.options.placed`. Raises ConfigError."""
+    if ray_address is not None and replicas is None:
+        raise ConfigError("--ray-address is for replicas: say how many with --replicas")
+    if replicas is not None and config.tensor_parallel_size > 1:
+        raise ConfigError("give --replicas or --tensor-parallel-size, not both")
+    return opt.placed(config)
 
 
 def _serve_replicas(

@@ -63,11 +63,12 @@ def random_model(
     weights = random_weights(seed, shape, sharpness, noise)
     if native.unsupported(shape, torch.device("cpu")) is not None:
         return Decoder(shape, weights)
-    stored = {name: _stored(name, weight) for name, weight in weights.items()}
+    stored = {name: stored_floats(name, weight) for name, weight in weights.items()}
     return native.load(shape, stored, num_threads=1)
 
 
-def _stored(name: str, weight: Tensor) -> StoredTensor:
+def stored_floats(name: str, weight: Tensor) -> StoredTensor:
+    """Return a weight, fp32, as a checkpoint's tensor."""
     rows = weight.reshape(len(weight) if weight.dim() > 1 else 1, -1).numpy()
     data = np.ascontiguousarray(rows).view(np.uint8)
     return StoredTensor(name, tuple(weight.shape), FORMATS["f32"], data)

@@ -1,0 +1,194 @@
+"""Processes that torchrun starts, as users start them: drafted equals plain, and one that fails ends all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("forerun._native")
+
+FORERUN = (sys.executable, "-m", "forerun")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def torchrun(
+    size: int, *arguments: object, nodes: int = 1, node: int = 0, port: int = 0
+) -> list[str]:
+    where = ("--nnodes", nodes, "--node-rank", node, "--nproc-per-node", size // nodes)
+    where = (*where, "--master-addr", "127.0.0.1", "--master-port", port or free_port())
+    command = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *where,
+        "--no-python",
+        *FORERUN,
+        *arguments,
+    )
+    return [*map(str, command)]
+
+
+def run(size: int, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        torchrun(size, *arguments), capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def verified(done: subprocess.CompletedProcess[str]) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("a b a b a b a b a b\nb a c a b a c a b a\n", encoding="utf-8")
+    return path
+
+
+def test_two_processes_draft_as_they_decode(tiny_gguf: Path, prompts: Path) -> None:
+    options = ("-m", tiny_gguf, "-d", "recycling", "--prompts", prompts, "--json", "-n", 24)
+    found = verified(run(2, "verify", "--tensor-parallel-size", 2, *options, "--no-weight-cache"))
+    assert found["identical"]
+    assert found["accepted"] > 0
+    assert found["rejected"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-d", "auto", "--batch", 3),
+        ("-d", "suffix", "--temperature", 1, "--seed", 7),
+        ("-d", "lookahead", "--kv", "int8"),
+        ("-d", "early_exit:exit=10", "--memory-budget", "400MiB"),
+    ],
+)
+def test_the_default_model_drafts_as_it_decodes(
+    default_model: Path, size: int, options: tuple[object, ...]
+) -> None:
+    rest = ("--limit", 4, "-n", 40, "--json")
+    found = verified(
+        run(size, "verify", "-tp", size, "-m", default_model, *options, *rest, timeout=600)
+    )
+    assert found["identical"]
+    assert found["accepted"] > 0
+    assert found["rejected"] > 0
+
+
+@pytest.mark.slow
+def test_machines_exchange_by_gloo(tiny_gguf: Path, prompts: Path) -> None:
+    port = free_port()
+    options = (
+        "verify",
+        "-tp",
+        2,
+        "-m",
+        tiny_gguf,
+        "-d",
+        "recycling",
+        "--prompts",
+        prompts,
+        "--json",
+    )
+    others = subprocess.Popen(torchrun(2, *options, nodes=2, node=1, port=port))
+    done = subprocess.run(
+        torchrun(2, *options, nodes=2, node=0, port=port),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    others.wait(60)
+    assert verified(done)["identical"]
+
+
+@pytest.mark.slow
+def test_wrong_numbers_of_processes_are_one_line(tiny_gguf: Path) -> None:
+    alone = subprocess.run(
+        [*FORERUN, "generate", "a", "-m", str(tiny_gguf), "-tp", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert alone.returncode == 2
+    assert re.fullmatch(
+        r"error: --tensor-parallel-size 2 needs 2 processes: torchrun --nproc-per-node 2 .*\n",
+        alone.stderr,
+    )
+    three = run(3, "generate", "a", "-m", tiny_gguf, "-tp", 2)
+    assert "torchrun started 3 processes, but --tensor-parallel-size is 2" in three.stderr
+    many = run(2, "generate", "a", "-m", tiny_gguf)
+    assert "torchrun started 2 processes, but --tensor-parallel-size is 1" in many.stderr
+
+
+@contextmanager
+def served(model: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    port = free_port()
+    options = ("serve", "-tp", 2, "-m", model, "--port", port, "-t", 1)
+    server = subprocess.Popen(torchrun(2, *options), stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    try:
+        for line in server.stderr:
+            if line.startswith("ready"):
+                break
+        yield server, f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return [int(each) for each in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_all_within_ten_seconds(default_model: Path, rank: int) -> None:
+    with served(default_model) as (server, url):
+        body = {
+            "model": "m",
+            "prompt": "One",
+            "max_tokens": 2000,
+            "stream": True,
+            "ignore_eos": True,
+        }
+        asked = urllib.request.Request(
+            f"{url}/v1/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            answer.readline()
+            ranks = sorted(children(server.pid), key=_rank)
+            start_s = time.monotonic()
+            os.kill(ranks[rank], signal.SIGKILL)
+            _, words = server.communicate(timeout=30)
+        assert time.monotonic() - start_s < 10
+        assert server.returncode != 0
+        who = "rank 0 has ended" if rank == 0 else "rank 1 has ended"
+        assert f"error: {who}: its process is gone" in words
+
+
+def _rank(pid: int) -> int:
+    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(int(each[5:]) for each in environment if each.startswith(b"RANK="))
