@@ -48,6 +48,7 @@ from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
 from forerun.hub.names import resolve
+from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import load_model
@@ -397,7 +398,8 @@ def _subject(
     path: Path, config: EngineConfig, device: torch.device, model: Model
 ) -> profile.Subject:
     """Identify model, machine and options, the key of a profile."""
-    return profile.Subject.of(path, config, device=str(device), backend=type(model).__name__)
+    kind = NativeDecoder if isinstance(model, NativeDecoder) else type(model)  # or a part of one
+    return profile.Subject.of(path, config, device=str(device), backend=kind.__name__)
 
 
 def _one_each(

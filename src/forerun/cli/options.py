@@ -339,6 +339,8 @@ def placed(config: EngineConfig) -> EngineConfig:
     from forerun.parallel.place import Place
 
     place = Place.of()
+    if place.rank > 0 and place.size != config.tensor_parallel_size:
+        raise typer.Exit(2)  # rank 0 says why
     place.check(config.tensor_parallel_size)
     if place.size == 1:
         return config

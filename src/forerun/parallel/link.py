@@ -64,6 +64,7 @@ class Listener:
                     one.close()
                     continue
                 one.settimeout(None)
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 found[rank, kind] = one
         ranks = range(1, size)
         return Leader([found[r, "orders"] for r in ranks], [found[r, "life"] for r in ranks])
@@ -167,7 +168,7 @@ def _connected(address: Address, rank: int, kind: str) -> socket.socket:
 
 
 def _framed(order: Sequence[object]) -> bytes:
-    data = json.dumps(order, separators=(",", ":")).encode()
+    data = json.dumps(order, separators=(",", ":"), default=int).encode()
     return HEADER.pack(len(data)) + data
 
 

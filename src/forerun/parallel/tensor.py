@@ -21,11 +21,11 @@ from torch import Tensor
 from forerun.core.batch import Segment
 from forerun.core.config import Precision
 from forerun.core.types import TopK
-from forerun.model.backends.native import NativeDecoder
+from forerun.model.backends.native import MAX_ROWS, NativeDecoder
 from forerun.model.cache.native import NativeCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
-from forerun.parallel.head import SplitHead, rows_at_once
+from forerun.parallel.head import SplitHead, num_floats, rows_at_once
 
 if TYPE_CHECKING:
     from forerun.parallel.group import Group
@@ -52,6 +52,13 @@ class PartDecoder(NativeDecoder):
     ) -> NativeCache:
         """Return a cache of this part's keys and values; `auto` is fp16."""
         return NativeCache(self.own, num_slots, max_len, kv, num_blocks)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the packed weights, and of what ranks exchange."""
+        from forerun import _native
+
+        numbers = num_floats(self.config.hidden_size, [self.part.tokens], MAX_ROWS)
+        return super().nbytes() + _native.Ranks.nbytes(self.part.size, numbers)
 
 
 class TensorParallel(PartDecoder):
