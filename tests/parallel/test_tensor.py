@@ -28,10 +28,9 @@ TREE = (-1, 0, 0, 1, 3, 2, 5, 5)
 class Together:
     """All ranks of a model in this process."""
 
-    def __init__(self, config: ModelConfig, size: int, *, gathers: bool = False) -> None:
+    def __init__(self, config: ModelConfig, size: int) -> None:
         from forerun import _native
 
-        torch.set_num_threads(1)
         self.config = config
         self.weights = {
             name: stored_floats(name, weight) for name, weight in random_weights(3, config).items()
@@ -75,6 +74,14 @@ class Together:
             return hidden
 
         return self.each(work)
+
+
+@pytest.fixture(autouse=True)
+def one_thread_a_rank() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 FAMILIES = {
