@@ -13,7 +13,7 @@ from forerun.model.backends import native
 from forerun.model.backends.native import MAX_ROWS
 from forerun.model.loader import blank_weights, choose_backend, read_config, stored_weights
 from forerun.model.packed import PackedFile
-from forerun.parallel.follower import Follower
+from forerun.parallel.follower import TensorFollower, obey
 from forerun.parallel.group import Group, excuse, join
 from forerun.parallel.head import num_floats
 from forerun.parallel.place import Place
@@ -59,7 +59,7 @@ def follow(config: EngineConfig) -> None:
         raise
     del checkpoint
     return_freed()
-    Follower(group, decoder, parts).run()
+    obey(group.follower, TensorFollower(group, decoder, parts).does)
 
 
 def blank(checkpoint: Checkpoint, config: EngineConfig) -> PartDecoder:

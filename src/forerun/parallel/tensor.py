@@ -9,8 +9,6 @@ R rows of a pass, M rows that need logits, D width, V vocabulary.
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ from forerun.model.backends.native import MAX_ROWS, NativeDecoder
 from forerun.model.cache.native import NativeCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
+from forerun.parallel.cache import CacheBook, PartCache, packed
 from forerun.parallel.head import SplitHead, num_floats, rows_at_once
 
 if TYPE_CHECKING:
@@ -67,9 +66,7 @@ class TensorParallel(PartDecoder):
     def __init__(self, config: ModelConfig, parts: Sequence[Part], group: Group) -> None:
         super().__init__(config, parts[0], group)
         self._group = group
-        self._told: list[tuple[object, ...]] = []
-        """What has happened to caches since the last pass."""
-        self._numbers = itertools.count()
+        self._book = CacheBook()
         self._tokens = [part.tokens for part in parts]
         self._head: SplitHead | None = None
 
@@ -83,11 +80,7 @@ class TensorParallel(PartDecoder):
         draft_rows: int = DRAFT_ROWS,
     ) -> NativeCache:
         """Return a cache of this part's keys and values, with whose blocks the other ranks do what it does."""
-        number = next(self._numbers)
-        self._told.append((number, "new", num_slots, max_len, kv, num_blocks))
-        cache = PartCache(self.own, num_slots, max_len, kv, num_blocks, number, self._told)
-        weakref.finalize(cache, self._told.append, (number, "forget")).atexit = False
-        return cache
+        return self._book.new_cache(self.own, num_slots, max_len, kv, num_blocks)
 
     def wait_for_others(self) -> None:
         """Return when all ranks have loaded their parts."""
@@ -108,9 +101,8 @@ class TensorParallel(PartDecoder):
         if inputs is None:  # here, so that a wrong token is found before the others are told
             tokens = [token for s in segments for token in s.tokens[s.first : s.stop]]
             inputs = self.embed(torch.tensor(tokens)).numpy()
-        told, self._told[:] = self._told[:], []
-        rows = [(s.slot, s.base, s.tokens, s.parents, s.first, s.stop) for s in segments]
-        self._group.leader.send("pass", told, cache.number, rows, sublayers)
+        order = self._book.news(), cache.number, packed(segments), sublayers
+        self._group.leader.send("pass", *order)
         super()._pass(cache, segments, inputs, hidden, taps, tapped, sublayers)
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -151,37 +143,3 @@ class TensorParallel(PartDecoder):
         ids, values, norms = zip(*found, strict=True)
         norm = np.concatenate(norms) if log_normaliser else None
         return TopK(np.concatenate(ids), np.concatenate(values), norm)
-
-
-class PartCache(NativeCache):
-    """Rank 0's keys and values. What it does with blocks is `told` to the other ranks before the next pass."""
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        num_slots: int,
-        max_len: int,
-        kv: Precision,
-        num_blocks: int | None,
-        number: int,
-        told: list[tuple[object, ...]],
-    ) -> None:
-        self.number, self._told = number, told
-        super().__init__(config, num_slots, max_len, kv, num_blocks)
-        self.pool.drop = self._drop
-
-    def _place(self, slot: int, index: int, block: int) -> None:
-        super()._place(slot, index, block)
-        self._told.append((self.number, "place", slot, index, block))
-
-    def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
-        super()._move(slot, rows, start)
-        self._told.append((self.number, "move", slot, list(rows), start))
-
-    def _copy_block(self, source: int, target: int) -> None:
-        super()._copy_block(source, target)
-        self._told.append((self.number, "copy_block", source, target))
-
-    def _drop(self, block: int) -> None:
-        self.native.drop_block(block)
-        self._told.append((self.number, "drop_block", block))
