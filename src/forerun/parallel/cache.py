@@ -1,0 +1,109 @@
+"""Keys and values over several processes: rank 0 decides where blocks lie, the others do the same with theirs."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from forerun.core.batch import Segment
+from forerun.core.config import Precision
+from forerun.model.cache.native import NativeCache
+from forerun.model.config import ModelConfig
+
+
+class CacheBook:
+    """Rank 0's caches by number, and what has happened to them that the other ranks have not been told."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[object, ...]] = []
+        self._numbers = itertools.count()
+
+    def new_cache(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        max_len: int,
+        kv: Precision,
+        num_blocks: int | None,
+    ) -> PartCache:
+        """Return a cache of this rank's keys and values, which `config` describes; the others will make theirs."""
+        number = next(self._numbers)
+        self._told.append((number, "new", num_slots, max_len, kv, num_blocks))
+        cache = PartCache(config, num_slots, max_len, kv, num_blocks, number, self._told)
+        weakref.finalize(cache, self._told.append, (number, "forget")).atexit = False
+        return cache
+
+    def news(self) -> list[tuple[object, ...]]:
+        """Return what has happened since the last call."""
+        news, self._told[:] = self._told[:], []
+        return news
+
+
+class PartCache(NativeCache):
+    """Rank 0's keys and values. What it does with blocks is `told` to the other ranks before the next pass."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        max_len: int,
+        kv: Precision,
+        num_blocks: int | None,
+        number: int,
+        told: list[tuple[object, ...]],
+    ) -> None:
+        self.number, self._told = number, told
+        super().__init__(config, num_slots, max_len, kv, num_blocks)
+        self.pool.drop = self._drop
+
+    def _place(self, slot: int, index: int, block: int) -> None:
+        super()._place(slot, index, block)
+        self._told.append((self.number, "place", slot, index, block))
+
+    def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
+        super()._move(slot, rows, start)
+        self._told.append((self.number, "move", slot, list(rows), start))
+
+    def _copy_block(self, source: int, target: int) -> None:
+        super()._copy_block(source, target)
+        self._told.append((self.number, "copy_block", source, target))
+
+    def _drop(self, block: int) -> None:
+        self.native.drop_block(block)
+        self._told.append((self.number, "drop_block", block))
+
+
+class CacheCopies:
+    """Another rank's caches, by rank 0's numbers. `new_cache` makes one."""
+
+    def __init__(self, new_cache: Callable[..., NativeCache]) -> None:
+        self._new_cache = new_cache
+        self._caches: dict[int, NativeCache] = {}
+
+    def __getitem__(self, number: int) -> NativeCache:
+        return self._caches[number]
+
+    def follow(self, news: Sequence[Sequence[Any]]) -> None:
+        """Do what rank 0 has done."""
+        for number, what, *how in news:
+            if what == "new":
+                self._caches[number] = self._new_cache(*how)
+            elif what == "forget":
+                del self._caches[number]
+            else:
+                getattr(self._caches[number].native, what)(*how)
+
+
+def packed(segments: Sequence[Segment]) -> list[tuple[object, ...]]:
+    """Write the segments of a pass as an order."""
+    return [(s.slot, s.base, s.tokens, s.parents, s.first, s.stop) for s in segments]
+
+
+def unpacked(rows: Sequence[Sequence[Any]]) -> list[Segment]:
+    """Read the segments of an order."""
+    return [
+        Segment(slot, base, tuple(tokens), parents and tuple(parents), first, stop)
+        for slot, base, tokens, parents, first, stop in rows
+    ]
