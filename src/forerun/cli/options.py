@@ -45,7 +45,6 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "num_draft": ("--num-draft", "--draft-max", "--draft", "--spec-draft-n-max"),
     "min_draft": ("--min-draft", "--draft-min", "--spec-draft-n-min"),
     "threads": ("-t", "--threads"),
-    "tensor_parallel_size": ("-tp", "--tensor-parallel-size"),
     "max_model_len": ("-c", "--max-model-len", "--ctx-size"),
     "max_tokens": ("-n", "--max-tokens", "--n-predict", "--predict"),
     "temperature": ("--temperature", "--temp"),

@@ -151,6 +151,7 @@ SHORT: Mapping[str, str] = {
     "-np": "max_num_seqs",
     "--parallel": "max_num_seqs",
     "-cnv": "conversation",
+    "-tp": "tensor_parallel_size",
 }
 """Flags of llama.cpp and vLLM that are not such a name with dashes."""
 
