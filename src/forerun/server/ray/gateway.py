@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from forerun.server.bodies import LARGE, received
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, is_anthropic, loading, of_exception, of_status
-from forerun.server.http import STALLED_S, cancelled_on_disconnect, error_response, to_json
+from forerun.server.http import STALLED_S, error_response, to_json
 from forerun.server.ray.exchange import Head, Lost, Place, Question, exchange
 from forerun.server.ray.metrics import joined
 from forerun.server.ray.prefix import Route, route_of
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 TRIES = 3
 """Replicas that a request may lose before it is given up."""
+AGAIN_S = 0.5
+"""How much longer each time it waits to be asked again, but the first: until Ray knows that a replica is gone."""
 HEALTH_S = 2.0
 """How long `/health` waits for a replica."""
 METRICS = "/metrics"
@@ -95,7 +97,7 @@ class Gateway:
         sending = _Sending(scope["path"], send)
         if scope["path"] == METRICS:
             sending.replace = self._metrics
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
             try:
                 await self._ask(question, route, receive, sending)
                 return
@@ -105,6 +107,7 @@ class Gateway:
                 self.num_retried += 1
                 _log.warning("replica %s was lost, its request is asked again", route.replica)
                 route = Route(route.blocks, route.session, (*route.avoid, route.replica or ""))
+                await asyncio.sleep(attempt * AGAIN_S)
             except Closed as error:
                 if not sending.has_begun:
                     raise of_exception(error) from error
@@ -118,27 +121,20 @@ class Gateway:
         self, question: Question, route: Route, receive: Receive, sending: _Sending
     ) -> None:
         """Ask one replica. Raises Lost if it is gone before the answer is complete, ApiError, ClientDisconnect."""
-        lease = self._replicas.remote(route=route)
+        lease, place = self._replicas.remote(route=route), None
         task = asyncio.current_task()
         assert task is not None
-        has_gone = False
-
-        def on_disconnect() -> None:
-            nonlocal has_gone
-            has_gone = True
-            task.cancel()
-
+        watch = asyncio.create_task(_gone(receive))
+        watch.add_done_callback(lambda watched: watched.cancelled() or task.cancel())
         try:
             place = await self._place(lease, question)
             sending.replica = route.replica or ""
-            async with (
-                cancelled_on_disconnect(receive, on_disconnect),
-                aclosing(exchange(question, place)) as events,
-            ):
+            async with aclosing(exchange(question, place)) as events:
                 async for event in events:
                     await sending.add(event)
             await sending.end()
         except asyncio.CancelledError:
+            has_gone = watch.done()
             if not (has_gone or self._is_closing):
                 raise
             task.uncancel()
@@ -146,6 +142,9 @@ class Gateway:
                 raise ClientDisconnect from None
             raise Closed("the server is shutting down") from None
         finally:
+            watch.cancel()
+            if place is None:
+                lease.cancel()
             self._release(lease)
 
     async def _place(self, lease: Any, question: Question) -> Place:
@@ -201,7 +200,7 @@ class _Sending:
     async def add(self, event: Head | bytes) -> None:
         """Take what came next; the head of a stream goes with its first part."""
         if isinstance(event, Head):
-            self._head = event
+            self._head, self._body = event, b""  # of a replica that was lost, too
             kind = dict(event.headers).get(b"content-type", b"")
             self._is_stream = kind.startswith(b"text/event-stream")
             return
@@ -267,6 +266,12 @@ async def _route(scope: Scope, body: bytes) -> Route:
         return route_of(document if isinstance(document, dict) else {}, session)
 
     return read() if len(body) < LARGE else await asyncio.to_thread(read)
+
+
+async def _gone(receive: Receive) -> None:
+    """Wait until the client has gone. The body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
