@@ -181,7 +181,7 @@ void Cache::drop_block(int block) {
     if (!has_small_pages_) memory_.use_small_pages();
     has_small_pages_ = true;
     std::uint8_t* first = memory_.as<std::uint8_t>() + block * block_nbytes;
-    return_pages(first, first + block_nbytes);
+    platform::return_pages(first, first + block_nbytes);
 }
 
 }  // namespace forerun

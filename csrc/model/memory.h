@@ -3,30 +3,19 @@
 
 #pragma once
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
+
+#include "platform.h"
 
 namespace forerun {
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-// Gives the system the whole pages of a range that nothing is read from any more; they are zero when next touched.
-inline void return_pages(std::uint8_t* first, std::uint8_t* end) {
-    const auto size = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto from = reinterpret_cast<std::uintptr_t>(first),
-               to = reinterpret_cast<std::uintptr_t>(end);
-    const std::uintptr_t start = (from + size - 1) / size * size, stop = to / size * size;
-    if (start < stop) madvise(reinterpret_cast<void*>(start), stop - start, MADV_DONTNEED);
-}
 
 class Buffer {
   public:
@@ -34,14 +23,9 @@ class Buffer {
     // A mapping of its own.
     explicit Buffer(std::size_t nbytes) : nbytes_(nbytes) {
         if (nbytes == 0) return;
-        void* p = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-        // Only advice: without it everything works, a little slower.
-        if (nbytes >= kHugePage) madvise(p, nbytes, MADV_HUGEPAGE);
-#endif
-        data_.reset(static_cast<std::uint8_t*>(p),
-                    [nbytes](void* mapped) { munmap(mapped, nbytes); });
+        data_.reset(platform::map(nbytes),
+                    [nbytes](std::uint8_t* mapped) { platform::unmap(mapped, nbytes); });
+        if (nbytes >= kHugePage) platform::advise_huge_pages(data_.get(), nbytes);
     }
     // Memory that someone else gives back, when the pointer says so.
     Buffer(std::shared_ptr<std::uint8_t> data, std::size_t nbytes)
@@ -49,9 +33,7 @@ class Buffer {
 
     // From now on in small pages: what is given back of it in parts stays away.
     void use_small_pages() const {
-#ifdef MADV_NOHUGEPAGE
-        if (nbytes_ != 0) madvise(data_.get(), nbytes_, MADV_NOHUGEPAGE);
-#endif
+        if (nbytes_ != 0) platform::advise_small_pages(data_.get(), nbytes_);
     }
 
     template <class T>
@@ -98,7 +80,7 @@ class Arena {
         }
         void give(std::uint8_t* part, std::size_t nbytes) {
             const std::scoped_lock lock(busy);
-            return_pages(part, part + nbytes);
+            platform::return_pages(part, part + nbytes);
             for (std::size_t i = page_of(part); i <= page_of(part + nbytes - 1); ++i)
                 if (--num_parts[i] == 0) return_page(i);
         }
@@ -112,7 +94,7 @@ class Arena {
             std::uint8_t* const start = memory.as<std::uint8_t>();
             std::uint8_t* const stop = start + memory.nbytes();
             auto* const page = reinterpret_cast<std::uint8_t*>((first_page() + index) * kHugePage);
-            return_pages(std::max(page, start), std::min(page + kHugePage, stop));
+            platform::return_pages(std::max(page, start), std::min(page + kHugePage, stop));
         }
     };
 

@@ -1,9 +1,9 @@
 #include "model/pool.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <stdexcept>
+
+#include "platform.h"
 
 namespace forerun {
 namespace {
@@ -47,7 +47,7 @@ void Worker::wait(std::uint32_t num_done) {
             is_late_ = true;
             return;
         }
-        relax();
+        platform::relax();
         if (spins > 2048) std::this_thread::yield();  // a piece's thread has lost its core
     }
 }
@@ -59,7 +59,7 @@ Pool::Pool(int num_threads) : num_threads_(num_threads) {
 
 Pool::~Pool() {
     if (!threads_) return;
-    if (threads_->owner != getpid()) {  // a forked child: these threads exist only in the parent
+    if (threads_->owner != platform::process()) {  // a forked child: these threads exist only in the parent
         (void)threads_.release();
         return;
     }
@@ -72,13 +72,13 @@ Pool::~Pool() {
 void Pool::start() {
     (void)threads_.release();  // null, or what a fork left behind
     threads_ = std::make_unique<Threads>();
-    threads_->owner = getpid();
+    threads_->owner = platform::process();
     num_inside_ = 0;
     for (int i = 1; i < num_threads_; ++i) threads_->threads.emplace_back([this, i] { work(i); });
 }
 
 void Pool::run(Job job, void* self, std::span<const int> pieces) {
-    if (num_threads_ > 1 && (!threads_ || threads_->owner != getpid())) start();
+    if (num_threads_ > 1 && (!threads_ || threads_->owner != platform::process())) start();
     const std::uint32_t round = round_.fetch_add(1, std::memory_order_acq_rel) + 2;
     if (pieces.size() > num_phases_) {
         outgrown_.push_back(std::move(phases_));
@@ -104,7 +104,7 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
 }
 
 void Pool::settle() {
-    if (!threads_ || threads_->owner != getpid()) return;
+    if (!threads_ || threads_->owner != platform::process()) return;
     round_.fetch_add(1);
     while (num_inside_.load() > 0) std::this_thread::yield();
     job_.store(nullptr, std::memory_order_relaxed);
@@ -118,7 +118,7 @@ void Pool::work(int thread) {
         std::uint32_t round = round_.load(std::memory_order_acquire);
         for (int spins = 0;
              (round == seen || round % 2 == 1) && !stop_.load(std::memory_order_acquire); ++spins) {
-            relax();
+            platform::relax();
             if (spins % 64 == 63 && std::chrono::steady_clock::now() > deadline) round_.wait(round);
             round = round_.load(std::memory_order_acquire);
         }

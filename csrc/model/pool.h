@@ -9,8 +9,6 @@
 
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -21,13 +19,6 @@
 namespace forerun {
 
 class Pool;
-
-// What a thread does while it waits for a moment.
-inline void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
 
 // One thread's way through one job. It may be late, even past the job's end: what a job reads
 // outside of pieces must live as long as the pool.
@@ -85,7 +76,7 @@ class Pool {
     };
     struct Threads {
         std::vector<std::thread> threads;
-        pid_t owner = 0;
+        std::int64_t owner = 0;
     };
 
     void start();

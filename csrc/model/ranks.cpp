@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "model/pool.h"
+#include "platform.h"
 
 namespace forerun {
 
@@ -29,7 +29,7 @@ void Ranks::meet(std::size_t count) {
             for (int spins = 0; static_cast<std::int32_t>(
                                     turns_of(other).load(std::memory_order_acquire) - next) < 0;
                  ++spins) {
-                relax();
+                platform::relax();
                 if (spins > 2048) std::this_thread::yield();  // it has lost its core
             }
     }

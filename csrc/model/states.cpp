@@ -123,7 +123,7 @@ void States::drop(int state) {
     if (!has_small_pages_) states_.use_small_pages();
     has_small_pages_ = true;
     std::uint8_t* first = states_.as<std::uint8_t>() + state * state_nbytes;
-    return_pages(first, first + state_nbytes);
+    platform::return_pages(first, first + state_nbytes);
 }
 
 LayerState States::state_at(int layer, int state) const {

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from forerun import _native
+from forerun.model.kernels import native
 
 ISAS = _native.runnable_isas()
 KERNELS = _native.checked_kernels()
@@ -47,3 +48,25 @@ def test_the_check_takes_a_few_milliseconds() -> None:
         return check / seconds(lambda: sum(range(200_000)))
 
     assert min(loops() for _ in range(20)) < 5
+
+
+@pytest.mark.parametrize(
+    ("machine", "runnable", "why"),
+    [
+        ("aarch64", ["portable"], "no dot products"),
+        ("arm64", ["portable"], "no dot products"),
+        ("AMD64", ["portable"], "no AVX2"),
+        ("riscv64", ["portable"], "no others for riscv64"),
+        ("x86_64", ["avx2", "portable"], "avx2 did not pass the check"),
+    ],
+)
+def test_portable_kernels_say_why_they_run(machine: str, runnable: list[str], why: str) -> None:
+    assert why in native.portable_reason(machine, runnable)
+
+
+def test_that_portable_kernels_run_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    native.note_choice.cache_clear()
+    for isa in (*ISAS, *ISAS):
+        native.note_choice(isa)
+    assert ["portable kernels run" in message for message in caplog.messages] == [True]
+    native.note_choice.cache_clear()

@@ -6,18 +6,15 @@ chosen behind the user's back: every choice is an argument, and `auto` means wha
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import logging
-import os
 import platform
 import re
-import resource
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forerun.core import system
 from forerun.core.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -70,10 +67,8 @@ def set_threads(num_threads: int | None = None) -> int:
 
 def num_cores() -> int:
     """Return the number of physical cores this process may use, by affinity and a container's CPU quota."""
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    cpus = os.sched_getaffinity(0)
+    cpus = system.usable_cpus()
     cores = {_read(Path(topology.format(cpu))) or str(cpu) for cpu in cpus}
     return max(1, min(len(cores), _cpu_quota()))
 
@@ -96,7 +91,7 @@ def return_freed() -> None:
 
 def trim_heap() -> None:
     """Give freed memory back without a search for garbage, which takes long where there are many objects."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    trim = system.c_function("malloc_trim")
     if trim is not None:
         trim(0)
 
@@ -112,7 +107,7 @@ def share_heaps() -> None:
 
 
 def _mallopt(option: int, value: int) -> None:
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    set_option = system.c_function("mallopt")
     if set_option is not None:
         set_option(option, value)
 
@@ -138,8 +133,7 @@ def _status_nbytes(field: str) -> int:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
     except (OSError, StopIteration):
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else 1024 * most
+        return system.most_resident_nbytes()
 
 
 def native_problem() -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 import tempfile
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from forerun.core import system
 from forerun.core.errors import ConfigError
 
 PATIENCE_S = 2.0
@@ -36,15 +36,16 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.chmod(file.name, mode)
-            os.replace(file.name, path)
+            system.put_in_place(file.file, file.name, path)
         except BaseException:
+            file.close()
             os.unlink(file.name)
             raise
 
 
 def open_to_read(path: Path) -> BinaryIO:
     """Open a file; a named pipe, which would wait for its writer, is refused. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, system.READ_ONLY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "it is a pipe, a folder or a device, not a file", str(path))
@@ -70,17 +71,8 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a lock on a file, which is made: one holder at a time, of all threads and processes. Raises OSError."""
     with path.open("a") as file:
         give_up_s = time.monotonic() + PATIENCE_S
-        while not try_lock(file.fileno()):
+        while not system.try_lock(file.fileno()):
             if time.monotonic() > give_up_s:
                 raise OSError(f"{path.parent} is locked by another start")
             time.sleep(0.01)
         yield
-
-
-def try_lock(fd: int) -> bool:
-    """Lock an open file if no one else has."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

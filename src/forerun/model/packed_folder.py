@@ -8,7 +8,6 @@ until the reader closes them.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from forerun.core import files, sizes
+from forerun.core import files, sizes, system
 
 SUFFIX = ".packed"
 
@@ -83,11 +82,11 @@ class PackedFolder:
                     )
                 )
                 stack.callback(Path(file.name).unlink, missing_ok=True)
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+                system.try_lock(file.fileno())
                 os.truncate(file.fileno(), nbytes)
             yield file.file
             file.flush()
-            os.replace(file.name, target)
+            system.put_in_place(file.file, file.name, target)
 
     def _make_room(self, nbytes: int, rank: Callable[[Path], int]) -> None:
         entries = self.entries()
@@ -126,5 +125,5 @@ def _delete(entries: Sequence[PackedCopy]) -> int:
 def _is_locked(path: Path) -> bool:
     """Return whether someone is writing the file."""
     with suppress(FileNotFoundError), files.open_to_read(path) as file:
-        return not files.try_lock(file.fileno())
+        return not system.try_lock(file.fileno())
     return False

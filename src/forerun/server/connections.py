@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from forerun.core.system import allow_descriptors
 from forerun.server.errors import ApiError
 from forerun.server.http import to_json
 
@@ -68,18 +68,10 @@ class Connection(H11Protocol):
 
 def most_connections() -> int:
     """Return as many as the system lets this process have, of which it asks for all it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        wanted = MAX_CONNECTIONS + RESERVED
-        most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-        if soft != resource.RLIM_INFINITY and soft < most:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-            soft = most
-    except (OSError, ValueError):
-        pass  # it stays as it is
-    if soft == resource.RLIM_INFINITY:
+    most = allow_descriptors(MAX_CONNECTIONS + RESERVED)
+    if most is None:
         return MAX_CONNECTIONS
-    return min(MAX_CONNECTIONS, max(soft - RESERVED, soft // 2))
+    return min(MAX_CONNECTIONS, max(most - RESERVED, most // 2))
 
 
 def close_oldest(connections: Iterable[Any], number: int = 1) -> int:

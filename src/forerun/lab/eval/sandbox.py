@@ -8,13 +8,13 @@ out, so run what you distrust in a container or a virtual machine besides.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from forerun.core.errors import ConfigError
+from forerun.core.system import end_group
 
 _RUNNER = Path(__file__).with_name("_sandbox_runner.py")
 
@@ -22,8 +22,12 @@ _RUNNER = Path(__file__).with_name("_sandbox_runner.py")
 def passes(program: str, *, seconds: float = 10.0, memory_mb: int = 1024) -> bool:
     """True if the program runs to its end: no exception, no exit of its own, no limit exceeded.
 
-    The limits are wall time, and address space with the interpreter's.
+    The limits are wall time, and address space with the interpreter's. Raises ConfigError where the system has none.
     """
+    if sys.platform == "win32":
+        raise ConfigError(
+            "programs are run within limits, which Windows does not have: run this task on Linux or macOS"
+        )
     with tempfile.TemporaryDirectory(prefix="forerun-") as folder:
         process = subprocess.Popen(
             [sys.executable, "-I", "-B", str(_RUNNER), str(memory_mb), str(seconds)],
@@ -45,6 +49,5 @@ def passes(program: str, *, seconds: float = 10.0, memory_mb: int = 1024) -> boo
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Leave nothing of it behind, whatever it did."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    end_group(process)
     process.communicate()

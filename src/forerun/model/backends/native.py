@@ -86,6 +86,8 @@ class NativeDecoder:
 
         if runtime is None:
             runtime = _native.Runtime(isa, num_threads or torch.get_num_threads())
+            if isa == "auto":
+                native.note_choice(runtime.isa)
         self.config = config
         self.runtime = runtime
         """Threads and scratch memory; models that share one compute in turn."""

@@ -5,9 +5,14 @@ Without it models run on torch in fp32: an installation without a compiler is co
 
 from __future__ import annotations
 
+import logging
+import platform
+from functools import cache
 from typing import TypeVar
 
 from forerun.core.device import native_problem
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,6 +38,29 @@ def native_or_reference(oracle: type[T]) -> type[T]:
 
     native: type[T] = getattr(_native, oracle.__name__)
     return native
+
+
+@cache
+def note_choice(isa: str) -> None:
+    """Log a warning, once, if the kernels that were chosen by themselves are the portable ones, and why."""
+    from forerun import _native
+
+    if isa == "portable":
+        _log.warning(portable_reason(platform.machine(), _native.runnable_isas()))
+
+
+def portable_reason(machine: str, runnable: list[str]) -> str:
+    """Say why the portable kernels run on such a machine, of all that its processor could run."""
+    faster = [isa for isa in runnable if isa != "portable"]
+    if faster:
+        why = f"{', '.join(faster)} did not pass the check at the start; please report it"
+    elif machine in ("aarch64", "arm64", "ARM64"):
+        why = "this processor has no dot products (asimddp), which NEON's need"
+    elif machine in ("x86_64", "AMD64"):
+        why = "this processor has no AVX2 with FMA and F16C"
+    else:
+        why = f"there are no others for {machine}"
+    return f"portable kernels run, with the same results but several times slower: {why}"
 
 
 def summary() -> str:

@@ -1,0 +1,40 @@
+// All that differs by system and processor outside the kernels, POSIX, macOS and Windows side by side in platform.cpp:
+// memory, which process this is, and what the processor can do.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace forerun::platform {
+
+// Zeroed memory of its own, at the start of a page. Throws std::bad_alloc.
+std::uint8_t* map(std::size_t nbytes);
+void unmap(std::uint8_t* first, std::size_t nbytes);
+// Only advice, which some systems have no words for: without it everything works, a little slower or larger.
+void advise_huge_pages(std::uint8_t* first, std::size_t nbytes);
+void advise_small_pages(std::uint8_t* first, std::size_t nbytes);
+// Gives the system the whole pages of a mapped range that nothing is read from any more; they are zero when next
+// touched.
+void return_pages(std::uint8_t* first, std::uint8_t* end);
+
+// Tells a process from those that are forked off it; the same everywhere where nothing forks.
+std::int64_t process();
+
+// For loops that wait: lets the core's other thread work.
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");  // `yield` does nothing on most cores; this takes about as long as x86's pause
+#endif
+}
+
+// What the processor and the system together let programs use; what is unknown is not there.
+struct Features {
+    bool avx2 = false, avx512 = false, avxvnni = false;  // with all that the kernels of that name need
+    bool dotprod = false, i8mm = false;
+};
+Features features();
+
+}  // namespace forerun::platform

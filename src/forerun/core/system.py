@@ -1,0 +1,112 @@
+"""What differs by operating system: Linux, other POSIX systems such as macOS, and Windows, side by side.
+
+Locks, descriptors, processes, and what the system tells of memory and processors. `csrc/platform.h` is the same for the
+kernels. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import IO
+
+if sys.platform == "win32":
+    import msvcrt
+    from ctypes import wintypes
+else:
+    import fcntl
+    import resource
+
+READ_ONLY = (
+    os.O_RDONLY
+    | getattr(os, "O_NONBLOCK", 0)  # a named pipe is opened without its writer, to be refused
+    | getattr(os, "O_CLOEXEC", 0)  # Windows hands no descriptors on
+    | getattr(os, "O_BINARY", 0)
+)
+"""Flags to open a file that is only read."""
+_LOCKED_BYTE = 1 << 40
+"""Windows locks bytes, and keeps others from reading them: one that no file has."""
+
+
+def try_lock(fd: int) -> bool:
+    """Lock an open file if no one else has: all of it, until it is closed."""
+    try:
+        if sys.platform == "win32":
+            at = os.lseek(fd, 0, os.SEEK_CUR)
+            os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
+            try:
+                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+            finally:
+                os.lseek(fd, at, os.SEEK_SET)
+        else:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def put_in_place(file: IO[bytes], name: str, target: str | os.PathLike[str]) -> None:
+    """Give an open file, whose buffer is flushed, the place of what is there. Raises OSError."""
+    if sys.platform == "win32":
+        file.close()  # an open file cannot be renamed
+    os.replace(name, target)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process that was started with a session of its own, and all that it started."""
+    if sys.platform == "win32":
+        process.kill()  # what it started goes on
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def allow_descriptors(wanted: int) -> int | None:
+    """Ask for so many open files, and return how many there may be; None if the system sets no limit."""
+    if sys.platform == "win32":
+        return None
+    else:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):  # it stays as it is
+            most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+            if soft != resource.RLIM_INFINITY and soft < most:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+                soft = most
+        return None if soft == resource.RLIM_INFINITY else soft
+
+
+def usable_cpus() -> set[int]:
+    """Return the numbers of the processors that this process may run on."""
+    if sys.platform == "linux":
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def most_resident_nbytes() -> int:
+    """Return the most memory that this process has had, where /proc does not tell."""
+    if sys.platform == "win32":
+        counters = (
+            ctypes.c_size_t * 9
+        )()  # PROCESS_MEMORY_COUNTERS: two words of 32 bits, then sizes
+        own = ctypes.windll.kernel32.GetCurrentProcess
+        own.restype = wintypes.HANDLE
+        tell = ctypes.windll.psapi.GetProcessMemoryInfo
+        tell.argtypes = [wintypes.HANDLE, ctypes.c_void_p, wintypes.DWORD]
+        tell(own(), counters, ctypes.sizeof(counters))
+        return int(counters[1])
+    else:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most
+
+
+def c_function(name: str) -> Callable[..., int] | None:
+    """Return a function of the C library, such as glibc's malloc_trim; None if it has none of that name."""
+    if sys.platform == "win32":
+        return None
+    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
+    return found
