@@ -95,7 +95,7 @@ class LLM:
 
     def _open(self, config: EngineConfig) -> None:
         self.config = config
-        if config.tensor_parallel_size > 1 and Place.of().rank > 0:
+        if config.num_ranks > 1 and Place.of().rank > 0:
             parallel.follow(config)
             raise SystemExit
         self.drafter_spec = DrafterSpec.of_config(config)
@@ -124,7 +124,7 @@ class LLM:
 
     def _loaded(self, checkpoint: Checkpoint) -> Model:
         config = self.config
-        if config.tensor_parallel_size > 1:
+        if config.num_ranks > 1:
             return parallel.load(checkpoint, config)
         return self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
 

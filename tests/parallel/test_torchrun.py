@@ -95,6 +95,27 @@ def test_the_default_model_drafts_as_it_decodes(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-d", "auto", "--batch", 3),
+        ("-d", "suffix", "--temperature", 1, "--seed", 7),
+        ("-d", "early_exit:exit=10", "--memory-budget", "400MiB"),
+    ],
+)
+def test_a_pipeline_drafts_as_it_decodes(
+    default_model: Path, size: int, options: tuple[object, ...]
+) -> None:
+    rest = ("--limit", 4, "-n", 40, "--json")
+    where = ("verify", "--pipeline-parallel-size", size, "-m", default_model)
+    found = verified(run(size, *where, *options, *rest, timeout=600))
+    assert found["identical"]
+    assert found["accepted"] > 0
+    assert found["rejected"] > 0
+
+
+@pytest.mark.slow
 def test_machines_exchange_by_gloo(tiny_gguf: Path, prompts: Path) -> None:
     port = free_port()
     options = (

@@ -74,7 +74,7 @@ NOT_SPELLED = (
 """Fields of a request that no command offers."""
 NOT_OF_ENGINE = ("draft_options", "seed", "program")
 """Fields of the engine that have options elsewhere (flags of other engines, the request's seed) or none."""
-PARALLEL = ("tensor_parallel_size",)
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
 """Fields that only commands have which can run as one of several processes (`placed`)."""
 
 METAVARS: Mapping[str, str] = {
@@ -338,9 +338,9 @@ def placed(config: EngineConfig) -> EngineConfig:
     from forerun.parallel.place import Place
 
     place = Place.of()
-    if place.rank > 0 and place.size != config.tensor_parallel_size:
+    if place.rank > 0 and place.size != config.num_ranks:
         raise typer.Exit(2)  # rank 0 says why
-    place.check(config.tensor_parallel_size)
+    place.check(config)
     if place.size == 1:
         return config
     config = replace(config, threads=config.threads or max(1, num_cores() // place.local_size))

@@ -125,8 +125,10 @@ def command(
     config = replace(config, program="server", threads=threads)
     template = _template(settings.chat_template)
     given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
-    if len(given) > 1 and config.tensor_parallel_size > 1:
-        raise ConfigError("--tensor-parallel-size is for one model: leave out the others")
+    if len(given) > 1 and config.num_ranks > 1:
+        raise ConfigError(
+            "--tensor-parallel-size and --pipeline-parallel-size are for one model: leave out the others"
+        )
     if len(given) > 1 and config.budget_nbytes is not None:
         config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
     configs = [replace(config, model=model) for model in given]
@@ -154,8 +156,8 @@ def _placed(config: EngineConfig, replicas: int | None, ray_address: str | None)
     """Take this process's place among several, if there are; see `cli.options.placed`. Raises ConfigError."""
     if ray_address is not None and replicas is None:
         raise ConfigError("--ray-address is for replicas: say how many with --replicas")
-    if replicas is not None and config.tensor_parallel_size > 1:
-        raise ConfigError("give --replicas or --tensor-parallel-size, not both")
+    if replicas is not None and config.num_ranks > 1:
+        raise ConfigError("give --replicas or a number of processes for one model, not both")
     return opt.placed(config)
 
 

@@ -71,7 +71,9 @@ class EngineConfig:
     threads: int | None = None
     """CPU threads; default: physical cores, shared out among a machine's processes of one model."""
     tensor_parallel_size: int = 1
-    """Processes that each hold a part of the model's layers; torchrun starts them."""
+    """Processes that each hold a part of every layer; torchrun starts them."""
+    pipeline_parallel_size: int = 1
+    """Processes that each hold some of the layers; torchrun starts them."""
     max_model_len: int | None = None
     """Tokens of prompt and answer, at most; default: the model's, up to 4096."""
     max_num_seqs: int = 8
@@ -95,6 +97,10 @@ class EngineConfig:
             "tensor_parallel_size",
         ):
             check_least(name, getattr(self, name), 1)
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            check_least(name, getattr(self, name), 1)
+        if min(self.tensor_parallel_size, self.pipeline_parallel_size) > 1:
+            raise ConfigError("give tensor_parallel_size or pipeline_parallel_size, not both")
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:
             object.__setattr__(self, "memory_budget", container_budget())
@@ -103,6 +109,11 @@ class EngineConfig:
             raise ConfigError(unknown("program", self.program, get_args(Program)))
         if self.kv not in get_args(Precision):
             raise ConfigError(unknown("precision of keys and values", self.kv, get_args(Precision)))
+
+    @property
+    def num_ranks(self) -> int:
+        """The processes that hold the model together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def budget_nbytes(self) -> int | None:

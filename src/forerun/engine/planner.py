@@ -101,7 +101,7 @@ class Planner:
     @cached_property
     def model(self) -> Model:
         """The model without its weights, or what the first process holds of it, which is the most."""
-        if self.config.tensor_parallel_size > 1:
+        if self.config.num_ranks > 1:
             return parallel.blank(self.checkpoint, self.config)
         return self._blank(self.checkpoint, self.config.quant, self.config.head_bits)
 

@@ -66,13 +66,8 @@ class Group:
         return every
 
 
-def join(place: Place, model: Path, options: Mapping[str, object], num_floats: int) -> Group:
-    """Meet the other ranks, which hold parts of the same model; they exchange `num_floats` numbers at a time.
-
-    Raises ConfigError where they do not fit together.
-    """
-    from forerun import _native
-
+def meet(place: Place, model: Path, options: Mapping[str, object]) -> Leader | Follower:
+    """Meet the other ranks, which hold parts of the same model. Raises ConfigError where they do not fit together."""
     _agree(place, {"forerun": forerun.__version__, "files": _digest(model), **options})
     is_local = place.local_size == place.size
     # The loopback address is enough on one machine, and nobody else reaches it.
@@ -82,14 +77,23 @@ def join(place: Place, model: Path, options: Mapping[str, object], num_floats: i
         else None
     )
     address = Address(*_told(None if listener is None else tuple(listener.address)))
-    link = Follower(address, place.rank) if listener is None else listener.accept(place.size)
+    if listener is None:
+        return Follower(address, place.rank)
+    leader = listener.accept(place.size)
+    atexit.register(leader.end)
+    return leader
+
+
+def join(place: Place, link: Leader | Follower, num_floats: int) -> Group:
+    """Return the ranks that have met as those that exchange partial sums, `num_floats` numbers at a time."""
+    from forerun import _native
+
+    is_local = place.local_size == place.size
     nbytes = _native.Ranks.nbytes(place.size, num_floats)
     memory, gather = _shared(place, nbytes) if is_local else (np.zeros(nbytes, np.uint8), None)
     if not is_local:
         gather = _gather(place, link)
     ranks = _native.Ranks(place.rank, place.size, num_floats, memory, gather)
-    if isinstance(link, Leader):
-        atexit.register(link.end)
     return Group(place, link, ranks, num_floats)
 
 

@@ -19,7 +19,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from forerun.core.errors import ConfigError, reason
+
+Floats = NDArray[np.float32]
 
 HEADER = struct.Struct("!I")
 WAIT_S = 60.0
@@ -87,6 +92,16 @@ class Leader:
             except OSError:  # `_watch` learns it too, and says why
                 threading.Event().wait()
 
+    def ask(self, rank: int, order: Sequence[object], rows: Floats) -> Floats:
+        """Give one rank an order and numbers, and return the numbers (n,) that it answers."""
+        one = self._orders[rank - 1]
+        try:
+            one.sendall(_framed(order) + HEADER.pack(rows.nbytes) + rows.tobytes())
+            return np.frombuffer(_received(one), np.float32)
+        except OSError:  # as in `send`
+            threading.Event().wait()
+            raise
+
     def end(self) -> None:
         """Let the others end, as nothing more will come."""
         if self._is_over:
@@ -131,6 +146,15 @@ class Follower:
         if order[0] == "end":
             self._is_over.set()
         return order
+
+    def rows(self) -> Floats:
+        """Return the numbers (n,) that came with an order."""
+        return np.frombuffer(_received(self._orders), np.float32)
+
+    def answer(self, rows: Floats) -> None:
+        """Give rank 0 the numbers that it asked for."""
+        with suppress(OSError):  # `_watch` ends the process
+            self._orders.sendall(HEADER.pack(rows.nbytes) + rows.tobytes())
 
     def fail(self, why: str) -> None:
         """Tell rank 0 why this process ends, and end it; rank 0 says it to the user."""

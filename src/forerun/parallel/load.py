@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from forerun.core.config import EngineConfig
@@ -10,12 +10,14 @@ from forerun.core.device import choose_device, return_freed, set_threads
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.hub.names import resolve
 from forerun.model.backends import native
-from forerun.model.backends.native import MAX_ROWS
+from forerun.model.backends.native import MAX_ROWS, NativeDecoder
 from forerun.model.loader import blank_weights, choose_backend, read_config, stored_weights
 from forerun.model.packed import PackedFile
-from forerun.parallel.follower import TensorFollower, obey
-from forerun.parallel.group import Group, excuse, join
+from forerun.parallel.follower import Does, TensorFollower, obey
+from forerun.parallel.group import Group, excuse, join, meet
 from forerun.parallel.head import num_floats
+from forerun.parallel.link import Follower, Leader
+from forerun.parallel.pipeline import Pipeline, Stage, StageFollower, stages
 from forerun.parallel.place import Place
 from forerun.parallel.split import Part, split_checkpoint
 from forerun.parallel.tensor import PartDecoder, TensorParallel
@@ -25,14 +27,23 @@ if TYPE_CHECKING:
     from forerun.model.arch.base.mapping import Arch
     from forerun.model.config import ModelConfig
     from forerun.weights.base import Checkpoint
+    from forerun.weights.stored import StoredTensor
 
 
-def load(checkpoint: Checkpoint, config: EngineConfig) -> TensorParallel:
+def load(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
     """Return the model as rank 0 has it, once all ranks are there. Raises ConfigError, LoadError."""
-    model, arch, parts = _parts(checkpoint, config)
-    group = _join(checkpoint, config, model, parts)
-    decoder = TensorParallel(model, parts, group)
-    _fill(decoder, checkpoint, arch, config)
+    model, arch = _read(checkpoint, config)
+    decoder: TensorParallel | Pipeline
+    if config.pipeline_parallel_size > 1:
+        layers = stages(model, config.num_ranks)
+        leader = _meet(checkpoint, config)
+        assert isinstance(leader, Leader)
+        decoder = Pipeline(model, layers, leader)
+        _fill(decoder, decoder.cut(checkpoint, arch), decoder.names(), checkpoint, config)
+    else:
+        parts = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
+        decoder = TensorParallel(model, parts, _join(_meet(checkpoint, config), model, parts))
+        _fill_part(decoder, checkpoint, arch, config)
     decoder.wait_for_others()
     return decoder
 
@@ -46,65 +57,98 @@ def follow(config: EngineConfig) -> None:
         set_threads(config.threads)
     try:
         checkpoint = open_checkpoint(resolve(config.model))
-        model, arch, parts = _parts(checkpoint, config)
+        _read(checkpoint, config)
     except ForerunError as error:
         excuse(Place.of(), error)
         raise
-    group = _join(checkpoint, config, model, parts)
+    leader = _meet(checkpoint, config)
+    assert isinstance(leader, Follower)
     try:
-        decoder = PartDecoder(model, parts[group.rank], group)
-        _fill(decoder, checkpoint, arch, config)
+        does = _loaded(leader, checkpoint, config)
     except Exception as error:
-        group.follower.fail(str(error))
+        leader.fail(str(error))
         raise
     del checkpoint
     return_freed()
-    obey(group.follower, TensorFollower(group, decoder, parts).does)
+    obey(leader, does)
 
 
-def blank(checkpoint: Checkpoint, config: EngineConfig) -> PartDecoder:
-    """Return rank 0's part without its weights, for planning: the other parts are no larger. Raises LoadError."""
-    model, arch, parts = _parts(checkpoint, config)
-    decoder = PartDecoder(model, parts[0])
-    weights = parts[0].blank(blank_weights(checkpoint, arch, model, config.quant), model)
-    native.fill_blank(decoder, weights, config.head_bits)
+def blank(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
+    """Return rank 0's part without its weights, for planning. Raises LoadError."""
+    model, arch = _read(checkpoint, config)
+    weights = blank_weights(checkpoint, arch, model, config.quant)
+    if config.pipeline_parallel_size > 1:
+        stage = Stage(model, stages(model, config.num_ranks)[0], 0)
+        native.fill_blank(stage, stage.blank(weights), config.head_bits)
+        return stage
+    part, *_ = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
+    decoder = PartDecoder(model, part)
+    native.fill_blank(decoder, part.blank(weights, model), config.head_bits)
     return decoder
 
 
-def _parts(checkpoint: Checkpoint, config: EngineConfig) -> tuple[ModelConfig, Arch, list[Part]]:
+def _read(checkpoint: Checkpoint, config: EngineConfig) -> tuple[ModelConfig, Arch]:
     model, arch = read_config(checkpoint)
     if choose_backend(config.backend, model, choose_device(config.device)) is not native:
         raise ConfigError(
-            "--tensor-parallel-size needs the native kernels: leave out --backend and --device, and see `forerun check`"
+            "a model over several processes needs the native kernels: leave out --backend and --device, "
+            "and see `forerun check`"
         )
-    size = config.tensor_parallel_size
-    return model, arch, split_checkpoint(checkpoint, arch, model, size, config.quant)
+    return model, arch
 
 
-def _join(
-    checkpoint: Checkpoint, config: EngineConfig, model: ModelConfig, parts: Sequence[Part]
-) -> Group:
+def _meet(checkpoint: Checkpoint, config: EngineConfig) -> Leader | Follower:
     place = Place.of()
-    place.check(config.tensor_parallel_size)
-    options = {"quant": config.quant, "head_bits": config.head_bits}
+    place.check(config)
+    options = {
+        "quant": config.quant,
+        "head_bits": config.head_bits,
+        "tensor_parallel_size": config.tensor_parallel_size,
+    }
+    return meet(place, checkpoint.path, options)
+
+
+def _join(link: Leader | Follower, model: ModelConfig, parts: Sequence[Part]) -> Group:
     count = num_floats(model.hidden_size, [part.tokens for part in parts], MAX_ROWS)
-    return join(place, checkpoint.path, options, count)
+    return join(Place.of(), link, count)
 
 
-def _fill(decoder: PartDecoder, checkpoint: Checkpoint, arch: Arch, config: EngineConfig) -> None:
-    """Pack the part's weights, or read them as they were packed before."""
-    model, part, packed = decoder.config, decoder.part, None
-    if config.weight_cache:
-        which = f"{part.rank} of {part.size}"
-        packed = PackedFile.of(
-            checkpoint.path, quant=config.quant, head_bits=config.head_bits, part=which
-        )
+def _loaded(leader: Follower, checkpoint: Checkpoint, config: EngineConfig) -> Does:
+    """Load what this rank, which is not 0, holds; return what it does."""
+    model, arch = _read(checkpoint, config)
+    rank = Place.of().rank
+    if config.pipeline_parallel_size > 1:
+        stage = Stage(model, stages(model, config.num_ranks)[rank], rank)
+        _fill(stage, stage.cut(checkpoint, arch), stage.names(), checkpoint, config)
+        return StageFollower(stage, leader).does
+    parts = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
+    group = _join(leader, model, parts)
+    decoder = PartDecoder(model, parts[rank], group)
+    _fill_part(decoder, checkpoint, arch, config)
+    return TensorFollower(group, decoder, parts).does
+
+
+def _fill_part(
+    decoder: PartDecoder, checkpoint: Checkpoint, arch: Arch, config: EngineConfig
+) -> None:
+    model, part = decoder.config, decoder.part
     weights = part.cut(stored_weights(checkpoint, arch, model), model)
+    _fill(decoder, weights, part.names(model), checkpoint, config)
+
+
+def _fill(
+    decoder: NativeDecoder,
+    weights: Iterable[tuple[str, StoredTensor]],
+    names: Iterable[str],
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+) -> None:
+    """Pack a part's weights, or read them as they were packed before."""
+    packed, rounding = None, {"quant": config.quant, "head_bits": config.head_bits}
+    if config.weight_cache:
+        kind = "layers" if config.pipeline_parallel_size > 1 else "heads"
+        part = f"{kind} {Place.of().rank} of {config.num_ranks}"
+        packed = PackedFile.of(checkpoint.path, **rounding, part=part)
     native.fill(
-        decoder,
-        weights,
-        part.names(model),
-        quant=config.quant,
-        head_bits=config.head_bits,
-        packed=packed,
+        decoder, weights, names, quant=config.quant, head_bits=config.head_bits, packed=packed
     )

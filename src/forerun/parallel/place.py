@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 
-HINT = "torchrun --nproc-per-node {size} --no-python forerun ... --tensor-parallel-size {size}"
+HINT = "torchrun --nproc-per-node {size} --no-python forerun ... {option} {size}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,15 @@ class Place:
                 f"RANK, WORLD_SIZE and LOCAL_WORLD_SIZE are torchrun's: {error}"
             ) from error
 
-    def check(self, size: int) -> None:
+    def check(self, config: EngineConfig) -> None:
         """Raise ConfigError unless there are as many processes as parts of the model."""
+        size, is_pipeline = config.num_ranks, config.pipeline_parallel_size > 1
+        option = "--pipeline-parallel-size" if is_pipeline else "--tensor-parallel-size"
         if self.size == size:
             return
         if self.size == 1:
-            raise ConfigError(
-                f"--tensor-parallel-size {size} needs {size} processes: {HINT.format(size=size)}"
-            )
+            hint = HINT.format(size=size, option=option)
+            raise ConfigError(f"{option} {size} needs {size} processes: {hint}")
         raise ConfigError(
-            f"torchrun started {self.size} processes, but --tensor-parallel-size is {size}: give both the same number"
+            f"torchrun started {self.size} processes, but {option} is {size}: give both the same number"
         )

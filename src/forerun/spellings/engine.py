@@ -152,6 +152,7 @@ SHORT: Mapping[str, str] = {
     "--parallel": "max_num_seqs",
     "-cnv": "conversation",
     "-tp": "tensor_parallel_size",
+    "-pp": "pipeline_parallel_size",
 }
 """Flags of llama.cpp and vLLM that are not such a name with dashes."""
 
