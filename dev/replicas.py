@@ -16,6 +16,7 @@ import json
 import os
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -261,11 +262,9 @@ def routing() -> dict[str, object]:
     """Two replicas by prefix and two at random: in turn, the same conversations."""
     loads: dict[str, list[Load]] = {"prefix": [], "random": []}
     with cluster(4), on_ray(2) as a, on_ray(2, "--random") as b:
-        for turn in range(-1, 3):
+        for turn in range(ROUNDS):
             for name, where in (("prefix", a), ("random", b)):
-                found = asyncio.run(conversations(where.port, 24, 6, turn))
-                if turn >= 0:
-                    loads[name].append(found)
+                loads[name].append(asyncio.run(conversations(where.port, 24, 6, turn)))
     rows = [row(*one) for one in loads.items()]
     return {"rows": rows, "reuse": round(rows[0]["reused"] / rows[1]["reused"], 2)}
 
@@ -292,6 +291,7 @@ def main() -> None:
     if given.what == "serve":
         serve(given.num, not given.random)
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends too
     found = routing() if given.what == "routing" else throughput(not given.whole)
     load = os.getloadavg()[0]
     print(json.dumps({**found, "load_average": round(load, 1)}, indent=1))
