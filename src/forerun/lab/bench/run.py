@@ -17,6 +17,7 @@ from typing import TypeVar
 from forerun.cli import console
 from forerun.core.config import EngineConfig
 from forerun.core.device import peak_nbytes
+from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
 from forerun.drafting.parse import split_list
 from forerun.drafting.spec import DrafterSpec
@@ -38,7 +39,7 @@ Encode = Callable[[Sequence[Message]], list[int]]
 T = TypeVar("T")
 
 
-class PeerError(Exception):
+class PeerError(ForerunError):
     """A peer cannot run; the message goes into the report."""
 
 

@@ -25,6 +25,8 @@ LOOKUP_TOKENS, LOOKUP_NGRAM = 2, 3
 DRAFT_TOKENS, DRAFT_SURENESS = 5, 0.75
 EAGLE_TOKENS = 3
 CHUNK = 512
+RECURRENT_ONLY = 1
+"""Its flag of a sequence's state without keys and values."""
 
 Emit = Callable[[list[int]], None]
 Propose = Callable[[list[int], int], list[int]]
@@ -341,9 +343,24 @@ def _case(  # type: ignore[no-untyped-def]  # the library has no types here
     for seq in range(1, num_seqs):
         lib.llama_memory_seq_cp(memory, 0, seq, -1, -1)
 
+    has_state = lib.llama_model_is_hybrid(weights) or lib.llama_model_is_recurrent(weights)
+    states = {seq: _state(ctx, seq) for seq in range(num_seqs)} if has_state else {}
+
     def run() -> None:
         decode(context, rows, range(num_seqs), context > 0)
+        for seq, state in states.items():  # as its server does after rejected drafts
+            lib.llama_state_seq_set_data_ext(ctx, state, len(state), seq, RECURRENT_ONLY)
         for seq in range(num_seqs):
             lib.llama_memory_seq_rm(memory, seq, context, -1)
 
     return run
+
+
+def _state(ctx: Any, seq: int) -> ctypes.Array[ctypes.c_uint8]:
+    """Copy a sequence's recurrent state."""
+    import llama_cpp as lib
+
+    size = lib.llama_state_seq_get_size_ext(ctx, seq, RECURRENT_ONLY)
+    state = (ctypes.c_uint8 * size)()
+    lib.llama_state_seq_get_data_ext(ctx, state, size, seq, RECURRENT_ONLY)
+    return state
