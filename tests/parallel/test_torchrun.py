@@ -177,6 +177,25 @@ def served(model: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         server.communicate(timeout=60)
 
 
+@pytest.mark.slow
+def test_a_server_of_two_processes_reuses_prefixes_and_keeps_grammars(default_model: Path) -> None:
+    pytest.importorskip("llguidance")
+    number = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": number}}
+    text = "Count. " + " ".join(map(str, range(120))) + " What comes next?"
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 24, "model": "m"}
+    with served(default_model) as (_, url):
+        asked = urllib.request.Request(
+            f"{url}/v1/chat/completions",
+            json.dumps(body | {"temperature": 0, "response_format": form}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        first, second = (json.load(urllib.request.urlopen(asked, timeout=60)) for _ in range(2))
+    assert isinstance(json.loads(first["choices"][0]["message"]["content"])["n"], int)
+    assert first["choices"][0]["message"] == second["choices"][0]["message"]
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+
+
 def children(pid: int) -> list[int]:
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     return [int(each) for each in found]
