@@ -161,6 +161,23 @@ def test_wrong_numbers_of_processes_are_one_line(tiny_gguf: Path) -> None:
     assert "torchrun started 2 processes, but --tensor-parallel-size is 1" in many.stderr
 
 
+@pytest.mark.slow
+def test_ranks_with_other_options_do_not_start_together(tiny_gguf: Path) -> None:
+    port = free_port()
+    options = ("generate", "a", "-tp", 2, "-m", tiny_gguf)
+    wrong = torchrun(2, *options, "--head-bits", 8, nodes=2, node=1, port=port)
+    others = subprocess.Popen(wrong, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        torchrun(2, *options, nodes=2, node=0, port=port),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    others.communicate(timeout=60)
+    assert "error: rank 1 has head_bits 8, rank 0 has None: start all ranks with" in done.stderr
+
+
 @contextmanager
 def served(model: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     port = free_port()
