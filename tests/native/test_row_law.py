@@ -67,6 +67,18 @@ def trees(draw: st.DrawFn) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
+def test_any_number_of_threads_gives_the_same_bits(kind: str) -> None:
+    config, dtype = KINDS[kind]
+    weights = random_weights(config, dtype)
+    results = []
+    for num_threads in (1, 2, 3, 5, 16, 64):
+        model = load_native(config, weights, num_threads=num_threads)
+        cache = committed(model, text(80))
+        results.append(logits_of(model, cache, Segment(0, 80, text(5, 1), (-1, 0, 0, 1, -1))))
+    assert all(same_bits(results[0], other) for other in results)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_instruction_sets_agree_to_the_bit(kind: str) -> None:
     config, dtype = KINDS[kind]
     weights = random_weights(config, dtype)
