@@ -258,10 +258,10 @@ def throughput(streams: bool) -> dict[str, object]:
     }
 
 
-def routing() -> dict[str, object]:
-    """Two replicas by prefix and two at random: in turn, the same conversations."""
+def routing(num: int) -> dict[str, object]:
+    """So many replicas by prefix and as many at random: in turn, the same conversations."""
     loads: dict[str, list[Load]] = {"prefix": [], "random": []}
-    with cluster(4), on_ray(2) as a, on_ray(2, "--random") as b:
+    with cluster(2 * num), on_ray(num) as a, on_ray(num, "--random") as b:
         for turn in range(ROUNDS):
             for name, where in (("prefix", a), ("random", b)):
                 loads[name].append(asyncio.run(conversations(where.port, 24, 6, turn)))
@@ -284,7 +284,7 @@ def main() -> None:
     """Measure, or serve what is measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("throughput", "routing", "serve"))
-    parser.add_argument("--num", type=int, default=1)
+    parser.add_argument("--num", type=int, default=2, help="replicas, for routing")
     parser.add_argument("--whole", action="store_true", help="answers that do not stream")
     parser.add_argument("--random", action="store_true")
     given = parser.parse_args()
@@ -292,7 +292,7 @@ def main() -> None:
         serve(given.num, not given.random)
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends too
-    found = routing() if given.what == "routing" else throughput(not given.whole)
+    found = routing(given.num) if given.what == "routing" else throughput(not given.whole)
     load = os.getloadavg()[0]
     print(json.dumps({**found, "load_average": round(load, 1)}, indent=1))
 

@@ -1,7 +1,6 @@
 """Simulates a service of many replicas: requests a second, what they cost, and what becomes the limit.
 
-    python -m dev.scale                 # the tables of docs/scale-out.md
-    python -m dev.scale --check         # two replicas as measured by `python -m dev.replicas`, in dev/replicas.json
+    python -m dev.scale                 # the table of docs/scale-out.md
 
 A replica is a server whose speed depends on how many sequences run: a step of n of them takes a + b n, which two
 measured speeds give (one client and four). Prompts are read at a speed of their own, as far as they are not held
@@ -11,17 +10,12 @@ soon as they are answered (a closed loop), or requests come at random (an open o
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import json
 import math
 import random
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from forerun.server.ray.prefix import PrefixTable, Route
-
-MEASURED = Path(__file__).with_name("replicas.json")
 
 
 @dataclass(frozen=True)
@@ -176,35 +170,12 @@ def service(replica: Replica, load: Load, num: int, gateway: Gateway) -> dict[st
     }
 
 
-def check() -> int:
-    """Compare the simulator with what was measured: two replicas from the speeds of one.
-
-    Two replicas of one machine share its memory and lend a part of their cores to the gateway. What the memory costs
-    is told by two bare servers side by side, which no gateway joins.
-    """
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    rows = {one["name"]: one for one in found["rows"]}
-    speeds = {name: one["tok_s"] for name, one in rows.items()}
-    replica, load = Replica.of_speeds(speeds["x1, 1"], speeds["x1, 4"], 1e9), Load()
-    alone = closed_loop(replica, load, 2, 8)
-    memory = speeds["two bare, 4 each"] / (2 * speeds["bare, 4"])
-    # of two cores: seconds of the gateway for each second of a request's own work
-    gateway_s = rows["x2, 8"]["listener_ms_a_request"] / 1e3
-    rate = alone * memory / (1 + gateway_s * alone * memory / 2)
-    ours, measured = rate * load.new_tokens, speeds["x2, 8"]
-    print(f"two replicas, 8 clients: {ours:.0f} tok/s simulated, {measured:.0f} measured")
-    print(f"simulated over measured: {ours / measured:.3f}")
-    return int(abs(ours / measured - 1) > LIMIT)
-
-
-LIMIT = 0.10
-"""How far the simulator may be off."""
 BUSY = 0.7
 """Share of its core that a gateway may use."""
 PRICE = 0.04
 """Dollars an hour of one core with 4 GB: an assumption."""
 MODELS = {
-    # one replica of one thread: dev/replicas.json; prompts at 1,000 tokens a second
+    # one replica of one thread, as the log has it; prompts at 1,000 tokens a second
     "SmolLM2-135M, 1 core": (1, Replica.of_speeds(337, 508, 1000)),
     # 35.5 ms a row, passes of 4 and 8 rows 1.06 and 1.43 of one, drafting 1.6x
     "1.5B Q4_K_M, 2 cores": (2, Replica.of_speeds(45, 106, 157)),
@@ -213,8 +184,8 @@ MODELS = {
 }
 
 
-def tables() -> None:
-    """Print the tables of the documentation, as markdown."""
+def main() -> None:
+    """Print the table of the documentation, as markdown."""
     gateway = Gateway()
     print(
         "| a replica | replicas | routing | requests/s | reused | gateways | $ / million tokens |"
@@ -232,15 +203,5 @@ def tables() -> None:
                 )
 
 
-def main() -> int:
-    """Print the tables, or check the simulator."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        return check()
-    tables()
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()
