@@ -1,0 +1,34 @@
+"""What differs by operating system, as far as this one goes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from forerun.core import device, system
+
+
+def test_one_holder_at_a_time_has_a_lock_until_its_file_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("ab") as first, path.open("ab") as second:
+        assert system.try_lock(first.fileno())
+        assert not system.try_lock(second.fileno())
+        first.close()
+        assert system.try_lock(second.fileno())
+
+
+def test_a_file_takes_the_place_of_another(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"old")
+    with new.open("wb") as file:
+        file.write(b"new")
+        file.flush()
+        system.put_in_place(file, file.name, old)
+    assert old.read_bytes() == b"new"
+    assert not new.exists()
+
+
+def test_memory_and_processors_are_told() -> None:
+    assert system.most_resident_nbytes() >= device.resident_nbytes() // 2
+    assert 1 <= len(system.usable_cpus()) <= (os.cpu_count() or 1)
+    assert system.c_function("no_such_function_anywhere") is None
