@@ -116,6 +116,16 @@ def test_a_pipeline_drafts_as_it_decodes(
 
 
 @pytest.mark.slow
+def test_a_pipeline_says_what_one_process_says(default_model: Path) -> None:
+    options = ("generate", "What is a prime number?", "-m", default_model, "-n", 30, "--json")
+    alone = subprocess.run(
+        [*FORERUN, *map(str, options)], capture_output=True, text=True, check=True
+    )
+    found = run(2, *options, "--pipeline-parallel-size", 2)
+    assert json.loads(found.stdout)["token_ids"] == json.loads(alone.stdout)["token_ids"]
+
+
+@pytest.mark.slow
 def test_machines_exchange_by_gloo(tiny_gguf: Path, prompts: Path) -> None:
     port = free_port()
     options = (

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import select
 import selectors
 import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -29,6 +31,8 @@ Floats = NDArray[np.float32]
 HEADER = struct.Struct("!I")
 WAIT_S = 60.0
 """For the others to connect."""
+AWAKE_S = 0.05
+"""For which a rank looks out for the next order before it sleeps: what rank 0 takes between two passes."""
 FAILED = 1
 """Exit code of ranks that end because one has failed."""
 
@@ -138,7 +142,10 @@ class Follower:
         threading.Thread(target=self._watch, name="rank 0", daemon=True).start()
 
     def receive(self) -> list:
-        """Wait for the next order."""
+        """Wait for the next order: awake for a moment, as a thread that is woken for each pass loses its core."""
+        deadline = time.monotonic() + AWAKE_S
+        while not select.select([self._orders], [], [], 0)[0] and time.monotonic() < deadline:
+            os.sched_yield()
         try:
             order: list = json.loads(_received(self._orders))
         except (OSError, ValueError):

@@ -25,6 +25,7 @@ from forerun.model.cache.native import NativeCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.loader import stored_weights
+from forerun.model.model import LayerPlan
 from forerun.parallel.cache import CacheBook, CacheCopies, PartCache, packed, unpacked
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Stage(NativeDecoder):
             own = replace(own, vocab_size=NO_TOKENS, tied_head=True, learned_position_offset=None)
         super().__init__(own)
         self.own, self.config, self.layers, self.rank = self.config, config, layers, rank
+        self._whole = LayerPlan.of(config.num_layers)
         if rank > 0:
             self.add_blank("embed", "f32", (NO_TOKENS, config.hidden_size), False, True)
 
