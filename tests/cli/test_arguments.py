@@ -57,7 +57,7 @@ def reading(*args: str, stops: bool = False) -> Arguments:
         ("--trust-remote-code hi", "hi", {"--trust-remote-code": True}, {}),
         ("--no-enable-prefix-caching", "", {"--no-enable-prefix-caching": False}, {}),
         ("--num-speculative-tokens 4", "", {"--num-speculative-tokens": "4"}, {}),
-        ("-tp 2", "", {"-tp": "2"}, {}),
+        ("-ub 64", "", {"-ub": "64"}, {}),
         ("-np 2 --max_num_seqs 3", "", {"-np": "2", "--max_num_seqs": "3"}, {}),
         ("- -n 2", "- -n 2", {}, {"max_tokens": "-n"}),
         ("-- -ngl 99", "-- -ngl 99", {}, {}),

@@ -163,7 +163,7 @@ def test_help_shows_one_name_an_option_first_its_type_and_other_names_at_the_end
     assert "--quant none|int8|int4" in words
     assert "-f, --file FILE" in words
     assert re.findall(r"^(\w[\w ]*):$", out, re.MULTILINE) == [
-        *("Arguments", "Options", "Model and machine", "Drafting", "Sampling"),
+        *("Arguments", "Options", "Model and machine", "Drafting", "More machines", "Sampling"),
     ]
 
 
