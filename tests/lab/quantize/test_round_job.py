@@ -38,6 +38,11 @@ REFUSED = {
     "granitemoe": "layers that differ, or experts",
     "granitemoeshared": "layers that differ, or experts",
     "granitemoehybrid": "layers that differ, or experts",
+    "granite4_mamba": "layers that differ, or experts, recurrent layers",
+    "lfm2": "layers that differ, or experts, recurrent layers",
+    "qwen3_5": "layers that differ, or experts, recurrent layers",
+    "qwen3_5_moe": "layers that differ, or experts, recurrent layers",
+    "qwen3_next": "layers that differ, or experts, recurrent layers",
 }
 ROUNDED = tuple(family for family in FAMILIES if family not in REFUSED)
 WIDER: dict[str, dict[str, Any]] = {

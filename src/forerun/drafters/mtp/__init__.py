@@ -64,6 +64,7 @@ METHOD = Method(
     example=example,
     ships_for=ships_for,
     smaller=smaller,
+    tune_when_named=True,  # few models bring a head; theirs is tried as part of `auto`
     grids={"num_draft": (2, 3, 4, 5, 7, 9), "num_steps": (1, 2, 3, 4, 5, 6)},
 )
 

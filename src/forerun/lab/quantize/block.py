@@ -41,6 +41,7 @@ def need_supported(config: ModelConfig, what: str) -> None:
     """Raise ConfigError if `WholeBlock` does not compute such a model; `what` is not supported then."""
     reasons = {
         "layers that differ, or experts": config.layers,
+        "recurrent layers": config.is_recurrent,
         "norms after sublayers": config.norms != "before",
         "norms of all of q and k": config.qk_norm == "whole",
         "attention sinks": config.attention_sinks,
