@@ -100,7 +100,7 @@ Cache::Cache(std::vector<KvShape> shapes, int slots, int most, KvForms forms, in
       num_blocks_(blocks) {
     need(std::min(slots, most) > 0, "a cache's dimensions must be positive");
     need(states.layers.empty() || states.layers.size() == layers.size(),
-         "a cache must be told of every layer whether it is recurrent");
+         "each layer of a cache must be named recurrent or not");
     const double rows = slots * (most + double{kChunk}),
                  per_row = static_cast<double>(block_nbytes) / kChunk;
     need(rows < 0x1p31 && blocks >= 0 && per_row * std::max(rows, blocks * double{kChunk}) < 1e15,

@@ -23,8 +23,10 @@ for package in "$folder"/apt/cache/archives/*.deb; do dpkg --extract "$package" 
 
 # Without their own dependencies: those of torch's wheel would be CUDA's gigabytes.
 "$pip" install --target "$folder/site" --upgrade --no-deps --only-binary=:all: --python-version 3.11 \
-  --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux2014_aarch64 --platform any \
+  --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux2014_aarch64 \
+  --platform any \
   torch==2.9.1 annotated-doc anyio certifi charset-normalizer click filelock fsspec gguf h11 httpcore httpcore2 \
   httpx httpx2 huggingface-hub hypothesis idna iniconfig jinja2 markdown-it-py markupsafe mdurl mpmath nanobind \
-  networkx numpy packaging pluggy pygments pytest pyyaml regex requests rich safetensors shellingham sniffio sortedcontainers sympy \
+  networkx numpy packaging pluggy pygments pytest pyyaml regex requests rich safetensors shellingham \
+  sniffio sortedcontainers sympy \
   tokenizers tqdm transformers truststore typer typing-extensions urllib3

@@ -11,6 +11,7 @@ import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import LoadError
+from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.config import LayerConfig
 from forerun.model.loader import load_model, read_config
@@ -43,7 +44,7 @@ def test_rows_that_go_through_the_stages_have_the_bits_of_one_pass(
     found, tapped = rows, []
     for rank, layers in enumerate(stages(config, 2)):
         stage = Stage(config, layers, rank)
-        native.fill(stage, stage.cut(checkpoint, arch), stage.names())
+        packing.fill(stage, stage.cut(checkpoint, arch), stage.names())
         own = stage.new_cache(1, 64)
         own.open([0] * 20)
         own.reserve(0, 20)

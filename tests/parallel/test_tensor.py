@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from forerun.core.batch import Batch, Segment
+from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.config import ModelConfig
 from forerun.model.random_model import random_config, random_weights, stored_floats
@@ -50,7 +51,7 @@ class Together:
         decoder = PartDecoder(self.config, part)
         decoder.native.set_ranks(self.ranks[part.rank])
         cut = part.cut(self.weights.items(), self.config)
-        native.fill(decoder, cut, part.names(self.config))
+        packing.fill(decoder, cut, part.names(self.config))
         return decoder
 
     def each(self, work: Callable[[int], np.ndarray]) -> list[np.ndarray]:

@@ -73,6 +73,7 @@ def test_two_processes_draft_as_they_decode(tiny_gguf: Path, prompts: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("split", ["--tensor-parallel-size", "--pipeline-parallel-size"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -83,33 +84,10 @@ def test_two_processes_draft_as_they_decode(tiny_gguf: Path, prompts: Path) -> N
     ],
 )
 def test_the_default_model_drafts_as_it_decodes(
-    default_model: Path, size: int, options: tuple[object, ...]
+    default_model: Path, size: int, split: str, options: tuple[object, ...]
 ) -> None:
-    rest = ("--limit", 4, "-n", 40, "--json")
-    found = verified(
-        run(size, "verify", "-tp", size, "-m", default_model, *options, *rest, timeout=600)
-    )
-    assert found["identical"]
-    assert found["accepted"] > 0
-    assert found["rejected"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("-d", "auto", "--batch", 3),
-        ("-d", "suffix", "--temperature", 1, "--seed", 7),
-        ("-d", "early_exit:exit=10", "--memory-budget", "400MiB"),
-    ],
-)
-def test_a_pipeline_drafts_as_it_decodes(
-    default_model: Path, size: int, options: tuple[object, ...]
-) -> None:
-    rest = ("--limit", 4, "-n", 40, "--json")
-    where = ("verify", "--pipeline-parallel-size", size, "-m", default_model)
-    found = verified(run(size, *where, *options, *rest, timeout=600))
+    where = ("verify", split, size, "-m", default_model)
+    found = verified(run(size, *where, *options, "--limit", 4, "-n", 40, "--json", timeout=600))
     assert found["identical"]
     assert found["accepted"] > 0
     assert found["rejected"] > 0

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ from forerun.core.files import open_to_read
 from forerun.hub.names import cache_root
 from forerun.model.packed_folder import SUFFIX, PackedCopy, PackedFolder
 from forerun.weights.gguf_parts import part_paths
+
+if TYPE_CHECKING:
+    from forerun.model.config import ModelConfig
+    from forerun.weights.stored import StoredTensor
 
 MIN_NBYTES = 16 << 20
 """A smaller model is packed so fast that it needs no file."""
@@ -51,7 +55,9 @@ PackedWeight = tuple[str, str | None, tuple[int, ...], list[Bytes]]
 
 
 class PackedWeights(Protocol):
-    """A model whose weights are written or read here; implemented by `backends.native.NativeDecoder`."""
+    """A model whose weights are packed, written or read; implemented by `backends.native.NativeDecoder`."""
+
+    config: ModelConfig
 
     @property
     def num_threads(self) -> int:
@@ -66,8 +72,17 @@ class PackedWeights(Protocol):
         """Return all weights as they lie in memory."""
         ...
 
+    def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
+        """Pack one weight. Raises LoadError for a shape or a format that has no kernel."""
+        ...
+
     def add_blank(
-        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool
+        self,
+        name: str,
+        form: str | None,
+        shape: Sequence[int],
+        has_bias: bool,
+        is_apart: bool = False,
     ) -> list[Bytes]:
         """Make room for a weight; return the bytes to fill, its bias's last. Raises ValueError."""
         ...

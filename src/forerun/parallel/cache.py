@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from forerun.core.batch import Segment
-from forerun.core.config import Precision
 from forerun.model.cache.native import NativeCache
 from forerun.model.config import ModelConfig
 
@@ -20,18 +19,14 @@ class CacheBook:
         self._told: list[tuple[object, ...]] = []
         self._numbers = itertools.count()
 
-    def new_cache(
-        self,
-        config: ModelConfig,
-        num_slots: int,
-        max_len: int,
-        kv: Precision,
-        num_blocks: int | None,
-    ) -> PartCache:
-        """Return a cache of this rank's keys and values, which `config` describes; the others will make theirs."""
+    def new_cache(self, config: ModelConfig, *arguments: Any, **named: Any) -> PartCache:
+        """Return a cache of this rank's keys and values, which `config` describes; the others will make theirs.
+
+        `arguments` and `named` are those of `Model.new_cache`.
+        """
         number = next(self._numbers)
-        self._told.append((number, "new", num_slots, max_len, kv, num_blocks))
-        cache = PartCache(config, num_slots, max_len, kv, num_blocks, number, self._told)
+        self._told.append((number, "new", arguments, named))
+        cache = PartCache(number, self._told, config, *arguments, **named)
         weakref.finalize(cache, self._told.append, (number, "forget")).atexit = False
         return cache
 
@@ -45,17 +40,10 @@ class PartCache(NativeCache):
     """Rank 0's keys and values. What it does with blocks is `told` to the other ranks before the next pass."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        num_slots: int,
-        max_len: int,
-        kv: Precision,
-        num_blocks: int | None,
-        number: int,
-        told: list[tuple[object, ...]],
+        self, number: int, told: list[tuple[object, ...]], *arguments: Any, **named: Any
     ) -> None:
         self.number, self._told = number, told
-        super().__init__(config, num_slots, max_len, kv, num_blocks)
+        super().__init__(*arguments, **named)
         self.pool.drop = self._drop
 
     def _place(self, slot: int, index: int, block: int) -> None:
@@ -89,7 +77,8 @@ class CacheCopies:
         """Do what rank 0 has done."""
         for number, what, *how in news:
             if what == "new":
-                self._caches[number] = self._new_cache(*how)
+                arguments, named = how
+                self._caches[number] = self._new_cache(*arguments, **named)
             elif what == "forget":
                 del self._caches[number]
             else:

@@ -13,7 +13,7 @@ import numpy as np
 from forerun.core.errors import ForerunError
 from forerun.parallel import link
 from forerun.parallel.cache import CacheCopies, unpacked
-from forerun.parallel.group import Group
+from forerun.parallel.group import RankGroup
 from forerun.parallel.head import SplitHead
 from forerun.parallel.split import Part
 from forerun.parallel.tensor import PartDecoder
@@ -39,7 +39,7 @@ def obey(leader: link.Follower, does: Does) -> None:
 class TensorFollower:
     """A rank's part of the passes and of the head, where layers are cut."""
 
-    def __init__(self, group: Group, decoder: PartDecoder, parts: Sequence[Part]) -> None:
+    def __init__(self, group: RankGroup, decoder: PartDecoder, parts: Sequence[Part]) -> None:
         self._group, self._decoder = group, decoder
         self._caches = CacheCopies(decoder.new_cache)
         self._head = SplitHead(group, decoder.native, [part.tokens for part in parts])

@@ -38,7 +38,7 @@ SHARED = Path("/dev/shm")
 Floats = NDArray[np.float32]
 
 
-class Group:
+class RankGroup:
     """The ranks of one model. Rank 0 has a `Leader`, the others a `Follower`."""
 
     def __init__(
@@ -84,7 +84,7 @@ def meet(place: Place, model: Path, options: Mapping[str, object]) -> Leader | F
     return leader
 
 
-def join(place: Place, link: Leader | Follower, num_floats: int) -> Group:
+def join(place: Place, link: Leader | Follower, num_floats: int) -> RankGroup:
     """Return the ranks that have met as those that exchange partial sums, `num_floats` numbers at a time."""
     from forerun import _native
 
@@ -94,7 +94,7 @@ def join(place: Place, link: Leader | Follower, num_floats: int) -> Group:
     if not is_local:
         gather = _gather(place, link)
     ranks = _native.Ranks(place.rank, place.size, num_floats, memory, gather)
-    return Group(place, link, ranks, num_floats)
+    return RankGroup(place, link, ranks, num_floats)
 
 
 def excuse(place: Place, error: ForerunError) -> None:

@@ -16,7 +16,7 @@ from forerun.core.types import TopK
 
 if TYPE_CHECKING:
     from forerun import _native
-    from forerun.parallel.group import Group
+    from forerun.parallel.group import RankGroup
 
 Floats = NDArray[np.float32]
 
@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 class SplitHead:
     """One rank's rows of the head, `decoder`'s, and which those of the others are, `tokens`, by rank."""
 
-    def __init__(self, group: Group, decoder: _native.Decoder, tokens: Sequence[range]) -> None:
+    def __init__(self, group: RankGroup, decoder: _native.Decoder, tokens: Sequence[range]) -> None:
         self._group, self._decoder, self._tokens = group, decoder, tokens
         self._width = max(map(len, tokens))
 

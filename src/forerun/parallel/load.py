@@ -9,12 +9,13 @@ from forerun.core.config import EngineConfig
 from forerun.core.device import choose_device, return_freed, set_threads
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.hub.names import resolve
+from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.backends.native import MAX_ROWS, NativeDecoder
 from forerun.model.loader import blank_weights, choose_backend, read_config, stored_weights
 from forerun.model.packed import PackedFile
 from forerun.parallel.follower import Does, TensorFollower, obey
-from forerun.parallel.group import Group, excuse, join, meet
+from forerun.parallel.group import RankGroup, excuse, join, meet
 from forerun.parallel.head import num_floats
 from forerun.parallel.link import Follower, Leader
 from forerun.parallel.pipeline import Pipeline, Stage, StageFollower, stages
@@ -79,11 +80,11 @@ def blank(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
     weights = blank_weights(checkpoint, arch, model, config.quant)
     if config.pipeline_parallel_size > 1:
         stage = Stage(model, stages(model, config.num_ranks)[0], 0)
-        native.fill_blank(stage, stage.blank(weights), config.head_bits)
+        packing.fill_blank(stage, stage.blank(weights), config.head_bits)
         return stage
     part, *_ = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
     decoder = PartDecoder(model, part)
-    native.fill_blank(decoder, part.blank(weights, model), config.head_bits)
+    packing.fill_blank(decoder, part.blank(weights, model), config.head_bits)
     return decoder
 
 
@@ -104,11 +105,12 @@ def _meet(checkpoint: Checkpoint, config: EngineConfig) -> Leader | Follower:
         "quant": config.quant,
         "head_bits": config.head_bits,
         "tensor_parallel_size": config.tensor_parallel_size,
+        "pipeline_parallel_size": config.pipeline_parallel_size,
     }
     return meet(place, checkpoint.path, options)
 
 
-def _join(link: Leader | Follower, model: ModelConfig, parts: Sequence[Part]) -> Group:
+def _join(link: Leader | Follower, model: ModelConfig, parts: Sequence[Part]) -> RankGroup:
     count = num_floats(model.hidden_size, [part.tokens for part in parts], MAX_ROWS)
     return join(Place.of(), link, count)
 
@@ -149,6 +151,6 @@ def _fill(
         kind = "layers" if config.pipeline_parallel_size > 1 else "heads"
         part = f"{kind} {Place.of().rank} of {config.num_ranks}"
         packed = PackedFile.of(checkpoint.path, **rounding, part=part)
-    native.fill(
+    packing.fill(
         decoder, weights, names, quant=config.quant, head_bits=config.head_bits, packed=packed
     )

@@ -16,17 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from forerun.core.batch import Segment
-from forerun.core.config import Precision
+from forerun.core.batch import Batch, Segment
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.native import NativeCache
-from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.loader import stored_weights
 from forerun.model.model import LayerPlan
 from forerun.parallel.cache import CacheBook, CacheCopies, PartCache, packed, unpacked
+from forerun.parallel.split import refuse
 
 if TYPE_CHECKING:
     from forerun.model.arch.base.mapping import Arch
@@ -43,29 +42,16 @@ AT_RANK_0 = ("embed", "head", "positions")
 
 def stages(config: ModelConfig, size: int) -> list[range]:
     """Return each rank's layers. Raises LoadError for a model whose layers need each other, or has too few."""
-    layers = [config.layer(i) for i in range(config.num_layers)]
-    reasons = {
-        "recurrent layers": config.is_recurrent,
-        "per-layer embeddings": config.per_layer_width is not None,
-        "layers that share keys and values": any(
-            layer.shares_kv_of is not None for layer in layers
-        ),
-    }
-    found = next((reason for reason, is_there in reasons.items() if is_there), None)
-    if found is not None:
-        raise LoadError(
-            f"{config.family} has {found}, which a pipeline cannot part: leave out --pipeline-parallel-size"
-        )
-    if size > len(layers):
-        raise LoadError(
-            f"--pipeline-parallel-size {size} is more than the model's {len(layers)} layers"
-        )
+    refuse(config, {}, "a pipeline cannot part: leave out --pipeline-parallel-size")
+    count = config.num_layers
+    if size > count:
+        raise LoadError(f"--pipeline-parallel-size {size} is more than the model's {count} layers")
     # The head is some more work for rank 0, so the larger shares are the last ones'.
-    return [range(len(layers) * r // size, len(layers) * (r + 1) // size) for r in range(size)]
+    return [range(count * r // size, count * (r + 1) // size) for r in range(size)]
 
 
 class Stage(NativeDecoder):
-    """The layers that one rank holds. `config` is that of the whole model, `own` that of the part."""
+    """The layers that one rank holds: `config` is that of the whole model."""
 
     def __init__(self, config: ModelConfig, layers: range, rank: int) -> None:
         own = replace(
@@ -76,7 +62,7 @@ class Stage(NativeDecoder):
         if rank > 0:
             own = replace(own, vocab_size=NO_TOKENS, tied_head=True, learned_position_offset=None)
         super().__init__(own)
-        self.own, self.config, self.layers, self.rank = self.config, config, layers, rank
+        self.config, self.layers, self.rank = config, layers, rank
         self._whole = LayerPlan.of(config.num_layers)
         if rank > 0:
             self.add_blank("embed", "f32", (NO_TOKENS, config.hidden_size), False, True)
@@ -97,18 +83,6 @@ class Stage(NativeDecoder):
         """Yield what is known of rank 0's part of the weights."""
         names = set(self.names())
         return (weight for weight in weights if weight.name in names)
-
-    def new_cache(
-        self,
-        num_slots: int,
-        max_len: int,
-        kv: Precision = "auto",
-        num_blocks: int | None = None,
-        num_checkpoints: int | None = None,
-        draft_rows: int = DRAFT_ROWS,
-    ) -> NativeCache:
-        """Return a cache of these layers' keys and values; `auto` is fp16."""
-        return NativeCache(self.own, num_slots, max_len, kv, num_blocks)
 
     def run(
         self,
@@ -143,17 +117,9 @@ class Pipeline(Stage):
         self.delay_s = 0.0
         """Waited for before rows are sent and when they have come: the latency of a link that is not there."""
 
-    def new_cache(
-        self,
-        num_slots: int,
-        max_len: int,
-        kv: Precision = "auto",
-        num_blocks: int | None = None,
-        num_checkpoints: int | None = None,
-        draft_rows: int = DRAFT_ROWS,
-    ) -> NativeCache:
+    def new_cache(self, *arguments: Any, **named: Any) -> PartCache:
         """Return a cache of these layers' keys and values; the other ranks do with theirs what it does."""
-        return self._book.new_cache(self.own, num_slots, max_len, kv, num_blocks)
+        return self._book.new_cache(self.own, *arguments, **named)
 
     def wait_for_others(self) -> None:
         """Return when all ranks have loaded their layers."""
@@ -172,8 +138,7 @@ class Pipeline(Stage):
     ) -> None:
         assert isinstance(cache, PartCache)
         if inputs is None:
-            tokens = [token for s in segments for token in s.tokens[s.first : s.stop]]
-            inputs = self.embed(torch.tensor(tokens)).numpy()
+            inputs = self.embed(torch.from_numpy(Batch(tuple(segments)).tokens())).numpy()
         last, rows, own = self.run(cache, segments, inputs, taps, sublayers)
         found = [own]
         if news := self._book.news():

@@ -9,7 +9,7 @@ parts may differ in size: the first ranks have the larger ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -113,21 +113,28 @@ def check(config: ModelConfig) -> None:
     layers = [config.layer(i) for i in range(config.num_layers)]
     reasons = {
         "experts": any(layer.experts is not None for layer in layers),
-        "recurrent layers": config.is_recurrent,
-        "per-layer embeddings": config.per_layer_width is not None,
         "norms of q and k over all heads": config.qk_norm == "whole",
         "layers of different sizes": any(
             layer.head_dim or layer.num_kv_heads or layer.intermediate_size for layer in layers
         ),
+    }
+    refuse(config, reasons, "tensor parallelism cannot cut: leave out --tensor-parallel-size")
+
+
+def refuse(config: ModelConfig, reasons: Mapping[str, bool], what: str) -> None:
+    """Raise LoadError for a model that no cut serves, or that has one of the `reasons`; the error ends with `what`."""
+    layers = [config.layer(i) for i in range(config.num_layers)]
+    reasons = {
+        "recurrent layers": config.is_recurrent,
+        "per-layer embeddings": config.per_layer_width is not None,
         "layers that share keys and values": any(
             layer.shares_kv_of is not None for layer in layers
         ),
+        **reasons,
     }
     found = next((reason for reason, is_there in reasons.items() if is_there), None)
     if found is not None:
-        raise LoadError(
-            f"{config.family} has {found}, which tensor parallelism cannot cut: leave out --tensor-parallel-size"
-        )
+        raise LoadError(f"{config.family} has {found}, which {what}")
 
 
 def split(

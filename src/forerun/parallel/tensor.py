@@ -10,47 +10,33 @@ R rows of a pass, M rows that need logits, D width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.core.batch import Segment
-from forerun.core.config import Precision
+from forerun.core.batch import Batch, Segment
 from forerun.core.types import TopK
 from forerun.model.backends.native import MAX_ROWS, NativeDecoder
 from forerun.model.cache.native import NativeCache
-from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.parallel.cache import CacheBook, PartCache, packed
 from forerun.parallel.head import SplitHead, num_floats, rows_at_once
 
 if TYPE_CHECKING:
-    from forerun.parallel.group import Group
+    from forerun.parallel.group import RankGroup
     from forerun.parallel.split import Part
 
 
 class PartDecoder(NativeDecoder):
-    """What one rank holds of a model. `config` is that of the whole model, `own` that of the part."""
+    """What one rank holds of a model: `config` is that of the whole model."""
 
-    def __init__(self, config: ModelConfig, part: Part, group: Group | None = None) -> None:
+    def __init__(self, config: ModelConfig, part: Part, group: RankGroup | None = None) -> None:
         super().__init__(part.config(config))
-        self.own, self.config, self.part = self.config, config, part
+        self.config, self.part = config, part
         if group is not None:
             self._native.set_ranks(group.ranks)
-
-    def new_cache(
-        self,
-        num_slots: int,
-        max_len: int,
-        kv: Precision = "auto",
-        num_blocks: int | None = None,
-        num_checkpoints: int | None = None,
-        draft_rows: int = DRAFT_ROWS,
-    ) -> NativeCache:
-        """Return a cache of this part's keys and values; `auto` is fp16."""
-        return NativeCache(self.own, num_slots, max_len, kv, num_blocks)
 
     def nbytes(self) -> int:
         """Return the bytes of the packed weights, and of what ranks exchange."""
@@ -63,24 +49,16 @@ class PartDecoder(NativeDecoder):
 class TensorParallel(PartDecoder):
     """Implements `model.model.Model`. `parts` are those of all ranks."""
 
-    def __init__(self, config: ModelConfig, parts: Sequence[Part], group: Group) -> None:
+    def __init__(self, config: ModelConfig, parts: Sequence[Part], group: RankGroup) -> None:
         super().__init__(config, parts[0], group)
         self._group = group
         self._book = CacheBook()
         self._tokens = [part.tokens for part in parts]
         self._head: SplitHead | None = None
 
-    def new_cache(
-        self,
-        num_slots: int,
-        max_len: int,
-        kv: Precision = "auto",
-        num_blocks: int | None = None,
-        num_checkpoints: int | None = None,
-        draft_rows: int = DRAFT_ROWS,
-    ) -> NativeCache:
+    def new_cache(self, *arguments: Any, **named: Any) -> PartCache:
         """Return a cache of this part's keys and values, with whose blocks the other ranks do what it does."""
-        return self._book.new_cache(self.own, num_slots, max_len, kv, num_blocks)
+        return self._book.new_cache(self.own, *arguments, **named)
 
     def wait_for_others(self) -> None:
         """Return when all ranks have loaded their parts."""
@@ -99,8 +77,7 @@ class TensorParallel(PartDecoder):
     ) -> None:
         assert isinstance(cache, PartCache)
         if inputs is None:  # here, so that a wrong token is found before the others are told
-            tokens = [token for s in segments for token in s.tokens[s.first : s.stop]]
-            inputs = self.embed(torch.tensor(tokens)).numpy()
+            inputs = self.embed(torch.from_numpy(Batch(tuple(segments)).tokens())).numpy()
         order = self._book.news(), cache.number, packed(segments), sublayers
         self._group.leader.send("pass", *order)
         super()._pass(cache, segments, inputs, hidden, taps, tapped, sublayers)

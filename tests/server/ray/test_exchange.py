@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forerun.server.ray.exchange import Head, Lost, Place, Question, exchange
+from forerun.server.ray.exchange import Head, Lease, Lost, Question, exchange
 from forerun.server.ray.metrics import joined
 
 HEADERS = [
@@ -46,7 +46,7 @@ def asked(answer: Callable[[asyncio.StreamWriter], None]) -> tuple[list[Head | b
         found: list[Head | bytes] = []
         async with server:
             try:
-                async for event in exchange(QUESTION, Place(host, port, "t1")):
+                async for event in exchange(QUESTION, Lease(host, port, "t1")):
                     found.append(event)
             except Lost:
                 found.append(b"LOST")
@@ -94,7 +94,7 @@ def test_an_answer_that_ends_too_soon_is_lost(sent):
 
 def test_nobody_there_is_lost():
     async def run() -> None:
-        async for _ in exchange(QUESTION, Place("127.0.0.1", 1, "t")):
+        async for _ in exchange(QUESTION, Lease("127.0.0.1", 1, "t")):
             pass
 
     with pytest.raises(Lost):

@@ -99,11 +99,11 @@ def test_arguments_that_are_wrong_are_refused():
     from pydantic import ValidationError
 
     from forerun.core.errors import ConfigError
-    from forerun.server.ray.deploy import Arguments, app
+    from forerun.server.ray.deploy import AppArgs, app
 
     with pytest.raises(ValidationError, match="replica"):
-        Arguments(replica=3)
+        AppArgs(replica=3)
     with pytest.raises(ConfigError, match="no such option"):
-        app(Arguments(engine={"thread": 3}))
+        app(AppArgs(engine={"thread": 3}))
     with pytest.raises(ConfigError, match="max_replicas must be at least replicas"):
-        app(Arguments(replicas=3, max_replicas=2))
+        app(AppArgs(replicas=3, max_replicas=2))

@@ -19,18 +19,18 @@ from tests.server.ray.test_replicas import follow
 pytestmark = pytest.mark.slow
 NUM_REQUESTS, EACH, NUM_NEW, CLIENTS = 5000, 200, 8, 12
 WORDS = [
-    "river",
-    "stone",
-    "cloud",
-    "wind",
-    "grain",
-    "harbour",
-    "lamp",
-    "winter",
-    "path",
-    "copper",
-    "field",
-    "letter",
+    "bread",
+    "clock",
+    "garden",
+    "silver",
+    "ladder",
+    "storm",
+    "window",
+    "paper",
+    "bridge",
+    "salt",
+    "candle",
+    "drum",
 ]
 
 

@@ -70,7 +70,7 @@ METHOD = Method(
 
 
 @dataclass(slots=True)
-class Slot:
+class HeadSlot:
     """A sequence's rows in the head's cache: row i has read token i + 1 of the text, unless some are missing."""
 
     index: int
@@ -108,7 +108,7 @@ class MtpDrafter(StepDrafter):
         if target.cache is not None and target.cache.is_limited:
             self.cache.join(target.cache, self._let_go)
         self.kv_block_nbytes = self.cache.block_nbytes
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[int, HeadSlot] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Read the prompt's rows that were computed, and find those of a prefix that was reused, if they are held.
@@ -123,7 +123,7 @@ class MtpDrafter(StepDrafter):
             return
         own = None if self.head is None else self.head.new_text()
         index, num_held = opened
-        slot = self._slots[seq.id] = Slot(index, own)
+        slot = self._slots[seq.id] = HeadSlot(index, own)
         num_missing = len(after) - len(outcome.hidden) - num_held
         if num_missing > 0:
             self.cache.truncate(index, num_held)  # the rows to come are of other tokens
@@ -212,7 +212,7 @@ class MtpDrafter(StepDrafter):
         self,
         steps: Sequence[Step],
         befores: Sequence[tuple[int, Tensor]],
-        slots: Sequence[Slot | None],
+        slots: Sequence[HeadSlot | None],
         guessed: Sequence[Guessed],
     ) -> dict[int, tuple[int, Tensor]]:
         """Compute a row a sequence, below the row and with the state before it."""
@@ -233,7 +233,7 @@ class MtpDrafter(StepDrafter):
             for step, row, state in zip(steps, rows, found.unbind(), strict=True)
         }
 
-    def _scores(self, states: Tensor, slots: Sequence[Slot]) -> list[Scores]:
+    def _scores(self, states: Tensor, slots: Sequence[HeadSlot]) -> list[Scores]:
         if self.head is None:
             logits = self.network.text.head(states)
             return [Scores(row) for row in logits.unbind()]

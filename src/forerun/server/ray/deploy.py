@@ -22,7 +22,7 @@ HEALTH_PERIOD_S, HEALTH_TIMEOUT_S = 5, 20
 GATEWAY_CPUS = 0.1
 
 
-class Arguments(BaseModel):
+class AppArgs(BaseModel):
     """What `forerun.server.ray:app` takes: `serve run ... key=value`, or `args` of an application in a config file."""
 
     model_config = ConfigDict(extra="forbid")
@@ -72,7 +72,7 @@ class Ingress:
         return self._gateway
 
 
-def app(args: Arguments) -> Application:
+def app(args: AppArgs) -> Application:
     """Build the application. Raises ConfigError for what is out of range."""
     plan = args.plan()
     replicas = replicas_of(

@@ -30,7 +30,7 @@ class Lost(Exception):
     """The replica of a request is gone."""
 
 
-class Place(NamedTuple):
+class Lease(NamedTuple):
     """Where a replica waits for a request, and the ticket that lets it in, once."""
 
     host: str
@@ -78,7 +78,7 @@ class Question:
         )
 
 
-async def exchange(question: Question, place: Place) -> AsyncGenerator[Head | bytes, None]:
+async def exchange(question: Question, place: Lease) -> AsyncGenerator[Head | bytes, None]:
     """Ask a replica; yield the head of its answer, then the body as it comes. Raises Lost.
 
     Leaving the loop closes the connection, which ends the request.

@@ -23,7 +23,7 @@ from forerun.server.bodies import LARGE, received
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, is_anthropic, loading, of_exception, of_status
 from forerun.server.http import STALLED_S, error_response, to_json
-from forerun.server.ray.exchange import Head, Lost, Place, Question, exchange
+from forerun.server.ray.exchange import Head, Lease, Lost, Question, exchange
 from forerun.server.ray.metrics import joined
 from forerun.server.ray.prefix import Route, route_of
 from forerun.server.worker import Closed
@@ -147,13 +147,13 @@ class Gateway:
                 lease.cancel()
             self._release(lease)
 
-    async def _place(self, lease: Any, question: Question) -> Place:
+    async def _place(self, lease: Any, question: Question) -> Lease:
         """Wait for a replica. Raises ApiError where none takes the request in time, Lost where it is gone."""
         is_health = question.target.partition(b"?")[0].endswith(b"/health")
         limit_s = HEALTH_S if is_health else self.config.load_timeout
         try:
             async with asyncio.timeout(limit_s):
-                place: Place = await anext(lease)
+                place: Lease = await anext(lease)
                 return place
         except TimeoutError:
             raise loading(f"no replica could take the request within {limit_s:g} s") from None

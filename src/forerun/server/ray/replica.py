@@ -30,7 +30,7 @@ from forerun.server.config import ServerConfig
 from forerun.server.errors import of_status
 from forerun.server.fleet import Fleet, ModelSource
 from forerun.server.http import error_response
-from forerun.server.ray.exchange import TICKET, Place
+from forerun.server.ray.exchange import TICKET, Lease
 from forerun.server.ray.prefix import Route
 from forerun.server.run import HttpServer, bind
 
@@ -145,10 +145,10 @@ class Replica:
         gc.collect()
         gc.freeze()  # as the bare server does
 
-    async def lease(self, route: Route) -> AsyncIterator[Place]:
+    async def lease(self, route: Route) -> AsyncIterator[Lease]:
         """Tell where a request may come, and end when it has; `route` was for the router."""
         ticket = self._tickets.new()
-        yield Place(self._host, self._port, ticket)
+        yield Lease(self._host, self._port, ticket)
         await self._tickets.ended(ticket)
 
     async def metrics(self) -> tuple[str, str]:

@@ -45,8 +45,8 @@ def roofline(axes: Axes, costs: Sequence[PassCosts]) -> bool:
         corners = [left, knee, max(right, knee)], [left * bandwidth, best, best]
         axes.plot(*corners, color=look["color"], linewidth=1, linestyle=":")
         axes.fill_between(corners[0], corners[1], color=SHADE, linewidth=0, zorder=0)
-        told = f"at most {best:.0f} Gop/s seen,\nmemory gives {bandwidth:.1f} GB/s"
-        name = f"{_name(cost, costs)}: {told}"
+        note = f"at most {best:.0f} Gop/s seen,\nmemory gives {bandwidth:.1f} GB/s"
+        name = f"{_name(cost, costs)}: {note}"
         axes.scatter(*zip(*points, strict=True), label=name, zorder=3, **look)
         for k, point in zip(cost.ms, points, strict=True):
             axes.annotate(

@@ -1,0 +1,94 @@
+"""From stored weights to the packed ones of a native decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from forerun.core.errors import LoadError
+from forerun.model.backends.base import BlankWeight, Progress
+from forerun.model.config import weight_shapes
+from forerun.model.packed import PackedFile, PackedWeights
+from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
+
+if TYPE_CHECKING:
+    from forerun.weights.stored import StoredTensor
+
+
+def fill(
+    decoder: PackedWeights,
+    weights: Iterable[tuple[str, StoredTensor]],
+    names: Iterable[str] | None = None,
+    *,
+    quant: Scheme = "none",
+    head_bits: int | None = None,
+    packed: PackedFile | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Give a decoder its weights, as `load` does: those of `names`, by default all of its configuration's.
+
+    Raises LoadError if one is missing or has no kernel.
+    """
+    missing = dict.fromkeys(weight_shapes(decoder.config) if names is None else names)
+    total = len(missing)
+    if packed is not None and packed.load(decoder):
+        if progress is not None:
+            progress(total, total)
+        return
+    packable = _with_biases(weights)
+    if head_bits is not None:
+        packable = _with_rounded_head(packable, head_bits, "head" not in missing)
+    for name, stored, bias in packable:
+        rounded = quantize_weight(name, stored, quant)
+        decoder.add(name, rounded, bias)
+        if rounded.format.is_flat:
+            packed = None  # its file has no place for what becomes of inputs
+        stored.release()
+        missing.pop(name, None)
+        if progress is not None:
+            progress(total - len(missing), total)
+    if missing:
+        raise LoadError(f"weights are missing: {', '.join(missing)}")
+    if packed is not None:
+        packed.save(decoder)
+
+
+def fill_blank(
+    decoder: PackedWeights, weights: Iterable[BlankWeight], head_bits: int | None
+) -> None:
+    """Give a decoder room for its weights, as `blank` does."""
+    for name, shape, form, has_bias in weights:
+        kind = form.name if len(shape) > 1 else None
+        if head_bits is not None and name == ("embed" if decoder.config.tied_head else "head"):
+            decoder.add_blank("head", rounded_format(head_bits).name, shape, has_bias, True)
+            if name == "head":
+                continue
+        decoder.add_blank(name, kind, shape, has_bias, True)
+
+
+def _with_biases(
+    items: Iterable[tuple[str, StoredTensor]],
+) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
+    held: tuple[str, StoredTensor] | None = None
+    for name, stored in items:
+        if held and name == f"{held[0]}.bias":
+            yield *held, stored
+            held = None
+            continue
+        if held:
+            yield *held, None
+        held = name, stored
+    if held:
+        yield *held, None
+
+
+def _with_rounded_head(
+    items: Iterable[tuple[str, StoredTensor, StoredTensor | None]], bits: int, is_tied: bool
+) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
+    source = "embed" if is_tied else "head"
+    for name, stored, bias in items:
+        if name == source:
+            yield "head", requantize(stored, bits), bias
+            stored.release()
+        if name != source or is_tied:
+            yield name, stored, bias
