@@ -44,11 +44,17 @@ def test_with_all_layers_it_is_the_target() -> None:
     assert torch.allclose(found, expected.float(), atol=1e-4)
 
 
+def reader(target, path) -> StateReader:
+    return StateReader(
+        target, (), whole=True, max_len=64, folder=path / "states", max_nbytes=1 << 20
+    )
+
+
 def test_it_learns_what_the_target_says(tmp_path) -> None:
     target = counting_model()
     weights = random_weights(3, replace(target.config, tied_head=False), 1.0)
     learner = DraftModelLearner(target, DEPTH, draft_model.DraftShape((0, 2), 0.5), weights)
-    read = StateReader(target, (), whole=True, max_len=64, max_nbytes=1 << 20)
+    read = reader(target, tmp_path)
     run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
     for _ in itertools.islice(run.run((), counted(60), counted(8)), None):
         pass
@@ -67,7 +73,7 @@ def test_a_sibling_of_another_width_learns_what_the_target_says(tmp_path) -> Non
     sibling = Decoder(config, weights)
     shape = shape_for(config, target.config, 8, 0, 0.9)
     learner = DraftModelLearner(sibling, DEPTH, shape, weights)
-    read = StateReader(target, (), whole=True, max_len=64, max_nbytes=1 << 20)
+    read = reader(target, tmp_path)
     run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
     assert run.head.shape == (len(IDS), config.hidden_size)
     for _ in run.run((), counted(60), counted(8)):

@@ -19,7 +19,7 @@ from forerun.lab.store import Store
 from forerun.lab.train import batches, replies, session, trainer
 from forerun.lab.train.learners import Kind, new_learner, write_network
 from forerun.lab.train.replies import Reply
-from forerun.lab.train.states import StateReader
+from forerun.lab.train.states import NAMES, StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
 from forerun.model.decoder import Decoder
 from forerun.model.random_model import random_config, random_weights
@@ -59,7 +59,12 @@ def new(folder, kind="mlp_speculator", settings=SETTINGS, target=TARGET, **more)
     what = Kind(kind, DEPTH, **more)
     learner = new_learner(what, target, IDS, {})
     read = StateReader(
-        target, learner.layers, whole=learner.piece is None, max_len=64, max_nbytes=1 << 20
+        target,
+        learner.layers,
+        whole=learner.piece is None,
+        max_len=64,
+        folder=folder / "states",
+        max_nbytes=1 << 20,
     )
     return Trainer(learner, target, IDS, settings, read, folder, origin={"kind": kind})
 
@@ -108,17 +113,34 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path) -> None:
     assert run(new(tmp_path / "parts")).progress.step == whole.progress.step  # nothing is left
 
 
-def test_states_are_the_same_whether_they_were_held_or_not() -> None:
-    held = StateReader(TARGET, (0, 2), whole=True, max_len=64, max_nbytes=1 << 20)
-    dropped = StateReader(TARGET, (0, 2), whole=True, max_len=64, max_nbytes=0)
-    few = texts(3)
-    for reply in (*few, *few):
-        for name in ("last", "taps", "best", "log_normaliser"):
-            assert torch.equal(getattr(held(reply), name), getattr(dropped(reply), name))
-    assert held.num_computed == 3 * LENGTH
-    assert dropped.num_computed == 6 * LENGTH
+def test_states_are_the_same_whether_they_were_kept_or_not(tmp_path) -> None:
+    def reader(max_nbytes: int, max_len: int = 64) -> StateReader:
+        what = {"max_len": max_len, "folder": tmp_path / "states", "max_nbytes": max_nbytes}
+        return StateReader(TARGET, (0, 2), whole=False, **what)
+
+    few, never = texts(3), reader(0)
+    expected = [never(reply) for reply in (*few, *few)]
+    assert never.num_computed == 6 * LENGTH
+    kept = reader(1 << 20)
+    again = [kept(reply) for reply in (*few, *few)]
+    assert kept.num_computed == 3 * LENGTH
+    later = reader(1 << 20)
+    files = sorted((tmp_path / "states").iterdir())
+    files[0].write_bytes(files[0].read_bytes()[:100])
+    last = [later(reply) for reply in (*few, *few)]
+    assert later.num_computed == LENGTH, "only the damaged one is computed again"
+    for found in (again, last):
+        for one, other in zip(found, expected, strict=True):
+            assert one.start == other.start
+            for name in NAMES:
+                assert torch.equal(getattr(one, name), getattr(other, name))
+    size = sum(path.stat().st_size for path in files)
+    small = reader(size - 1)
+    for reply in texts(3, seed=1):
+        small(reply)
+    assert len([*(tmp_path / "states").iterdir()]) == 3, "there was no room"
     with pytest.raises(CapacityError, match="60 tokens does not fit 16"):
-        StateReader(TARGET, (), whole=False, max_len=16, max_nbytes=0)(few[0])
+        reader(0, max_len=16)(texts(1, seed=2)[0])
 
 
 def test_an_epoch_has_every_row_once_and_its_seed_decides() -> None:

@@ -37,7 +37,9 @@ Vocab = Annotated[
 Loss = Annotated[str, typer.Option(help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")]
 EvalEvery = Annotated[str, typer.Option(help="Tokens between measurements.")]
 Patience = Annotated[int, typer.Option(help="Stop after so many without a gain; 0 for never.")]
-HoldGb = Annotated[float, typer.Option(help="Memory for the model's states.")]
+StatesGb = Annotated[
+    float, typer.Option(help="Disk for the model's states; 0 computes them again each epoch.")
+]
 Out = Annotated[
     Path | None, typer.Option("-o", "--out", help="Folder; default: beside the replies.")
 ]

@@ -44,7 +44,7 @@ def command(
     seed: Seed = 0,
     eval_every: shared.EvalEvery = "100k",
     patience: shared.Patience = 8,
-    hold_gb: shared.HoldGb = 2.0,
+    states_gb: shared.StatesGb = 4.0,
     out: shared.Out = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -79,5 +79,5 @@ def command(
         )
         origin = {"from": name_of(path), **asdict(shape)}
         folder = out or data.path.with_name(f"{data.model}.draft_model")
-        trainer = session.new_trainer(llm, learner, data, settings, hold_gb, folder, origin)
+        trainer = session.new_trainer(llm, learner, data, settings, states_gb, folder, origin)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

@@ -52,7 +52,7 @@ def command(
     seed: Seed = 0,
     eval_every: shared.EvalEvery = "100k",
     patience: shared.Patience = 8,
-    hold_gb: shared.HoldGb = 2.0,
+    states_gb: shared.StatesGb = 4.0,
     int8: Int8 = False,
     out: shared.Out = None,
     as_json: opt.Json = False,
@@ -87,5 +87,5 @@ def command(
         learner = session.network(llm, what, data.ids, int8=int8)
         out = out or data.path.with_name(f"{data.model}.{kind}")
         origin = {"kind": asdict(what)}
-        trainer = session.new_trainer(llm, learner, data, settings, hold_gb, out, origin)
+        trainer = session.new_trainer(llm, learner, data, settings, states_gb, out, origin)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

@@ -21,6 +21,7 @@ from forerun.core import files
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.drafting.vocabulary import fingerprint
+from forerun.engine.profile import digest, digest_of
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw_run
 from forerun.lab.output import Column, show_table, writing
@@ -103,17 +104,27 @@ def new_trainer(
     learner: Learner,
     data: Data,
     settings: TrainSettings,
-    hold_gb: float,
+    states_gb: float,
     out: Path,
     origin: Mapping[str, object],
 ) -> Trainer:
-    """Make a run over the target's states, up to so many GB of them held."""
+    """Make a run over the target's states, up to so many GB of them kept beside the replies."""
+    config, is_whole = llm.config, learner.piece is None
+    made_by = [
+        digest(llm.path),
+        config.quant,
+        config.head_bits,
+        config.kv,
+        learner.layers,
+        is_whole,
+    ]
     read = StateReader(
         llm.model,
         learner.layers,
-        whole=learner.piece is None,
+        whole=is_whole,
         max_len=min(llm.max_len, MAX_REPLY),
-        max_nbytes=round(hold_gb * 1e9),
+        folder=data.path.with_suffix(".states") / digest_of(made_by),
+        max_nbytes=round(states_gb * 1e9),
     )
     known = {"model": data.model, "vocabulary": data.vocabulary, **origin}
     return Trainer(learner, llm.model, data.ids, settings, read, out, origin=known)
@@ -258,11 +269,12 @@ def _say_needs(trainer: Trainer, data: Data) -> None:
     seen = sum(len(r.tokens) - (0 if trainer.read.whole else r.first - 1) for r in (*train, *texts))
     weights = sum(weight.numel() for weight in trainer.learner.net.parameters())
     disk_mb = weights * (4 * 3 + BYTES_A_NUMBER) / 1e6
-    memory = min(seen * (BYTES_A_NUMBER * width + 12), trainer.read.max_nbytes)
+    states = min(seen * (BYTES_A_NUMBER * width + 12), trainer.read.max_nbytes)
     console.stderr().print(
         f"{len(train)} replies{f' and {len(texts)} windows of text' if texts else ''}, {rows} tokens to learn from "
         f"({trainer.settings.tokens / max(rows, 1):.1f} epochs), {len(measured)} replies held out; "
-        f"{weights / 1e6:.2f} M weights; at most {disk_mb:.0f} MB on disk, {memory / 1e9:.1f} GB of states in memory",
+        f"{weights / 1e6:.2f} M weights; at most {disk_mb:.0f} MB on disk, and {states / 1e9:.1f} GB of states in "
+        f"{trainer.read.folder}, which may be deleted",
         style="dim",
     )
 

@@ -1,26 +1,34 @@
 """The target's states over texts, computed by the target as it is served, in passes as long as a prompt's.
 
-Nothing is written to disk. States are held in memory while there is room, the oldest dropped first, so that what fits
-is computed once and the rest once an epoch. They are rounded to fp16 at once: whether they were held changes nothing.
+For most models the target's passes are what training costs, so states are kept in a folder, a file a text, while there
+is room: a run that goes on, the next epoch and another network of the same target find them. They are rounded to fp16
+at once: whether they were kept changes nothing.
 
 R rows of a text, D hidden width, T layers that are tapped.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
+from forerun.core import files
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
+from forerun.engine.profile import digest_of
 from forerun.lab.train.replies import Reply
 from forerun.model.model import Model
 
 CHUNK = 128
 """Rows of a pass."""
+SUFFIX = ".states"
+NAMES = ("last", "taps", "log_normaliser", "best")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +45,53 @@ class States:
     best: Tensor
     """(R,) int64, the target's likeliest token."""
 
-    @property
-    def nbytes(self) -> int:
-        """Of all tensors."""
-        return sum(t.nbytes for t in (self.last, self.taps, self.log_normaliser, self.best))
-
 
 class StateReader:
-    """Computes and holds states: of all rows if a drafter looks back at them, else of those that are learned from."""
+    """Computes states: of all rows if a drafter looks back at them, else of those that are learned from.
+
+    They are kept in `folder`, which is this target's and these layers' alone, up to `max_nbytes` of them.
+    """
 
     def __init__(
-        self, model: Model, layers: tuple[int, ...], *, whole: bool, max_len: int, max_nbytes: int
+        self,
+        model: Model,
+        layers: tuple[int, ...],
+        *,
+        whole: bool,
+        max_len: int,
+        folder: Path,
+        max_nbytes: int,
     ) -> None:
-        self.model, self.layers, self.whole, self.max_nbytes = model, layers, whole, max_nbytes
+        self.model, self.layers, self.whole = model, layers, whole
+        self.folder, self.max_nbytes = folder, max_nbytes
         self.num_computed = 0
         """Tokens the target has read."""
         self._cache = model.new_cache(1, max_len)
-        self._held: OrderedDict[str, States] = OrderedDict()
-        self._nbytes = 0
+        self._nbytes = sum(path.stat().st_size for path in folder.glob(f"*{SUFFIX}"))
 
     def __call__(self, reply: Reply) -> States:
         """The states of a text. Raises CapacityError if it is longer than `max_len`."""
-        held = self._held.get(reply.key)
-        if held is not None:
-            return held
-        states = self._compute(reply)
-        self._held[reply.key] = states
-        self._nbytes += states.nbytes
-        while self._nbytes > self.max_nbytes and len(self._held) > 1:
-            self._nbytes -= self._held.popitem(last=False)[1].nbytes
+        start = 0 if self.whole else reply.first - 1
+        path = self.folder / f"{digest_of([reply.tokens, start])}{SUFFIX}"
+        with suppress(OSError, SafetensorError, TypeError):  # not there, or damaged
+            return States(start, **load(path.read_bytes()))
+        states = self._compute(reply, start)
+        self._keep(path, states)
         return states
 
+    def _keep(self, path: Path, states: States) -> None:
+        data = save({name: getattr(states, name) for name in NAMES})
+        if self._nbytes + len(data) > self.max_nbytes:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            files.replace(path, data)
+        except OSError:  # the disk is full: what is there serves, the rest is computed again
+            self.max_nbytes = 0
+        self._nbytes += len(data)
+
     @torch.no_grad()
-    def _compute(self, reply: Reply) -> States:
+    def _compute(self, reply: Reply, start: int) -> States:
         tokens, cache = reply.tokens, self._cache
         if len(tokens) > cache.max_len:
             raise CapacityError(f"a text of {len(tokens)} tokens does not fit {cache.max_len}")
@@ -82,12 +104,11 @@ class StateReader:
             lasts.append(hidden.last)
             taps.append(torch.cat(hidden.taps, -1) if self.layers else _no_taps(part))
         self.num_computed += len(tokens)
-        start = 0 if self.whole else reply.first - 1
         last = torch.cat(lasts)[start:].half()
         top = self.model.topk(last.float(), 1, log_normaliser=True)
         assert top.log_normaliser is not None
         normaliser, best = map(torch.from_numpy, (top.log_normaliser, top.ids[:, 0]))
-        return States(start, last, torch.cat(taps)[start:].half(), normaliser, best)
+        return States(start, last, torch.cat(taps)[start:].half(), normaliser, best.contiguous())
 
 
 def _no_taps(rows: tuple[int, ...]) -> Tensor:
