@@ -70,9 +70,14 @@ def build(sysroot: Path) -> None:
 
 
 def run(
-    sysroot: Path, cpu: str, arguments: Sequence[str | Path], plugin: Path | None = None
+    sysroot: Path,
+    cpu: str,
+    arguments: Sequence[str | Path],
+    *,
+    plugin: Path | None = None,
+    shown: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the folder's Python with forerun's packages on a CPU model; its output is returned, not shown.
+    """Run the folder's Python with forerun's packages on a CPU model; its output is returned, or shown as it comes.
 
     Two threads, whatever the machine has.
     """
@@ -81,11 +86,12 @@ def run(
         "PYTHONPATH": ":".join(map(str, paths)),
         "OMP_NUM_THREADS": "2",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "EMULATED": "1",
     }
     counting = [] if plugin is None else ["-plugin", plugin]
     words = [EMULATOR, "-cpu", cpu, *counting, "-L", sysroot / "root", python(sysroot), *arguments]
     return subprocess.run(
-        list(map(str, words)), env=environment, cwd=REPOSITORY, capture_output=True, text=True
+        list(map(str, words)), env=environment, cwd=REPOSITORY, capture_output=not shown, text=True
     )
 
 

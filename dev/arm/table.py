@@ -20,7 +20,7 @@ def measure(sysroot: Path) -> str:
     plugin = emulation.BUILD / "count.so"
     source = Path(__file__).with_name("count.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", str(source), "-o", str(plugin)], check=True)
-    done = emulation.run(sysroot, "max", ["-m", "dev.arm.counts"], plugin)
+    done = emulation.run(sysroot, "max", ["-m", "dev.arm.counts"], plugin=plugin)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
     return to_markdown(read(done.stdout, done.stderr))

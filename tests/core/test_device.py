@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
 from forerun.core import device
 from forerun.core.errors import ConfigError
+from tests.core.test_cgroup import write_files
 
 
 @pytest.mark.parametrize("has_cuda", [False, True])
@@ -46,14 +48,48 @@ def test_cores_are_within_what_the_process_may_use() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "num_cpus"),
-    [("max 100000", 1 << 16), ("150000 100000", 2), ("200000 100000", 2), (None, 1 << 16)],
+    ("siblings", "usable", "quota", "cores"),
+    [
+        ({0: "0", 1: "1", 2: "2", 3: "3"}, {0, 1, 2, 3}, None, 4),
+        ({0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}, {0, 1, 2, 3}, None, 2),  # hyper-threads
+        (
+            {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"},
+            {1, 2},
+            None,
+            2,
+        ),  # taskset, one thread of each core
+        ({0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}, {0, 1}, None, 1),  # taskset, both threads of one
+        (
+            {0: "0,4", 1: "1,5", 2: "2", 3: "3", 4: "0,4", 5: "1,5"},
+            set(range(6)),
+            None,
+            4,
+        ),  # hybrid
+        ({}, {0, 3}, None, 2),  # nothing is told of cores
+        ({0: "0", 1: "1", 2: "2", 3: "3"}, {0, 1, 2, 3}, "150000 100000", 2),  # --cpus 1.5
+        ({0: "0", 1: "1", 2: "2", 3: "3"}, {0, 1, 2, 3}, "50000 100000", 1),
+        ({0: "0", 1: "1", 2: "2", 3: "3"}, {0, 1}, "300000 100000", 2),
+    ],
 )
-def test_a_container_limit_is_rounded_up(
-    limit: str | None, num_cpus: int, monkeypatch: pytest.MonkeyPatch
+def test_threads_are_physical_cores_within_affinity_and_quota(
+    siblings: dict[int, str],
+    usable: set[int],
+    quota: str | None,
+    cores: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device, "_read", lambda path: limit)
-    assert device._cpu_quota() == num_cpus
+    files = {
+        f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{names}\n"
+        for cpu, names in siblings.items()
+    }
+    if quota is not None:
+        files["proc/self/cgroup"] = "0::/\n"
+        files["proc/self/mountinfo"] = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+        files["sys/fs/cgroup/cpu.max"] = f"{quota}\n"
+    write_files(tmp_path, files)
+    monkeypatch.setattr(device.system, "usable_cpus", lambda: usable)
+    assert device.num_cores(tmp_path) == cores
 
 
 def test_the_report_is_json_and_complete() -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
+import math
 import platform
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.core import system
+from forerun.core import cgroup, system
 from forerun.core.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -65,12 +66,17 @@ def set_threads(num_threads: int | None = None) -> int:
     return num_threads
 
 
-def num_cores() -> int:
-    """Return the number of physical cores this process may use, by affinity and a container's CPU quota."""
-    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+def num_cores(root: Path = Path("/")) -> int:
+    """Return the number of physical cores this process may use, by affinity and a container's share of time.
+
+    A share is rounded up: two threads with the time of 1.5 processors do more than one. `root` is the folder with
+    `proc` and `sys`.
+    """
+    topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     cpus = system.usable_cpus()
-    cores = {_read(Path(topology.format(cpu))) or str(cpu) for cpu in cpus}
-    return max(1, min(len(cores), _cpu_quota()))
+    cores = {_read(root / topology.format(cpu)) or str(cpu) for cpu in cpus}
+    quota = cgroup.cpu_quota(root)
+    return len(cores) if quota is None else max(1, min(len(cores), math.ceil(quota)))
 
 
 def available_nbytes() -> int | None:
@@ -178,12 +184,6 @@ def _cpu_field(name: str) -> str | None:
         if key.strip() == name:
             return value.strip()
     return None
-
-
-def _cpu_quota() -> int:
-    """Return the number of CPUs the container may use, rounded up; a large number without a limit."""
-    quota, _, period = (_read(Path("/sys/fs/cgroup/cpu.max")) or "max").partition(" ")
-    return 1 << 16 if quota == "max" else -(-int(quota) // int(period))
 
 
 def _read(path: Path) -> str | None:
