@@ -1,5 +1,5 @@
-// The Python face of the decoder and its cache. Every argument is checked here or by the decoder; a
-// wrong one raises ValueError.
+// The Python face of the decoder. Every argument is checked here or by the decoder; a wrong one
+// raises ValueError.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -10,9 +10,9 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 
 #include "bind.h"
+#include "bind_config.h"
 #include "model/model.h"
 
 namespace nb = nanobind;
@@ -35,140 +35,6 @@ void need_shape(const Array& array, std::initializer_list<std::size_t> shape,
 template <class Array>
 auto data(const std::optional<Array>& array) {
     return array ? array->data() : nullptr;
-}
-
-template <class T>
-T get(nb::handle object, const char* name) {
-    return nb::cast<T>(object.attr(name));
-}
-
-Activation activation_of(const std::string& name) {
-    if (name == "silu") return Activation::Silu;
-    if (name == "gelu") return Activation::Gelu;
-    if (name == "gelu_tanh") return Activation::GeluTanh;
-    if (name == "swiglu_oai") return Activation::SwigluOai;
-    need(name == "relu", "unknown activation '" + name + "'");
-    return Activation::Relu;
-}
-
-KvForms kv_forms_of(const std::string& name) {
-    const auto both = [](KvForm form) { return KvForms{form, form}; };
-    if (name == "fp32") return both(KvForm::F32);
-    if (name == "fp16") return both(KvForm::F16);
-    if (name == "int8") return both(KvForm::Int8);
-    if (name == "int4") return both(KvForm::Int4);
-    need(name == "k8v4", "unknown form of keys and values '" + name + "'");
-    return {KvForm::Int8, KvForm::Int4};
-}
-
-LayerShape layer_shape_of(nb::handle layer) {
-    const auto shared = get<std::optional<int>>(layer, "shares_kv_of");
-    LayerShape shape{.experts = {},
-                     .has_mlp = get<bool>(layer, "has_mlp"),
-                     .inner = get<std::optional<int>>(layer, "intermediate_size").value_or(0),
-                     .shares_kv_of = shared.value_or(-1),
-                     .has_values = get<bool>(layer, "has_values")};
-    const nb::object experts = layer.attr("experts");
-    if (experts.is_none()) return shape;
-    shape.experts = {.num = get<int>(experts, "num_experts"),
-                     .num_active = get<int>(experts, "num_active"),
-                     .inner = get<int>(experts, "intermediate_size"),
-                     .is_renormalized = get<bool>(experts, "renormalized"),
-                     .has_norms = get<bool>(experts, "has_norms"),
-                     .gates_mlp = get<bool>(experts, "gates_mlp")};
-    const ExpertsShape& e = shape.experts;
-    need(std::min({e.num, e.num_active, e.inner}) > 0 && e.num <= 1 << 16 && e.inner <= 1 << 20 &&
-             e.num_active <= kMostActive,
-         "experts are out of range");
-    return shape;
-}
-
-QkNorm qk_norm_of(const std::optional<std::string>& name) {
-    if (!name) return QkNorm::None;
-    return *name == "whole" ? QkNorm::Whole : QkNorm::Head;
-}
-
-// Of a RecurrentConfig or None.
-MixerShape mixer_shape_of(nb::handle recurrent, int hidden_size) {
-    MixerShape shape;
-    if (recurrent.is_none()) return shape;
-    const auto size = [&](const char* name) {
-        const auto value = get<long long>(recurrent, name);
-        need(value >= 0 && value <= 1 << 16, std::string(name) + " is out of range");
-        return static_cast<int>(value);
-    };
-    const auto kind = get<std::string>(recurrent, "kind");
-    shape.kind = kind == "delta" ? MixerKind::Delta
-                                 : kind == "mamba2" ? MixerKind::Mamba2 : MixerKind::Conv;
-    need(shape.kind != MixerKind::Conv || kind == "conv", "unknown recurrent layer '" + kind + "'");
-    shape.num_taps = size("kernel");
-    shape.has_bias = get<bool>(recurrent, "conv_bias");
-    shape.num_channels = nb::cast<int>(recurrent.attr("num_channels")(hidden_size));
-    if (shape.kind == MixerKind::Conv) return shape;
-    shape.num_heads = size("num_heads");
-    shape.num_key_heads = size("num_key_heads");
-    shape.key_dim = size("key_dim");
-    shape.value_dim = size("value_dim");
-    shape.is_tiled = get<bool>(recurrent, "tiled");
-    std::tie(shape.least_step, shape.most_step) =
-        get<std::pair<float, float>>(recurrent, "step_limits");
-    need(shape.num_heads > 0, "a recurrent layer needs heads");
-    return shape;
-}
-
-// Of a ModelConfig.
-Shape shape_of(nb::handle config) {
-    const auto size = [&](const char* name, int least = 1) {  // or none: the least
-        const auto value = get<std::optional<long long>>(config, name).value_or(least);
-        need(value >= least && value <= kLargest, std::string(name) + " is out of range");
-        return static_cast<int>(value);
-    };
-    const auto cap = [&](const char* name) {
-        return get<std::optional<float>>(config, name).value_or(0.0f);
-    };
-    const auto norms = get<std::string>(config, "norms");
-    std::vector<LayerShape> layers;
-    const auto borrows = get<bool>(config, "borrows_kv");
-    for (int i = 0; i < size("num_layers", 0); ++i) {
-        LayerShape& layer = layers.emplace_back(layer_shape_of(config.attr("layer")(i)));
-        const auto heads = nb::cast<std::pair<int, int>>(config.attr("heads")(i));
-        layer.kv = {heads.first, heads.second};
-        need(heads.first > 0 && heads.first <= kLargest && heads.second > 0 &&
-                 heads.second <= kLargest && layer.inner >= 0 && layer.inner <= kLargest &&
-                 layer.shares_kv_of < (borrows ? kLargest : i) &&
-                 (!borrows || layer.shares_kv_of >= 0),
-             "a layer's sizes are out of range");
-        if (layer.inner == 0) layer.inner = size("intermediate_size");
-        layer.mixer = mixer_shape_of(config.attr("layer")(i).attr("recurrent"), size("hidden_size"));
-    }
-    return {.vocab_size = size("vocab_size"),
-            .hidden_size = size("hidden_size"),
-            .num_layers = size("num_layers", 0),
-            .num_heads = size("num_heads"),
-            .max_position = size("max_position"),
-            .activation = activation_of(get<std::string>(config, "activation")),
-            .is_gated = get<bool>(config, "gated_mlp"),
-            .is_layer_norm = get<std::string>(config, "norm") == "layer",
-            .norms_before = norms != "after",
-            .norms_after = norms != "before",
-            .qk_norm = qk_norm_of(get<std::optional<std::string>>(config, "qk_norm")),
-            .has_sinks = get<bool>(config, "attention_sinks"),
-            .has_attention_gate = get<bool>(config, "attention_gate"),
-            .norm_eps = get<float>(config, "norm_eps"),
-            .position_offset = size("learned_position_offset", -1),
-            .embedding_multiplier = get<float>(config, "embedding_multiplier"),
-            .residual_multiplier = get<float>(config, "residual_multiplier"),
-            .attention_scale = get<float>(config, "scale"),
-            .logits_divisor = get<float>(config, "logits_divisor"),
-            .attention_cap = cap("attention_cap"),
-            .logits_cap = cap("logits_cap"),
-            .query_growth = get<float>(config, "query_growth"),
-            .query_growth_every = size("query_growth_every"),
-            .norms_values = get<bool>(config, "value_norm"),
-            .has_layer_scales = get<bool>(config, "layer_scales"),
-            .per_layer_width = size("per_layer_width", 0),
-            .borrows_kv = borrows,
-            .layers = std::move(layers)};
 }
 
 std::span<const float> values(const Array1<const float>& array) {
@@ -245,10 +111,6 @@ void set_blank(Decoder& self, const std::string& name, const std::string& format
                int num_in, bool has_bias, bool is_apart) {
     self.set(name, blank(weight_format(format), dimension(num_out), dimension(num_in), has_bias,
                          is_apart));
-}
-
-nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> view(const Buffer& buffer, nb::handle owner) {
-    return {buffer.as<std::uint8_t>(), {buffer.nbytes()}, owner};
 }
 
 // Format (none for a norm), shape, and the bytes of the weight and its bias as they lie in memory,
@@ -393,71 +255,10 @@ void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
     self.apply(linear, x.data(), num_rows, out.data());
 }
 
-// The bytes of all blocks as they lie in memory, (blocks, layers, heads) pages: for tests.
-nb::object memory(nb::handle self) {
-    return nb::cast(view(nb::cast<const Cache&>(self).memory(), self));
-}
-
-// The bytes of a recurrent state, of a layer after another (heads, key dim, value dim) and what was
-// convolved (taps - 1, channels): for tests.
-nb::object state(nb::handle self, int state) {
-    const States& states = nb::cast<const Cache&>(self).states;
-    return nb::cast(nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(
-        states.state_bytes(state), {states.state_nbytes}, self));
-}
-
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
     m.def("runnable_isas", &runnable_isas, "Instruction sets this processor can run, best first.");
-
-    nb::class_<Cache>(m, "Cache", "Keys and values of some sequences.")
-        .def(
-            "__init__",
-            [](Cache* self, const std::vector<std::pair<int, int>>& heads, int num_slots,
-               int max_len, const std::string& form, int num_blocks, nb::sequence recurrent,
-               int hidden_size, int num_states, int draft_rows) {
-                std::vector<KvShape> layers;
-                for (const auto& [count, width] : heads) layers.push_back({count, width});
-                std::vector<MixerShape> states;
-                for (nb::handle layer : recurrent) states.push_back(mixer_shape_of(layer, hidden_size));
-                need(draft_rows >= 0 && draft_rows <= 1 << 16, "a draft's rows are out of range");
-                new (self) Cache(std::move(layers), num_slots, max_len, kv_forms_of(form), num_blocks,
-                                 std::move(states), num_states, draft_rows);
-            },
-            "heads"_a, "num_slots"_a, "max_len"_a, "form"_a, "num_blocks"_a = 0,
-            "recurrent"_a = nb::make_tuple(), "hidden_size"_a = 0, "num_states"_a = 0,
-            "draft_rows"_a = kChunk)
-        .def_prop_ro_static("block_rows", [](nb::handle) { return kChunk; })
-        .def_ro("block_nbytes", &Cache::block_nbytes)
-        .def("place", &Cache::place, "slot"_a, "index"_a, "block"_a)
-        .def("move", &Cache::move, "slot"_a, "rows"_a, "start"_a)
-        .def("copy_block", &Cache::copy_block, "source"_a, "target"_a)
-        .def("drop_block", &Cache::drop_block, "block"_a)
-        .def("memory", &memory)
-        .def_prop_ro("state_nbytes", [](const Cache& self) { return self.states.state_nbytes; })
-        .def_prop_ro("rows_nbytes", [](const Cache& self) { return self.states.rows_nbytes; })
-        .def(
-            "place_state",
-            [](Cache& self, int slot, int state, int rows) {
-                self.check_slot(slot);
-                self.states.place(slot, state, rows);
-            },
-            "slot"_a, "state"_a, "rows"_a)
-        .def("clear_state", [](Cache& self, int state) { self.states.clear(state); }, "state"_a)
-        .def(
-            "copy_state", [](Cache& self, int source, int target) { self.states.copy(source, target); },
-            "source"_a, "target"_a)
-        .def("drop_state", [](Cache& self, int state) { self.states.drop(state); }, "state"_a)
-        .def(
-            "advance",
-            [](Cache& self, Runtime& runtime, int slot, int rows) {
-                self.check_slot(slot);
-                self.states.advance(runtime, slot, rows);
-            },
-            "runtime"_a, "slot"_a, "rows"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def("state", &state, "state"_a)
-        .def("nbytes", &Cache::nbytes);
 
     nb::class_<Runtime>(m, "Runtime", "Kernels, threads and scratch memory that networks share.")
         .def(nb::init<const std::string&, int>(), "isa"_a, "num_threads"_a)

@@ -22,6 +22,7 @@ using namespace nb::literals;
 
 namespace forerun {
 
+void bind_cache(nb::module_& m);
 void bind_decoder(nb::module_& m);
 void bind_networks(nb::module_& m);
 
@@ -256,6 +257,7 @@ NB_MODULE(_native, m) {
     m.def("grow_trees", &grow_trees, "texts"_a, "shared"_a, "file"_a.none(), "live"_a, "num_nodes"_a,
           "min_chance"_a, "noises"_a = Noises{},
           "The likeliest continuations of each text, best first.");
+    bind_cache(m);
     bind_decoder(m);
     bind_networks(m);
 }

@@ -82,6 +82,9 @@ SHAPES = {
         qk_norm=256,
         extra={"attention.sliding_window": 1024, "rope.freq_base": 1e6},
     ),
+    "llama-3.1-8b": Shape(
+        *("llama", 128_256, 32, 4096, 14_336, 32, 8, 128), extra={"rope.freq_base": 5e5}
+    ),
     "olmoe-1b-7b": Shape(
         *("olmoe", 50_304, 16, 2048, 1024, 16, 16, 128), experts=64, active=8, qk_norm=2048
     ),
