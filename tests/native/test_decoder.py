@@ -209,8 +209,8 @@ def test_arrays_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="positive"):
         NativeCache(GATED, num_slots=0, max_len=10, num_blocks=1)
     with pytest.raises(ValueError, match="absurdly"):
-        NativeCache(replace(GATED, num_layers=1 << 20), 1 << 20, 1 << 20, num_blocks=1 << 14)
-    large = replace(GATED, num_layers=1 << 20)
+        NativeCache(replace(GATED, num_layers=1 << 14), 1 << 20, 1 << 20, num_blocks=1 << 14)
+    large = replace(GATED, num_layers=1 << 14)
     num_blocks = round(5e14 / NativeCache(large, 1, 64).block_nbytes)
     with pytest.raises(CapacityError, match=f"refuses the memory for {num_blocks} blocks"):
         NativeCache(large, 1, 64, num_blocks=num_blocks)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,6 +148,17 @@ def test_a_peer_that_never_answers_is_given_up(peer, monkeypatch):
     monkeypatch.setattr(base, "REQUEST_TIMEOUT_S", 0.5)
     with pytest.raises(PeerError, match="exit code -9"):
         peer(load="import time; time.sleep(60)").restart([1])
+
+
+def test_an_interrupt_leaves_no_timer_that_python_would_wait_for(peer):
+    before = threading.active_count()
+    threading.Timer(1, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        peer(load="import time; time.sleep(60)").restart([1])
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
 
 
 def test_a_peer_that_is_not_installed_says_what_to_do(peer, tmp_path):

@@ -272,8 +272,10 @@ class PeerSystem(System):
         assert process.stdout is not None
         limit = Timer(REQUEST_TIMEOUT_S, process.kill)
         limit.start()
-        line = process.stdout.readline()
-        limit.cancel()
+        try:
+            line = process.stdout.readline()
+        finally:  # by Ctrl-C too: Python would wait for the timer before it ends
+            limit.cancel()
         if not line:
             raise PeerError(self._end(process.wait()))
         message: dict[str, Any] = json.loads(line)
