@@ -85,21 +85,45 @@ std::size_t stored_row_nbytes(const WeightFormat& format, int num_in) {
     return static_cast<std::size_t>(num_in / format.block) * format.block_nbytes;
 }
 
-Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias, bool is_apart) {
+namespace {
+
+// Tiles and, if there is one, a bias, in what memory(nbytes) gives for each.
+template <class Memory>
+Packed shaped(const WeightFormat& format, int num_out, int num_in, bool has_bias,
+              const Memory& memory) {
     check_width(format, num_in);
-    const auto memory = [&](std::size_t nbytes) {
-        return is_apart ? Buffer(nbytes) : weight_memory(nbytes);
-    };
     Packed packed;
     packed.linear = {&format, num_out, num_in, tile_nbytes(format, num_in)};
     Linear& linear = packed.linear;
     packed.memory = memory(linear.num_tiles() * linear.tile_nbytes);
-    linear.tiles = packed.memory.as<std::uint8_t>();
+    linear.tiles = packed.memory.template as<std::uint8_t>();
     if (has_bias) {
         packed.bias = memory(linear.num_tiles() * kTile * sizeof(float));
-        linear.bias = packed.bias.as<float>();
+        linear.bias = packed.bias.template as<float>();
     }
     return packed;
+}
+
+}  // namespace
+
+Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias, bool is_apart) {
+    return shaped(format, num_out, num_in, has_bias, [&](std::size_t nbytes) {
+        return is_apart ? Buffer(nbytes) : weight_memory(nbytes);
+    });
+}
+
+Packed in_place(const WeightFormat& format, int num_out, int num_in, bool has_bias,
+                const Buffer& bytes) {
+    std::size_t used = 0;
+    return shaped(format, num_out, num_in, has_bias, [&](std::size_t nbytes) {
+        if (nbytes > bytes.nbytes() - used) throw std::invalid_argument("too few packed bytes");
+        const Buffer here = bytes.part(used, nbytes);
+        used += nbytes;
+        if (reinterpret_cast<std::uintptr_t>(here.as<std::uint8_t>()) % kLine == 0) return here;
+        Buffer copy = weight_memory(nbytes);
+        std::memcpy(copy.as<std::uint8_t>(), here.as<std::uint8_t>(), nbytes);
+        return copy;
+    });
 }
 
 bool flattens_alike(const Linear& a, const Linear& b) {

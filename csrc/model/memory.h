@@ -31,6 +31,11 @@ class Buffer {
     Buffer(std::shared_ptr<std::uint8_t> data, std::size_t nbytes)
         : data_(std::move(data)), nbytes_(nbytes) {}
 
+    // Some of it, which keeps all of it.
+    Buffer part(std::size_t first, std::size_t nbytes) const {
+        return {std::shared_ptr<std::uint8_t>(data_, data_.get() + first), nbytes};
+    }
+
     // From now on in small pages: what is given back of it in parts stays away.
     void use_small_pages() const {
         if (nbytes_ != 0) platform::advise_small_pages(data_.get(), nbytes_);

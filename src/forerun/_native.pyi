@@ -188,6 +188,15 @@ class Decoder:
         has_bias: bool,
         is_apart: bool = False,
     ) -> None: ...
+    def set_in_place(
+        self,
+        name: str,
+        format: str,
+        num_out: int,
+        num_in: int,
+        has_bias: bool,
+        bytes: NDArray[np.uint8],
+    ) -> None: ...
     def set_norm(
         self, name: str, weight: NDArray[np.float32], bias: NDArray[np.float32] | None
     ) -> None: ...

@@ -107,7 +107,11 @@ class LLM:
         self.tokenizer = checkpoint.tokenizer()
         self._default_params = checkpoint.default_params()
         self._load_model = partial(
-            load_model, device=self.device, backend=config.backend, weight_cache=config.weight_cache
+            load_model,
+            device=self.device,
+            backend=config.backend,
+            weight_cache=config.weight_cache,
+            mmap=config.mmap,
         )
         self.plan = self._planned(self.drafter_spec, checkpoint)
         with memory_refused("the weights"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import typer
 from forerun.drafting import learned as learned_files
 from forerun.hub import hugging_face
 from forerun.hub import names as hub
-from forerun.model import packed
+from forerun.model import packed, packed_bytes
 from tests.cli.helpers import the_json
 
 DEFAULT = hub.DEFAULT_MODEL
@@ -37,7 +38,7 @@ def pack(model: Path, nbytes: int, quant: str = "none") -> Path:
     """A packed copy of a model, of that many bytes of nothing."""
     file = packed.PackedFile.of(model, quant=quant, head_bits=None)
     header = json.dumps({"key": file.key}).encode() + b"\n"
-    start = packed._MAGIC + b"%d " % packed.zlib.crc32(header) + header
+    start = packed_bytes._MAGIC + b"%d " % zlib.crc32(header) + header
     file.path.parent.mkdir(parents=True, exist_ok=True)
     file.path.write_bytes(start + bytes(nbytes - len(start)))
     return file.path

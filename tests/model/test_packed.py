@@ -93,6 +93,38 @@ def test_the_second_start_packs_nothing_and_says_the_same(
     assert seen[0][0] == seen[0][1]
 
 
+@pytest.mark.parametrize("rounding", [{}, {"quant": "int4"}, {"head_bits": 4}])
+@pytest.mark.parametrize("family", [*FAMILIES, *UNEVEN])
+def test_mapped_weights_say_the_same_and_lie_in_the_file(family, rounding, tmp_path) -> None:
+    folder = saved(tmp_path, family)
+    expected = prefill(load(folder, **rounding, weight_cache=False), TOKENS)
+    first = load(folder, **rounding, mmap=True)
+    second = load(folder, **rounding, mmap=True)
+    assert same_bits(prefill(first, TOKENS), expected)
+    assert same_bits(prefill(second, TOKENS), expected)
+    path = str(only_file())
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    ranges = [[int(at, 16) for at in row[0].split("-")] for row in maps if row[-1] == path]
+    for model in (first, second):
+        data = [arrays[0] for _, form, _, arrays in model.packed() if form is not None]
+        starts = [array.ctypes.data for array in data]
+        kept = [any(low <= at < high for low, high in ranges) for at in starts]
+        assert sum(kept) > len(kept) / 2  # what is not aligned is copied
+    path_of = only_file()
+    path_of.unlink()  # whoever maps it keeps it
+    assert same_bits(prefill(second, TOKENS), expected)
+
+
+def test_a_changed_file_is_not_mapped(tmp_path) -> None:
+    folder = saved(tmp_path)
+    expected = prefill(load(folder), TOKENS)
+    path = only_file()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    assert same_bits(prefill(load(folder, mmap=True), TOKENS), expected)
+    assert only_file().read_bytes() == whole
+
+
 @given(st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_changed_byte_goes_unnoticed(written, data) -> None:

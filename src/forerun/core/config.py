@@ -68,6 +68,8 @@ class EngineConfig:
     """auto, fp32, fp16, int8, k8v4 (int8 keys, int4 values) or int4: keys and values in memory. Changes the model."""
     weight_cache: bool = True
     """Keep packed weights on disk: starts are quicker."""
+    mmap: bool = False
+    """Map the packed weights instead of reading them: the processes of a machine share their memory."""
     threads: int | None = None
     """CPU threads; default: physical cores, shared out among a machine's processes of one model."""
     tensor_parallel_size: int = 1
@@ -101,6 +103,10 @@ class EngineConfig:
             check_least(name, getattr(self, name), 1)
         if min(self.tensor_parallel_size, self.pipeline_parallel_size) > 1:
             raise ConfigError("give tensor_parallel_size or pipeline_parallel_size, not both")
+        if self.mmap and not self.weight_cache:
+            raise ConfigError(
+                "mmap maps the packed weights on disk: give it without no-weight-cache"
+            )
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:
             object.__setattr__(self, "memory_budget", container_budget())

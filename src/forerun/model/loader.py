@@ -49,20 +49,23 @@ def load_model(
     quant: Scheme = "none",
     head_bits: int | None = None,
     weight_cache: bool = False,
+    mmap: bool = False,
     progress: Progress | None = None,
 ) -> Model:
     """Return the checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
 
     A draft model `shares_with` its target, in turn with which it runs: on the CPU they share threads.
     The options are those of `model.backends.base.Backend.load`; with `weight_cache` packed weights are kept
-    on disk. Raises ConfigError for an unusable option, LoadError for a model that is not supported or damaged.
+    on disk, with `mmap` too they are used there. Raises ConfigError for an unusable option, LoadError for a model
+    that is not supported or damaged.
     """
     config, arch = read_config(checkpoint)
     device = torch.device(device)
     chosen = choose_backend(backend, config, device)
     packed = None
     if weight_cache and native.available():  # only the native backend packs
-        packed = PackedFile.of(checkpoint.path, quant=quant, head_bits=head_bits)
+        rounding = {"quant": quant, "head_bits": head_bits}
+        packed = PackedFile.of(checkpoint.path, is_mapped=mmap, **rounding)
     return chosen.load(
         config,
         stored_weights(checkpoint, arch, config),

@@ -1,8 +1,8 @@
 """Packed weights on disk, so that a model is packed once and the next start only reads.
 
 A file a model and way of rounding. Its header says of which state of the model's files, and by which
-code, it was made: what does not fit is packed again and written over. The weights are read, not mapped:
-the kernels stream them from huge pages, which a file cannot give. No file that is missing, damaged or cannot be
+code, it was made: what does not fit is packed again and written over. The weights are read into huge pages, which the
+kernels stream fastest, or mapped, so that processes share them. No file that is missing, damaged or cannot be
 written fails a start. How much the files may take together is up to `packed_folder.py`.
 """
 
@@ -11,21 +11,30 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import mmap
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forerun.core import sizes
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.files import open_to_read
 from forerun.hub.names import cache_root
+from forerun.model.packed_bytes import (
+    Bytes,
+    checksum,
+    chunks,
+    first_weight,
+    header_bytes,
+    in_huge_pages,
+    read_header,
+)
 from forerun.model.packed_folder import SUFFIX, PackedCopy, PackedFolder
 from forerun.weights.gguf_parts import part_paths
 
@@ -39,16 +48,9 @@ MIN_NBYTES = 16 << 20
 LIMIT_NBYTES = 5_000_000_000
 """What the packed weights of all models may take, unless FORERUN_CACHE_LIMIT says otherwise."""
 
-_MAGIC = b"forerun packed weights\n"
-_CHUNK = 4 << 20
-_LONGEST_HEADER = 16 << 20
-
 _USELESS, _OF_OTHER_CODE, _SERVES = range(3)
 
 _log = logging.getLogger(__name__)
-
-Bytes = NDArray[np.uint8]
-
 
 PackedWeight = tuple[str, str | None, tuple[int, ...], list[Bytes]]
 """A weight as it lies in memory: name, format (None for a norm), shape, bytes, its bias's last."""
@@ -85,6 +87,12 @@ class PackedWeights(Protocol):
         is_apart: bool = False,
     ) -> list[Bytes]:
         """Make room for a weight; return the bytes to fill, its bias's last. Raises ValueError."""
+        ...
+
+    def add_in_place(
+        self, name: str, form: str, shape: Sequence[int], has_bias: bool, data: Bytes
+    ) -> list[Bytes]:
+        """Take a packed weight as it lies at the beginning of `data`; return its bytes. Raises ValueError."""
         ...
 
     def check(self) -> None:
@@ -131,13 +139,17 @@ class PackedFile:
     folder: PackedFolder
     name: str
     key: Mapping[str, object]
+    is_mapped: bool = False
+    """Whether decoders compute out of the file itself, whose pages all processes share."""
 
     @classmethod
-    def of(cls, model: Path, **rounding: str | int | None) -> PackedFile:
+    def of(
+        cls, model: Path, *, is_mapped: bool = False, **rounding: str | int | None
+    ) -> PackedFile:
         """Name the file of a GGUF file or a folder, by the options that decide on its weights. Raises ConfigError."""
         model = model.resolve()
         digest = hashlib.sha256(json.dumps([str(model), rounding]).encode()).hexdigest()[:16]
-        return cls(folder(), f"{model.stem}-{digest}{SUFFIX}", _key(model, rounding))
+        return cls(folder(), f"{model.stem}-{digest}{SUFFIX}", _key(model, rounding), is_mapped)
 
     @property
     def path(self) -> Path:
@@ -158,54 +170,57 @@ class PackedFile:
         return True
 
     def save(self, decoder: PackedWeights) -> None:
-        """Write the decoder's weights, where there is room for them."""
+        """Write the decoder's weights, where there is room for them; those that are mapped take their place."""
         if decoder.nbytes() < MIN_NBYTES or not self.folder.limit_nbytes:
             return
         try:
             self._write(decoder)
         except OSError as error:
             _log.warning("packed weights are not kept, the next start packs again: %s", error)
+            return
+        if self.is_mapped:
+            self.load(decoder)
 
     def _read(self, file: BinaryIO, decoder: PackedWeights) -> None:
-        header = _read_header(file)
+        header = read_header(file)
         if header["key"] != self.key:
             raise ValueError("it was made of other files or by other code")
-        start, fd = file.tell(), file.fileno()
+        start, fd = first_weight(file), file.fileno()
         if os.fstat(fd).st_size != start + header["nbytes"]:
             raise ValueError("it is not whole")
-        places = []
-        for weight in header["weights"]:
-            places += decoder.add_blank(*weight)
+        weights = header["weights"]
+        if self.is_mapped:
+            places = _map(file, start, decoder, weights)
+        else:
+            places = [array for one in weights for array in decoder.add_blank(*one)]
 
         def read(place: tuple[Bytes, int]) -> int:
             data, offset = place
-            if os.preadv(fd, [data.data], start + offset) != len(data):
+            if not self.is_mapped and os.preadv(fd, [data.data], start + offset) != len(data):
                 raise ValueError("it is not whole")
-            return _checksum(data)
+            return checksum(data)
 
         with ThreadPoolExecutor(decoder.num_threads) as pool:
-            checksum = sum(pool.map(read, _chunks(places))) % 2**64
-        if checksum != header["checksum"]:
+            found = sum(pool.map(read, chunks(places))) % 2**64
+        if found != header["checksum"]:
             raise ValueError("its bytes have changed")
         decoder.check()
 
     def _write(self, decoder: PackedWeights) -> None:
-        weights = list(decoder.packed())
+        weights = sorted(decoder.packed(), key=_is_norm)  # matrices are whole lines of 64 bytes
         arrays = [array for *_, arrays in weights for array in arrays]
         header = {
             "key": self.key,
             "weights": [(name, form, shape, len(a) == 2) for name, form, shape, a in weights],
             "nbytes": sum(array.nbytes for array in arrays),
-            "checksum": sum(map(_checksum, arrays)) % 2**64,
+            "checksum": sum(map(checksum, arrays)) % 2**64,
         }
-        text = json.dumps(header).encode() + b"\n"
-        start = _MAGIC + b"%d " % zlib.crc32(text) + text
+        start = header_bytes(header)
         nbytes = len(start) + sum(array.nbytes for array in arrays)
         code = str(self.key["code"])
         with self.folder.replacing(self.path, nbytes, lambda path: _rank(path, code)) as file:
-            file.write(start)
-            for array in arrays:
-                file.write(array.data)
+            for piece in in_huge_pages([memoryview(start), *(array.data for array in arrays)]):
+                file.write(piece)
 
 
 def _key(model: Path, rounding: Mapping[str, object]) -> dict[str, object]:
@@ -227,7 +242,7 @@ def _rank(path: Path, code: str) -> int:
     """Return how useful a file is: not at all if its model has gone or changed."""
     try:
         with open_to_read(path) as file:
-            key = _read_header(file)["key"]
+            key = read_header(file)["key"]
         if _state(Path(key["model"])).items() <= key.items():
             return _SERVES if key["code"] == code else _OF_OTHER_CODE
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -238,35 +253,35 @@ def _rank(path: Path, code: str) -> int:
 def _model_of(path: Path) -> Path | None:
     try:
         with open_to_read(path) as file:
-            return Path(_read_header(file)["key"]["model"])
+            return Path(read_header(file)["key"]["model"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _read_header(file: BinaryIO) -> dict:
-    """Return the header; the file stands at the first weight then. Raises ValueError."""
-    if file.read(len(_MAGIC)) != _MAGIC:
-        raise ValueError("it holds something else")
-    crc, _, text = file.readline(_LONGEST_HEADER).partition(b" ")
-    if crc != b"%d" % zlib.crc32(text):
-        raise ValueError("its header has changed")
-    header: dict = json.loads(text)
-    return header
+def _is_norm(weight: PackedWeight) -> bool:
+    return weight[1] is None
 
 
-def _chunks(arrays: list[Bytes]) -> Iterator[tuple[Bytes, int]]:
-    """Yield pieces of the arrays, and where each lies behind the header."""
-    offset = 0
-    for array in arrays:
-        for first in range(0, len(array), _CHUNK):
-            yield array[first : first + _CHUNK], offset + first
-        offset += len(array)
-
-
-def _checksum(data: Bytes) -> int:
-    """Return the sum of the 8-byte words modulo 2^64: as fast as memory, so that every start can afford it."""
-    words, rest = np.split(data, [len(data) // 8 * 8])  # vectors may end within a word
-    return int(np.add.reduce(words.view(np.uint64))) + int.from_bytes(rest.tobytes(), "little")
+def _map(
+    file: BinaryIO, start: int, decoder: PackedWeights, weights: Iterable[Sequence]
+) -> list[Bytes]:
+    """Give a decoder weights in the file's own pages, norms copied; return the bytes. Raises OSError, ValueError."""
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # only some systems have huge pages of files
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    data, places = np.frombuffer(mapped, np.uint8)[start:], list[Bytes]()
+    for name, form, shape, has_bias in weights:
+        if form is None:
+            arrays = decoder.add_blank(name, form, shape, has_bias)
+        else:
+            arrays = decoder.add_in_place(name, form, shape, has_bias, data)
+        for array in arrays:
+            if form is None:
+                array[:] = data[: len(array)]
+            places.append(data[: len(array)])
+            data = data[len(array) :]
+    return places
 
 
 def _code_digest() -> str:

@@ -150,7 +150,7 @@ def _fill(
     if config.weight_cache:
         kind = "layers" if config.pipeline_parallel_size > 1 else "heads"
         part = f"{kind} {Place.of().rank} of {config.num_ranks}"
-        packed = PackedFile.of(checkpoint.path, **rounding, part=part)
+        packed = PackedFile.of(checkpoint.path, is_mapped=config.mmap, **rounding, part=part)
     packing.fill(
         decoder, weights, names, quant=config.quant, head_bits=config.head_bits, packed=packed
     )

@@ -183,6 +183,19 @@ class NativeDecoder:
         self._names[name] = None
         return self._packed(name)[-1]
 
+    def add_in_place(
+        self, name: str, form: str, shape: Sequence[int], has_bias: bool, data: np.ndarray
+    ) -> list[np.ndarray]:
+        """Take a packed matrix, its bias behind it, as `data` (bytes) begin; return its bytes.
+
+        `data` are kept and only read: of a file that is mapped, all processes share them. What is not aligned to 64
+        bytes is copied. Raises ValueError for too few bytes.
+        """
+        num_out, num_in = shape
+        self._native.set_in_place(name, form, num_out, num_in, has_bias, data)
+        self._names[name] = None
+        return self._packed(name)[-1]
+
     def packed(self) -> Iterator[PackedWeight]:
         """Return all weights as they lie in memory."""
         return map(self._packed, self._names)
