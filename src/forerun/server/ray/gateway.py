@@ -132,6 +132,7 @@ class Gateway:
             async with aclosing(exchange(question, place)) as events:
                 async for event in events:
                     await sending.add(event)
+            route.is_over = True
             await sending.end()
         except asyncio.CancelledError:
             has_gone = watch.done()

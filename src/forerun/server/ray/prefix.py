@@ -45,6 +45,8 @@ class Route:
     """Replicas that were lost while they worked on it."""
     replica: str | None = field(default=None, compare=False)
     """Where it went, told by the router."""
+    is_over: bool = field(default=False, compare=False)
+    """Whether its answer is complete, told by the gateway: before the client knows, and before Ray does."""
 
 
 def route_of(document: Mapping[str, Any], session: str = "") -> Route:

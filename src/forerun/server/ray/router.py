@@ -21,8 +21,8 @@ class PrefixRouter(RequestRouter):
         """Take the options of the deployment; without `by_prefix` requests are spread at random."""
         self._table, self._by_prefix = PrefixTable(slack=slack), by_prefix
         self._loads: Counter[str] = Counter()
-        self._places: dict[str, str] = {}
-        """Where each running request is, by Ray's id of it."""
+        self._places: dict[str, tuple[str, Route]] = {}
+        """Where each running request is, and what is known of it, by Ray's id of it."""
         self._num_chosen = 0
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
@@ -66,7 +66,7 @@ class PrefixRouter(RequestRouter):
         """Count a request where it is to go, before it is there: many may be on their way at once."""
         number = request.metadata.internal_request_id
         self._leave(number)
-        self._places[number] = name
+        self._places[number] = name, _route(request)
         self._loads[name] += 1
         if not request.future.done():
             request.future.add_done_callback(
@@ -74,17 +74,22 @@ class PrefixRouter(RequestRouter):
             )
 
     def _leave(self, number: str) -> None:
-        name = self._places.pop(number, None)
+        name, _ = self._places.pop(number, (None, None))
         if name is not None:
             self._loads[name] -= 1
             if not self._loads[name]:
                 del self._loads[name]
 
     def _current(self, by_name: dict[str, RunningReplica]) -> dict[str, int]:
-        """Return the requests of each replica, as far as they are known."""
+        """Return the requests of each replica, as far as they are known.
+
+        Those whose answers are complete do not count, though Ray does not know it yet: else the next turn of a
+        conversation would often find its replica full of the turn before.
+        """
         told = self.replica_queue_len_cache
+        over = Counter(name for name, route in self._places.values() if route.is_over)
         return {
-            name: max(self._loads[name], told.get(one.replica_id) or 0)
+            name: max(self._loads[name], told.get(one.replica_id) or 0) - over[name]
             for name, one in by_name.items()
         }
 
