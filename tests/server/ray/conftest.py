@@ -7,13 +7,15 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from forerun.core.params import SamplingParams
+from forerun.llm import LLM
 from tests.server.conftest import apart
 
 
@@ -26,6 +28,13 @@ def replicas(
     own = ("--replicas", str(num), "--threads", "1", *flags)
     with apart(model, *own, ends=True) as found:
         yield found
+
+
+def expected_of(model: Path, prompts: Sequence[str], num_new: int) -> dict[str, str]:
+    """What plain decoding in this process says to each prompt."""
+    llm = LLM(str(model), drafter="none", max_model_len=512)
+    found = llm.generate([*prompts], SamplingParams(temperature=0, max_tokens=num_new))
+    return {out.prompt: out.outputs[0].text for out in found}
 
 
 def pids_of_replicas(server: subprocess.Popen[str], name: str = "ServeReplica") -> list[int]:

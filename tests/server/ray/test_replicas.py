@@ -15,10 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from forerun.core.params import SamplingParams
-from forerun.llm import LLM
 from tests.server.conftest import post, wait_until
-from tests.server.ray.conftest import asked, kill, listening, pids_of_replicas, replicas
+from tests.server.ray.conftest import (
+    asked,
+    expected_of,
+    kill,
+    listening,
+    pids_of_replicas,
+    replicas,
+)
 
 pytestmark = pytest.mark.slow
 PROMPTS = [f"{number} names of rivers, one after the other:" for number in range(2, 10)]
@@ -33,10 +38,7 @@ def pair(default_model) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.fixture(scope="module")
 def expected(default_model) -> dict[str, str]:
-    """Plain decoding in this process."""
-    llm = LLM(str(default_model), drafter="none", max_model_len=512)
-    found = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=NUM_NEW))
-    return {out.prompt: out.outputs[0].text for out in found}
+    return expected_of(default_model, PROMPTS, NUM_NEW)
 
 
 def ask(url: str, prompt: str, num_new: int = NUM_NEW, **headers: str) -> httpx.Response:
@@ -157,6 +159,7 @@ def test_sigterm_lets_requests_end(default_model):
         (("--replicas", "500", "--threads", "2"), "need 1000 cores together"),
         (("--ray-address", "127.0.0.1:6379"), "say how many with --replicas"),
         (("--replicas", "2", "--port", "{used}"), "is in use"),
+        (("--replicas", "1", "--threads", "1", "--memory-budget", "20MiB"), "memory budget"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(default_model, flags, said):

@@ -11,9 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from forerun.core.params import SamplingParams
-from forerun.llm import LLM
-from tests.server.ray.conftest import kill, pids_of_replicas, replicas
+from tests.server.ray.conftest import expected_of, kill, pids_of_replicas, replicas
 from tests.server.ray.test_replicas import follow
 
 pytestmark = pytest.mark.slow
@@ -37,10 +35,7 @@ WORDS = [
 def test_nothing_is_lost_or_wrong(default_model):
     rng = random.Random(0)
     prompts = [" ".join(rng.choices(WORDS, k=rng.randint(5, 80))) for _ in range(60)]
-    llm = LLM(str(default_model), drafter="none", max_model_len=512)
-    found = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=NUM_NEW))
-    expected = {out.prompt: out.outputs[0].text for out in found}
-    del llm
+    expected = expected_of(default_model, prompts, NUM_NEW)
     outcomes: Counter[str] = Counter()
     count, lock = itertools.count(1), threading.Lock()
 
