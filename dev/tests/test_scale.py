@@ -16,7 +16,7 @@ TALKS = {"new_tokens": 32, "prompt_tokens": 95, "shared_tokens": 19}
 
 @pytest.mark.parametrize(
     ("num", "by_prefix", "measured"),
-    [(2, True, 0.623), (2, False, 0.479), (4, True, 0.605), (4, False, 0.295)],
+    [(2, True, 0.691), (2, False, 0.493), (4, True, 0.68), (4, False, 0.315)],
 )
 def test_the_share_of_prompts_that_is_held_is_that_measured(num, by_prefix, measured):
     load = Load(**TALKS, by_prefix=by_prefix)
