@@ -60,12 +60,12 @@ def test_ray_takes_the_application_and_we_its_arguments():
     pytest.importorskip("ray")
     from ray.serve.schema import ServeDeploySchema
 
-    from forerun.server.ray.deploy import Arguments, app
+    from forerun.server.ray.deploy import AppArgs, app
 
     config = yaml.safe_load(documents("rayservice.yaml")[0]["spec"]["serveConfigV2"])
     (one,) = ServeDeploySchema.model_validate(config).applications
     assert one.import_path == "forerun.server.ray:app"
-    arguments = Arguments.model_validate(one.args)
+    arguments = AppArgs.model_validate(one.args)
     assert app(arguments)
     spec = documents("rayservice.yaml")[0]["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]
     worker = spec["template"]["spec"]["containers"][0]["resources"]["requests"]
