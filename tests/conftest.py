@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from forerun.cli.main import main
 from forerun.core.errors import LoadError
@@ -28,7 +28,11 @@ from forerun.weights import gguf
 # No deadline: the machines that run this are shared. In CI every run tries the same examples.
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+# Under an emulator (`dev/arm`) the clock says nothing.
+settings.register_profile("emulated", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(
+    "emulated" if "EMULATED" in os.environ else "ci" if os.environ.get("CI") else "local"
+)
 
 # Of a shell's background job the interrupt is ignored, and so it would be in the programs that tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
