@@ -51,6 +51,19 @@ def run(size: int, *arguments: object, timeout: float = 120) -> subprocess.Compl
     )
 
 
+def on_two_machines(
+    *arguments: object, only_there: tuple[object, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run one rank on each of two nodes, the second with more options; what the first says."""
+    port = free_port()
+    there = torchrun(2, *arguments, *only_there, nodes=2, node=1, port=port)
+    here = torchrun(2, *arguments, nodes=2, node=0, port=port)
+    with subprocess.Popen(there, stderr=subprocess.PIPE, text=True) as other:
+        done = subprocess.run(here, capture_output=True, text=True, timeout=120, check=False)
+        other.communicate(timeout=60)
+    return done
+
+
 def verified(done: subprocess.CompletedProcess[str]) -> dict:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -105,29 +118,8 @@ def test_a_pipeline_says_what_one_process_says(default_model: Path) -> None:
 
 @pytest.mark.slow
 def test_machines_exchange_by_gloo(tiny_gguf: Path, prompts: Path) -> None:
-    port = free_port()
-    options = (
-        "verify",
-        "-tp",
-        2,
-        "-m",
-        tiny_gguf,
-        "-d",
-        "recycling",
-        "--prompts",
-        prompts,
-        "--json",
-    )
-    others = subprocess.Popen(torchrun(2, *options, nodes=2, node=1, port=port))
-    done = subprocess.run(
-        torchrun(2, *options, nodes=2, node=0, port=port),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    others.wait(60)
-    assert verified(done)["identical"]
+    options = ("verify", "-tp", 2, "-m", tiny_gguf, "-d", "recycling", "--prompts", prompts)
+    assert verified(on_two_machines(*options, "--json"))["identical"]
 
 
 @pytest.mark.slow
@@ -151,18 +143,8 @@ def test_wrong_numbers_of_processes_are_one_line(tiny_gguf: Path) -> None:
 
 @pytest.mark.slow
 def test_ranks_with_other_options_do_not_start_together(tiny_gguf: Path) -> None:
-    port = free_port()
     options = ("generate", "a", "-tp", 2, "-m", tiny_gguf)
-    wrong = torchrun(2, *options, "--head-bits", 8, nodes=2, node=1, port=port)
-    others = subprocess.Popen(wrong, stderr=subprocess.PIPE, text=True)
-    done = subprocess.run(
-        torchrun(2, *options, nodes=2, node=0, port=port),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    others.communicate(timeout=60)
+    done = on_two_machines(*options, only_there=("--head-bits", 8))
     assert "error: rank 1 has head_bits 8, rank 0 has None: start all ranks with" in done.stderr
 
 

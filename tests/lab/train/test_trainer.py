@@ -15,6 +15,7 @@ from forerun.core import files
 from forerun.core.errors import CapacityError, ConfigError, ForerunError
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
+from forerun.engine.profile import digest_of
 from forerun.lab.store import Store
 from forerun.lab.train import batches, replies, session, trainer
 from forerun.lab.train.learners import Kind, new_learner, write_network
@@ -141,6 +142,20 @@ def test_states_are_the_same_whether_they_were_kept_or_not(tmp_path) -> None:
     assert len([*(tmp_path / "states").iterdir()]) == 3, "there was no room"
     with pytest.raises(CapacityError, match="60 tokens does not fit 16"):
         reader(0, max_len=16)(texts(1, seed=2)[0])
+
+
+def test_texts_whose_short_digests_are_equal_have_states_of_their_own(tmp_path) -> None:
+    found: dict[str, tuple[int, ...]] = {}
+    for i in itertools.count():
+        tokens = tuple(i // VOCAB**place % VOCAB for place in range(6))
+        other = found.setdefault(digest_of([tokens, 2]), tokens)
+        if other != tokens:
+            break
+    what = {"whole": False, "max_len": 64, "folder": tmp_path, "max_nbytes": 1 << 20}
+    read = StateReader(TARGET, (), **what)
+    one, two = (read(Reply(str(key), "", key, 3, 0.0)) for key in (other, tokens))
+    assert not torch.equal(one.last, two.last)
+    assert len([*tmp_path.iterdir()]) == 2
 
 
 def test_an_epoch_has_every_row_once_and_its_seed_decides() -> None:

@@ -213,7 +213,7 @@ def publish_run(
     rows = summary.rows(rounds, origin, baseline)
     different = summary.num_different(rows)
 
-    def told() -> None:
+    def print_tables() -> None:
         if as_markdown:
             console.stdout().print(markdown(origin, rows))
         else:
@@ -221,7 +221,7 @@ def publish_run(
 
     publish(
         {"provenance": origin, "rows": rows},
-        told,
+        print_tables,
         as_json=as_json,
         fails=different > 0,
         why=f"drafting changed the tokens of {different} prompts",

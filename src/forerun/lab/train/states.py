@@ -9,8 +9,10 @@ R rows of a text, D hidden width, T layers that are tapped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import torch
@@ -21,7 +23,6 @@ from torch import Tensor
 from forerun.core import files
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
-from forerun.engine.profile import digest_of
 from forerun.lab.train.replies import Reply
 from forerun.model.model import Model
 
@@ -72,7 +73,7 @@ class StateReader:
     def __call__(self, reply: Reply) -> States:
         """The states of a text. Raises CapacityError if it is longer than `max_len`."""
         start = 0 if self.whole else reply.first - 1
-        path = self.folder / f"{digest_of([reply.tokens, start])}{SUFFIX}"
+        path = self.folder / f"{_digest(reply.tokens, start)}{SUFFIX}"
         with suppress(OSError, SafetensorError, TypeError):  # not there, or damaged
             return States(start, **load(path.read_bytes()))
         states = self._compute(reply, start)
@@ -109,6 +110,11 @@ class StateReader:
         assert top.log_normaliser is not None
         normaliser, best = map(torch.from_numpy, (top.log_normaliser, top.ids[:, 0]))
         return States(start, last, torch.cat(taps)[start:].half(), normaliser, best.contiguous())
+
+
+def _digest(tokens: Sequence[int], start: int) -> str:
+    """Name a text, so long that no two share a name: nobody would notice another text's states."""
+    return blake2b(torch.tensor([start, *tokens]).numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def _no_taps(rows: tuple[int, ...]) -> Tensor:

@@ -36,12 +36,12 @@ def training(axes: Axes, history: Sequence[Mapping[str, float]]) -> bool:
         right.spines["right"].set_visible(True)
         right.grid(visible=False)
         right.set_ylabel("held-out tokens a pass (tau)")
-        for name, color, told in (
+        for name, color, label in (
             ("tau", OURS[1], "tau, greedy"),
             ("tau_sampled", OURS[2], "tau, temperature 1"),
         ):
             points = [(at, line[name]) for at, line in measured]
-            right.plot(*zip(*points, strict=True), color=color, marker="o", label=told)
+            right.plot(*zip(*points, strict=True), color=color, marker="o", label=label)
         best = max(measured, key=lambda each: each[1]["tau"] + each[1]["tau_sampled"])
         right.annotate(
             f"best: {best[1]['tau']:.2f} and {best[1]['tau_sampled']:.2f}",
