@@ -1,4 +1,4 @@
-"""Limits of processor time, read from made trees that are written as Linux writes them."""
+"""Limits of processor time and memory, read from made trees that are written as Linux writes them."""
 
 from __future__ import annotations
 
@@ -75,5 +75,54 @@ def test_version_1_and_what_a_container_sees_of_the_tree(
     assert cgroup.cpu_quota(tmp_path) is None
 
 
+MB = 1 << 20
+NO_LIMIT_V1 = "9223372036854771712"
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({"a/b": "max"}, None),
+        ({"a/b": 600 * MB}, 500 * MB),
+        ({"a": 700 * MB, "a/b": "max"}, 600 * MB),  # set for a group above
+        ({"a": 700 * MB, "a/b": 500 * MB}, 400 * MB),  # the narrower of two
+        ({"": 300 * MB, "a/b": "max"}, 200 * MB),  # the top of what a container sees
+    ],
+)
+def test_the_least_limit_of_memory_holds_and_idle_pages_of_files_do_not_count(
+    limits: dict[str, str | int], left: int | None, tmp_path: Path
+) -> None:
+    files = {"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": OTHER + V2}
+    for group, text in limits.items():
+        folder = f"sys/fs/cgroup/{group}"
+        files |= {
+            f"{folder}/memory.max": f"{text}\n",
+            f"{folder}/memory.current": f"{150 * MB}\n",
+            f"{folder}/memory.stat": f"anon {100 * MB}\ninactive_file {50 * MB}\nactive_file 7\n",
+        }
+    write_files(tmp_path, files)
+    assert cgroup.memory_left(tmp_path) == left
+    assert cgroup.memory_limit(tmp_path) == (None if left is None else left + 100 * MB)
+
+
+@pytest.mark.parametrize(("limit", "left"), [(400 * MB, 300 * MB), (NO_LIMIT_V1, None)])
+def test_memory_of_version_1(limit: int | str, left: int | None, tmp_path: Path) -> None:
+    folder = "sys/fs/cgroup/memory/x"
+    write_files(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:cpu:/y\n4:memory:/x\n",
+            "proc/self/mountinfo": OTHER,
+            f"{folder}/memory.limit_in_bytes": f"{limit}\n",
+            f"{folder}/memory.usage_in_bytes": f"{160 * MB}\n",
+            f"{folder}/memory.stat": f"inactive_file 1\ntotal_inactive_file {60 * MB}\n",
+            "sys/fs/cgroup/memory/y/memory.limit_in_bytes": "1\n",
+        },
+    )
+    assert cgroup.memory_left(tmp_path) == left
+
+
 def test_a_system_without_groups_sets_no_limit(tmp_path: Path) -> None:
     assert cgroup.cpu_quota(tmp_path) is None
+    assert cgroup.memory_limit(tmp_path) is None
+    assert cgroup.memory_left(tmp_path) is None

@@ -1,7 +1,8 @@
-"""How much processor time Linux's control groups leave this process: what `docker --cpus 1.5` sets.
+"""What Linux's control groups leave this process: processor time (`docker --cpus 1.5`) and memory (`--memory`).
 
-A limit holds for a group and all groups in it, so those above count too. Knows version 2 (`cpu.max`) and version 1
-(`cpu.cfs_quota_us`), and containers that see a part of the tree. Knows nothing of cores or affinity.
+A limit holds for a group and all groups in it, so those above count too. Knows version 2 (`cpu.max`, `memory.max`) and
+version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), and containers that see a part of the tree. Knows nothing of
+cores or affinity. `system` is the folder with `proc` and `sys`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+_NO_LIMIT = 1 << 60
+"""Version 1 has no value for "no limit" of memory, but a number close to 2**63."""
 
 
 class _Mount(NamedTuple):
@@ -21,26 +25,61 @@ class _Mount(NamedTuple):
 
 
 def cpu_quota(system: Path = Path("/")) -> float | None:
-    """Return the number of processors whose time this process may use; None without a limit.
+    """Return the number of processors whose time this process may use; None without a limit."""
+    quotas = []
+    for version, group in _groups("cpu", system):
+        words = (
+            _words(group, "cpu.max")
+            if version == 2
+            else _words(group, "cpu.cfs_quota_us", "cpu.cfs_period_us")
+        )
+        if _two_numbers(words) and int(words[1]) > 0:
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
 
-    `system` is the folder with `proc` and `sys`.
-    """
-    limits = [
-        limit
-        for version, group in _groups(system)
-        if (limit := (_limit_2 if version == 2 else _limit_1)(group)) is not None
-    ]
-    return min(limits, default=None)
+
+def memory_limit(system: Path = Path("/")) -> int | None:
+    """Return the memory that this process may hold, in bytes; None without a limit."""
+    return min((limit for limit, _ in _memory(system)), default=None)
 
 
-def _groups(system: Path) -> Iterator[tuple[int, Path]]:
+def memory_left(system: Path = Path("/")) -> int | None:
+    """Return the bytes that may still be taken within the limits; None without one. May be negative for a moment."""
+    return min((limit - used for limit, used in _memory(system)), default=None)
+
+
+def _memory(system: Path) -> Iterator[tuple[int, int]]:
+    """The limit of each group that has one, and what the group uses of it, in bytes."""
+    for version, group in _groups("memory", system):
+        names = (
+            ("memory.max", "memory.current")
+            if version == 2
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        )
+        words = _words(group, *names)
+        if _two_numbers(words) and int(words[0]) < _NO_LIMIT:
+            yield (
+                int(words[0]),
+                int(words[1]) - _idle_file_nbytes(group, "" if version == 2 else "total_"),
+            )
+
+
+def _idle_file_nbytes(group: Path, prefix: str) -> int:
+    """Pages of files that the kernel gives up when memory is wanted: they count as used."""
+    stat = dict(line.partition(" ")[::2] for line in _lines(group / "memory.stat"))
+    return int(stat.get(f"{prefix}inactive_file", 0))
+
+
+def _groups(controller: str, system: Path) -> Iterator[tuple[int, Path]]:
     """The folders of the process's groups, up to the top of what is mounted, with their hierarchy's version."""
     paths = list(_own_paths(system))
     for mount in _mounts(system):
         for controllers, path in paths:
             if (mount.version == 2) != (not controllers):
                 continue
-            if mount.version == 1 and not ("cpu" in controllers and "cpu" in mount.controllers):
+            if mount.version == 1 and not (
+                controller in controllers and controller in mount.controllers
+            ):
                 continue
             inside = path.relative_to(mount.root) if path.is_relative_to(mount.root) else None
             # Outside of what is mounted, as for a container without a name space: then its top is all there is.
@@ -67,21 +106,13 @@ def _mounts(system: Path) -> Iterator[_Mount]:
         yield _Mount(point, PurePosixPath(fields[3]), version, frozenset(kind[2].split(",")))
 
 
-def _limit_2(group: Path) -> float | None:
-    words = " ".join(_lines(group / "cpu.max")).split()
-    return _share(*words) if len(words) == 2 else None
+def _words(group: Path, *names: str) -> list[str]:
+    return [word for name in names for line in _lines(group / name) for word in line.split()]
 
 
-def _limit_1(group: Path) -> float | None:
-    quota, period = (_lines(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-    return _share(quota[0], period[0]) if quota and period else None
-
-
-def _share(quota: str, period: str) -> float | None:
-    """Microseconds of processor time in a period; `max` and -1 are no limit."""
-    if not (quota.isdecimal() and period.isdecimal() and int(period) > 0):
-        return None
-    return int(quota) / int(period)
+def _two_numbers(words: list[str]) -> bool:
+    """Whether both were there and set: `max` and -1 are no limit."""
+    return len(words) == 2 and all(map(str.isdecimal, words))
 
 
 def _lines(path: Path) -> list[str]:

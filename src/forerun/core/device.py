@@ -83,9 +83,9 @@ def available_nbytes() -> int | None:
     """Return the memory a new program can have without swapping, within a container's limit; None if unknown."""
     available = re.search(r"MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")) or "")
     bounds = [int(available[1]) * 1024] if available else []
-    limit, used = (_read(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
-    if limit and limit.isdecimal() and used and used.isdecimal():
-        bounds.append(max(0, int(limit) - int(used)))
+    left = cgroup.memory_left()
+    if left is not None:
+        bounds.append(max(0, left))
     return min(bounds, default=None)
 
 
