@@ -187,6 +187,11 @@ def test_sampling_options_reach_the_requests_and_the_provenance(bench, forerun):
     assert "--top-p is for a model of this machine" in err
 
 
+def test_batches_that_no_category_fills_are_named(bench):
+    _, _, err = bench("-d", "none", "--batch", 3)  # two prompts, of two categories
+    assert "--batch 3: at most 1 are decoded together" in err
+
+
 def test_the_default_is_what_requests_get_by_default(bench, default_model, forerun):
     code, text, _ = forerun("bench", default_model, "-n", 4, "--limit", 1, "-c", 512, "--json")
     assert code == 0

@@ -105,6 +105,7 @@ def command(
         return
     if api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
+    from forerun.cli import console
     from forerun.lab.bench import report, run, workload
     from forerun.lab.bench.peers import base
     from forerun.lab.store import Store
@@ -115,6 +116,9 @@ def command(
         raise ConfigError("--json-schema is for our own engine: leave out --peers")
     prompts = workload.only(workload.read_task(task, tasks_dir), opt.names(categories))
     groups = workload.groups(workload.choose(prompts, limit), batch)
+    if (most := max(len(group.prompts) for group in groups)) < batch:
+        note = f"--batch {batch}: at most {most} are decoded together, as no category has more prompts here"
+        console.stderr().print(note, style="dim")
     llm = opt.load(config, max_num_seqs=batch)
     systems = run.drafters(llm, drafters, baseline, params)
     systems += base.peers(llm, opt.names(peers), peers_dir, [s.name for s in systems], params)
