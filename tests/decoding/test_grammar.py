@@ -15,6 +15,7 @@ from torch import Tensor
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
+from forerun.core.random import Noise
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.decoding.grammar import with_forced, without_forbidden
 from forerun.decoding.processors import LogitsPipeline
@@ -57,6 +58,10 @@ class Automaton:
     def allowed(self) -> NDArray[np.bool_] | None:
         row = self.table[self.state]
         return None if row is None else np.isin(np.arange(V), [*row])
+
+    def allows(self, token: int) -> bool:
+        row = self.table[self.state]
+        return row is None or token in row
 
     def advance(self, token: int) -> Automaton | None:
         row = self.table[self.state]
@@ -119,6 +124,24 @@ def test_chosen_drafts_give_the_tokens_of_constrained_plain_decoding(
     assert accepted > 20
     assert rejected > 20
     assert freed > 10, "without the grammar other tokens come"
+
+
+@given(
+    st.lists(st.integers(-3, 3), min_size=V, max_size=V),
+    st.sampled_from([*SETTINGS.values(), SamplingParams(temperature=0.7, logit_bias={1: 2})]),
+    st.integers(0, 2),
+)
+def test_the_best_of_the_allowed_is_taken_whether_the_mask_is_made_or_not(
+    logits: list[int], params: SamplingParams, at: int
+) -> None:
+    """Equal logits among them: the lowest id is taken of those that the grammar allows."""
+    row, state = torch.tensor(logits, dtype=torch.float32), replace(GRAMMAR, state=at)
+    pipeline = LogitsPipeline(params, PROMPT, noise=Noise(5), grammar=state)
+    ids = np.flatnonzero(pipeline.probs(row, [], state).numpy())
+    scores = pipeline.adjusted(row, [], state).numpy()[ids] * np.float32(pipeline.factor)
+    if not params.is_greedy:
+        scores = scores + Noise(5).of(len(PROMPT), ids)
+    assert pipeline.choose(row, [], state) == ids[scores.argmax()]
 
 
 @pytest.mark.parametrize("setting", ["sampled", "penalised"])

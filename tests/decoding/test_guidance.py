@@ -137,6 +137,29 @@ def test_a_schema_that_is_true_allows_any_value(plain):
     assert {"{", "[", "t", "n", "7"} <= first
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_one_token_is_allowed_as_in_the_mask(name, plain):
+    """Along an answer, for tokens that the mask has and others, at the places where it may end too."""
+    state, random = plain.grammars.start(FORMS[name]), np.random.default_rng(0)
+    seen = {True: 0, False: 0}
+    for _ in range(60):
+        mask = state.allowed()
+        inside = mask.nonzero()[0]
+        asked = {
+            *random.integers(len(mask), size=40),
+            *random.permutation(inside)[:40],
+            *state.eos_ids,
+        }
+        for token in map(int, asked):
+            assert state.allows(token) == mask[token]
+            seen[bool(mask[token])] += 1
+        ways = (state.advance(int(token)) for token in random.permutation(inside))
+        state = next(filter(None, ways), None)
+        if state is None:
+            break
+    assert min(seen.values()) > 5
+
+
 def test_compiled_grammars_are_kept_and_bounded(plain):
     for i in range(NUM_CACHED + 3):
         plain.grammars.start(StructuredOutputsParams(regex=f"a{{{i + 1}}}"))

@@ -27,6 +27,10 @@ class GrammarState(Protocol):
         """Mask (V,) of the tokens that may come next, end tokens included; None allows all."""
         ...
 
+    def allows(self, token: int) -> bool:
+        """Return what the mask says of one token, which takes less than the mask."""
+        ...
+
     def advance(self, token: int) -> GrammarState | None:
         """Return the state after one more token; None if the token is not allowed or ends the output."""
         ...

@@ -135,6 +135,14 @@ class Guided:
         mask[[*self.eos_ids]] = True
         return mask
 
+    def allows(self, token: int) -> bool:
+        """Return what the mask says of one token."""
+        if self.matcher.is_error():
+            return token in self.eos_ids
+        if token in self.eos_ids:
+            return self.matcher.is_accepting()
+        return self.matcher.validate_tokens([token]) == 1
+
     def advance(self, token: int) -> Guided | None:
         """Return the state after one more token; None if the token is not allowed or ends the output."""
         if token in self.eos_ids:

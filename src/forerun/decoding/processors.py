@@ -16,12 +16,14 @@ V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise, no_token
 from forerun.core.types import TokenLogprob
@@ -108,14 +110,21 @@ class LogitsPipeline:
         A score is the logit over the temperature and the noise of the token at its position; tokens that a filter
         leaves out have none. Raises RequestError where there is no such token.
         """
-        row = self._adjust(_host(logits), generated, grammar)
+        position = self._num_prompt + len(generated)
+        if grammar is not None and not (self.changes_logits or self.params.has_filters):
+            with suppress(RequestError):
+                token = self._best(_host(logits), position)
+                if grammar.allows(token):  # so it is the best of those that are allowed
+                    return token
+        return self._best(self._adjust(_host(logits), generated, grammar), position)
+
+    def _best(self, row: Row, position: int) -> int:
         params = self.params
         if params.is_greedy:
             token = int(row.argmax())
             if not row[token] > -np.inf:
                 raise no_token()
             return token
-        position = self._num_prompt + len(generated)
         if not params.has_filters:
             return self.noise.draw(position, row, self.factor)
         ids = kept(_softmax(row, self.factor), params)

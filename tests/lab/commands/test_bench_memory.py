@@ -8,21 +8,32 @@ from pathlib import Path
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.lab.bench.memory import percents
+from forerun.hub.prompt_sets import TaskPrompt
+from forerun.lab.bench.memory import groups, percents
 
 
 @pytest.mark.slow
 def test_the_command_measures_and_draws(forerun, default_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "memory.json"
     few = ("--limit", 1, "--together", 4, "--batch", 1, "-n", 6, "-c", 1024, "--cuts", "60")
-    code, printed, _ = forerun("bench", "memory", "-d", "suffix", *few, "--out", out, "--json")
+    code, printed, _ = forerun("bench", "memory", "-d", "suffix,auto", *few, "--out", out, "--json")
     assert code == 0
     document = json.loads(printed)
     assert document == json.loads(out.read_text())
-    assert [row["cut"] for row in document["rows"]] == [0, 60]
+    assert [(row["drafter"], row["cut"]) for row in document["rows"]] == [
+        *(("suffix", 0), ("suffix", 60)),
+        *(("mlp_speculator++recycling", 0), ("mlp_speculator++recycling", 60)),
+    ]
     assert all(row["identical"] == row["prompts"] for row in document["rows"])
     assert document["rows"][1]["generation_bytes"] < 0.41 * document["rows"][0]["generation_bytes"]
     assert out.with_name("memory-kept.png").exists()
+
+
+def test_conversations_of_different_categories_are_decoded_together() -> None:
+    prompts = [TaskPrompt(f"p{i}", category, ("Hi.",)) for i, category in enumerate("aabcd")]
+    found = groups(prompts, 4)
+    ids = [[prompt.id for prompt in group.prompts] for group in found]
+    assert ids == [["p0", "p1", "p2", "p3"], ["p4"]]
 
 
 def test_wrong_cuts_are_refused() -> None:

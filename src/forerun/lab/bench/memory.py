@@ -119,6 +119,11 @@ def points(llm: LLM, drafter: str, cuts: Sequence[float]) -> list[Point]:
     return [Point(drafter, cut, budget, planner.fitting(budget)) for cut, budget in budgets]
 
 
+def groups(prompts: Sequence[TaskPrompt], together: int) -> list[PromptGroup]:
+    """Groups of at most `together` conversations, of any category."""
+    return workload.groups([replace(prompt, category=ALL) for prompt in prompts], together)
+
+
 def measure(
     llm: LLM, points: Sequence[Point], groups: Sequence[PromptGroup], rounds: int,
     params: SamplingParams, what: str, origin: Provenance,
@@ -144,10 +149,9 @@ def batches(
     plan = Planner.of(config, llm.device).plan()
     budget = budget_of(plan, CUT_OF_BATCHES)
     many = llm.within(budget, "none", max_num_seqs=batch)
-    wide = [replace(prompt, category=ALL) for prompt in prompts]
     named = [Point(name, None, budget, plan) for name in drafters]
     alone, together = (
-        measure(many, named, workload.groups(wide, count), 1, params, str(count), origin)
+        measure(many, named, groups(prompts, count), 1, params, str(count), origin)
         for count in (1, batch)
     )
     return [

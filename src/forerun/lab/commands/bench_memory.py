@@ -50,7 +50,7 @@ def command(
     from forerun.drafting.parse import split_list
     from forerun.drafting.spec import DrafterSpec
     from forerun.hub.prompt_sets import BUILTIN, read
-    from forerun.lab.bench import memory, workload
+    from forerun.lab.bench import memory, run, workload
     from forerun.lab.bench.plots import plot
     from forerun.lab.bench.summary import Row
 
@@ -59,14 +59,14 @@ def command(
     percents = memory.percents(cuts)
     prompts = workload.choose(read(str(task) if task else BUILTIN), limit)
     llm = opt.load(config, max_num_seqs=together)
-    names = [DrafterSpec.of(name).text() for name in split_list(drafters)]
+    names = [DrafterSpec.of(run.resolved(llm, name)).text() for name in split_list(drafters)]
     points = [point for name in names for point in memory.points(llm, name, percents)]
     origin = provenance.origin(
         config, llm, task=task.stem if task else BUILTIN, max_tokens=params.max_tokens,
         temperature=0.0, together=together, batch=batch, seed=params.seed,
         max_model_len=llm.max_len,
     )  # fmt: skip
-    groups = workload.groups(prompts, together)
+    groups = memory.groups(prompts, together)
     measured = memory.measure(llm, points, groups, rounds, params, str(together), origin)
     rows, batches = memory.rows(points, measured, origin), list[Row]()
     document: dict[str, object] = {"provenance": origin, "rows": rows}

@@ -30,6 +30,11 @@ class ToyGrammar:
         tokens = CYCLE[self.place]
         return None if tokens is None else np.isin(np.arange(self.vocab_size), tokens)
 
+    def allows(self, token: int) -> bool:
+        """Return what the mask says of one token."""
+        tokens = CYCLE[self.place]
+        return tokens is None or token in tokens
+
     def advance(self, token: int) -> ToyGrammar | None:
         """The next place; None if the token is not allowed."""
         tokens = CYCLE[self.place]
