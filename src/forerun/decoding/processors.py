@@ -16,14 +16,12 @@ V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise, no_token
 from forerun.core.types import TokenLogprob
@@ -112,10 +110,9 @@ class LogitsPipeline:
         """
         position = self._num_prompt + len(generated)
         if grammar is not None and not (self.changes_logits or self.params.has_filters):
-            with suppress(RequestError):
-                token = self._best(_host(logits), position)
-                if grammar.allows(token):  # so it is the best of those that are allowed
-                    return token
+            token = self._best(_host(logits), position)
+            if grammar.allows(token):  # so it is the best of those that are allowed
+                return token
         return self._best(self._adjust(_host(logits), generated, grammar), position)
 
     def _best(self, row: Row, position: int) -> int:
