@@ -82,6 +82,7 @@ NO_LIMIT_V1 = "9223372036854771712"
 @pytest.mark.parametrize(
     ("limits", "left"),
     [
+        ({"": "max"}, None),
         ({"a/b": "max"}, None),
         ({"a/b": 600 * MB}, 500 * MB),
         ({"a": 700 * MB, "a/b": "max"}, 600 * MB),  # set for a group above
@@ -105,8 +106,27 @@ def test_the_least_limit_of_memory_holds_and_idle_pages_of_files_do_not_count(
     assert cgroup.memory_limit(tmp_path) == (None if left is None else left + 100 * MB)
 
 
+@pytest.mark.parametrize(
+    ("own", "limits", "expected"),
+    [
+        ("4:memory:/x", {"": 400 * MB}, 400 * MB),  # set for a group above
+        ("5:cpu:/y\n4:memory:/x", {"": NO_LIMIT_V1, "x": 300 * MB, "y": 1}, 300 * MB),
+        ("4:cpu,memory:/x", {"": NO_LIMIT_V1}, None),
+        (None, {"": 600 * MB}, 600 * MB),  # its own group is not known: the top
+    ],
+)
+def test_the_least_limit_of_memory_of_version_1(
+    own: str | None, limits: dict[str, str | int], expected: int | None, tmp_path: Path
+) -> None:
+    files = {"proc/self/mountinfo": OTHER} | ({"proc/self/cgroup": f"{own}\n"} if own else {})
+    for group, text in limits.items():
+        files[f"sys/fs/cgroup/memory/{group}/memory.limit_in_bytes"] = f"{text}\n"
+    write_files(tmp_path, files)
+    assert cgroup.memory_limit(tmp_path) == expected
+
+
 @pytest.mark.parametrize(("limit", "left"), [(400 * MB, 300 * MB), (NO_LIMIT_V1, None)])
-def test_memory_of_version_1(limit: int | str, left: int | None, tmp_path: Path) -> None:
+def test_memory_left_in_version_1(limit: int | str, left: int | None, tmp_path: Path) -> None:
     folder = "sys/fs/cgroup/memory/x"
     write_files(
         tmp_path,

@@ -33,66 +33,62 @@ def cpu_quota(system: Path = Path("/")) -> float | None:
             if version == 2
             else _words(group, "cpu.cfs_quota_us", "cpu.cfs_period_us")
         )
-        if _two_numbers(words) and int(words[1]) > 0:
+        if _are_numbers(words, 2) and int(words[1]) > 0:
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
 
 
 def memory_limit(system: Path = Path("/")) -> int | None:
     """Return the memory that this process may hold, in bytes; None without a limit."""
-    return min((limit for limit, _ in _memory(system)), default=None)
+    return min((limit for _, _, limit in _memory_limits(system)), default=None)
 
 
 def memory_left(system: Path = Path("/")) -> int | None:
     """Return the bytes that may still be taken within the limits; None without one. May be negative for a moment."""
-    return min((limit - used for limit, used in _memory(system)), default=None)
-
-
-def _memory(system: Path) -> Iterator[tuple[int, int]]:
-    """The limit of each group that has one, and what the group uses of it, in bytes."""
-    for version, group in _groups("memory", system):
-        names = (
-            ("memory.max", "memory.current")
+    left = []
+    for version, group, limit in _memory_limits(system):
+        used, idle = (
+            ("memory.current", "inactive_file")
             if version == 2
-            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            else ("memory.usage_in_bytes", "total_inactive_file")
         )
-        words = _words(group, *names)
-        if _two_numbers(words) and int(words[0]) < _NO_LIMIT:
-            yield (
-                int(words[0]),
-                int(words[1]) - _idle_file_nbytes(group, "" if version == 2 else "total_"),
-            )
+        words = _words(group, used)
+        if _are_numbers(words, 1):
+            left.append(
+                limit - int(words[0]) + _stat(group, idle)
+            )  # the kernel gives idle pages of files up
+    return min(left, default=None)
 
 
-def _idle_file_nbytes(group: Path, prefix: str) -> int:
-    """Pages of files that the kernel gives up when memory is wanted: they count as used."""
-    stat = dict(line.partition(" ")[::2] for line in _lines(group / "memory.stat"))
-    return int(stat.get(f"{prefix}inactive_file", 0))
+def _memory_limits(system: Path) -> Iterator[tuple[int, Path, int]]:
+    """The hierarchy's version, the folder and the limit in bytes of each group that has one."""
+    for version, group in _groups("memory", system):
+        words = _words(group, "memory.max" if version == 2 else "memory.limit_in_bytes")
+        if _are_numbers(words, 1) and int(words[0]) < _NO_LIMIT:
+            yield version, group, int(words[0])
 
 
 def _groups(controller: str, system: Path) -> Iterator[tuple[int, Path]]:
     """The folders of the process's groups, up to the top of what is mounted, with their hierarchy's version."""
-    paths = list(_own_paths(system))
+    own = _own_paths(system)
     for mount in _mounts(system):
-        for controllers, path in paths:
-            if (mount.version == 2) != (not controllers):
-                continue
-            if mount.version == 1 and not (
-                controller in controllers and controller in mount.controllers
-            ):
-                continue
-            inside = path.relative_to(mount.root) if path.is_relative_to(mount.root) else None
-            # Outside of what is mounted, as for a container without a name space: then its top is all there is.
-            names = () if inside is None or ".." in inside.parts else inside.parts
-            for depth in range(len(names), -1, -1):
-                yield mount.version, mount.point.joinpath(*names[:depth])
+        if mount.version == 1 and controller not in mount.controllers:
+            continue
+        path = own.get("" if mount.version == 2 else controller, mount.root)
+        inside = path.relative_to(mount.root) if path.is_relative_to(mount.root) else None
+        # Outside of what is mounted, as for a container without a name space: then its top is all there is.
+        names = () if inside is None or ".." in inside.parts else inside.parts
+        for depth in range(len(names), -1, -1):
+            yield mount.version, mount.point.joinpath(*names[:depth])
 
 
-def _own_paths(system: Path) -> Iterator[tuple[frozenset[str], PurePosixPath]]:
-    """The process's group in each hierarchy, with its controllers; version 2 names none."""
+def _own_paths(system: Path) -> dict[str, PurePosixPath]:
+    """The process's group by controller; that of version 2 by the empty name."""
+    found: dict[str, PurePosixPath] = {}
     for line in _lines(system / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
-        yield frozenset(filter(None, controllers.split(","))), PurePosixPath(path)
+        found |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
+    return found
 
 
 def _mounts(system: Path) -> Iterator[_Mount]:
@@ -110,9 +106,15 @@ def _words(group: Path, *names: str) -> list[str]:
     return [word for name in names for line in _lines(group / name) for word in line.split()]
 
 
-def _two_numbers(words: list[str]) -> bool:
-    """Whether both were there and set: `max` and -1 are no limit."""
-    return len(words) == 2 and all(map(str.isdecimal, words))
+def _are_numbers(words: list[str], num: int) -> bool:
+    """Whether all were there and set: `max` and -1 are no limit."""
+    return len(words) == num and all(map(str.isdecimal, words))
+
+
+def _stat(group: Path, name: str) -> int:
+    """A value of `memory.stat`; 0 if it has none."""
+    found = dict(line.partition(" ")[::2] for line in _lines(group / "memory.stat"))
+    return int(found.get(name, 0))
 
 
 def _lines(path: Path) -> list[str]:

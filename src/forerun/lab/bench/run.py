@@ -221,7 +221,7 @@ def drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams)
     """Make plain decoding, then the drafters in the order given, and the one they are compared with."""
     asked = [*split_list(given), *([baseline] if baseline else [])]
     for spec in asked:
-        DrafterSpec.of(spec)  # a misspelt name is told before anything is measured
+        DrafterSpec.of(spec)  # a misspelt name is refused before anything is measured
     specs = dict.fromkeys([PLAIN, *(resolved(llm, spec) for spec in asked)])
     return [EngineSystem.of(llm, spec, params) for spec in specs]
 

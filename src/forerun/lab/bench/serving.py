@@ -157,9 +157,9 @@ def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store)
             num_done += len(served)
             is_whole = len(served) == len(load.prompts)
             if served:
-                told = {"system": name, "concurrency": load.concurrency, "is_whole": is_whole}
+                what = {"system": name, "concurrency": load.concurrency, "is_whole": is_whole}
                 answers = [asdict(one) for one in served]
-                store.add(key, {**told, "seconds": seconds, "served": answers})
+                store.add(key, {**what, "seconds": seconds, "served": answers})
             if not is_whole:
                 return False
     return True

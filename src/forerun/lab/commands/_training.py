@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
 
 NOT_REPEATED = ("model", "out", "as_json")
-"""Options that a command to reproduce a run is told without."""
+"""Options left out of the command that reproduces a run."""
 TEXT_SHARE, REPLY_SHARE = 5, 2
 """Steps on texts and on replies, as the MLP speculator was published."""
 LOSSES = ("kl", "lk", "ce", "kl+lk")

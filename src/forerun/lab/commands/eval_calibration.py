@@ -42,7 +42,7 @@ def command(
 
     names = split_list(drafters)
     for name in names:
-        DrafterSpec.of(name)  # a misspelt one is told before anything is loaded
+        DrafterSpec.of(name)  # a misspelt one is refused before anything is loaded
     prompts = workload.choose(read(task), limit)
     llm = opt.load(config, max_num_seqs=1)
     steps = calibration.measure(llm, names, prompts, params)

@@ -37,8 +37,7 @@ class ToyGrammar:
 
     def advance(self, token: int) -> ToyGrammar | None:
         """The next place; None if the token is not allowed."""
-        tokens = CYCLE[self.place]
-        if tokens is not None and token not in tokens:
+        if not self.allows(token):
             return None
         return replace(self, place=(self.place + 1) % len(CYCLE))
 
