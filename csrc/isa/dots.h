@@ -4,23 +4,25 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
 
 inline constexpr int kCodeRowTile = kRowTile;  // rows whose sums of codes stay in registers
+inline constexpr bool kTakesAnyRows = true;  // whether 5 to 7 rows are computed at once
 
 // Inputs 0..3 and 4..7.
 struct Eight {
     Bytes low, high;
 };
 
-// Unsigned codes of 8 * STEPS inputs. A Narrow holds DOTS dots of 4.
+// Unsigned codes of 8 * STEPS inputs. A Narrow holds DOTS dots of 4, or any number where it is a Wide.
 template <int STEPS, int DOTS, int M, class CodesAt>
 inline void sum_codes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
     static_assert(DOTS % 2 == 0 && 2 * STEPS % DOTS == 0);
-    constexpr int steps = DOTS / 2;
+    constexpr int steps = std::is_same_v<Narrow, Wide> ? STEPS : DOTS / 2;
     Narrow acc[M];
 #pragma GCC unroll 4
     for (int i = 0; i < STEPS; ++i) {

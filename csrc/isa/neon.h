@@ -16,6 +16,7 @@
 namespace forerun::FORERUN_ISA {
 
 inline constexpr int kRowTile = 4;
+inline constexpr bool kTakesAnyRows = false;  // 5 rows are 4, which i8mm takes in pairs, and 1
 
 struct F {
     float32x4_t v[4];

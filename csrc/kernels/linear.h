@@ -217,30 +217,42 @@ void put(const Linear& linear, int tile, F (&sum)[M], const Output& output, floa
     }
 }
 
-template <class Tile, int M>
-void linear_tile(const Linear& linear, int tile, const Rows& rows, int row, const Output& output,
-                 float* out) {
-    const std::uint8_t* w = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
-    F acc[M] = {};
-    Tile::sum(linear, w, rows, row, acc);
-    put(linear, tile, acc, output, out);
+template <int M, class Take>
+[[gnu::always_inline]] inline void take_rest(int num_rows, const Take& take) {
+    if constexpr (M > 0) {
+        if (num_rows == M)
+            take.template operator()<M>();
+        else
+            take_rest<M - 1>(num_rows, take);
+    }
+}
+
+// Calls `take` for MOST rows at a time, then for those that are left: all at once, or 4 of them first. Inline, since
+// compilers keep more in registers than where each number of rows has a function of its own.
+template <int MOST, class Take>
+[[gnu::always_inline]] inline void take_rows(int num_rows, const Take& take) {
+    for (; num_rows >= MOST; num_rows -= MOST) take.template operator()<MOST>();
+    if constexpr (MOST <= 4 || kTakesAnyRows)
+        take_rest<MOST - 1>(num_rows, take);
+    else
+        take_rows<4>(num_rows, take);
 }
 
 template <class Tile>
 void linear_tiles(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
                   int num_rows, const Output& output) {
     for (int i = 0; i < num_tiles; ++i) {
+        const std::uint8_t* w =
+            linear.tiles + static_cast<std::size_t>(tile + i) * linear.tile_nbytes;
         float* out = output.out + i * kTile;
         int m = row;
-        const int stop = row + num_rows;
-        if constexpr (Tile::row_tile >= 8)
-            for (; stop - m >= 8; m += 8, out += 8 * output.stride)
-                linear_tile<Tile, 8>(linear, tile + i, rows, m, output, out);
-        for (; stop - m >= 4; m += 4, out += 4 * output.stride)
-            linear_tile<Tile, 4>(linear, tile + i, rows, m, output, out);
-        if (stop - m == 3) linear_tile<Tile, 3>(linear, tile + i, rows, m, output, out);
-        if (stop - m == 2) linear_tile<Tile, 2>(linear, tile + i, rows, m, output, out);
-        if (stop - m == 1) linear_tile<Tile, 1>(linear, tile + i, rows, m, output, out);
+        take_rows<Tile::row_tile>(num_rows, [&]<int M>() __attribute__((always_inline)) {
+            F acc[M];
+            Tile::sum(linear, w, rows, m, acc);
+            put(linear, tile + i, acc, output, out);
+            m += M;
+            out += M * output.stride;
+        });
     }
 }
 
@@ -279,26 +291,17 @@ void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const 
 template <class Code>
 void flat_tiles(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
                 int num_rows, const Output& output) {
-    const int stop = row + num_rows;
     for (int i = 0, step; i < num_tiles; i += step) {
         // Few rows are read once each anyway, and one stream of weights is read faster.
         step = num_rows >= 8 && num_tiles - i >= kTilesAside ? kTilesAside : 1;
         float* out = output.out + i * kTile;
         int m = row;
-        if constexpr (kRowTile >= 8)
-            for (; stop - m >= 8; m += 8, out += 8 * output.stride)
-                (step == kTilesAside ? flat_tile<Code, 8, kTilesAside> : flat_tile<Code, 8, 1>)(
-                    linear, tile + i, rows, m, output, out);
-        const auto rest = [&]<int M>() {
+        take_rows<kRowTile>(num_rows, [&]<int M>() {
             (step == kTilesAside ? flat_tile<Code, M, kTilesAside> : flat_tile<Code, M, 1>)(
                 linear, tile + i, rows, m, output, out);
             m += M;
             out += M * output.stride;
-        };
-        while (stop - m >= 4) rest.template operator()<4>();
-        if (stop - m == 3) rest.template operator()<3>();
-        if (stop - m == 2) rest.template operator()<2>();
-        if (stop - m == 1) rest.template operator()<1>();
+        });
     }
 }
 
