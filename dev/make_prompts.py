@@ -17,19 +17,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SETS = {
-    "gpteacher": 6500,
-    "gsm8k_train": 3000,
-    "self_instruct_seeds": 200,
-    "sgd_dialogues": 900,
-    "taskmaster4_dialogues": 150,
-    "wikipedia_paragraphs": 1500,
-    "wikipedia_sentences": 1200,
-    "openstax_textbooks": 1300,
-    "python_docs": 500,
-    "litbank_novels": 100,
-    "state_of_the_union": 250,
+    "gpteacher": (6500, "MIT"),
+    "gsm8k_train": (3000, "MIT"),
+    "self_instruct_seeds": (200, "Apache-2.0"),
+    "sgd_dialogues": (900, "CC BY-SA 4.0"),
+    "taskmaster4_dialogues": (150, "CC BY 4.0"),
+    "wikipedia_paragraphs": (1500, "CC BY-SA 3.0"),
+    "wikipedia_sentences": (1200, "CC BY-SA 4.0"),
+    "openstax_textbooks": (1300, "CC BY 4.0"),
+    "python_docs": (500, "PSF-2.0"),
+    "litbank_novels": (100, "public domain"),
+    "state_of_the_union": (250, "public domain"),
 }
-"""Rows that are taken of each, at most."""
+"""Rows that are taken of each, at most, and their licence."""
+OF_TITLES = "CC BY-SA 3.0"
+"""Titles of Wikipedia's articles, textbooks' sections and novels, which are asked about."""
 EXCERPT_WORDS = (60, 150, 300, 500)
 WORDS_AN_EXCERPT, MAX_EXCERPTS = 8000, 12
 NUM_TOPICS = 3000
@@ -83,16 +85,21 @@ TASKS = {"fiction": OF_A_STORY, "technical": OF_A_PAGE}
 def main(data: Path, out: Path) -> None:
     """Write all prompts, in an order of their own."""
     rng, prompts, topics = random.Random(7), [], []
-    for name, most in SETS.items():
+    for name, (most, licence) in SETS.items():
         with gzip.open(data / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
         for row in rng.sample(rows, min(most, len(rows))):
-            prompts += ({"id": i, "category": name, "turns": [t]} for i, t in prompts_of(row, rng))
+            prompts += (
+                {"id": i, "category": name, "turns": [text], "license": licence}
+                for i, text in prompts_of(row, rng)
+            )
             topics += [row["title"]] if "title" in row else []
     names = [topic for topic, n in Counter(topics).items() if n == 1]  # no "Introduction"
     for i in range(NUM_TOPICS):
         text = rng.choice(OF_A_TOPIC).format(rng.choice(names))
-        prompts.append({"id": f"topic-{i}", "category": "topics", "turns": [text]})
+        prompts.append(
+            {"id": f"topic-{i}", "category": "topics", "turns": [text], "license": OF_TITLES}
+        )
     rng.shuffle(prompts)
     with out.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(prompt, ensure_ascii=False) + "\n" for prompt in prompts)

@@ -67,10 +67,16 @@ def test_a_drafter_is_trained_and_says_where_it_is(
     code, again, _ = forerun("train", "drafter", *given, *small, "--json")  # all is done
     assert code == 0
     assert the_json(again)["held_out"] == document["held_out"]
+    more = ("train", "drafter", "-m", default_model, "--answers", store, "--from", out_folder)
+    code, out, err = forerun(*more, *small[:-2], "-o", tmp_path / "more", "--json")
+    assert code == 0, err
+    assert the_json(out)["kind"]["name"] == kind
+    assert err.count("in the engine tau") == 3  # before the first step, too
     answer = ("generate", "-m", default_model, "-n", 12, "--temp", 0, "The capital of France is")
     _, plain, _ = forerun(*answer, "-d", "none")
-    code, drafted, err = forerun(*answer, "-d", f"{kind}:model={out_folder}")
-    assert (code, drafted) == (0, plain), err
+    for folder in (out_folder, tmp_path / "more"):
+        code, drafted, err = forerun(*answer, "-d", f"{kind}:model={folder}")
+        assert (code, drafted) == (0, plain), err
 
 
 def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monkeypatch) -> None:
@@ -89,7 +95,7 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
     data = Data(record["model"], record["vocabulary"], Path("x"), [], [], [], torch.arange(3))
     monkeypatch.setattr("forerun.cli.options.load", lambda config, **_: SimpleNamespace(model=None))
     monkeypatch.setattr("forerun.lab.train.session.read_data", lambda *_: data)
-    monkeypatch.setattr("forerun.lab.train.session.network", lambda *_, **__: None)
+    monkeypatch.setattr("forerun.lab.train.networks.new", lambda *_: SimpleNamespace())
     monkeypatch.setattr("forerun.lab.train.session.new_trainer", new_trainer)
     name, *words = shlex.split(record["command"])
     assert name == "forerun"
@@ -110,6 +116,16 @@ def test_no_replies_and_those_of_another_model_are_a_line(forerun, default_model
     code, _, err = forerun(*given)
     assert (code, err.count("\n")) == (2, 1)
     assert "another run's results" in err
+
+
+def test_what_a_trained_drafter_decides_is_not_asked_for(forerun, default_model, store) -> None:
+    given = ("train", "drafter", "-m", default_model, "--answers", store, "--from")
+    code, _, err = forerun(*given, "auto", "--inner", 64)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--from decides --inner itself" in err
+    code, _, err = forerun(*given, store.parent)
+    assert code == 2
+    assert "has no config.json: give a folder that forerun train drafter wrote" in err
 
 
 def test_data_is_made_once(forerun, default_model, tmp_path, monkeypatch) -> None:

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from forerun.core import files
-from forerun.core.errors import CapacityError, ConfigError, ForerunError
+from forerun.core.errors import CapacityError, ConfigError, ForerunError, LoadError
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.profile import digest_of
 from forerun.lab.store import Store
-from forerun.lab.train import batches, replies, session, trainer
+from forerun.lab.train import batches, networks, replies, session, trainer
 from forerun.lab.train.learners import Kind, new_learner, write_network
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.states import NAMES, StateReader
@@ -55,10 +55,12 @@ def texts(num: int, seed: int = 0) -> list[Reply]:
     ]
 
 
-def new(folder, kind="mlp_speculator", settings=SETTINGS, target=TARGET, **more) -> Trainer:
+def new(
+    folder, kind="mlp_speculator", settings=SETTINGS, target=TARGET, learner=None, ids=IDS, **more
+) -> Trainer:
     torch.manual_seed(0)
     what = Kind(kind, DEPTH, **more)
-    learner = new_learner(what, target, IDS, {})
+    learner = learner or new_learner(what, target, ids, {})
     read = StateReader(
         target,
         learner.layers,
@@ -67,7 +69,7 @@ def new(folder, kind="mlp_speculator", settings=SETTINGS, target=TARGET, **more)
         folder=folder / "states",
         max_nbytes=1 << 20,
     )
-    return Trainer(learner, target, IDS, settings, read, folder, origin={"kind": kind})
+    return Trainer(learner, target, ids, settings, read, folder, origin={"kind": kind})
 
 
 def counted(num: int) -> list[Reply]:
@@ -288,3 +290,25 @@ def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:
     learner.write(tmp_path, learner.net.state_dict(), IDS, {}, [1.0] * DEPTH)
     drafter = DrafterSpec.of(f"{kind}:model={tmp_path}").build(Target(TARGET, None, 1, 64))
     assert drafter.memory(1, 64).total > 0
+
+
+@pytest.mark.parametrize("kind", ["mlp_speculator", "eagle3", "medusa"])
+def test_a_trained_network_goes_on_from_where_it_was(kind, tmp_path) -> None:
+    model, ids = counting_model(), IDS[1:]
+    done, target = run(new(tmp_path, kind, target=model), make=counted), Target(model, None, 1, 64)
+    weights = done.learner.net.state_dict()
+    done.learner.write(tmp_path, weights, ids, {}, [1.0] * DEPTH)
+    session.write_record(tmp_path, {"kind": {"name": kind, "depth": DEPTH}}, [])
+    learner, what, found = networks.trained(target, tmp_path)
+    assert (what, found.tolist()) == (Kind(kind, DEPTH), ids.tolist())
+    for name, weight in learner.net.state_dict().items():
+        assert torch.equal(weight, weights[name].half().float())
+    settings = replace(SETTINGS, tokens=500, eval_every=100, lr=0.0, vector_lr=0.0)
+    again = new(tmp_path / "again", kind, settings, model, learner, ids)
+    run(again, make=counted)
+    assert again.progress.history[0]["tokens"] == again.progress.best_tokens == 0
+    assert again.progress.num_worse == again.progress.step
+    assert all(torch.equal(again.best[name], weights[name].half().float()) for name in weights)
+    (tmp_path / "train.json").unlink()
+    with pytest.raises(LoadError, match=r"no train\.json that says its kind"):
+        networks.trained(target, tmp_path)

@@ -82,6 +82,14 @@ def check_choice(name: str, given: str, allowed: Sequence[str]) -> str:
     return given
 
 
+def leave_out(context: typer.Context, names: Sequence[str], *, because: str) -> None:
+    """Raise ConfigError if one of these options was given."""
+    for option in context.command.params:
+        source = context.get_parameter_source(str(option.name))
+        if option.name in names and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"{because} decides {max(option.opts, key=len)} itself: leave it out")
+
+
 def train(
     context: typer.Context, llm: LLM, trainer: Trainer, data: Data, *, is_first: bool, as_json: bool
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +13,16 @@ from forerun.core.config import EngineConfig
 from forerun.lab.commands import _training as shared
 
 RATES = {"muon": 0.02, "adamw": 0.001}
+OF_A_KIND = ("kind", "depth", "vocab", "cell", "inner", "head_layers", "for_gguf")
+"""Options that a trained drafter has decided already."""
 
+Begin = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="Go on with a drafter: a folder, or auto for the one that ships. Kind and sizes are its own.",
+    ),
+]
 Kind = Annotated[str, typer.Option(help="mlp_speculator, eagle3 or medusa.")]
 Depth = Annotated[int, typer.Option(help="Tokens of a draft to train for.")]
 Cell = Annotated[str, typer.Option(help="Of mlp_speculator: lstm or mlp.")]
@@ -37,6 +47,7 @@ def command(
     config: EngineConfig,
     kind: Kind = "mlp_speculator",
     answers: shared.Answers = None,
+    begin: Begin = None,
     text: shared.Text = None,
     tokens: shared.Tokens = "3M",
     depth: Depth = 3,
@@ -64,10 +75,12 @@ def command(
     """
     import torch
 
-    from forerun.lab.train import session
+    from forerun.lab.train import networks, session
     from forerun.lab.train.learners import KINDS, Kind
 
     shared.check_choice("kind", kind, KINDS)
+    if begin is not None:
+        shared.leave_out(context, OF_A_KIND, because="--from")
     counts = {"depth": depth, "draft-vocab": vocab, "batch": batch, "head-layers": head_layers}
     for name, value in counts.items():
         opt.check_least(f"--{name}", value, 1)
@@ -83,9 +96,14 @@ def command(
         llm = opt.load(config, controller=False)
         data = session.read_data(llm, answers, text or (), vocab)
         torch.manual_seed(seed)
-        what = Kind(kind, depth, cell, inner, head_layers, for_gguf)
-        learner = session.network(llm, what, data.ids, int8=int8)
-        out = out or data.path.with_name(f"{data.model}.{kind}")
-        origin = {"kind": asdict(what)}
+        if begin is None:
+            what = Kind(kind, depth, cell, inner, head_layers, for_gguf)
+            learner = networks.new(llm, what, data.ids)
+        else:
+            learner, what, ids = networks.trained(llm.target(), begin)
+            data = replace(data, ids=ids)
+        learner.int8 = int8
+        out = out or data.path.with_name(f"{data.model}.{what.name}")
+        origin = {"kind": asdict(what)} | ({"from": begin.name} if begin else {})
         trainer = session.new_trainer(llm, learner, data, settings, states_gb, out, origin)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

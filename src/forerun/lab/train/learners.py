@@ -48,6 +48,8 @@ class Learner(ABC):
     """Rows of a piece; None if it looks back at whole texts."""
     int8 = False
     """Whether its matrices are written as int8 codes."""
+    is_trained = False
+    """Whether it begins with weights that were trained before, so that it is measured before the first step."""
     is_tried_early = True
     """Whether it is written and run in the engine after each measurement."""
 

@@ -29,15 +29,13 @@ from forerun.lab.provenance import commit, now
 from forerun.lab.train import held_out, replies, simulated, sources
 from forerun.lab.train.answers import default_path, open_store
 from forerun.lab.train.batches import lengths
-from forerun.lab.train.draft_model import weights_of
 from forerun.lab.train.held_out import EngineRun
-from forerun.lab.train.learners import Kind, Learner, new_learner
+from forerun.lab.train.learners import Learner
 from forerun.lab.train.replies import Reply, of_text
 from forerun.lab.train.simulated import Acceptance, SimulatedReply
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import Progress, Trainer, TrainSettings
 from forerun.llm import LLM
-from forerun.weights.checkpoint import open_checkpoint
 
 MAX_REPLY = 1024
 """Tokens of a prompt and its reply; longer ones are left out."""
@@ -87,16 +85,6 @@ def _windows(llm: LLM, path: Path) -> list[Reply]:
     if not found:
         raise ConfigError(f"{path} holds no text to learn from")
     return found
-
-
-def network(llm: LLM, kind: Kind, ids: Tensor, *, int8: bool = False) -> Learner:
-    """Make an untrained network of the target; eagle3 begins as its last layer. Raises ConfigError."""
-    last = [llm.model.config.num_layers - 1]
-    is_begun = kind.name == "eagle3"
-    weights = weights_of(open_checkpoint(llm.path), last) if is_begun else {}
-    learner = new_learner(kind, llm.model, ids, weights)
-    learner.int8 = int8
-    return learner
 
 
 def new_trainer(

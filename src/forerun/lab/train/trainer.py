@@ -114,6 +114,10 @@ class Trainer:
         self.resume()
         settings, done = self.settings, self.progress
         begin_s = time.process_time() - done.cpu_s
+        if self.learner.is_trained and not done.step:
+            done.history.append({"step": 0, "tokens": 0, "rate": 0.0, "cpu_s": 0.0})
+            self._measure(held_out, replies)
+            yield done
         for pieces in self._batches(texts, replies):
             share = rate(done.tokens / settings.tokens, settings.warm_up, settings.decay)
             losses = self._step(pieces, share, self._loss(share))

@@ -1,0 +1,52 @@
+"""The network that a run begins with: a new one, or one that was trained before and goes on with other replies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from forerun.core.errors import ConfigError, LoadError
+from forerun.drafters.mlp_speculator.files import AUTO, shipped
+from forerun.drafting.base import Target
+from forerun.drafting.networks import folder as network_folder
+from forerun.lab.train.draft_model import weights_of
+from forerun.lab.train.learners import Kind, Learner, new_learner
+from forerun.lab.train.session import RECORD
+from forerun.llm import LLM
+from forerun.text.hf_tokenizer import read_json
+from forerun.weights.checkpoint import open_checkpoint
+
+IDS = "draft_ids"
+
+
+def new(llm: LLM, kind: Kind, ids: Tensor) -> Learner:
+    """Make an untrained network of the target; eagle3 begins as its last layer. Raises ConfigError."""
+    last = [llm.model.config.num_layers - 1]
+    weights = weights_of(open_checkpoint(llm.path), last) if kind.name == "eagle3" else {}
+    return new_learner(kind, llm.model, ids, weights)
+
+
+def trained(target: Target, begin: Path) -> tuple[Learner, Kind, Tensor]:
+    """Make the network that a folder of `forerun train drafter` holds, of its kind, and its draft vocabulary.
+
+    `auto` is the network that ships for the target. Raises ConfigError if none does, and LoadError for a folder of
+    another target, or of other engines.
+    """
+    path = shipped(target) if str(begin) == AUTO else begin.expanduser()
+    if path is None:
+        raise ConfigError("no network ships for this model: give --from FOLDER, or leave it out")
+    folder = network_folder.read(path, target)
+    try:
+        kind = Kind(**read_json(path / RECORD)["kind"])
+    except (OSError, KeyError, TypeError) as error:
+        raise LoadError(
+            f"{path} has no {RECORD} that says its kind: give a folder that forerun train drafter wrote"
+        ) from error
+    ids = network_folder.token_ids(folder, IDS, target.model.config.vocab_size)
+    learner = new_learner(kind, target.model, ids, {})
+    weights = learner.net.state_dict()
+    folder.need({name: tuple(weight.shape) for name, weight in weights.items()})
+    learner.net.load_state_dict({name: folder.tensors[name].float() for name in weights})
+    learner.is_trained = True
+    return learner, kind, ids
