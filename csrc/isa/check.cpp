@@ -84,7 +84,8 @@ std::vector<std::uint8_t> weights(std::size_t nbytes) {
     return bytes;
 }
 
-constexpr int kNumRows = 13;  // 8 + 4 + 1
+constexpr int kNumRows = 13;  // 8 + 5
+constexpr int kFewRows[] = {1, 2, 3, 4, 6, 7};  // and all others that a kernel may take at once
 
 // A layer for flattened rows of `num_in` inputs, some of which have more than one place.
 Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit, bool is_even) {
@@ -112,9 +113,11 @@ void check_flat_linear(const Kernels& kernels, const WeightFormat& format, Resul
     for (int row = 0; row < kNumRows; ++row)
         portable::kernels.flatten(sample.x.data() + row * num_in, flat, sample.rows, row, 0, num_in);
     std::vector<float> out = numbers(kNumRows * stride, 5);
-    for (const int first : {0, 8, 12})
-        kernels.linear(layer.linear, 0, num_tiles, sample.rows, first, kNumRows - first,
-                       {out.data(), stride, first > 0, 0.3f});
+    kernels.linear(layer.linear, 0, num_tiles, sample.rows, 0, kNumRows,
+                   {out.data(), stride, false, 1.0f});
+    for (const int few : kFewRows)
+        kernels.linear(layer.linear, 0, num_tiles, sample.rows, 8 - few, few,
+                       {out.data(), stride, true, 0.3f});
     results.note(out);
 }
 
@@ -144,8 +147,9 @@ void check_linear(const Kernels& kernels, Results& results) {
         std::vector<float> out = numbers(num_rows * stride, 5);
         kernels.linear(linear, 0, 1, sample.rows, 0, num_rows, {out.data(), stride, false, 1.0f});
         linear.bias = bias.data();
-        kernels.linear(linear, 1, 1, sample.rows, 1, 3, {out.data(), stride, true, 0.3f});
-        kernels.linear(linear, 0, 1, sample.rows, 4, 2, {out.data() + 99, stride, true, 0.3f});
+        for (const int few : kFewRows)
+            kernels.linear(linear, few % 2, 1, sample.rows, 8 - few, few,
+                           {out.data() + few, stride, true, 0.3f});
         results.note(out);
     }
 }
