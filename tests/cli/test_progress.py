@@ -30,5 +30,9 @@ def test_what_an_earlier_run_did_took_none_of_this_ones_time():
     assert line == "measuring: 19 of 20, 0:05 left"
 
 
+def test_what_is_done_beyond_the_total_takes_no_time():
+    assert lines(EVERY_S, [19, 21])[-1] == "measuring: 21 of 20, 0:00 left"
+
+
 def test_without_a_total_the_count_is_said():
     assert lines(EVERY_S, [1], total=None) == ["measuring: 1"]

@@ -38,7 +38,7 @@ class PlainProgress:
         text = f"{self.what}: {int(done)}" + (f" of {self.total}" if self.total else "")
         if self.total and done > self._first:
             rate = (now_s - self._begin_s) / (done - self._first)
-            text += f", {_clock(rate * (self.total - done))} left"
+            text += f", {_clock(rate * max(0, self.total - done))} left"
         print(text, file=self.file, flush=True)
 
 
