@@ -98,8 +98,9 @@ def test_a_training_run_is_drawn_with_or_without_a_measurement(tmp_path):
     assert draw_run("training", [], tmp_path, "toy") == {}
     assert names_of(draw_run("training", steps[:1], tmp_path, "toy"), tmp_path) == ["training"]
     before = (tmp_path / "toy-training.svg").read_text()
-    steps[-1] |= {"tau": 1.5, "tau_sampled": 1.4}
-    draw_run("training", steps, tmp_path, "toy")
+    first = {"step": 0, "tokens": 0, "tau": 1.2, "tau_sampled": 1.1}  # of a drafter that goes on
+    assert draw_run("training", [first], tmp_path, "toy") == {}
+    draw_run("training", [first, *steps], tmp_path, "toy")
     assert (tmp_path / "toy-training.svg").read_text() != before
 
 

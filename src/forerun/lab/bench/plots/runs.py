@@ -19,12 +19,13 @@ WINDOW = 40
 
 def training(axes: Axes, history: Sequence[Mapping[str, float]]) -> bool:
     """Draw a training run: loss on the left axis, accept length (tau) on the right one."""
-    if not history:
+    steps = [line for line in history if "loss" in line]  # a trained drafter is measured first
+    if not steps:
         return False
-    tokens = np.array([line["tokens"] for line in history]) / 1e6
-    losses = np.array([line["loss"] for line in history])
+    tokens = np.array([line["tokens"] for line in steps]) / 1e6
+    losses = np.array([line["loss"] for line in steps])
     axes.plot(tokens, losses, color=OURS[0], linewidth=0.5, alpha=0.35)
-    parts = [part for part in np.array_split(np.arange(len(history)), WINDOW) if len(part)]
+    parts = [part for part in np.array_split(np.arange(len(steps)), WINDOW) if len(part)]
     means = [(tokens[part].mean(), losses[part].mean()) for part in parts]
     axes.plot(*zip(*means, strict=True), color=OURS[0], linewidth=1.8, label="loss a token")
     axes.set_ylim(0.9 * losses.min(), 1.05 * float(np.quantile(losses, 0.98)))
