@@ -26,7 +26,7 @@ ROWS = {
 
 @pytest.fixture
 def prompts(tmp_path, monkeypatch):
-    monkeypatch.setattr(make_prompts, "SETS", dict.fromkeys(ROWS, 5))
+    monkeypatch.setattr(make_prompts, "SETS", dict.fromkeys(ROWS, (5, "MIT")))
     for name, rows in ROWS.items():
         with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -37,6 +37,8 @@ def prompts(tmp_path, monkeypatch):
 def test_the_same_files_give_the_same_prompts_each_once(prompts, tmp_path) -> None:
     found = read(prompts)
     assert len({prompt.id for prompt in found}) == len(found)
+    licences = {json.loads(line)["license"] for line in prompts.read_text().splitlines()}
+    assert licences == {"MIT", make_prompts.OF_TITLES}
     again = tmp_path / "again.jsonl"
     make_prompts.main(tmp_path, again)
     assert again.read_text() == prompts.read_text()

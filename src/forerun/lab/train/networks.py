@@ -7,17 +7,18 @@ from pathlib import Path
 from torch import Tensor
 
 from forerun.core.errors import ConfigError, LoadError
-from forerun.drafters.mlp_speculator.files import AUTO, shipped
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.lab.train.draft_model import weights_of
-from forerun.lab.train.learners import Kind, Learner, new_learner
+from forerun.lab.train.learners import Kind, Learner, kind_module, new_learner
 from forerun.lab.train.session import RECORD
 from forerun.llm import LLM
 from forerun.text.hf_tokenizer import read_json
 from forerun.weights.checkpoint import open_checkpoint
 
 IDS = "draft_ids"
+AUTO, SHIPPED_KIND = "auto", "mlp_speculator"
+"""What stands for the network that came with the package, and of which kind those are."""
 
 
 def new(llm: LLM, kind: Kind, ids: Tensor) -> Learner:
@@ -33,7 +34,8 @@ def trained(target: Target, begin: Path) -> tuple[Learner, Kind, Tensor]:
     `auto` is the network that ships for the target. Raises ConfigError if none does, and LoadError for a folder of
     another target, or of other engines.
     """
-    path = shipped(target) if str(begin) == AUTO else begin.expanduser()
+    is_shipped = str(begin) == AUTO
+    path = kind_module(SHIPPED_KIND).shipped(target) if is_shipped else begin.expanduser()
     if path is None:
         raise ConfigError("no network ships for this model: give --from FOLDER, or leave it out")
     folder = network_folder.read(path, target)

@@ -65,6 +65,7 @@ class RecurrentLearner(Learner):
 
 
 LEARNER = RecurrentLearner
+shipped = files.shipped
 
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
