@@ -14,7 +14,7 @@ from forerun.lab.commands import _training as shared
 
 RATES = {"muon": 0.02, "adamw": 0.001}
 GOING_ON = 0.25
-"""Times the rate, for a trained drafter: at the whole one it unlearns in 100k tokens what 1M do not bring back."""
+"""Times the rate, for a trained drafter: at the whole one it unlearns in 100k tokens what 600k do not bring back."""
 OF_A_KIND = ("kind", "depth", "vocab", "cell", "inner", "head_layers", "for_gguf")
 """Options that a trained drafter has decided already."""
 
