@@ -102,6 +102,9 @@ def test_a_training_run_is_drawn_with_or_without_a_measurement(tmp_path):
     assert draw_run("training", [first], tmp_path, "toy") == {}
     draw_run("training", [first, *steps], tmp_path, "toy")
     assert (tmp_path / "toy-training.svg").read_text() != before
+    steps[-1] |= {"tau": 1.5, "tau_sampled": 1.4}
+    draw_run("training", steps, tmp_path, "toy")
+    assert (tmp_path / "toy-training.svg").read_text() != before
 
 
 def test_no_two_of_many_systems_look_alike():

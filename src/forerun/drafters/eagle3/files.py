@@ -121,7 +121,9 @@ def _our_name(name: str) -> str:
 
 def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor | None:
     """Read the tokens of the head; takes their names out of `tensors`. Raises LoadError."""
-    ids, offsets, mask = (tensors.pop(name, None) for name in ("draft_ids", "d2t", "t2d"))
+    ids, offsets, mask = (
+        tensors.pop(name, None) for name in (network_folder.DRAFT_IDS, "d2t", "t2d")
+    )
     if ids is not None:
         return network_folder.token_ids(folder, ids, vocab_size)
     if offsets is None:

@@ -46,7 +46,7 @@ def read(model: str, target: Target) -> MedusaWeights:
     config = _config(folder, target)
     names = {_PREFIX.sub("", name): name for name in folder.tensors}
     tokens = None
-    if (name := names.pop("draft_ids", None)) is not None:
+    if (name := names.pop(network_folder.DRAFT_IDS, None)) is not None:
         tokens = network_folder.token_ids(folder, name, config.vocab_size)
         config = replace(config, draft_vocab_size=len(tokens))
     wanted = network_folder.parameter_shapes(lambda: Medusa(config))

@@ -80,7 +80,7 @@ def stored(
     config = _config(folder, target)
     names = {name.removeprefix(_PREFIX): name for name in folder.tensors}
     tokens = None
-    if (name := names.pop("draft_ids", None)) is not None:
+    if (name := names.pop(network_folder.DRAFT_IDS, None)) is not None:
         tokens = network_folder.token_ids(folder, name, config.vocab_size)
     wanted = network_folder.parameter_shapes(lambda: MLPSpeculator(config))
     if tokens is not None:

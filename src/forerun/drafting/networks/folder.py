@@ -28,6 +28,8 @@ UNTRAINED_TOKENS = 4096
 """Of its head, at most."""
 CONFIG, TENSORS = "config.json", "model.safetensors"
 SCALES = ".scales"
+DRAFT_IDS = "draft_ids"
+"""The tokens of a head that does not know all."""
 GROUP = 32
 
 

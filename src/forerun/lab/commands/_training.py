@@ -85,8 +85,7 @@ def check_choice(name: str, given: str, allowed: Sequence[str]) -> str:
 def leave_out(context: typer.Context, names: Sequence[str], *, because: str) -> None:
     """Raise ConfigError if one of these options was given."""
     for option in context.command.params:
-        source = context.get_parameter_source(str(option.name))
-        if option.name in names and source is not None and source.name == "COMMANDLINE":
+        if option.name in names and _is_given(context, str(option.name)):
             raise ConfigError(f"{because} decides {max(option.opts, key=len)} itself: leave it out")
 
 
@@ -106,8 +105,7 @@ def command_of(context: typer.Context) -> str:
     words = ["forerun", *context.command_path.split()[1:], "-m", "MODEL"]
     for option in context.command.params:
         name = str(option.name)
-        source = context.get_parameter_source(name)
-        if name in NOT_REPEATED or source is None or source.name != "COMMANDLINE":
+        if name in NOT_REPEATED or not _is_given(context, name):
             continue
         value, flag = context.params[name], max(option.opts, key=len)
         if isinstance(value, bool):
@@ -116,3 +114,8 @@ def command_of(context: typer.Context) -> str:
         for each in value if isinstance(value, list | tuple) else (value,):
             words += [flag, each.name if isinstance(each, Path) else str(each)]
     return shlex.join(words)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -131,5 +131,7 @@ def show(rows: Sequence[Mapping[str, Any]], *, texts: int, tokens: int, window: 
         "perplexity": ("ppl", 3),
     }
     show_table(shown, columns)
-    told = f"{tokens} tokens of {texts} texts in windows of {window}; KL in nats a token, from fp32"
-    console.stderr().print(told, style="dim")
+    measured = (
+        f"{tokens} tokens of {texts} texts in windows of {window}; KL in nats a token, from fp32"
+    )
+    console.stderr().print(measured, style="dim")

@@ -88,7 +88,7 @@ class Learner(ABC):
         return {}
 
     def notes(self, record: Mapping[str, Any]) -> list[str]:
-        """Return lines that people are told besides."""
+        """Return lines to print below the results."""
         return []
 
 
@@ -105,7 +105,7 @@ def write_network(
     if int8:
         tensors = network_folder.rounded(tensors)
     with writing(folder):
-        network_folder.write(folder, config, {**tensors, "draft_ids": ids})
+        network_folder.write(folder, config, {**tensors, network_folder.DRAFT_IDS: ids})
 
 
 @dataclass(frozen=True, slots=True)

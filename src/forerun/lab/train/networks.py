@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
@@ -16,9 +17,8 @@ from forerun.llm import LLM
 from forerun.text.hf_tokenizer import read_json
 from forerun.weights.checkpoint import open_checkpoint
 
-IDS = "draft_ids"
-AUTO, SHIPPED_KIND = "auto", "mlp_speculator"
-"""What stands for the network that came with the package, and of which kind those are."""
+SHIPPED_KIND = "mlp_speculator"
+"""Of the networks that come with the package."""
 
 
 def new(llm: LLM, kind: Kind, ids: Tensor) -> Learner:
@@ -45,7 +45,7 @@ def trained(target: Target, begin: Path) -> tuple[Learner, Kind, Tensor]:
         raise LoadError(
             f"{path} has no {RECORD} that says its kind: give a folder that forerun train drafter wrote"
         ) from error
-    ids = network_folder.token_ids(folder, IDS, target.model.config.vocab_size)
+    ids = network_folder.token_ids(folder, network_folder.DRAFT_IDS, target.model.config.vocab_size)
     learner = new_learner(kind, target.model, ids, {})
     weights = learner.net.state_dict()
     folder.need({name: tuple(weight.shape) for name, weight in weights.items()})

@@ -113,7 +113,7 @@ class StateReader:
 
 
 def _digest(tokens: Sequence[int], start: int) -> str:
-    """Name a text, so long that no two share a name: nobody would notice another text's states."""
+    """Hash a text to 128 bits, as nothing would show that two texts share a file of states."""
     return blake2b(torch.tensor([start, *tokens]).numpy().tobytes(), digest_size=16).hexdigest()
 
 

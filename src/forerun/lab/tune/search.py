@@ -46,7 +46,7 @@ OFTEN = 8
 PLAIN = "none"
 
 Report = Callable[[str, int, int], None]
-"""Is told what is being done, how much was done, and how much there is, as far as is known."""
+"""Shows progress: what is being done, how much is done, and how much there is, as far as is known."""
 
 
 def shapes(longest: int) -> list[tuple[int, int, int]]:
