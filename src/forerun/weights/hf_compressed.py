@@ -37,10 +37,10 @@ def compressed(layer: PackedLayer) -> StoredTensor:
             f"by {short_repr(strategy)}, which is not supported: int by group, channel or tensor is, "
             "and float of 8 bits by channel, tensor or block"
         )
-    return compressed_float8(layer, weights) if is_float else _integers(layer, weights)
+    return compressed_float8(layer, weights) if is_float else integers(layer, weights)
 
 
-def _integers(layer: PackedLayer, weights: Config) -> StoredTensor:
+def integers(layer: PackedLayer, weights: Config) -> StoredTensor:
     """Read weight_packed (N, K b / 32) or int8 weight (N, K), weight_scale and zero points (N, K / g)."""
     bits = integer(weights, "num_bits", (2, 3, 4, 8))
     is_packed = layer.has("weight_packed")

@@ -16,7 +16,7 @@ from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.weights import int_words
 from forerun.weights.codes import FORMATS, Bytes, Codes
 from forerun.weights.flat import SPLITS, FlatRows, Split
-from forerun.weights.hf_compressed import COMPRESSED_FORMATS, compressed
+from forerun.weights.hf_compressed import COMPRESSED_FORMATS, compressed, integers
 from forerun.weights.hf_floats import float8, mxfp4
 from forerun.weights.hf_layer import Config, PackedLayer, Tensors, integer
 from forerun.weights.stored import StoredTensor
@@ -96,7 +96,13 @@ def _gptq(layer: PackedLayer) -> StoredTensor:
 
 
 def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
-    """Read weight (N, K) or weight_packed (N, K / 8), weight_scale (N,), input_step, input_pieces (K,), input_limit."""
+    """Read weight (N, K) or weight_packed (N, K / 8), weight_scale (N,), input_step, input_pieces (K,), input_limit.
+
+    A layer with none of `input_*` is not flattened: int8 weight (N, K), weight_scale (N, K / g).
+    """
+    if not any(map(layer.has, ("input_step", "input_pieces", "input_limit"))):
+        group = layer.config.get("group_size")
+        return integers(layer, {"num_bits": 8, "strategy": "group", "group_size": group})
     bits = 4 if layer.has("weight_packed") else 8
     part = "weight_packed" if bits == 4 else "weight"
     if bits == 4:
@@ -152,9 +158,8 @@ def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], St
         split = config.get("split")
         if split not in SPLITS:
             raise LoadError(unknown("split", str(split), SPLITS))
-        return (".input_step", ".input_pieces"), partial(
-            _flatten, split="even" if split == "even" else "spill"
-        )
+        read = partial(_flatten, split="even" if split == "even" else "spill")
+        return (".weight_scale", ".input_step", ".input_pieces"), read
     raise LoadError(unknown("quantization method", str(method), _METHODS))
 
 

@@ -47,7 +47,7 @@ RowBits = Annotated[
 ]
 Bound = Annotated[
     float | None,
-    typer.Option(help="flatten: nats that matrices of 4 bits may cost together; default: 0.01."),
+    typer.Option(help="flatten: nats that flattened matrices may cost together; default: 0.01."),
 ]
 Gptq = Annotated[
     bool | None,
@@ -120,7 +120,7 @@ def command(
     }
     of_model = {"checkpoint": checkpoint, "calibration": calibration, "held": held}
     job, what = recipe.job(**of_model, folder=out, origin=origin), recipe.described()
-    stated = report.state(job, what, is_shown=not as_json, gptq=recipe.gptq)
+    stated = report.state(job, what, is_shown=not as_json)
     report.run(job, {"model": model, **what, "out": str(out)}, stated, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""AWQ: activation-aware scales of input channels, and clipped ranges. Lin et al., arXiv 2306.00978.
+"""AWQ: activation-aware scales of input channels. Lin et al., arXiv 2306.00978.
 
 A layer's inputs are known by two statistics: the mean of |x| of each channel and the Gram matrix X^T X / T, from which
 the error of any rounded weight on all T tokens follows: mean |x D^T|^2 = tr(D G D^T) for D = rounded - weight.
@@ -17,8 +17,6 @@ from forerun.lab.quantize.grid import Grid
 
 RATIOS = 20
 """Exponents that are tried: 0, 1/20, ... 19/20."""
-LIMITS = 10
-"""Ranges that are tried: 1, 19/20, ... 11/20 of a group's own."""
 _LEAST = 1e-4
 _SAMPLED_ROWS = 256
 """Of a matrix, or of those that share scales, that the scales are tried on."""
@@ -79,34 +77,6 @@ def mean_weight(weight: Tensor, grid: Grid) -> Tensor:
         groups = rows.view(len(rows), -1, grid.width(rows.shape[1])).abs()
         total += (groups / (groups.amax(-1, keepdim=True) + 1e-6)).sum(0).flatten()
     return total / len(weight)
-
-
-def clip(weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
-    """The matrix (N, K) with each group cut to the range whose rounding errs least on the group's own inputs."""
-    width = grid.width(weight.shape[1])
-    grams = torch.stack(
-        [inputs.gram[k : k + width, k : k + width] for k in range(0, weight.shape[1], width)]
-    )
-    parts = [_clip_rows(rows, grams, grid) for rows in weight.split(_rows_at_a_time(weight))]
-    return torch.cat(parts)
-
-
-def _clip_rows(weight: Tensor, grams: Tensor, grid: Grid) -> Tensor:
-    """Rows (R, K) with the Gram matrices (G, g, g) of the groups."""
-    groups = weight.view(len(weight), len(grams), -1)
-    largest = groups.abs().amax(-1, keepdim=True)
-    best = groups.clone()
-    least = torch.full_like(largest, torch.inf)
-    for step in range(LIMITS):
-        limit = largest * (1 - step / (2 * LIMITS))
-        cut = groups.clamp(-limit, limit)
-        difference = grid.nearest(cut.view(weight.shape)).view(groups.shape) - groups
-        seen = torch.einsum("rgi,gij->rgj", difference, grams)
-        error = (seen * difference).sum(-1, keepdim=True)
-        is_better = error < least
-        best = torch.where(is_better, cut, best)
-        least = torch.where(is_better, error, least)
-    return best.view(weight.shape)
 
 
 def _rows_at_a_time(weight: Tensor) -> int:

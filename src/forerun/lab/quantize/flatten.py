@@ -155,11 +155,13 @@ def _nearest(weight: Tensor, bits: int) -> Tensor:
 
 
 def _scales(weight: Tensor, gram: Tensor, bits: int) -> Tensor:
-    """Of each output (N, 1): the clipped range whose nearest codes err least on the inputs."""
+    """Of each output (N, 1): the whole range of 8 bits, of fewer the clipped one whose nearest codes err least."""
     limit = limit_of(bits)
     whole = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / limit
+    if bits == 8:
+        return whole
     best, least = whole, torch.full_like(whole, torch.inf)
-    for clip in _CLIPS if bits < 8 else (1.0,):
+    for clip in _CLIPS:
         difference = _codes(weight, whole * clip, limit) * (whole * clip) - weight
         error = ((difference @ gram) * difference).sum(1, keepdim=True)
         is_better = error < least

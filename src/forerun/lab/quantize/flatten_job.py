@@ -1,9 +1,10 @@
 """FlattenQuant of a model, block by block, into a Hugging Face folder: first measure, then choose, then write.
 
-The first pass rounds every place where a block multiplies (a site) to 4 and to 8 bits, and carries a copy of some
-hidden states for each site, with that site alone in 4 bits, to the head: how far the model's distribution moves. Sites
-that move it least for the work they are get 4 bits, until the sum of their divergences meets the bound. The second pass
-writes them, while held-out texts run through the chosen blocks and through those of 8 bits.
+The first pass rounds every place where a block multiplies (a site) to 8 and to 4 bits, and for each of them carries a
+copy of some hidden states, with that site alone rounded so, to the head: how far the model's distribution moves. Sites
+that move it least for the work they are get 8 bits, then 4, until the sum of their divergences meets the bound. What is
+left, where one scale for all inputs does not suit, keeps a scale for each group of inputs, in 8 bits. The second pass
+writes them, while a held-out text runs through the blocks before and after.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from forerun.core.device import return_freed
 from forerun.lab.quantize import tensor_file
 from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance, observe
 from forerun.lab.quantize.flatten import product_error, round_weights, search_rows
-from forerun.lab.quantize.hf_layouts import flat_config
+from forerun.lab.quantize.grid import Grid
+from forerun.lab.quantize.hf_layouts import FLAT_GROUP, flat_config, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
@@ -30,7 +32,10 @@ from forerun.weights.codes import Codes
 from forerun.weights.flat import FlatRows, Split, num_places
 
 WIDTHS = (8, 4)
-_PROBES, _PROBE_TOKENS = 2, 96
+GROUPS = Grid(8, FLAT_GROUP)
+"""Of sites that are not flattened: their rounding is small beside what the bound measures."""
+_PROBES, _PROBE_TOKENS = 4, 64
+"""Texts that ranges are not taken from: others have inputs of `down` many times as large, which are cut off."""
 
 Bits = Literal[4, 8] | None
 """Of all sites, None for a choice per site."""
@@ -41,7 +46,8 @@ Key = tuple[int, Site]
 class FlattenRecipe:
     """How to flatten: bits, bits of the rows where weights have 4, the split, how much wider rows may become.
 
-    `bound` is the divergence, in nats, that sites of 4 bits may add up to; `gptq`: their columns make up for others.
+    `bound` is the divergence, in nats, that flattened sites may add up to; `gptq`: where weights have 4 bits, columns
+    make up for others.
     """
 
     bits: Bits = None
@@ -70,8 +76,8 @@ class FlattenRecipe:
 class FlattenJob(QuantizeJob):
     """One model, one recipe. Raises as QuantizeJob.
 
-    Beside the others' states are those of the held-out text with all sites in 8 bits (`eight`), and of the probes,
-    `probes` (C, P, T, D): first those of the unrounded model, then those with one site in 4 bits each.
+    Beside the others' states are those of the probes, `probes` (C, P, T, D): first those of the unrounded model, then
+    those with one site flattened each, to 8 bits and to 4.
     """
 
     recipe: FlattenRecipe = field(default_factory=FlattenRecipe)
@@ -85,20 +91,25 @@ class FlattenJob(QuantizeJob):
 
     def peak_nbytes(self) -> int:
         """Estimate from the sizes of a block, of the texts and of the probes."""
-        texts = (*self.calibration, *self.held, *self.held, *self.held)
+        texts = (*self.calibration[: self._num_read], *self.held, *self.held)
         probes = _carried(self.config.num_layers) if self.recipe.bits is None else 1
         num_tokens = sum(map(len, texts)) + probes * _PROBES * _PROBE_TOKENS
         return flatten_nbytes(self.config, num_tokens=num_tokens, length=max(map(len, texts)))
 
     def begin(self, calibration: Tensor, held: Tensor) -> States:
-        """Take some of the calibration text for probes."""
+        """Hold some of the calibration texts back for probes, where there are more of them."""
         return {
-            "calibration": calibration,
+            "calibration": calibration[: self._num_read].clone(),
+            "probes": calibration[-_PROBES:, :_PROBE_TOKENS][None].clone(),
             "held": held,
             "rounded": held.clone(),
-            "eight": held.clone() if self.recipe.bits is None else held[:0].clone(),
-            "probes": calibration[:_PROBES, :_PROBE_TOKENS][None].clone(),
         }
+
+    @property
+    def _num_read(self) -> int:
+        """Calibration texts that ranges are taken from."""
+        num = len(self.calibration)
+        return num - _PROBES if self.recipe.bits is None and num > _PROBES else num
 
     def step(self, step: int, states: States) -> None:
         """Measure a block, or write it."""
@@ -156,7 +167,7 @@ class FlattenJob(QuantizeJob):
                 self.on_matrix(num_rounded / num_matrices)
                 flat = dict(zip(names, parts, strict=True))
                 kept |= {f"{bits}.{name}": each for name, each in flat.items()}
-                if bits == 4 and self.recipe.bits is None:
+                if self.recipe.bits is None:
                     probes[carried] = before
                     advance(FlatBlock(self.config, weights, flat), probes[carried])
                     carried += 1
@@ -174,46 +185,54 @@ class FlattenJob(QuantizeJob):
         return whole
 
     def _diverge(self, states: States) -> None:
-        """From the probes, how far each site in 4 bits moves the model."""
+        """From the probes, how far each site in 8 and in 4 bits moves the model."""
         if self.recipe.bits is not None:
             return
         moved = self.outside.divergence(states["probes"]).tolist()
-        keys = [(i, site) for i in range(self.config.num_layers) for site in READERS]
-        self.divergences = {f"{i}.{s}": kl for (i, s), kl in zip(keys, moved, strict=True)}
+        self.divergences = dict(zip(self.errors, moved, strict=True))
         states["probes"] = states["probes"][:0]
 
     # --- the choice ---
 
-    def widths(self) -> dict[Key, int]:
-        """The bits of each site."""
+    def widths(self) -> dict[Key, int | None]:
+        """Return the bits of each site; None: it is not flattened."""
         keys: list[Key] = [(i, s) for i in range(self.config.num_layers) for s in READERS]
         if self.recipe.bits is not None:
             return dict.fromkeys(keys, self.recipe.bits)
         sizes = site_sizes(self.config)
-        cost = {key: max(0.0, self.divergences[f"{key[0]}.{key[1]}"]) for key in keys}
-        chosen, left = dict.fromkeys(keys, 8), self.recipe.bound
-        for key in sorted(keys, key=lambda key: cost[key] / sizes[key[1]]):
-            if cost[key] <= left:
-                chosen[key], left = 4, left - cost[key]
+        moved = {
+            (key, bits): max(0.0, self.divergences[f"{key[0]}.{key[1]}.{bits}"])
+            for key in keys
+            for bits in WIDTHS
+        }
+        chosen: dict[Key, int | None] = dict.fromkeys(keys)
+        cost = dict.fromkeys(keys, 0.0)
+        for key, bits in sorted(moved, key=lambda each: moved[each] / sizes[each[0][1]]):
+            others = sum(cost.values()) - cost[key]
+            if chosen[key] != WIDTHS[-1] and others + moved[key, bits] <= self.recipe.bound:
+                chosen[key], cost[key] = bits, moved[key, bits]
         return chosen
 
     def figures(self) -> dict[str, float]:
-        """Return of multiplications the share in 4 bits. Widening; bytes of fp16 weights over those of the codes."""
+        """Return shares of multiplications in 4 and in 8 bits, the widening, bytes in fp16 over those of the codes."""
         widths, sizes = self.widths(), site_sizes(self.config)
-        work, four, nbytes, total = 0.0, 0.0, 0.0, 0.0
+        work: dict[int | None, float] = dict.fromkeys((*WIDTHS, None), 0.0)
         for (layer, site), bits in widths.items():
-            wide = sizes[site] * self._widening(layer, site, bits)
-            work, total = work + wide, total + sizes[site]
-            nbytes += wide * bits / 8
-            four += wide if bits == 4 else 0
+            work[bits] += sizes[site] * self._widening(layer, site, bits)
+        total, wide = sum(sizes[site] for _, site in widths), sum(work.values())
+        in_groups = 8 + 16 / FLAT_GROUP
+        num_bits = sum(share * (bits or in_groups) for bits, share in work.items())
         return {
-            "share_4bit": four / work,
-            "widening": work / total,
-            "fp16_over_codes": 2 * total / nbytes,
+            "share_4bit": work[4] / wide,
+            "share_8bit": work[8] / wide,
+            "widening": wide / total,
+            "fp16_over_codes": 16 * total / num_bits,
         }
 
-    def _widening(self, layer: int, site: Site, bits: int) -> float:
+    def _widening(self, layer: int, site: Site, bits: int | None) -> float:
         """How many times as wide a site's rows became."""
+        if bits is None:
+            return 1.0
         with safetensors.safe_open(self.partial / _candidates(layer), framework="np") as file:
             pieces = file.get_tensor(f"{bits}.{READERS[site][-1]}.pieces")
         return num_places(pieces) / len(pieces)
@@ -223,31 +242,29 @@ class FlattenJob(QuantizeJob):
     def _emit(self, layer: int, states: States) -> None:
         """Write a block as chosen, and carry the held-out texts through it."""
         weights, widths = self.weights(layer), self.widths()
-        flat = self._flat(layer, {site: widths[layer, site] for site in READERS})
+        rounded = self._rounded(layer, weights, {site: widths[layer, site] for site in READERS})
         advance(WholeBlock(self.config, weights), states["held"])
-        advance(FlatBlock(self.config, weights, flat), states["rounded"])
-        if len(states["eight"]):
-            eight = self._flat(layer, dict.fromkeys(READERS, 8))
-            advance(FlatBlock(self.config, weights, eight), states["eight"])
-        self.write_block(layer, {**weights, **flat})
+        advance(FlatBlock(self.config, weights, rounded), states["rounded"])
+        self.write_block(layer, {**weights, **rounded}, _in_groups)
 
-    def _flat(self, layer: int, bits_of: Mapping[Site, int]) -> dict[str, Codes]:
-        """The rounded matrices of some sites."""
-        path = self.partial / _candidates(layer)
-        with safetensors.safe_open(path, framework="pt") as file:
-            names = {key.rpartition(".")[0] for key in file.keys()}  # noqa: SIM118
-            found = {}
+    def _rounded(
+        self, layer: int, weights: Mapping[str, Tensor], bits_of: Mapping[Site, int | None]
+    ) -> dict[str, Codes]:
+        """The rounded matrices of a block."""
+        found = {}
+        with safetensors.safe_open(self.partial / _candidates(layer), framework="pt") as file:
             for site, bits in bits_of.items():
                 for name in READERS[site]:
-                    start = f"{bits}.{name}"
-                    if start in names:
-                        found[name] = _unpacked(file, start, self.recipe.split)
+                    if name in weights and bits is None:
+                        found[name] = GROUPS.round(weights[name])
+                    elif name in weights:
+                        found[name] = _unpacked(file, f"{bits}.{name}", self.recipe.split)
         return found
 
 
 def _carried(layer: int) -> int:
-    """Copies of the probes that a block reads: the unrounded one, and one for each site before it."""
-    return 1 + len(READERS) * layer
+    """Copies of the probes that a block reads: the unrounded one, and one for each width of each site before it."""
+    return 1 + len(WIDTHS) * len(READERS) * layer
 
 
 def site_sizes(config: ModelConfig) -> dict[Site, int]:
@@ -257,6 +274,10 @@ def site_sizes(config: ModelConfig) -> dict[Site, int]:
         site: sum(math.prod(shapes.get(f"layers.0.{name}", (0,))) for name in readers)
         for site, readers in READERS.items()
     }
+
+
+def _in_groups(name: str, codes: Codes) -> dict[str, np.ndarray]:
+    return tensors_of(name, codes, GROUPS.bits, "compressed-tensors")
 
 
 def _candidates(layer: int) -> str:

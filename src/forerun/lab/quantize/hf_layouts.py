@@ -17,6 +17,8 @@ from forerun.weights.int_words import pack, pack_awq
 
 Layout = Literal["awq", "compressed-tensors"]
 LAYOUTS: tuple[Layout, ...] = ("awq", "compressed-tensors")
+FLAT_GROUP = 32
+"""Inputs that share a scale in a layer that is not flattened, in a folder of those that are."""
 
 
 def layout_for(name: str | None, bits: int, group: int | None) -> Layout:
@@ -82,10 +84,11 @@ def flat_tensors(layer: str, codes: Codes) -> dict[str, np.ndarray]:
 
 
 def flat_config(split: Split, left_alone: Sequence[str]) -> dict[str, object]:
-    """Return the `quantization_config` of a folder of flattened layers."""
+    """Return the `quantization_config` of a folder of flattened layers, and others of 8 bits in groups."""
     return {
         "quant_method": "flatten",
         "split": split,
+        "group_size": FLAT_GROUP,
         "modules_to_not_convert": list(left_alone) or None,
     }
 

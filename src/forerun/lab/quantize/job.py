@@ -58,7 +58,7 @@ class QuantizeJob(ABC):
     errors: dict[str, float] = field(default_factory=dict)
     """Of each matrix, or site and width: the error of its outputs, relative to their size."""
     divergences: dict[str, float] = field(default_factory=dict)
-    """Of each site in 4 bits alone, in nats, where a method measures it."""
+    """Of each site and width, that site alone rounded so, in nats, where a method measures it."""
 
     passes: ClassVar[int] = 1
     """How often `run` visits each block."""
@@ -119,9 +119,8 @@ class QuantizeJob(ABC):
         figures: dict[str, float] = {}
         if len(self.held):
             targets = torch.tensor(self.held)
-            for name, key in (("before", "held"), ("eight", "eight"), ("after", "rounded")):
-                if len(states.get(key, ())):
-                    figures[f"ppl_{name}"] = math.exp(self.outside.loss(states[key], targets))
+            for name, key in (("before", "held"), ("after", "rounded")):
+                figures[f"ppl_{name}"] = math.exp(self.outside.loss(states[key], targets))
         figures |= self.figures()
         tensor_file.write(self.partial / self._file(-1), dict(self.outside.tensors()))
         figures["nbytes"] = self._write_folder()

@@ -13,8 +13,8 @@ from forerun.model.config import ModelConfig, weight_shapes
 
 _ALLOWANCE = 28_000_000
 """Parts of torch that are loaded when first used, and gaps between what is held: measured."""
-_MATRIX_COPIES = 5
-"""Of the matrix that is rounded, fp32: cut, what is lacking, codes, values, differences."""
+_MATRIX_COPIES = 3
+"""Of the matrix that is rounded, fp32: what is lacking, codes, values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.device import return_freed
-from forerun.lab.quantize.awq import Inputs, clip, search_scales
+from forerun.lab.quantize.awq import Inputs, search_scales
 from forerun.lab.quantize.block import READERS, Site, WholeBlock, advance, observe
 from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.lab.quantize.grid import Grid, coded
@@ -47,8 +47,6 @@ class Recipe:
 
 
 MATRICES = tuple(name for readers in READERS.values() for name in readers)
-_NEVER_CLIPPED = ("q", "k")
-"""Their products go through a softmax."""
 
 
 def scale_groups(config: ModelConfig) -> Iterator[tuple[Site, str]]:
@@ -127,7 +125,7 @@ class RoundJob(QuantizeJob):
             feedback = Feedback.of(seen.gram) if seen is not None and self.recipe.gptq else None
             for name in readers:
                 if name in weights:
-                    found = self._round_matrix(name, weights.pop(name), seen, feedback)
+                    found = self._round_matrix(weights.pop(name), seen, feedback)
                     rounded[name], self.errors[f"{step}.{name}"] = found
                     self.on_matrix(len(rounded) / len(names))
         return_freed()
@@ -141,21 +139,18 @@ class RoundJob(QuantizeJob):
         return tensors_of(name, codes, self.recipe.grid.bits, self.recipe.layout)
 
     def _round_matrix(
-        self, name: str, weight: Tensor, inputs: Inputs | None, feedback: Feedback | None
+        self, weight: Tensor, inputs: Inputs | None, feedback: Feedback | None
     ) -> tuple[Codes, float]:
         grid = self.recipe.grid
         if inputs is None:
             codes = grid.round(weight)
             difference = (torch.from_numpy(codes.values()) - weight).square().sum()
             return codes, float(difference / weight.square().sum().clamp(min=1e-30))
-        is_clipped = self.recipe.method == "awq" and name not in _NEVER_CLIPPED
-        cut = clip(weight, inputs, grid) if is_clipped else weight
         if feedback is None:
-            codes = grid.round(cut)
+            codes = grid.round(weight)
         else:
-            scales, zeros = grid.ranges(cut)
+            scales, zeros = grid.ranges(weight)
             limits = (0, grid.top)
             codes = coded(compensated(weight, feedback, scales, zeros, limits), scales, zeros)
-        del cut
         error = inputs.error(torch.from_numpy(codes.values()) - weight)
         return codes, error / max(inputs.error(weight), 1e-30)
