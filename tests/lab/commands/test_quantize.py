@@ -133,6 +133,17 @@ def test_a_text_that_is_too_short_is_refused(
         assert "short.txt has fewer than 64 tokens: give a longer text" in " ".join(error.split())
 
 
+@pytest.mark.parametrize(("more", "warns"), [((), True), (("--no-gptq",), False)])
+def test_few_tokens_for_gptq_are_told(
+    forerun, model: Path, text: Path, tmp_path: Path, monkeypatch, more, warns
+) -> None:
+    monkeypatch.setattr("forerun.lab.quantize.report.TOKENS_AN_INPUT", 100)
+    arguments = ("quantize", "-m", model, "--method", "awq", "--calib", text, "--calib-tokens", 512)
+    code, _, error = forerun(*arguments, *more, "-o", tmp_path / "out")
+    assert code == 0, error
+    assert ("512 tokens are few for matrices of" in " ".join(error.split())) == warns
+
+
 def test_a_flattened_folder_answers(forerun, model: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ("quantize", "-m", model, "--method", "flatten", "--calib", text)

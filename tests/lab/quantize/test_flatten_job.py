@@ -179,6 +179,16 @@ def test_flattening_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> No
         FlattenJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {})
 
 
+def test_inputs_that_have_no_groups_are_refused(tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    hf_model("llama", intermediate_size=48).save_pretrained(source)
+    with pytest.raises(
+        ConfigError, match=r"groups of 32, but this model has 32, 48: give --bits 8"
+    ):
+        job(source, tmp_path / "out", FlattenRecipe())
+    assert job(source, tmp_path / "out", FlattenRecipe(bits=8)).config.intermediate_size == 48
+
+
 @pytest.mark.parametrize(
     "part", ["weight_packed", "weight_scale", "input_step", "input_pieces", "input_limit"]
 )

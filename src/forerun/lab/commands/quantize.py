@@ -120,7 +120,7 @@ def command(
     }
     of_model = {"checkpoint": checkpoint, "calibration": calibration, "held": held}
     job, what = recipe.job(**of_model, folder=out, origin=origin), recipe.described()
-    stated = report.state(job, what, is_shown=not as_json)
+    stated = report.state(job, what, is_shown=not as_json, gptq=recipe.gptq)
     report.run(job, {"model": model, **what, "out": str(out)}, stated, as_json=as_json)
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.device import return_freed
+from forerun.core.errors import ConfigError
 from forerun.lab.quantize import tensor_file
 from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance, observe
 from forerun.lab.quantize.flatten import product_error, round_weights, search_rows
@@ -88,6 +89,14 @@ class FlattenJob(QuantizeJob):
     def __post_init__(self) -> None:
         wants_text("flatten", self.calibration)
         super().__post_init__()
+        shapes = weight_shapes(self.config)
+        readers = (f"layers.0.{name}" for names in READERS.values() for name in names)
+        widths = {shapes[name][1] for name in readers if name in shapes}
+        if self.recipe.bits is None and any(width % FLAT_GROUP for width in widths):
+            raise ConfigError(
+                f"a choice of bits needs inputs in groups of {FLAT_GROUP}, but this model has "
+                f"{', '.join(map(str, sorted(widths)))}: give --bits 8"
+            )
 
     def peak_nbytes(self) -> int:
         """Estimate from the sizes of a block, of the texts and of the probes."""
