@@ -154,9 +154,9 @@ class PerLayerInputs:
         width = self.config.per_layer_width
         assert width is not None
         shape = (TILE, self.config.num_layers, width)
-        told = self.table[ids].view(shape) * math.sqrt(width)
-        made = self.norm((self.proj(inputs) * self.config.hidden_size**-0.5).view(shape))
-        return (told + made) * math.sqrt(0.5)
+        stored = self.table[ids].view(shape) * math.sqrt(width)
+        projected = self.norm((self.proj(inputs) * self.config.hidden_size**-0.5).view(shape))
+        return (stored + projected) * math.sqrt(0.5)
 
 
 class PerLayer:

@@ -13,10 +13,10 @@ from forerun.model.config import ModelConfig
 
 
 class CacheBook:
-    """Rank 0's caches by number, and what has happened to them that the other ranks have not been told."""
+    """Rank 0's caches by number, and what has happened to them that the other ranks do not know yet."""
 
     def __init__(self) -> None:
-        self._told: list[tuple[object, ...]] = []
+        self._unsent: list[tuple[object, ...]] = []
         self._numbers = itertools.count()
 
     def new_cache(self, config: ModelConfig, *arguments: Any, **named: Any) -> PartCache:
@@ -25,42 +25,42 @@ class CacheBook:
         `arguments` and `named` are those of `Model.new_cache`.
         """
         number = next(self._numbers)
-        self._told.append((number, "new", arguments, named))
-        cache = PartCache(number, self._told, config, *arguments, **named)
-        weakref.finalize(cache, self._told.append, (number, "forget")).atexit = False
+        self._unsent.append((number, "new", arguments, named))
+        cache = PartCache(number, self._unsent, config, *arguments, **named)
+        weakref.finalize(cache, self._unsent.append, (number, "forget")).atexit = False
         return cache
 
     def news(self) -> list[tuple[object, ...]]:
         """Return what has happened since the last call."""
-        news, self._told[:] = self._told[:], []
+        news, self._unsent[:] = self._unsent[:], []
         return news
 
 
 class PartCache(NativeCache):
-    """Rank 0's keys and values. What it does with blocks is `told` to the other ranks before the next pass."""
+    """Rank 0's keys and values. What it does with blocks is `unsent` to the other ranks before the next pass."""
 
     def __init__(
-        self, number: int, told: list[tuple[object, ...]], *arguments: Any, **named: Any
+        self, number: int, unsent: list[tuple[object, ...]], *arguments: Any, **named: Any
     ) -> None:
-        self.number, self._told = number, told
+        self.number, self._unsent = number, unsent
         super().__init__(*arguments, **named)
         self.pool.drop = self._drop
 
     def _place(self, slot: int, index: int, block: int) -> None:
         super()._place(slot, index, block)
-        self._told.append((self.number, "place", slot, index, block))
+        self._unsent.append((self.number, "place", slot, index, block))
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         super()._move(slot, rows, start)
-        self._told.append((self.number, "move", slot, list(rows), start))
+        self._unsent.append((self.number, "move", slot, list(rows), start))
 
     def _copy_block(self, source: int, target: int) -> None:
         super()._copy_block(source, target)
-        self._told.append((self.number, "copy_block", source, target))
+        self._unsent.append((self.number, "copy_block", source, target))
 
     def _drop(self, block: int) -> None:
         self.native.drop_block(block)
-        self._told.append((self.number, "drop_block", block))
+        self._unsent.append((self.number, "drop_block", block))
 
 
 class CacheCopies:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forerun.core.errors import ConfigError
 from forerun.lab.quantize.awq import Inputs, search_scales
 from forerun.lab.quantize.gptq import Feedback, compensated
-from forerun.lab.quantize.grid import Grid, grid_for
+from forerun.lab.quantize.grid import Grid, coded, grid_for
 
 
 def inputs_of(x: torch.Tensor) -> Inputs:
@@ -80,10 +80,10 @@ def test_rounding_does_not_shrink_what_a_matrix_says() -> None:
         steps, zeros = grid.ranges(weight * scales)
         feedback = Feedback.of(inputs_of(x / scales).gram)
         codes = compensated(weight * scales, feedback, steps, zeros, (0, grid.top))
-        whole = (codes.view(*steps.shape, -1) - zeros[..., None]) * steps[..., None]
+        whole = torch.from_numpy(coded(codes, steps, zeros).values())
         nearest = grid.nearest(weight * scales)
         exact = x @ weight.T
-        for values in (grid.nearest(weight), nearest / scales, whole.view_as(weight) / scales):
+        for values in (grid.nearest(weight), nearest / scales, whole / scales):
             kept.append(float((x @ values.T * exact).sum() / exact.square().sum()))
     for shares in (kept[::3], kept[1::3], kept[2::3]):
         assert sum(shares) / len(shares) == pytest.approx(1.0, abs=0.0015)

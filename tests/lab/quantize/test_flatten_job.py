@@ -116,10 +116,10 @@ def test_what_one_scale_does_not_suit_keeps_its_groups(
     assert 0 < (after - before).std() < 0.02 * before.std()
 
 
-def test_what_tells_the_cost_was_not_calibrated_on(
+def test_costs_are_measured_on_other_texts_than_ranges(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Of a text that was, no input is cut off."""
+    """Of a text that ranges are taken from no input is cut off."""
     texts = [[i + 1] * 40 for i in range(6)]
     for recipe, num_seen in ((FlattenRecipe(), 2), (FlattenRecipe(bits=8), 6)):
         checkpoint = open_checkpoint(folders["llama"])

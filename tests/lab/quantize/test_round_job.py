@@ -158,16 +158,20 @@ def test_what_was_rounded_is_read_back(
 
 
 @pytest.mark.parametrize("bits", [3, 4])
-def test_awq_errs_less_than_rounding_to_nearest(
-    folders: dict[str, Path], tmp_path: Path, bits: int
-) -> None:
-    grid = Grid(bits, 32)
-    _, _, awq = finished(folders["mistral"], tmp_path / "a", grid)
-    plain = job(folders["mistral"], tmp_path / "b", grid)
+def test_awq_errs_less_than_rounding_to_nearest(tmp_path: Path, bits: int) -> None:
+    """Where some inputs are far larger than others, as in trained models."""
+    grid, source = Grid(bits, 32), tmp_path / "model"
+    model = hf_model("mistral", intermediate_size=64)
+    for layer in model.model.layers:
+        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+            norm.weight.data[::16] *= 10
+    model.save_pretrained(source)
+    _, _, awq = finished(source, tmp_path / "a", grid)
+    plain = job(source, tmp_path / "b", grid)
     plain.recipe = Recipe("rtn", grid, plain.recipe.layout)  # with calibration: the same measure
     list(plain.run())
     assert awq.errors.keys() == plain.errors.keys()
-    assert sum(awq.errors.values()) < 0.96 * sum(plain.errors.values())
+    assert sum(awq.errors.values()) < 0.9 * sum(plain.errors.values())
 
 
 def test_a_job_that_was_killed_goes_on_to_the_same_bytes(

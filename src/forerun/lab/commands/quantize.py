@@ -132,10 +132,10 @@ def _recipe(
     format: str | None,
     gptq: bool | None,
 ) -> Recipe:
+    from forerun.lab.quantize.block import input_widths
     from forerun.lab.quantize.grid import grid_for
     from forerun.lab.quantize.hf_layouts import layout_for
-    from forerun.lab.quantize.round_job import MATRICES, METHODS, Recipe
-    from forerun.model.config import weight_shapes
+    from forerun.lab.quantize.round_job import METHODS, Recipe
     from forerun.model.loader import read_config
 
     if method not in METHODS:
@@ -143,9 +143,7 @@ def _recipe(
     if method == "rtn":
         _refuse({"gptq": gptq or None}, "needs a text to calibrate on, which rtn does without")
     config, _ = read_config(checkpoint)
-    shapes = weight_shapes(config).items()
-    widths = {shape[1] for name, shape in shapes if name.rpartition(".")[2] in MATRICES}
-    grid = grid_for(bits, group, widths)
+    grid = grid_for(bits, group, input_widths(config))
     layout = layout_for(format, bits, grid.group)
     if method == "rtn":
         return Recipe("rtn", grid, layout)

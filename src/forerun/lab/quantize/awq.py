@@ -22,6 +22,7 @@ _SAMPLED_ROWS = 256
 """Of a matrix, or of those that share scales, that the scales are tried on."""
 _ROWS_AT_A_TIME = 256
 _NUMBERS_AT_A_TIME = 1 << 18
+"""Of a matrix, so that a step's copies of them stay small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,7 @@ def search_scales(weights: Sequence[Tensor], inputs: Inputs, grid: Grid) -> Tens
 def mean_weight(weight: Tensor, grid: Grid) -> Tensor:
     """Mean over rows (K,) of each weight's magnitude as a share of its group's largest."""
     total = torch.zeros(weight.shape[1])
-    for rows in weight.split(_rows_at_a_time(weight)):
+    for rows in weight.split(max(1, _NUMBERS_AT_A_TIME // weight.shape[1])):
         groups = rows.view(len(rows), -1, grid.width(rows.shape[1])).abs()
         total += (groups / (groups.amax(-1, keepdim=True) + 1e-6)).sum(0).flatten()
     return total / len(weight)
-
-
-def _rows_at_a_time(weight: Tensor) -> int:
-    """Of a matrix (N, K), so that a step's copies of them stay small."""
-    return max(1, _NUMBERS_AT_A_TIME // weight.shape[1])

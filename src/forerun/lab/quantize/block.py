@@ -17,7 +17,7 @@ from torch.nn import functional
 from forerun.core.errors import ConfigError
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.flatten import rounded
-from forerun.model.config import ModelConfig
+from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.decoder import inverse_frequencies
 from forerun.model.kernels import reference as ops
 from forerun.weights.codes import Codes
@@ -33,8 +33,16 @@ READERS: Mapping[Site, tuple[str, ...]] = {
 }
 
 
+MATRICES = tuple(name for readers in READERS.values() for name in readers)
+
 _SAMPLED = 128
 """Rows of a site's inputs that are kept, about."""
+
+
+def input_widths(config: ModelConfig) -> set[int]:
+    """Return how many inputs the matrices of a block have."""
+    shapes = weight_shapes(config).items()
+    return {shape[1] for name, shape in shapes if name.rpartition(".")[2] in MATRICES}
 
 
 def need_supported(config: ModelConfig, what: str) -> None:

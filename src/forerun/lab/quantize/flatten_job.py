@@ -22,7 +22,15 @@ from torch import Tensor
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError
 from forerun.lab.quantize import tensor_file
-from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance, observe
+from forerun.lab.quantize.block import (
+    READERS,
+    FlatBlock,
+    Site,
+    WholeBlock,
+    advance,
+    input_widths,
+    observe,
+)
 from forerun.lab.quantize.flatten import product_error, round_weights, search_rows
 from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import FLAT_GROUP, flat_config, tensors_of
@@ -89,9 +97,7 @@ class FlattenJob(QuantizeJob):
     def __post_init__(self) -> None:
         wants_text("flatten", self.calibration)
         super().__post_init__()
-        shapes = weight_shapes(self.config)
-        readers = (f"layers.0.{name}" for names in READERS.values() for name in names)
-        widths = {shapes[name][1] for name in readers if name in shapes}
+        widths = input_widths(self.config)
         if self.recipe.bits is None and any(width % FLAT_GROUP for width in widths):
             raise ConfigError(
                 f"a choice of bits needs inputs in groups of {FLAT_GROUP}, but this model has "
@@ -101,8 +107,7 @@ class FlattenJob(QuantizeJob):
     def peak_nbytes(self) -> int:
         """Estimate from the sizes of a block, of the texts and of the probes."""
         texts = (*self.calibration[: self._num_read], *self.held, *self.held)
-        probes = _carried(self.config.num_layers) if self.recipe.bits is None else 1
-        num_tokens = sum(map(len, texts)) + probes * _PROBES * _PROBE_TOKENS
+        num_tokens = sum(map(len, texts)) + self._num_copies * _PROBES * _PROBE_TOKENS
         return flatten_nbytes(self.config, num_tokens=num_tokens, length=max(map(len, texts)))
 
     def begin(self, calibration: Tensor, held: Tensor) -> States:
@@ -119,6 +124,11 @@ class FlattenJob(QuantizeJob):
         """Calibration texts that ranges are taken from."""
         num = len(self.calibration)
         return num - _PROBES if self.recipe.bits is None and num > _PROBES else num
+
+    @property
+    def _num_copies(self) -> int:
+        """Copies of the probes in the end."""
+        return _carried(self.config.num_layers) if self.recipe.bits is None else 1
 
     def step(self, step: int, states: States) -> None:
         """Measure a block, or write it."""
@@ -186,10 +196,9 @@ class FlattenJob(QuantizeJob):
 
     def _with_room(self, probes: Tensor) -> Tensor:
         """Return probes with room for those to come, made once: they are most of the memory."""
-        num = 1 if self.recipe.bits is not None else _carried(self.config.num_layers)
-        if len(probes) == num:
+        if len(probes) == self._num_copies:
             return probes
-        whole = torch.zeros(num, *probes.shape[1:])
+        whole = torch.zeros(self._num_copies, *probes.shape[1:])
         whole[: len(probes)] = probes
         return whole
 

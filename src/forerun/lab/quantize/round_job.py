@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.core.device import return_freed
 from forerun.lab.quantize.awq import Inputs, search_scales
-from forerun.lab.quantize.block import READERS, Site, WholeBlock, advance, observe
+from forerun.lab.quantize.block import MATRICES, READERS, Site, WholeBlock, advance, observe
 from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.lab.quantize.grid import Grid, coded
 from forerun.lab.quantize.hf_layouts import Layout, config_of, tensors_of
@@ -44,9 +44,6 @@ class Recipe:
         shown: dict[str, object] = {"method": self.method, "bits": self.grid.bits}
         shown |= {"group": self.grid.group or "channel", "format": self.layout}
         return shown | ({"gptq": "on"} if self.gptq else {})
-
-
-MATRICES = tuple(name for readers in READERS.values() for name in readers)
 
 
 def scale_groups(config: ModelConfig) -> Iterator[tuple[Site, str]]:

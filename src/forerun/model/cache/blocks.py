@@ -87,7 +87,7 @@ class BlockPool:
         self.drop: Callable[[int], None] = lambda block: None
         """Gives a block's memory back to the system."""
         self.forgotten: Callable[[int], None] = lambda block: None
-        """Told of a block whose tokens are no longer known."""
+        """Called with a block whose tokens are no longer known."""
         self._free = [*range(num_blocks)]
         """A heap: the lowest is taken first, so that what is in use lies close together and in order."""
         self._bare: list[int] = []
