@@ -37,7 +37,7 @@ class CacheBook:
 
 
 class PartCache(NativeCache):
-    """Rank 0's keys and values. What it does with blocks is `unsent` to the other ranks before the next pass."""
+    """Rank 0's keys and values. What it does with blocks goes to `unsent`, for the other ranks before the next pass."""
 
     def __init__(
         self, number: int, unsent: list[tuple[object, ...]], *arguments: Any, **named: Any
