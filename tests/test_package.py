@@ -97,3 +97,11 @@ def test_help_is_quick_and_loads_no_torch() -> None:
         assert loaded_after(call).isdisjoint(HEAVY)
         ratios.append((cpu_seconds_of_children() - between) / (between - began))
     assert statistics.median(ratios) < 2.5
+
+
+@pytest.mark.parametrize("command", ["generate hi -m", "chat -m", "verify -m", "serve"])
+def test_a_mistyped_model_is_told_before_torch_is_imported(command: str) -> None:
+    words = ["forerun", *command.split(), "no-such-model"]
+    call = f"from forerun.cli.main import main\nsys.argv = {words}\n"
+    call += "try: main()\nexcept SystemExit as ended: assert ended.code == 2"
+    assert loaded_after(call).isdisjoint(HEAVY)

@@ -101,8 +101,13 @@ def command(
     Of several the first is loaded at the start, the others when a request names them. Requests that come at once
     share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a second one ends at once.
     """
+    from forerun.hub.names import resolve
+
     config = _placed(config, replicas, ray_address)
     said = _whole(config.budget_nbytes)
+    given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
+    for model in given:
+        resolve(model)  # a mistyped name is told at once, not after torch is imported
     try:
         from forerun.engine.memory import DROPPED_NBYTES
         from forerun.server.fleet import ModelSource
@@ -124,7 +129,6 @@ def command(
     threads = config.threads or max(1, num_cores() // (replicas or 1))
     config = replace(config, program="server", threads=threads)
     template = _template(settings.chat_template)
-    given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
     if len(given) > 1 and config.num_ranks > 1:
         raise ConfigError(
             "--tensor-parallel-size and --pipeline-parallel-size are for one model: leave out the others"

@@ -12,6 +12,7 @@ import safetensors.numpy
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize.block import READERS
+from forerun.lab.quantize.flatten_choice import FlattenChoice
 from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.weights.checkpoint import open_checkpoint
@@ -38,7 +39,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def job(source: Path, out: Path, recipe: FlattenRecipe) -> FlattenJob:
     origin = {"recipe": repr(recipe)}
-    return FlattenJob(open_checkpoint(source), TEXTS[:4], TEXTS[4:], out, origin, recipe=recipe)
+    new = FlattenChoice if recipe.bits is None else FlattenJob
+    return new(open_checkpoint(source), TEXTS[:4], TEXTS[4:], out, origin, recipe=recipe)
 
 
 def finished(source: Path, out: Path, recipe: FlattenRecipe) -> tuple[FlattenJob, dict[str, float]]:
@@ -121,13 +123,11 @@ def test_costs_are_measured_on_other_texts_than_ranges(
 ) -> None:
     """Of a text that ranges are taken from no input is cut off."""
     texts = [[i + 1] * 40 for i in range(6)]
-    for recipe, num_seen in ((FlattenRecipe(), 2), (FlattenRecipe(bits=8), 6)):
-        checkpoint = open_checkpoint(folders["llama"])
-        made = FlattenJob(checkpoint, texts, [], tmp_path / "out", {}, recipe=recipe)
-        embedded = made.outside.embed(texts)
-        states = made.begin(embedded, made.outside.embed([]))
-        assert states["calibration"].tolist() == embedded[:num_seen].tolist()
-        assert states["probes"][0].tolist() == embedded[2:].tolist()
+    made = FlattenChoice(open_checkpoint(folders["llama"]), texts, [], tmp_path / "out", {})
+    embedded = made.outside.embed(texts)
+    states = made.begin(embedded, made.outside.embed([]))
+    assert states["calibration"].tolist() == embedded[:2].tolist()
+    assert states["probes"][0].tolist() == embedded[2:].tolist()
 
 
 def test_sites_are_flattened_by_what_they_cost_for_their_work(
@@ -171,12 +171,13 @@ def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_p
     except LoadError as error:
         pytest.skip(str(error))
     ours, theirs = (prefill(m, TEXTS[5]) for m in (model, load_torch(open_checkpoint(out))))
-    assert 0 < (ours - theirs).std() < 0.1 * theirs.std()
+    # The codes are apart from the source's by three times as much.
+    assert 0 < (ours - theirs).std() < 0.15 * theirs.std()
 
 
 def test_flattening_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --calib FILE"):
-        FlattenJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {})
+        FlattenChoice(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {})
 
 
 def test_inputs_that_have_no_groups_are_refused(tmp_path: Path) -> None:

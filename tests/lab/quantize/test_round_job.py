@@ -174,6 +174,20 @@ def test_awq_errs_less_than_rounding_to_nearest(tmp_path: Path, bits: int) -> No
     assert sum(awq.errors.values()) < 0.9 * sum(plain.errors.values())
 
 
+def test_the_divergence_is_that_of_the_models_predictions(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    out, figures, _ = finished(folders["llama"], tmp_path / "out", Grid(3, 32))
+    total = 0.0
+    for text in TEXTS[4:]:
+        said, moved = (
+            prefill(load_torch(open_checkpoint(folder)), text).log_softmax(-1)
+            for folder in (folders["llama"], out)
+        )
+        total += float((said.exp() * (said - moved)).sum(-1).mean())
+    assert figures["divergence"] == pytest.approx(total / len(TEXTS[4:]), rel=0.01)
+
+
 def test_a_job_that_was_killed_goes_on_to_the_same_bytes(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -12,9 +12,10 @@ from forerun.core.config import DEFAULT_MODEL
 from forerun.core.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from forerun.lab.quantize.flatten_job import FlattenRecipe
+    from forerun.lab.quantize.job import QuantizeJob
     from forerun.lab.quantize.round_job import Recipe
     from forerun.weights.checkpoint import Checkpoint
 Model = Annotated[
@@ -92,6 +93,9 @@ def command(
     """
     from forerun.hub.names import resolve
     from forerun.lab.quantize import report
+    from forerun.lab.quantize.flatten_choice import FlattenChoice
+    from forerun.lab.quantize.flatten_job import FlattenJob
+    from forerun.lab.quantize.round_job import RoundJob
     from forerun.weights.checkpoint import open_checkpoint
 
     if out is None:
@@ -99,11 +103,13 @@ def command(
     opt.check_least("calib_tokens", calib_tokens, report.TEXT_TOKENS)
     checkpoint = open_checkpoint(resolve(model))
     recipe: Recipe | FlattenRecipe
+    new_job: Callable[..., QuantizeJob] = RoundJob
     given = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound}
     own = {key: value for key, value in given.items() if value is not None}
     if method == "flatten":
         _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
         recipe = _flatten_recipe(bits, own if gptq is None else own | {"gptq": gptq})
+        new_job = FlattenChoice if recipe.bits is None else FlattenJob
     else:
         _refuse(own, "is for --method flatten")
         recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format, gptq)
@@ -118,9 +124,9 @@ def command(
         "recipe": repr(recipe),
         "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
     }
-    of_model = {"checkpoint": checkpoint, "calibration": calibration, "held": held}
-    job, what = recipe.job(**of_model, folder=out, origin=origin), recipe.described()
-    stated = report.state(job, what, is_shown=not as_json, gptq=recipe.gptq)
+    what = recipe.described()
+    job = new_job(checkpoint, calibration, held, out, origin, recipe=recipe)
+    stated = report.state(job, what, is_shown=not as_json)
     report.run(job, {"model": model, **what, "out": str(out)}, stated, as_json=as_json)
 
 

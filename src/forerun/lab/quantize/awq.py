@@ -29,6 +29,7 @@ _NUMBERS_AT_A_TIME = 1 << 18
 class Inputs:
     """What calibration saw of a layer's inputs x: means of |x| (K,) and x^T x (K, K), largest |x| (K,), some rows."""
 
+    num_tokens: int
     magnitude: Tensor
     gram: Tensor
     largest: Tensor
@@ -40,7 +41,7 @@ class Inputs:
         gram = (self.gram / scales).div_(scales[:, None])
         linear = (self.magnitude, self.largest, self.sample)
         magnitude, largest, sample = (part / scales for part in linear)
-        return Inputs(magnitude, gram, largest, sample)
+        return Inputs(self.num_tokens, magnitude, gram, largest, sample)
 
     def error(self, difference: Tensor) -> float:
         """The mean square of what a difference of weights (N, K) makes of the inputs, summed over rows."""

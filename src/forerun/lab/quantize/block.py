@@ -139,7 +139,7 @@ def observe(block: WholeBlock, states: Tensor) -> dict[Site, Inputs]:
         for site, x in sites.items():
             if site not in seen:
                 each, pairs = torch.zeros(x.shape[1]), torch.zeros(x.shape[1], x.shape[1])
-                seen[site] = Inputs(each, pairs, each.clone(), x[:0])
+                seen[site] = Inputs(count, each, pairs, each.clone(), x[:0])
             before = seen[site]
             before.magnitude.add_(x.abs().sum(0))
             before.gram.addmm_(x.T, x)

@@ -123,7 +123,9 @@ def round_weights(
     limit = limit_of(bits)
     if compensate:
         zeros = torch.zeros_like(scales)
-        codes = compensated(weight, Feedback.of(gram), scales, zeros, (-limit, limit))
+        codes = compensated(
+            weight, Feedback.of(gram, inputs.num_tokens), scales, zeros, (-limit, limit)
+        )
     else:
         codes = _codes(weight, scales, limit)
     sizes = [len(each) for each in weights]

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -15,7 +16,7 @@ from tokenizers import decoders
 from forerun.core.errors import LoadError
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig
-from forerun.text.tokenizer import Tokenizer
+from forerun.text.tokenizer import Encoding, Tokenizer
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import Codes
 
@@ -130,7 +131,7 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         sentencepiece.append(decoders.Strip(" ", 1, 0))
     is_byte_level = not encoder.model.byte_fallback
     encoder.decoder = byte_level if is_byte_level else decoders.Sequence(sentencepiece)
-    (folder / "tokenizer.json").write_text(encoder.to_str(), encoding="utf-8")
+    _write_json(folder / "tokenizer.json", _without_padding(json.loads(encoder.to_str()), encoding))
     names = {"bos_token": encoding.bos_id, "eos_token": encoding.eos_id}
     settings: dict[str, object] = {
         key: encoder.id_to_token(i) for key, i in names.items() if i is not None
@@ -145,6 +146,15 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     _write_json(folder / "tokenizer_config.json", settings)
     ends = {"eos_token_id": sorted(encoding.eos_ids), "bos_token_id": encoding.bos_id}
     _write_json(folder / "generation_config.json", ends)
+
+
+def _without_padding(written: dict[str, Any], encoding: Encoding) -> dict[str, Any]:
+    """Leave out ids that are no tokens: with them it would be another vocabulary, which no shipped drafter is for."""
+    vocabulary = written["model"]["vocab"]
+    if isinstance(vocabulary, dict):  # places of a list are ids
+        known = {token: i for token, i in vocabulary.items() if encoding.pieces[i] is not None}
+        written["model"]["vocab"] = known
+    return written
 
 
 def _write_json(path: Path, value: object) -> None:

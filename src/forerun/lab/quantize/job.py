@@ -3,7 +3,7 @@
 Beside one block only hidden states of texts are held. They and the finished blocks lie in `<folder>.partial`, with a
 note of what they are made of, so that a job that was killed goes on after its last step; at the end the folder gets
 its name. Inputs of a block come from the unrounded blocks before it, as in AWQ; a held-out text runs through the
-rounded ones too, which gives the perplexity before and after in the same pass.
+rounded ones too, which gives the perplexity before and after in the same pass, and how far predictions moved.
 """
 
 from __future__ import annotations
@@ -114,13 +114,15 @@ class QuantizeJob(ABC):
             yield step + 1
 
     def finish(self) -> dict[str, float]:
-        """Write what is left and give the folder its name; perplexities, if there is a held-out text, and bytes."""
+        """Write what is left and give the folder its name; figures of the held-out text, if there is one, and bytes."""
         _, states = self._resume()
         figures: dict[str, float] = {}
         if len(self.held):
             targets = torch.tensor(self.held)
             for name, key in (("before", "held"), ("after", "rounded")):
                 figures[f"ppl_{name}"] = math.exp(self.outside.loss(states[key], targets))
+            both = torch.stack([states["held"], states["rounded"]])
+            figures["divergence"] = float(self.outside.divergence(both))
         figures |= self.figures()
         tensor_file.write(self.partial / self._file(-1), dict(self.outside.tensors()))
         figures["nbytes"] = self._write_folder()

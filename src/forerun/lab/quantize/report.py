@@ -18,13 +18,11 @@ from forerun.model.loader import read_config
 from forerun.weights.checkpoint import Checkpoint
 
 TEXT_TOKENS = 512
-TOKENS_AN_INPUT = 1
-"""To calibrate GPTQ on: with .7 Qwen2.5-Coder-1.5B came out worse than rounded to nearest, with 1.3 the 0.5B better."""
 HELD_TEXTS = 8
 
 
-def state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool, gptq: bool) -> int:
-    """Say what is to come, with a warning if a text is too short; the bytes that the process will take at most."""
+def state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool) -> int:
+    """Say what is to come; the bytes that the process will take at most."""
     return_at_once()
     return_freed()
     before = resident_nbytes()
@@ -37,21 +35,7 @@ def state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool, gptq:
             + f"takes up to about {sizes.format_size(stated)} of memory, "
             + f"{sizes.format_size(before)} of it the program's own"
         )
-    if gptq:
-        _warn_of_few_tokens(job)
     return stated
-
-
-def _warn_of_few_tokens(job: QuantizeJob) -> None:
-    """GPTQ learns from the text how a matrix's inputs go together; of fewer tokens than inputs it learns noise."""
-    widest = max(job.config.hidden_size, job.config.intermediate_size)
-    num = sum(map(len, job.calibration))
-    if num < TOKENS_AN_INPUT * widest:
-        console.stderr().print(
-            f"{num} tokens are few for matrices of {widest} inputs, so GPTQ may do harm: give --calib-tokens "
-            f"{TOKENS_AN_INPUT * widest} and a text that has them, or --no-gptq",
-            style="yellow",
-        )
 
 
 def _show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
@@ -77,7 +61,8 @@ def _show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
     if "ppl_before" in figures:
         report.print(
             f"perplexity {figures['ppl_before']:.4f} before, {figures['ppl_after']:.4f} after "
-            f"({len(job.held)} texts of {len(job.held[0])} tokens)"
+            f"({len(job.held)} texts of {len(job.held[0])} tokens); mean KL divergence from the source's "
+            f"predictions {figures['divergence']:.4f} nats a token"
         )
 
 

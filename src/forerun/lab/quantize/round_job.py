@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -34,10 +34,6 @@ class Recipe:
     layout: Layout
     gptq: bool = False
     """Whether columns make up for those that were rounded before them."""
-
-    def job(self, **given: Any) -> RoundJob:
-        """Return the job that rounds so."""
-        return RoundJob(recipe=self, **given)
 
     def described(self) -> dict[str, object]:
         """Return what the report says of it."""
@@ -119,7 +115,9 @@ class RoundJob(QuantizeJob):
         names = [name for name in MATRICES if name in weights]
         for site, readers in READERS.items():
             seen = inputs.pop(site, None)
-            feedback = Feedback.of(seen.gram) if seen is not None and self.recipe.gptq else None
+            feedback = None
+            if seen is not None and self.recipe.gptq:
+                feedback = Feedback.of(seen.gram, seen.num_tokens)
             for name in readers:
                 if name in weights:
                     found = self._round_matrix(weights.pop(name), seen, feedback)
