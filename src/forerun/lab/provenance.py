@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -52,12 +53,12 @@ def commit() -> str | None:
 
 
 def _stored_quant(model: Path) -> str:
-    """Name the format that most bytes of a model's weights are stored in."""
+    """Name the format that most of a model's weights are stored in; of bytes an fp16 embedding may have more."""
     from forerun.weights.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(model)
-    nbytes: Counter[str] = Counter()
+    num_weights: Counter[str] = Counter()
     for name in checkpoint.names():
         tensor = checkpoint.tensor(name)
-        nbytes[tensor.format.name.upper()] += tensor.nbytes
-    return nbytes.most_common(1)[0][0]
+        num_weights[tensor.format.name.upper()] += math.prod(tensor.shape)
+    return num_weights.most_common(1)[0][0]

@@ -81,6 +81,8 @@ def test_a_gguf_becomes_an_awq_folder_that_answers(
     assert before.encode(said) == after.encode(said)
     assert (before.eos_ids, after.decode(after.encode(said))) == (after.eos_ids, said)
     assert fingerprint(before) == fingerprint(after)  # so what ships for a model serves its folder
+    code, printed, _ = forerun("eval", "ppl", text, "-m", out, "--limit-tokens", 60, "--json")
+    assert (code, the_json(printed)["quant"]) == (0, "Q4_Z")
     code, _, error = forerun(*arguments)
     assert (code, "exists: choose another folder" in error) == (2, True)
 
