@@ -112,7 +112,10 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
         ("--spec-type draft-mtp", "unknown drafter 'draft-mtp'"),
         ("--spec-type draft-eagle3 -md x", "error: x has no config.json: give a folder"),
         ("--spec-type draft-simple", "option 'model' must be given"),
-        ("-m x.gguf -d draft_model", "drafter 'draft_model': option 'model' must be given"),
+        (
+            "-m smollm2-135m-instruct -d draft_model",
+            "drafter 'draft_model': option 'model' must be given",
+        ),
         ("--quant int8 -d draft_model:model=x,quant=two", "option 'quant' must be none or int8"),
         ("--temp 1 -d draft_model:model=x,min_confidence=2", "min_confidence must be in [0, 1)"),
         ("-tp 2", "--tensor-parallel-size 2 needs 2 processes: torchrun"),

@@ -101,13 +101,13 @@ def command(
     Of several the first is loaded at the start, the others when a request names them. Requests that come at once
     share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a second one ends at once.
     """
-    from forerun.hub.names import resolve
+    from forerun.hub.names import check_name
 
     config = _placed(config, replicas, ray_address)
     said = _whole(config.budget_nbytes)
     given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
     for model in given:
-        resolve(model)  # a mistyped name is told at once, not after torch is imported
+        check_name(model)  # a mistyped name is told at once, not after torch is imported
     try:
         from forerun.engine.memory import DROPPED_NBYTES
         from forerun.server.fleet import ModelSource

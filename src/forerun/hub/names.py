@@ -140,6 +140,13 @@ def resolve(name_or_path: str | Path) -> Path:
     return here or pull(name)
 
 
+def check_name(name: str) -> None:
+    """Raise LoadError for a name that stands for nothing; unlike `resolve` it fetches nothing."""
+    is_here = Path(name).expanduser().exists() or _cached(name) is not None
+    if not (is_here or name in _SOURCES or HubName.parse(name) is not None):
+        raise _stands_for_nothing(name)
+
+
 def name_of(path: Path) -> str:
     """Name the model at a path: its file's name without ending, its folder's, or its repository's.
 
@@ -165,12 +172,16 @@ def pull(name: str, progress: Progress = _log.info) -> Path:
         return fetch(source, cache_dir() / f"{name}.gguf", progress)
     hub_name = HubName.parse(name)
     if hub_name is None:
-        if name.startswith((".", "/", "~")) or name.endswith(".gguf"):
-            raise LoadError(f"no such file: {name}; forerun models lists what can be named")
-        known = [model.name for model in known_models()]
-        raise LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
+        raise _stands_for_nothing(name)
     progress(f"asking the Hugging Face Hub for {name}")
     return hugging_face.download(hub_name)
+
+
+def _stands_for_nothing(name: str) -> LoadError:
+    if name.startswith((".", "/", "~")) or name.endswith(".gguf"):
+        return LoadError(f"no such file: {name}; forerun models lists what can be named")
+    known = [model.name for model in known_models()]
+    return LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
 
 
 def _cached(name: str) -> Path | None:
