@@ -184,8 +184,8 @@ def report(facts: dict[str, Any]) -> None:
         f"{passes['peak_gop_s']} int8 Gop/s were measured now ({passes['isa']}, {facts['threads']} threads). "
         "v: times the pass of one row."
     )
-    if _is_float(facts["formats"]):
-        text += " Its weights are floating-point numbers, whose products are slower than that."
+    if 2 * (floats := _float_mb(facts["formats"])) > sum(f["mb"] for f in facts["formats"]):
+        text += f" {floats:.4g} MB are floating-point numbers, whose products are slower than that."
     if has_experts:
         text += (
             " Rows choose experts by chance here; siblings of a draft and repeated text share more."
@@ -193,10 +193,9 @@ def report(facts: dict[str, Any]) -> None:
     out.print(text)
 
 
-def _is_float(formats: list[dict[str, Any]]) -> bool:
-    """Tell whether most bytes are floating-point numbers."""
-    floats = [each["mb"] for each in formats if each["format"] in ("f32", "f16", "bf16", "f8")]
-    return 2 * sum(floats) > sum(each["mb"] for each in formats)
+def _float_mb(formats: list[dict[str, Any]]) -> float:
+    """Add up what is stored as floating-point numbers, such as the embedding of an AWQ folder."""
+    return sum(each["mb"] for each in formats if each["format"] in ("f32", "f16", "bf16", "f8"))
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
