@@ -30,10 +30,10 @@ class Feedback:
 
     @classmethod
     def of(cls, gram: Tensor, num_tokens: int) -> Feedback:
-        """That of inputs with this Gram matrix (K, K), fp32, a mean over tokens. Raises LoadError if it is not finite.
+        """Factor the Gram matrix (K, K), fp32, a mean over tokens. Raises LoadError if it is not finite.
 
-        To these tokens come K of white noise, as large as they are in the mean. The paper's damping, 1 % of the
-        diagonal's mean, is about this for its 262,144 tokens; with fewer it learns what the text has by chance.
+        K tokens of white noise are added to those seen, as large as they are in the mean. The paper's damping, 1 % of
+        the diagonal's mean, is about that for its 262,144 tokens; with fewer it takes chance for structure.
         """
         diagonal = gram.diag()
         order = diagonal.argsort()
