@@ -26,6 +26,8 @@ def main(model: str, method: str, out: str) -> dict[str, int]:
     from forerun.weights.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(Path(model))
+    if checkpoint.kind == "gguf":
+        checkpoint.tokenizer()  # as to read texts
     random = torch.Generator().manual_seed(0)
     texts = torch.randint(0, 256, (12, 512), generator=random).tolist()
     job: RoundJob | FlattenChoice

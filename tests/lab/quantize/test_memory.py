@@ -23,11 +23,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def check(model: Path, method: str, out: Path) -> None:
+    arguments = [sys.executable, SCRIPT, model, method, out]
+    printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    found = json.loads(printed.splitlines()[-1])
+    assert found["measured"] <= found["stated"] <= 1.15 * found["measured"], found
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system tells no peak")
 @pytest.mark.parametrize("method", ["awq", "awq without gptq", "rtn", "flatten"])
 def test_the_memory_that_is_stated_holds(model: Path, tmp_path: Path, method: str) -> None:
-    arguments = [sys.executable, SCRIPT, model, method, tmp_path / "out"]
-    printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-    found = json.loads(printed.splitlines()[-1])
-    assert found["measured"] <= found["stated"] <= 1.15 * found["measured"], found
+    check(model, method, tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system tells no peak")
+def test_it_holds_where_a_vocabulary_is_written(default_model: Path, tmp_path: Path) -> None:
+    check(default_model, "rtn", tmp_path / "out")

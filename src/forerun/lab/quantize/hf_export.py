@@ -7,10 +7,8 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import tokenizers
 from tokenizers import decoders
 
 from forerun.core.errors import LoadError
@@ -124,14 +122,15 @@ def write_other_files(checkpoint: Checkpoint, folder: Path) -> None:
 
 def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     encoding = tokenizer._encoding
-    encoder = tokenizers.Tokenizer.from_str(encoding.encoder.to_str())
-    byte_level = decoders.ByteLevel()
-    sentencepiece = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    if encoding.adds_space:
-        sentencepiece.append(decoders.Strip(" ", 1, 0))
-    is_byte_level = not encoder.model.byte_fallback
-    encoder.decoder = byte_level if is_byte_level else decoders.Sequence(sentencepiece)
-    _write_json(folder / "tokenizer.json", _without_padding(json.loads(encoder.to_str()), encoding))
+    encoder, written = encoding.encoder, json.loads(encoding.encoder.to_str())
+    model = written["model"]
+    if isinstance(model["vocab"], dict):  # places of a list are ids
+        # Padding would make it another vocabulary, which no shipped drafter is for.
+        tokens, pieces = model["vocab"].items(), encoding.pieces
+        model["vocab"] = {token: i for token, i in tokens if pieces[i] is not None}
+    written["decoder"] = json.loads(_decoder(encoding).__getstate__())
+    text = json.dumps(written, ensure_ascii=False, separators=(",", ":"))
+    (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     names = {"bos_token": encoding.bos_id, "eos_token": encoding.eos_id}
     settings: dict[str, object] = {
         key: encoder.id_to_token(i) for key, i in names.items() if i is not None
@@ -148,13 +147,13 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     _write_json(folder / "generation_config.json", ends)
 
 
-def _without_padding(written: dict[str, Any], encoding: Encoding) -> dict[str, Any]:
-    """Leave out ids that are no tokens: with them it would be another vocabulary, which no shipped drafter is for."""
-    vocabulary = written["model"]["vocab"]
-    if isinstance(vocabulary, dict):  # places of a list are ids
-        known = {token: i for token, i in vocabulary.items() if encoding.pieces[i] is not None}
-        written["model"]["vocab"] = known
-    return written
+def _decoder(encoding: Encoding) -> decoders.Decoder:
+    if not encoding.encoder.model.byte_fallback:
+        return decoders.ByteLevel()
+    sentencepiece = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if encoding.adds_space:
+        sentencepiece.append(decoders.Strip(" ", 1, 0))
+    return decoders.Sequence(sentencepiece)
 
 
 def _write_json(path: Path, value: object) -> None:

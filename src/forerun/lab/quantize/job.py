@@ -115,14 +115,7 @@ class QuantizeJob(ABC):
 
     def finish(self) -> dict[str, float]:
         """Write what is left and give the folder its name; figures of the held-out text, if there is one, and bytes."""
-        _, states = self._resume()
-        figures: dict[str, float] = {}
-        if len(self.held):
-            targets = torch.tensor(self.held)
-            for name, key in (("before", "held"), ("after", "rounded")):
-                figures[f"ppl_{name}"] = math.exp(self.outside.loss(states[key], targets))
-            both = torch.stack([states["held"], states["rounded"]])
-            figures["divergence"] = float(self.outside.divergence(both))
+        figures = self._figures_of_held() if len(self.held) else {}
         figures |= self.figures()
         tensor_file.write(self.partial / self._file(-1), dict(self.outside.tensors()))
         figures["nbytes"] = self._write_folder()
@@ -130,6 +123,16 @@ class QuantizeJob(ABC):
             (self.partial / path).unlink()
         os.replace(self.partial, self.folder)
         return figures
+
+    def _figures_of_held(self) -> dict[str, float]:
+        """Return the held-out text's perplexities before and after, and how far predictions moved. Frees its states."""
+        _, states = self._resume()
+        both = torch.stack([states.pop("held"), states.pop("rounded")])
+        del states
+        targets = torch.tensor(self.held)
+        before, after = (math.exp(self.outside.loss(each, targets)) for each in both)
+        moved = float(self.outside.divergence(both))
+        return {"ppl_before": before, "ppl_after": after, "divergence": moved}
 
     def _resume(self) -> tuple[int, States]:
         """Return how many steps are done, and the states after them."""

@@ -13,6 +13,8 @@ from forerun.model.config import ModelConfig, weight_shapes
 
 _ALLOWANCE = 28_000_000
 """Parts of torch that are loaded when first used, and gaps between what is held: measured."""
+_TOKEN_NBYTES = 650
+"""Of each token of a vocabulary, while tokenizer.json is made of a GGUF's: measured."""
 _MATRIX_COPIES = 3
 """Of the matrix that is rounded, fp32: what is lacking, codes, values."""
 
@@ -61,7 +63,7 @@ def awq_nbytes(
     observing = block.weights + block.grams * is_calibrated + block.passing
     advancing = block.weights * 5 // 4 + block.passing  # codes, and their values
     states = 4 * config.hidden_size * num_tokens
-    return states + max(rounding, observing, advancing) + _ALLOWANCE
+    return _at_most(config, states + max(rounding, observing, advancing))
 
 
 def flatten_nbytes(config: ModelConfig, *, num_tokens: int, length: int) -> int:
@@ -71,4 +73,9 @@ def flatten_nbytes(config: ModelConfig, *, num_tokens: int, length: int) -> int:
     rounding = block.grams + 3 * block.widest + 3 * block.site
     passing = block.weights + block.passing  # of the flattened block
     states = 4 * config.hidden_size * num_tokens
-    return states + block.weights + codes + max(rounding, passing) + _ALLOWANCE
+    return _at_most(config, states + block.weights + codes + max(rounding, passing))
+
+
+def _at_most(config: ModelConfig, rounding: int) -> int:
+    """Return the larger of rounding, and of writing the tokenizer when states and blocks are gone."""
+    return max(rounding, _TOKEN_NBYTES * config.vocab_size) + _ALLOWANCE
