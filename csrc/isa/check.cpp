@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "model/cache.h"
+#include "model/recurrence.h"
 #include "isa/check.h"
 #include "isa/isa.h"
 

@@ -45,8 +45,8 @@ inline std::vector<float> numbers(std::size_t count, std::uint32_t seed = 1) {
 }
 
 // Ends of the ranges of exp, of fp16 and of int8 groups; ties of roundings.
-inline constexpr float kAwkward[] = {-0.0f, kNaN,     kInfinity, -kInfinity, 1e-38f, 1e-41f, -87.4f,
-                              88.5f, 65520.0f, -65519.0f, 6e-8f,      127.0f, 4.5f,   2049.0f};
+inline constexpr float kAwkward[] = {-0.0f,  kNaN,  kInfinity, -kInfinity, 1e-38f, 1e-41f, -87.4f,
+                                     88.5f,  65520.0f, -65519.0f, 6e-8f, 127.0f, 4.5f, 2049.0f};
 
 // Groups of 32 numbers, each with an awkward one among them; then one of zeros.
 inline std::vector<float> awkward() {
@@ -56,6 +56,7 @@ inline std::vector<float> awkward() {
     std::fill(values.end() - kGroup, values.end(), 0.0f);
     return values;
 }
+
 // Linear layers, and what is done with rows, one by one: check_rows.cpp.
 void check_linear(const Kernels& kernels, Results& results);
 void check_quantize(const Kernels& kernels, Results& results);

@@ -1,9 +1,6 @@
 // Checks of linear layers, and of what is done with rows, one by one.
 
-#include <cmath>
-
 #include "isa/check.h"
-#include "kernels/formats.h"
 
 namespace forerun {
 namespace {
@@ -204,7 +201,7 @@ void check_exp_sum(const Kernels& kernels, Results& results) {
     note(x.data(), weight.data(), 8 * kTile);
 }
 
-static constexpr std::uint64_t kKeys[] = {0, 0x9E3779B97F4A7C15u, ~std::uint64_t{0}};
+constexpr std::uint64_t kKeys[] = {0, 0x9E3779B97F4A7C15u, ~std::uint64_t{0}};
 
 void check_noise(const Kernels& kernels, Results& results) {
     const std::vector<std::int32_t> ids{0, 1, 7, 151935, 3, 49151, 99, 100, 65536, 2, 1 << 27};

@@ -85,7 +85,7 @@ def test_experts_are_counted_and_rows_touch_more_of_them(forerun, experts: Path)
     assert rows[0]["mb"] < rows[1]["mb"] < rows[2]["mb"] < rows[3]["mb"]
     said = " ".join(forerun("check", experts)[1].split())
     assert "f32: 41 tensors" in said
-    assert "MB are floating-point numbers" in said
+    assert "MB are floating-point numbers, whose products are slower than that" in said
 
 
 def test_what_keeps_a_model_from_the_kernels_is_said(forerun, tmp_path: Path) -> None:

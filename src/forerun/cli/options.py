@@ -356,7 +356,7 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
     from forerun.hub.names import check_name
 
-    check_name(config.model)  # a mistyped name is told at once, not after torch is imported
+    check_name(config.model)  # before torch is imported, which takes seconds
     from forerun.cli.console import stderr, working
     from forerun.core.device import num_cores
     from forerun.llm import LLM

@@ -107,7 +107,7 @@ def command(
     said = _whole(config.budget_nbytes)
     given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
     for model in given:
-        check_name(model)  # a mistyped name is told at once, not after torch is imported
+        check_name(model)  # before torch is imported, which takes seconds
     try:
         from forerun.engine.memory import DROPPED_NBYTES
         from forerun.server.fleet import ModelSource

@@ -70,7 +70,7 @@ def meet(place: Place, model: Path, options: Mapping[str, object]) -> Leader | F
     """Meet the other ranks, which hold parts of the same model. Raises ConfigError where they do not fit together."""
     _agree(place, {"forerun": forerun.__version__, "files": _digest(model), **options})
     is_local = place.local_size == place.size
-    # The loopback address is enough on one machine, and nobody else reaches it.
+    # On one machine the loopback address is enough, and no other machine can connect to it.
     listener = (
         Listener("127.0.0.1" if is_local else os.environ["MASTER_ADDR"])
         if place.rank == 0
@@ -154,7 +154,9 @@ def _gather(place: Place, link: Leader | Follower) -> Callable[[Floats, int], No
         try:
             every = [torch.from_numpy(part[:count]) for part in parts]
             distributed.all_gather(every, every[place.rank].clone())
-        except Exception as error:  # in a kernel's thread: nobody could catch it
+        except (
+            Exception
+        ) as error:  # a kernel's thread calls this: there is no Python caller to raise to
             link.fail(f"gloo: {str(error).splitlines()[0]}")
 
     return gather

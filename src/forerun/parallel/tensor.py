@@ -2,7 +2,7 @@
 
 Only passes are shared. Tokens are looked up at rank 0, which holds the whole embedding, and the whole head for
 drafters; the logits of a pass are computed by all, each rank those of its tokens. Rank 0 alone knows sequences,
-prefixes and trees: the others hold blocks of keys and values, and are told which lies where (`follower.py`).
+prefixes and trees: the others hold blocks of keys and values, and it sends them which one lies where (`follower.py`).
 
 R rows of a pass, M rows that need logits, D width, V vocabulary.
 """

@@ -37,14 +37,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def job(source: Path, out: Path, recipe: FlattenRecipe) -> FlattenJob:
+def job(
+    source: Path, out: Path, recipe: FlattenRecipe, texts: list[list[int]] = TEXTS[:4]
+) -> FlattenJob:
     origin = {"recipe": repr(recipe)}
     new = FlattenChoice if recipe.bits is None else FlattenJob
-    return new(open_checkpoint(source), TEXTS[:4], TEXTS[4:], out, origin, recipe=recipe)
+    return new(open_checkpoint(source), texts, TEXTS[4:], out, origin, recipe=recipe)
 
 
-def finished(source: Path, out: Path, recipe: FlattenRecipe) -> tuple[FlattenJob, dict[str, float]]:
-    made, shares = job(source, out, recipe), list[float]()
+def finished(
+    source: Path, out: Path, recipe: FlattenRecipe, texts: list[list[int]] = TEXTS[:4]
+) -> tuple[FlattenJob, dict[str, float]]:
+    made, shares = job(source, out, recipe, texts), list[float]()
     made.on_matrix = shares.append
     assert list(made.run()) == list(range(made.num_steps + 1))
     assert len(shares) > made.config.num_layers
@@ -123,11 +127,13 @@ def test_costs_are_measured_on_other_texts_than_ranges(
 ) -> None:
     """Of a text that ranges are taken from no input is cut off."""
     texts = [[i + 1] * 40 for i in range(6)]
-    made = FlattenChoice(open_checkpoint(folders["llama"]), texts, [], tmp_path / "out", {})
-    embedded = made.outside.embed(texts)
-    states = made.begin(embedded, made.outside.embed([]))
-    assert states["calibration"].tolist() == embedded[:2].tolist()
-    assert states["probes"][0].tolist() == embedded[2:].tolist()
+    for recipe, num_seen in ((FlattenRecipe(), 2), (FlattenRecipe(bits=8), 6)):
+        made = job(folders["llama"], tmp_path / "out", recipe, texts)
+        embedded = made.outside.embed(texts)
+        states = made.begin(embedded, made.outside.embed([]))
+        assert states["calibration"].tolist() == embedded[:num_seen].tolist()
+        if recipe.bits is None:
+            assert states["probes"][0].tolist() == embedded[2:].tolist()
 
 
 def test_sites_are_flattened_by_what_they_cost_for_their_work(
@@ -165,14 +171,14 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(
 
 def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    finished(folders["mistral"], out, FlattenRecipe(bits=4, widen=0.5))
+    texts = np.random.default_rng(1).integers(1, VOCAB, (40, 40)).tolist()  # or GPTQ is damped much
+    finished(folders["mistral"], out, FlattenRecipe(bits=4, widen=0.5), texts)
     try:
         model = load_model(open_checkpoint(out), backend="native")
     except LoadError as error:
         pytest.skip(str(error))
     ours, theirs = (prefill(m, TEXTS[5]) for m in (model, load_torch(open_checkpoint(out))))
-    # The codes are apart from the source's by three times as much.
-    assert 0 < (ours - theirs).std() < 0.15 * theirs.std()
+    assert 0 < (ours - theirs).std() < 0.1 * theirs.std()
 
 
 def test_flattening_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -14,6 +14,10 @@ from tests.model.tiny import hf_model
 SCRIPT = Path(__file__).with_name("resident.py")
 SIZES = {"vocab_size": 512, "hidden_size": 768, "intermediate_size": 2304, "num_hidden_layers": 3}
 SIZES |= {"num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 512}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system tells no peak"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +34,10 @@ def check(model: Path, method: str, out: Path) -> None:
     assert found["measured"] <= found["stated"] <= 1.15 * found["measured"], found
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system tells no peak")
 @pytest.mark.parametrize("method", ["awq", "awq without gptq", "rtn", "flatten"])
 def test_the_memory_that_is_stated_holds(model: Path, tmp_path: Path, method: str) -> None:
     check(model, method, tmp_path / "out")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system tells no peak")
 def test_it_holds_where_a_vocabulary_is_written(default_model: Path, tmp_path: Path) -> None:
     check(default_model, "rtn", tmp_path / "out")

@@ -89,8 +89,9 @@ class FlattenChoice(FlattenJob):
         """Carry the probes through the block besides."""
         states["probes"] = probes = self._with_room(states["probes"])
         before, carried = probes[0].clone(), _carried(layer)
+        block = WholeBlock(self.config, weights)
         for copy in probes[:carried]:
-            advance(WholeBlock(self.config, weights), copy)
+            advance(block, copy)
         for bits, flat in super().round_sites(layer, weights, states):
             probes[carried] = before
             advance(FlatBlock(self.config, weights, flat), probes[carried])
