@@ -89,6 +89,7 @@ void add_values(const T* const* rows, int head_dim, int count, const float* weig
 
 // int4 values are unpacked once for all pairs, as many rows at a time as stay in the processor's cache.
 inline constexpr int kUnpacked = kChunk * 128;
+static_assert(kUnpacked >= kWidestInt4);
 
 inline void add_values(const std::uint8_t* const* rows, int head_dim, int count,
                        const float* weights, Attended* states, int num_pairs) {

@@ -168,7 +168,7 @@ struct ValueRow {
 template <>
 struct ValueRow<std::uint8_t> {  // int4
     const std::uint8_t* codes;
-    float factors[2 * kTile];  // scale, minimum of 16 groups: heads of 512 dimensions
+    float factors[kWidestInt4 / kGroup * 2];  // scale, minimum of each group
     ValueRow(const std::uint8_t* row, int head_dim) : codes(row) {
         const auto* stored = reinterpret_cast<const std::uint16_t*>(row + head_dim / 2);
         for (int i = 0; i < head_dim / kGroup * 2; i += kTile) store(factors + i, load(stored + i));

@@ -122,6 +122,8 @@ std::size_t Cache::lay_out(KvForms forms) {
         need(layer.head_dim % kTile == 0, "head size must be a multiple of 16");
         need(!is_int4 || layer.head_dim % kGroup == 0,
              "int4 keys or values need a head size that is a multiple of 32");
+        need(forms.values != KvForm::Int4 || layer.head_dim <= kWidestInt4,
+             "int4 values need a head size of 512 at most");
         need(layer.head_dim <= 1 << 20, "the cache would be absurdly large");
         pages_.push_back(page_of(forms, layer.head_dim));
         offsets_.push_back(static_cast<std::size_t>(nbytes));

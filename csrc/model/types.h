@@ -19,6 +19,7 @@ inline constexpr int kTile = 16;      // outputs of a weight tile, lanes of the 
 inline constexpr int kGroup = 32;     // activations that share a scale
 inline constexpr int kCodeZero = 128;  // what flattened rows hold for 0
 inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache block
+inline constexpr int kWidestInt4 = 512;  // dimensions of a head whose values are int4, at most
 inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attention unit serves
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the

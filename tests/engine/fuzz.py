@@ -26,7 +26,7 @@ from forerun.core.structured import StructuredOutputsParams
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.loop import RequestHandle
 from forerun.engine.planner import Planner
-from forerun.model.cache.forms import has_groups
+from forerun.model.cache.forms import fits_int4
 
 MAX_LEN = 256
 PRECISIONS: tuple[Precision, ...] = ("auto", "fp32", "fp16", "int8", "k8v4", "int4")
@@ -95,7 +95,7 @@ def budgets(model: str, threads: int, drafter: str, kv: Precision, num_seqs: int
 def precisions(model: str) -> list[Precision]:
     """Those that the model's heads allow."""
     config = loaded(model, 1).model.config
-    has_all = all(has_groups(config.heads(i)[1]) for i in range(config.num_layers))
+    has_all = all(fits_int4(config.heads(i)[1]) for i in range(config.num_layers))
     return [kv for kv in PRECISIONS if has_all or kv not in ("k8v4", "int4")]
 
 

@@ -22,7 +22,7 @@ from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Workload
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS
-from forerun.model.cache.forms import has_groups
+from forerun.model.cache.forms import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
@@ -207,9 +207,9 @@ class Planner:
 
     def _others(self) -> list[Precision]:
         """Return how keys and values may be kept instead, the best first."""
-        grouped: list[Precision] = (
-            ["k8v4", "int4"] if has_groups(self.model.config.head_dim) else []
-        )
+        config = self.model.config
+        fits = all(fits_int4(config.heads(layer)[1]) for layer in range(config.num_layers))
+        grouped: list[Precision] = ["k8v4", "int4"] if fits else []
         return [kv for kv in ("fp16", "int8", *grouped) if kv != self.config.kv]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:

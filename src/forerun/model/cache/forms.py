@@ -133,16 +133,20 @@ def forms_of(kv: Precision, head_dim: int) -> tuple[Form, Form]:
 _FORMS: dict[str, Form] = {"fp16": Floats(torch.float16), "int4": Int4()}
 
 
-def has_groups(head_dim: int) -> bool:
+_WIDEST_INT4 = 512
+"""Dimensions of a head whose values are int4, at most: what the kernels unpack beside each other."""
+
+
+def fits_int4(head_dim: int) -> bool:
     """Return whether heads of this size can be kept as int4."""
-    return head_dim % GROUP == 0
+    return head_dim % GROUP == 0 and head_dim <= _WIDEST_INT4
 
 
 def check_head_dim(kv: Precision, head_dim: int) -> None:
-    """Raise ConfigError for int4 and a head size that has no whole groups."""
-    if kv in ("int4", "k8v4") and not has_groups(head_dim):
+    """Raise ConfigError for int4 and a head size that int4 does not suit."""
+    if kv in ("int4", "k8v4") and not fits_int4(head_dim):
         what = "int4 values" if kv == "k8v4" else "int4 keys and values"
         raise ConfigError(
-            f"{what} need heads of a multiple of {GROUP} dimensions, this model has "
+            f"{what} need heads of a multiple of {GROUP} dimensions, {_WIDEST_INT4} at most, this model has "
             f"{head_dim}: take int8"
         )
