@@ -26,6 +26,30 @@
 namespace forerun::platform {
 namespace {
 
+// The register of rounding and denormals.
+#if defined(__x86_64__)
+constexpr std::uint64_t kIeee = 0x1F80;  // MXCSR when a program begins: exceptions masked, nothing flushed
+std::uint64_t float_mode() { return __builtin_ia32_stmxcsr(); }
+void set_float_mode(std::uint64_t mode) { __builtin_ia32_ldmxcsr(static_cast<unsigned>(mode)); }
+#elif defined(__aarch64__)
+constexpr std::uint64_t kIeee = 0;  // FPCR
+std::uint64_t float_mode() {
+    std::uint64_t mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+void set_float_mode(std::uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
+#else
+constexpr std::uint64_t kIeee = 0;
+std::uint64_t float_mode() { return kIeee; }
+void set_float_mode(std::uint64_t) {}
+#endif
+
+}  // namespace
+
+IeeeFloats::IeeeFloats() : before_(float_mode()) { set_float_mode(kIeee); }
+IeeeFloats::~IeeeFloats() { set_float_mode(before_); }
+
 std::size_t page_size() {
 #if defined(_WIN32)
     SYSTEM_INFO info;
@@ -35,8 +59,6 @@ std::size_t page_size() {
     return static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 #endif
 }
-
-}  // namespace
 
 std::uint8_t* map(std::size_t nbytes) {
 #if defined(_WIN32)

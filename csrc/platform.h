@@ -14,12 +14,27 @@ void unmap(std::uint8_t* first, std::size_t nbytes);
 // Only advice, which some systems have no words for: without it everything works, a little slower or larger.
 void advise_huge_pages(std::uint8_t* first, std::size_t nbytes);
 void advise_small_pages(std::uint8_t* first, std::size_t nbytes);
+std::size_t page_size();
 // Gives the system the whole pages of a mapped range that nothing is read from any more; they are zero when next
 // touched.
 void return_pages(std::uint8_t* first, std::uint8_t* end);
 
 // Tells a process from those that are forked off it; the same everywhere where nothing forks.
 std::int64_t process();
+
+// While it lives, the thread computes as IEEE 754 says: rounding to nearest, denormals kept. Another library may have
+// told it otherwise (torch.set_flush_denormal, anything linked with -ffast-math), and then what a piece of work gives
+// would depend on the thread that did it.
+class IeeeFloats {
+  public:
+    IeeeFloats();
+    ~IeeeFloats();
+    IeeeFloats(const IeeeFloats&) = delete;
+    IeeeFloats& operator=(const IeeeFloats&) = delete;
+
+  private:
+    const std::uint64_t before_;
+};
 
 // For loops that wait: lets the core's other thread work.
 inline void relax() {

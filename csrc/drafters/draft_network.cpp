@@ -19,12 +19,12 @@ DraftNetwork::DraftNetwork(Runtime& runtime, Decoder& target)
     : runtime_(runtime), target_(target), kernels_(runtime.kernels), pool_(runtime.pool) {}
 
 void DraftNetwork::settle() {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     pool_.settle();
 }
 
 void DraftNetwork::set(const std::string& name, Packed packed) {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     weights_[name] = std::move(packed);
 }
 

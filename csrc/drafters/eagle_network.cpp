@@ -55,7 +55,7 @@ void EagleNetwork::clear(int slot) {
 }
 
 void EagleNetwork::reuse(int slot, int source, int rows) {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     cache_.check_slot(slot);
     cache_.check_slot(source);
     if (rows < 0 || rows > lengths_[source])
@@ -68,7 +68,7 @@ void EagleNetwork::reuse(int slot, int source, int rows) {
 }
 
 void EagleNetwork::feed(int slot, std::span<const int> tokens, const float* states) {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     if (!fc_) check();
     cache_.check_slot(slot);
     if (static_cast<int>(tokens.size()) > shape_.max_len - lengths_[slot])
@@ -194,7 +194,7 @@ void EagleNetwork::project_head(int head, int num_rows) {
 
 std::vector<GuessTree> EagleNetwork::draft(std::span<const int> slots, std::vector<Question> questions,
                                            const DraftLimits& limits) {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     if (!fc_) check();
     for (std::size_t i = 0; i < slots.size(); ++i) {
         cache_.check_slot(slots[i]);

@@ -25,7 +25,7 @@ void MedusaNetwork::check() {
 std::vector<GuessTree> MedusaNetwork::draft(std::vector<const float*> hidden,
                                             std::vector<Question> questions,
                                             const DraftLimits& limits) {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     if (blocks_.empty()) check();
     hidden_ = std::move(hidden);
     return grow(std::move(questions), limits, num_heads_);

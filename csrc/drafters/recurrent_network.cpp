@@ -54,7 +54,7 @@ void RecurrentNetwork::check() {
 }
 
 void RecurrentNetwork::map_tokens() {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     mapped_.clear();
     mapped_scales_.clear();
     mapped_ids_ = ids();
@@ -95,7 +95,7 @@ bool RecurrentNetwork::recall(int token, float* out) const {
 std::vector<GuessTree> RecurrentNetwork::draft(std::vector<const float*> hidden,
                                                std::vector<Question> questions,
                                                const DraftLimits& limits) {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     if (cells_.empty()) check();
     hidden_ = std::move(hidden);
     is_mapped_.assign(questions.size(), 0);

@@ -37,7 +37,7 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
 }
 
 Decoder::~Decoder() {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     pool_.settle();
 }
 
@@ -163,7 +163,7 @@ void Decoder::set(const std::string& name, Packed packed) {
                           name.find("router") == name.npos && name.find("inp_") == name.npos;
     if (given.flat && !is_dense)
         throw std::invalid_argument(name + " cannot read flattened rows");
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     *weight.linear = given;
     weight.packed = std::move(packed);
 }
@@ -183,7 +183,7 @@ void Decoder::set_norm(const std::string& name, std::span<const float> values,
             buffer.as<float>()[i % columns * rows + i / columns] = from[i];
         return buffer;
     };
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     weight.packed = {{}, copy(values), copy(bias)};
     *weight.norm = {weight.packed.memory.as<float>(), weight.packed.bias.as<float>(),
                     shape_.norm_eps, shape_.is_layer_norm};

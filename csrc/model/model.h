@@ -307,7 +307,7 @@ class Decoder {
     void gate_row(int layer, int row, const Part& units);
 
     void run_inputs(Worker& worker);
-    void mix_inputs(int row);
+    void mix_inputs(int row, int thread);
     void run_per_layer(Worker& worker, int layer);
     void gate_inputs(int layer, int piece, int thread);
 

@@ -23,16 +23,16 @@ void Decoder::run_inputs(Worker& worker) {
                         {inputs_of_layers_ + part.first * kTile,
                          static_cast<std::size_t>(per_layer_proj_.num_out)});
     });
-    worker.each([&](int row) { mix_inputs(row); });
+    worker.each([&](int row) { mix_inputs(row, worker.thread); });
 }
 
-void Decoder::mix_inputs(int row) {
+void Decoder::mix_inputs(int row, int thread) {
     const int width = shape_.per_layer_width, total = per_layer_proj_.num_out;
     const float shrink = 1.0f / std::sqrt(static_cast<float>(shape_.hidden_size)),
                 grow = std::sqrt(static_cast<float>(width)), half = std::sqrt(0.5f);
     float* inputs = inputs_of_layers_ + static_cast<std::size_t>(row) * total;
-    std::vector<float> table(total);
-    unpack_row(per_layer_embed_, tokens_[row], table.data());
+    float* table = scratch_ + thread * scratch_stride_;
+    unpack_row(per_layer_embed_, tokens_[row], table);
     kernels_.scale(inputs, total, shrink);
     for (int first = 0; first < total; first += width)
         kernels_.norm(inputs + first, per_layer_norm_, width, inputs + first);

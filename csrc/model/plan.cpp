@@ -141,6 +141,7 @@ void Decoder::plan_attention(Kind& kind) {
         if (kind.window > 0) query.first = std::max(0, query.position - kind.window + 1);
         if (!shape_.borrows_kv) continue;
         query.position = query.base - 1;
+        query.first = std::min(query.first, query.position);  // a row sees one key at least
         query.path = nullptr;
     }
     kind.units.clear();
@@ -209,7 +210,8 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
 
     const std::size_t above = (rows_above / kChunk + 2) * kChunk;
     scratch_stride_ = std::max<std::size_t>(
-        {kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup, state});
+        {kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup, state,
+         static_cast<std::size_t>(s.num_layers) * s.per_layer_width});
     scratch_ = scratch.take<float>(threads * scratch_stride_);
 
     std::size_t states = 0;
@@ -272,7 +274,7 @@ void Decoder::lay_out_experts(Scratch& scratch) {
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
                       float* hidden, std::span<const int> tap_layers, float* taps,
                       std::span<const int> sublayers) {
-    const std::scoped_lock lock(runtime_.busy);
+    const Runtime::Turn turn(runtime_);
     if (!is_checked_) check();
     check_ascending(tap_layers, shape_.num_layers, "taps must be layers in ascending order");
     check_ascending(sublayers, 2 * shape_.num_layers,

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "platform.h"
 
@@ -70,7 +71,11 @@ Pool::~Pool() {
 }
 
 void Pool::start() {
-    (void)threads_.release();  // null, or what a fork left behind
+    // What a fork in the middle of a job left behind: threads that are not here, phases half set up.
+    (void)threads_.release();
+    (void)phases_.release();
+    num_phases_ = 0;
+    round_ = 0;
     threads_ = std::make_unique<Threads>();
     threads_->owner = platform::process();
     num_inside_ = 0;
@@ -101,6 +106,14 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
     if (num_threads_ > 1) round_.notify_all();
     Worker worker(*this, 0, round);
     job(self, worker);
+    if (!has_failed_.load(std::memory_order_acquire)) return;
+    const std::exception_ptr failure = std::exchange(failure_, nullptr);
+    has_failed_ = false;
+    std::rethrow_exception(failure);
+}
+
+void Pool::fail() noexcept {
+    if (!has_failed_.exchange(true)) failure_ = std::current_exception();
 }
 
 void Pool::settle() {
@@ -113,6 +126,7 @@ void Pool::settle() {
 
 void Pool::work(int thread) {
     std::uint32_t seen = 0;
+    const platform::IeeeFloats floats;
     while (!stop_.load(std::memory_order_acquire)) {
         const auto deadline = std::chrono::steady_clock::now() + kWatch;
         std::uint32_t round = round_.load(std::memory_order_acquire);

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <thread>
@@ -31,7 +32,13 @@ class Worker {
     template <class Piece>
     void each(Piece piece) {
         std::uint32_t num_done = 0;
-        for (std::uint32_t index; claim(index); ++num_done) piece(static_cast<int>(index));
+        for (std::uint32_t index; claim(index); ++num_done) {
+            try {
+                piece(static_cast<int>(index));
+            } catch (...) {
+                pool_.fail();
+            }
+        }
         wait(num_done);
         ++phase_;
     }
@@ -62,7 +69,8 @@ class Pool {
     int size() const { return num_threads_; }
 
     // Runs job(self, worker) on every thread that comes; `pieces` are the phases' sizes. `self`
-    // must live until `settle`, or as long as the pool. Not reentrant.
+    // must live until `settle`, or as long as the pool. Rethrows what a piece threw, once all pieces are done. Not
+    // reentrant.
     void run(Job job, void* self, std::span<const int> pieces);
     // Returns when no thread is in a job any more: then `self` may go. Not while a job is run.
     void settle();
@@ -81,6 +89,7 @@ class Pool {
 
     void start();
     void work(int thread);
+    void fail() noexcept;  // called where a piece has thrown: the first exception is kept
 
     const int num_threads_;
     std::unique_ptr<Threads> threads_;
@@ -91,6 +100,8 @@ class Pool {
     std::atomic<void*> self_{nullptr};
     std::atomic<Phase*> current_{nullptr};
     std::atomic<bool> stop_{false};
+    std::atomic<bool> has_failed_{false};
+    std::exception_ptr failure_;
     std::atomic<int> num_inside_{0};  // threads in a job, or about to see whether there is one
     alignas(64) std::atomic<std::uint32_t> round_{0};  // odd while a job is being set up
 };

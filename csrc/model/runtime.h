@@ -4,13 +4,16 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <new>
 
 #include "isa/isa.h"
 #include "model/memory.h"
 #include "model/pool.h"
+#include "platform.h"
 
 namespace forerun {
 
@@ -70,12 +73,30 @@ class Runtime {
     // Bytes of scratch memory.
     std::size_t nbytes() const { return memory_.nbytes(); }
 
+    // What a pass holds: no other one runs, and its floats are IEEE 754's.
+    class Turn {
+      public:
+        explicit Turn(Runtime& runtime) : lock_(runtime.busy()) {}
+
+      private:
+        const std::scoped_lock<std::mutex> lock_;
+        const platform::IeeeFloats floats_;
+    };
+
     const Kernels& kernels;
     Pool pool;
-    std::mutex busy;  // held during a pass
 
   private:
+    // In a process forked off during a pass, the thread that would release the mutex is missing.
+    std::mutex& busy() {
+        if (const std::int64_t now = platform::process(); process_.exchange(now) != now)
+            new (&busy_) std::mutex;
+        return busy_;
+    }
+
     Buffer memory_;
+    std::mutex busy_;
+    std::atomic<std::int64_t> process_{platform::process()};
 };
 
 }  // namespace forerun

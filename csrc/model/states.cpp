@@ -11,8 +11,6 @@
 namespace forerun {
 namespace {
 
-constexpr std::size_t kPage = 4096;  // states are whole pages, so that all of one can be given back
-
 void need(bool holds, const char* message) {
     if (!holds) throw std::invalid_argument(message);
 }
@@ -77,7 +75,9 @@ std::size_t States::lay_out_states() {
         for (int head = 0; head < shape.num_heads; ++head)
             heads_.emplace_back(static_cast<int>(i), head);
     }
-    return (layout.count * sizeof(float) + kPage - 1) / kPage * kPage;
+    // Whole pages, so that all of a state can be given back.
+    const std::size_t page = platform::page_size();
+    return (layout.count * sizeof(float) + page - 1) / page * page;
 }
 
 std::size_t States::lay_out_rows() {
@@ -202,7 +202,7 @@ void States::advance(Runtime& runtime, int slot, int num_known) {
         const Kernels& kernels;
         int slot, count;
     } job{*this, runtime.kernels, slot, std::max(beyond, rows_used_[slot] - rows_before(slot)) - kChunk};
-    const std::scoped_lock lock(runtime.busy);
+    const Runtime::Turn turn(runtime);
     const int phases[] = {static_cast<int>(heads_.size()), static_cast<int>(layers.size())};
     runtime.pool.run(
         [](void* self, Worker& worker) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -33,6 +35,7 @@ from tests.native.models import (
     random_weights,
     reference,
     same_bits,
+    stored,
     text,
 )
 
@@ -131,9 +134,23 @@ def test_int4_needs_whole_groups() -> None:
         for kv, what in (("int4", "int4 keys and values"), ("k8v4", "int4 values")):
             with pytest.raises(
                 ConfigError,
-                match=f"^{what} need heads of a multiple of 32 dimensions, this model has 48: take int8",
+                match=f"^{what} need heads of a multiple of 32 dimensions, 512 at most, this model has 48: take int8",
             ):
                 model.new_cache(1, 64, kv)
+
+
+@pytest.mark.parametrize("kv", ["int4", "k8v4"])
+def test_int4_has_a_widest_head(kv: Precision) -> None:
+    widest, wider = (replace(GATED, head_dim=dim, rope=None) for dim in (512, 544))
+    weights = random_weights(widest)
+    ours, theirs = (run(load(widest, weights), kv) for load in (load_native, reference))
+    assert torch.cosine_similarity(ours, theirs, dim=-1).min() > 0.99
+    for model in (
+        load_native(wider, random_weights(wider)),
+        reference(wider, random_weights(wider)),
+    ):
+        with pytest.raises(ConfigError, match="512 at most, this model has 544: take int8"):
+            model.new_cache(1, 64, kv)
 
 
 def test_taps_are_the_layers_outputs_in_the_order_asked() -> None:
@@ -252,6 +269,47 @@ def test_a_forked_child_computes_with_threads_of_its_own() -> None:
         os._exit(0 if same_bits(before, prefill(model, text(70))) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert same_bits(before, prefill(model, text(70)))
+
+
+def test_a_child_forked_during_a_pass_computes_its_own() -> None:
+    # The mutex that a pass holds is held in the child, too, by a thread which is not there.
+    model = native(GATED, "q4_1", num_threads=2)
+    expected = prefill(model, text(70))
+    stop = threading.Event()
+
+    def keep_busy() -> None:
+        while not stop.is_set():
+            prefill(model, text(400))
+
+    busy = threading.Thread(target=keep_busy)
+    busy.start()
+    try:
+        for _ in range(20):
+            if (child := os.fork()) == 0:
+                signal.alarm(20)  # a child that waits for ever ends by it
+                same = same_bits(expected, prefill(model, text(70)))
+                os._exit(0 if same and same_bits(expected, prefill(model, text(70))) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        busy.join()
+
+
+def test_a_pass_does_not_depend_on_how_the_caller_flushes_denormals() -> None:
+    # With a head this small every logit is denormal: flushed, they would be 0.
+    weights = random_weights(GATED)
+    weights["head"] = stored("head", weights["head"].dequantize().numpy() * 1e-39, "f32")
+    model = load_native(GATED, weights, num_threads=4)
+    expected = prefill(model, text(70))
+    assert expected.count_nonzero() == expected.numel()
+    assert torch.set_flush_denormal(True)
+    try:
+        flushed = [prefill(model, text(70)) for _ in range(5)]
+        flushed.append(prefill(load_native(GATED, weights, num_threads=4), text(70)))
+        assert (torch.tensor(1e-40) * 1).item() == 0.0  # the caller's own mode is as it was
+    finally:
+        torch.set_flush_denormal(False)
+    assert all(same_bits(expected, each) for each in flushed)
 
 
 def test_models_on_one_runtime_share_threads_and_scratch() -> None:

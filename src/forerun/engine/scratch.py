@@ -102,7 +102,8 @@ def _thread_nbytes(numbers: PassNumbers, mixers: Sequence[RecurrentConfig]) -> i
     above = (numbers.nodes // BLOCK_ROWS + 2) * BLOCK_ROWS
     attention = MAX_PAIRS * (BLOCK_ROWS + above + 2 * head_dim)
     state = max(((mixer.key_dim + 2 * STATE_ROWS) * mixer.value_dim for mixer in mixers), default=0)
-    return max(4 * attention, 4 * state, THREAD_NBYTES)
+    inputs = numbers.config.num_layers * (numbers.config.per_layer_width or 0)
+    return max(4 * attention, 4 * state, 4 * inputs, THREAD_NBYTES)
 
 
 def _mixers_nbytes(numbers: PassNumbers, mixers: Sequence[RecurrentConfig], rows: int) -> int:

@@ -30,13 +30,13 @@ def key_blocks(
     last = np.minimum(np.arange(TILE), segment.num_rows - 1)
     positions = segment.positions()[last]  # (R,)
     newest = positions if sees_own else np.full_like(positions, max(segment.base - 1, 0))
-    oldest = 0 if window is None else max(0, int(positions.min()) - window + 1)
+    first = np.zeros_like(positions) if window is None else positions - window + 1
+    first = np.minimum(first, newest)  # a row sees one key at least
+    oldest = max(0, int(first.min()))
     blocks = []
     for block in range(oldest // KEY_BLOCK, int(newest.max()) // KEY_BLOCK + 1):
         keys = np.arange(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
-        hidden = keys > newest[:, None]  # (R, KEY_BLOCK)
-        if window is not None:
-            hidden |= keys <= positions[:, None] - window
+        hidden = (keys > newest[:, None]) | (keys < first[:, None])  # (R, KEY_BLOCK)
         mask = torch.from_numpy(hidden).to(device) if hidden.any() else None
         rows: slice | Tensor = slice(int(keys[0]), int(keys[-1]) + 1)
         if sees_own and segment.parents is not None and keys[-1] >= segment.base:
