@@ -23,7 +23,7 @@ from forerun.text.pieces import (
     sentencepiece_piece,
 )
 from forerun.text.pretokenizers import pre_tokenizer
-from forerun.text.tokenizer import Encoding, Tokenizer
+from forerun.text.tokenizer import Encoding, Tokenizer, damaged_if_raised
 
 T = TypeVar("T")
 
@@ -59,13 +59,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     if kind not in builders:
         raise LoadError(unknown("tokenizer", kind, builders))
     vocabulary = _Vocabulary(fields)
-    try:
+    with damaged_if_raised("the tokenizer in the metadata is damaged"):
         return Tokenizer(builders[kind](vocabulary))
-    except LoadError:
-        raise
-    # The tokenizers library raises bare exceptions.
-    except Exception as error:
-        raise LoadError(f"the tokenizer in the metadata is damaged: {error}") from error
 
 
 class _Fields:

@@ -14,11 +14,13 @@ from typing import Any
 
 import tokenizers
 
-from forerun.core.errors import LoadError
+from forerun.core.errors import LoadError, short_repr
 from forerun.text.pieces import byte_level_piece, end_ids, sentencepiece_piece
-from forerun.text.tokenizer import Encoding, Tokenizer
+from forerun.text.tokenizer import Encoding, Tokenizer, damaged_if_raised
 
 Json = dict[str, Any]
+_LARGEST_GAP = 1 << 16
+"""Ids that a vocabulary may leave out beyond as many as it has."""
 
 
 def read_json(path: Path) -> Json:
@@ -27,6 +29,8 @@ def read_json(path: Path) -> Json:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
+    except RecursionError as error:
+        raise LoadError(f"{path} is nested too deep to be read") from error
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} is no JSON file: {error}") from error
     if not isinstance(value, dict):
@@ -42,28 +46,40 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
             f"{folder} has no tokenizer.json: save one with transformers' "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-        encoder = tokenizers.Tokenizer.from_str(text)
-    # The tokenizers library raises bare exceptions.
-    except Exception as error:
-        raise LoadError(f"{path} cannot be read: {error}") from error
-    return Tokenizer(_encoding(folder, encoder, read_json(path)))
+    description = read_json(path)
+    _check_ids(path, description)
+    with damaged_if_raised(f"{path} cannot be read"):
+        encoder = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    return Tokenizer(_encoding(folder, encoder, description))
+
+
+def _check_ids(path: Path, description: Json) -> None:
+    """Raise LoadError for an id far beyond the number of tokens, whose table would take memory without end."""
+    model = description.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    added = description.get("added_tokens")
+    ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
+    if isinstance(added, list):
+        ids += [token.get("id") for token in added if isinstance(token, dict)]
+    largest = max((i for i in ids if isinstance(i, int)), default=0)
+    if largest > 2 * len(ids) + _LARGEST_GAP:
+        raise LoadError(f"{path}: a token has the id {largest}, but there are {len(ids)} tokens")
 
 
 def _encoding(folder: Path, encoder: tokenizers.Tokenizer, description: Json) -> Encoding:
-    settings = read_json(folder / "special_tokens_map.json") | read_json(
-        folder / "tokenizer_config.json"
-    )
+    path = folder / "tokenizer_config.json"
+    settings = read_json(folder / "special_tokens_map.json") | read_json(path)
     normal_piece, adds_space = _piece_rule(folder, description)
     added = encoder.get_added_tokens_decoder()
     special = {i: token.content for i, token in added.items() if token.special}
-    bos_id, eos_id = (_token_id(encoder, settings.get(f"{key}_token")) for key in ("bos", "eos"))
+    pieces = _pieces(encoder, normal_piece)
+    bos_id, eos_id = (_token_id(encoder, settings, f"{key}_token", path) for key in ("bos", "eos"))
+    ends = (eos_id, *(i for i in _named_ends(folder) if 0 <= i < len(pieces)))
     return Encoding(
         encoder=encoder,
-        pieces=_pieces(encoder, normal_piece),
+        pieces=pieces,
         special_ids=frozenset(special),
-        eos_ids=end_ids(special, (eos_id, *_named_ends(folder))),
+        eos_ids=end_ids(special, ends),
         bos_id=bos_id,
         eos_id=eos_id,
         adds_bos=bos_id is not None and _adds_bos(encoder, settings, bos_id),
@@ -114,27 +130,58 @@ def _adds_bos(encoder: tokenizers.Tokenizer, settings: Json, bos_id: int) -> boo
 
 
 def _named_ends(folder: Path) -> Iterator[int]:
-    for name in ("generation_config.json", "config.json"):
-        eos_ids = read_json(folder / name).get("eos_token_id")
-        yield from (
-            i for i in (eos_ids if isinstance(eos_ids, list) else [eos_ids]) if isinstance(i, int)
-        )
+    """Yield the ids that end an answer by the model's settings. Raises LoadError for what is no id."""
+    for path in (folder / "generation_config.json", folder / "config.json"):
+        value = read_json(path).get("eos_token_id")
+        for i in value if isinstance(value, list) else [] if value is None else [value]:
+            if not isinstance(i, int) or isinstance(i, bool):
+                raise _wrong(path, "eos_token_id", value, "a token id or a list of them")
+            yield i
 
 
-def _token_id(encoder: tokenizers.Tokenizer, token: str | Json | None) -> int | None:
-    """Return the id of a special token, which is written as text or as an object with `content`."""
+def _token_id(encoder: tokenizers.Tokenizer, settings: Json, key: str, path: Path) -> int | None:
+    """Return the id of a special token, which is written as text or as an object with `content`. Raises LoadError."""
+    token = settings.get(key)
     text = token.get("content") if isinstance(token, dict) else token
-    return None if text is None else encoder.token_to_id(text)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise _wrong(path, key, token, "a token's text or an object with its 'content'")
+    return encoder.token_to_id(_unicode(text, path, key))
+
+
+def _wrong(path: Path, key: str, value: object, allowed: str) -> LoadError:
+    return LoadError(f"{path}: '{key}' is {short_repr(value)}, but must be {allowed}")
+
+
+def _unicode(text: str, path: Path, key: str) -> str:
+    """Return the text. Raises LoadError if it holds a lone surrogate, as JSON's escapes may."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _wrong(path, key, text, "valid Unicode") from error
+    return text
 
 
 def _chat_template(folder: Path, settings: Json) -> str | None:
-    """Find the chat template: its own file comes first; of several by name, the default one."""
+    """Find the chat template: its own file comes first; of several by name, the default one. Raises LoadError."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = settings.get("chat_template") or read_json(folder / "chat_template.json").get(
-        "chat_template"
-    )
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise LoadError(f"{path} is no text: {error}") from error
+    path, template = folder / "tokenizer_config.json", settings.get("chat_template")
+    if not template:
+        path = folder / "chat_template.json"
+        template = read_json(path).get("chat_template")
     if isinstance(template, list):
-        return {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template
+        named = [entry for entry in template if isinstance(entry, dict)]
+        if not named or any(not {"name", "template"} <= entry.keys() for entry in named):
+            raise _wrong(
+                path, "chat_template", template, "a text, or a list of 'name' and 'template'"
+            )
+        template = next((entry["template"] for entry in named if entry["name"] == "default"), None)
+    if template is not None and not isinstance(template, str):
+        raise _wrong(path, "chat_template", template, "a text, or a list of 'name' and 'template'")
+    return template and _unicode(template, path, "chat_template")

@@ -9,13 +9,14 @@ at once. How an `Encoding` is found in a model's files is the business of `gguf_
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import tokenizers
 
-from forerun.core.errors import RequestError
+from forerun.core.errors import LoadError, RequestError
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.fill_in import FillIn
 from forerun.text.messages import Message, Tools
@@ -45,6 +46,17 @@ class Encoding:
     chat_template: str | None
     fill_ids: Mapping[str, int] = field(default_factory=dict)
     """What the files say of the tokens for filling in (`FillIn`'s fields)."""
+
+
+@contextmanager
+def damaged_if_raised(what: str) -> Iterator[None]:
+    """Raise LoadError for what the tokenizers library raises: bare exceptions, and panics that are not even those."""
+    try:
+        yield
+    except (LoadError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise LoadError(f"{what}: {error}") from error
 
 
 class Tokenizer:
