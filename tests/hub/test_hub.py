@@ -140,6 +140,12 @@ NOWHERE = "http://127.0.0.1:9"
 FILES = {
     "org/model": {"config.json": b"{}", "model.safetensors": b"weights", "big.bin": b"no"},
     "org/model-GGUF": {"model-Q4_K_M.gguf": b"q4", "model-Q8_0.gguf": b"q8", "README.md": b"hi"},
+    "org/shards": {
+        "config.json": b"{}",
+        "model.safetensors.index.json": b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}',
+        "a.safetensors": b"a",
+        "b.safetensors": b"b",
+    },
     "org/split-GGUF": {f"m-Q4_K_M-0000{i}-of-00002.gguf": b"%d" % i for i in (1, 2)},
 }
 
@@ -250,6 +256,28 @@ def test_a_folder_comes_from_the_hub_once(tmp_path: Path, monkeypatch: pytest.Mo
     redirect(monkeypatch, NOWHERE, tmp_path)
     assert names.resolve("org/model") == folder
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.usefixtures("hub_server")
+@pytest.mark.parametrize(
+    ("repo", "lost"), [("org/model", "model.safetensors"), ("org/shards", "b.safetensors")]
+)
+def test_an_interrupted_folder_is_fetched_to_its_end(
+    repo: str, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    folder = names.resolve(repo)
+    (folder / lost).unlink()
+    # As the clients before 1.0 do: what is there is returned, whether complete or not.
+    complete = huggingface_hub.snapshot_download
+
+    def as_before(*given: object, local_files_only: bool = False, **named: object) -> str:
+        return str(folder) if local_files_only else complete(*given, **named)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", as_before)
+    assert names.resolve(repo) == folder
+    assert (folder / lost).read_bytes() == FILES[repo][lost]
 
 
 @pytest.mark.usefixtures("hub_server")

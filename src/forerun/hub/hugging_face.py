@@ -5,6 +5,7 @@ The hub's own client downloads, resumes and caches. What is in its cache is used
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +64,26 @@ def cached(name: HubName) -> Path | None:
         )
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
         path = folder / (_choose(name, names) or "")
-        if not all(part.exists() for part in part_paths(path)):
+        if not all(part.exists() for part in _weight_files(path)):
             return None
     except (OSError, ValueError, LoadError):
         return None
     return path if path.exists() else None
+
+
+def _weight_files(path: Path) -> list[Path]:
+    """Return the files that a GGUF or a folder has when its download is complete, of a folder one at least.
+
+    Older clients return the folder of an interrupted download like any other. Raises OSError or ValueError for a
+    damaged index.
+    """
+    if not path.is_dir():
+        return part_paths(path)
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {})
+        return [path / shard for shard in set(shards.values())]
+    return sorted(path.glob("*.safetensors")) or [path / "model.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
