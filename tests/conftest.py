@@ -48,12 +48,16 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--without-lab", action="store_true", help="as if forerun.lab were deleted")
+    flushes = "as in a process whose denormal numbers are 0"
+    parser.addoption("--flush-denormals", action="store_true", help=flushes)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hide the laboratory, so that what passes needs none of it."""
     if config.getoption("--without-lab"):
         sys.modules["forerun.lab"] = None  # type: ignore[assignment]  # importing it fails
+    if config.getoption("--flush-denormals"):
+        torch.set_flush_denormal(True)
 
 
 def pytest_collection_finish() -> None:
