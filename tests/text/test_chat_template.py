@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.errors import RequestError
-from forerun.text.chat_template import ChatTemplate
+from forerun.text.chat_template import RESERVED, ChatTemplate
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -67,6 +67,15 @@ def test_the_clock_can_be_read() -> None:
 def test_a_template_that_fails_is_a_request_error(template: str, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         ChatTemplate(template, "", "").render(MESSAGES, True)
+
+
+@pytest.mark.parametrize("name", [*RESERVED, "range", "namespace", "raise_exception"])
+def test_no_variable_takes_a_name_of_the_renderer(name: str) -> None:
+    template = ChatTemplate("{{ messages }}{{ tools }}{{ mood }}{{ self }}", "", "")
+    with pytest.raises(RequestError, match=rf"not '{name}' \(allowed: mood\)"):
+        template.render(MESSAGES, True, variables={name: "x"})
+    with pytest.raises(RequestError, match=r"unknown variable .* did you mean 'mood'"):
+        template.render(MESSAGES, True, variables={"mod": "x"})
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,15 @@ def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
 def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     """Write a conversation as the model reads it, with these tools."""
     tokenizer = service.llm().tokenizer
-    settings: dict[str, Any] = service.template_kwargs | (body.chat_template_kwargs or {})
-    settings |= {"add_generation_prompt": body.add_generation_prompt}
     given = [_with_system_role(message) for message in body.messages]
-    turns, own = toolbox.prepare(given, tokenizer)
+    turns, tools = toolbox.prepare(given, tokenizer)
     check_roles(given)
-    return tokenizer.apply_chat_template(turns, **settings, **own)
+    return tokenizer.apply_chat_template(
+        turns,
+        add_generation_prompt=body.add_generation_prompt,
+        tools=tools,
+        variables=service.template_kwargs | (body.chat_template_kwargs or {}),
+    )
 
 
 def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from forerun.core.errors import short_repr
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.server.errors import ApiError
 from forerun.text.answers.calls import CLOSE, OPEN
-from forerun.text.messages import Message
+from forerun.text.messages import Message, Tools
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.tool_calls import described
 
@@ -56,14 +56,14 @@ class Toolbox:
 
     def prepare(
         self, messages: Sequence[Message], tokenizer: Tokenizer
-    ) -> tuple[Sequence[Message], dict[str, Any]]:
-        """Return the messages, and what the chat template is given besides; tools it has no place for are text."""
+    ) -> tuple[Sequence[Message], Tools | None]:
+        """Return the messages, and the tools for the chat template; those it has no place for are text."""
         speaks_tools = any("tool_calls" in one or one.get("role") == "tool" for one in messages)
         if not self.tools and not speaks_tools:
-            return messages, {}
+            return messages, None
         if tokenizer.reads_tools:
-            return messages, {"tools": [*self.tools]}
-        return described(messages, self.tools), {}
+            return messages, self.tools
+        return described(messages, self.tools), None
 
     def form(self, answer: StructuredOutputsParams | None) -> StructuredOutputsParams | None:
         """Choose the form of the answer: calls if they are required; calls or its own form if it has one."""

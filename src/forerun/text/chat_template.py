@@ -8,7 +8,7 @@ transformers library, where most are written: its whitespace rules, `raise_excep
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NoReturn
 
@@ -21,8 +21,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from forerun.core.errors import RequestError, unknown
 from forerun.text.messages import Message, Tools, check_tools, plain
 
-_GIVEN = {"add_generation_prompt", "chat_template", "tools"}
-"""What a caller may hand over under names of their own."""
+RESERVED = frozenset(
+    {
+        *("messages", "tools", "add_generation_prompt", "chat_template", "bos_token", "eos_token"),
+        *("self", "super", "loop", "caller", "varargs", "kwargs"),  # Jinja's
+    }
+)
+"""Names that are never a caller's variables, beside Jinja's globals."""
 
 
 class ChatTemplate:
@@ -44,24 +49,23 @@ class ChatTemplate:
             raise RequestError(
                 f"the chat template is not valid: {_one_line(str(error))}"
             ) from error
-        self._names = names - environment.globals.keys() - {"messages", "bos_token", "eos_token"}
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-
-    @property
-    def reads_tools(self) -> bool:
+        self.reads_tools = "tools" in names
         """True if the template has a place for tools."""
-        return "tools" in self._names
+        self._own = RESERVED | environment.globals.keys()
+        self._names = names - self._own
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(
         self,
         messages: Sequence[Message],
         add_generation_prompt: bool,
         tools: Tools | None = None,
-        **variables: object,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """Return the conversation as text; `variables` are what this template reads besides, such as `enable_thinking`.
 
-        Raises RequestError if the template refuses the messages, or does not read tools or variables that are given.
+        Raises RequestError if the template refuses the messages, does not read tools or variables that are given, or
+        a variable has a name of the renderer's own, such as `messages`.
         """
         if tools:
             check_tools(tools)
@@ -70,8 +74,9 @@ class ChatTemplate:
                     "the chat template has no place for tools: leave tools out, or "
                     "describe them in a system message"
                 )
-        for name in variables.keys() - self._names:
-            raise RequestError(unknown("variable of the chat template", name, self._names | _GIVEN))
+        variables = variables or {}
+        for name in sorted(variables.keys() - self._names):
+            raise RequestError(self._refused(name))
         given = self._tokens | {
             "messages": plain(messages),
             "add_generation_prompt": add_generation_prompt,
@@ -79,13 +84,20 @@ class ChatTemplate:
             "documents": None,
         }
         try:
-            return self._template.render(given | variables)
+            return self._template.render({**given, **variables})
         except RequestError:
             raise
         # A template is a program, and whatever it raises is its own fault or the messages'.
         except Exception as error:
             reason = _one_line(str(error)) or type(error).__name__
             raise RequestError(f"the chat template cannot take these messages: {reason}") from error
+
+    def _refused(self, name: str) -> str:
+        """Say why there is no variable of this name."""
+        if name in self._own:
+            allowed = ", ".join(sorted(self._names)) or "none"
+            return f"chat_template_kwargs must be variables of the template, not {name!r} (allowed: {allowed})"
+        return unknown("variable of the chat template", name, self._names, RESERVED)
 
 
 def _one_line(text: str) -> str:

@@ -111,7 +111,7 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         tools: Tools | None = None,
         chat_template: str | None = None,
-        **variables: object,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """Return the conversation as the model was trained to read it; encode it with `bos=False`.
 
@@ -119,7 +119,7 @@ class Tokenizer:
         if there is no template, or it refuses the messages.
         """
         template = self._chat_template if chat_template is None else self._template(chat_template)
-        return template.render(messages, add_generation_prompt, tools, **variables)
+        return template.render(messages, add_generation_prompt, tools, variables)
 
     @property
     def eos_id(self) -> int | None:
