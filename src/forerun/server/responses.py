@@ -275,7 +275,7 @@ def _usage(running: AsyncRequest) -> Document:
     found = usage(running)
     return {
         "input_tokens": found["prompt_tokens"],
-        "input_tokens_details": found["prompt_tokens_details"],
+        "input_tokens_details": {**found["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": found["completion_tokens"],
         "total_tokens": found["total_tokens"],
     }
