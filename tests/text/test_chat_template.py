@@ -52,18 +52,19 @@ def test_the_clock_can_be_read() -> None:
     assert len(text) == 4
 
 
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        ("{{ raise_exception('no system role') }}", "refuses these messages: no system role"),
-        ("{{ messages[7].content }}", "cannot take these messages"),
-        ("{{ messages[0].content + 1 }}", "cannot take these messages"),
-        ("{{ ''.__class__.__mro__ }}", "cannot take these messages"),
-        ("{{ messages.append(1) }}", "cannot take these messages"),
-        ("{% for i in range(10**9) %}x{% endfor %}", "cannot take these messages"),
-        ("{% if %}", "not valid"),
-    ],
-)
+FAILING = [
+    ("{{ raise_exception('no system role') }}", "refuses these messages: no system role"),
+    ("{{ messages[7].content }}", "cannot take these messages"),
+    ("{{ messages[0].content + 1 }}", "cannot take these messages"),
+    ("{{ ''.__class__.__mro__ }}", "cannot take these messages"),
+    ("{{ messages.append(1) }}", "cannot take these messages"),
+    ("{% for i in range(10**9) %}x{% endfor %}", "cannot take these messages"),
+    ("{% if %}", "not valid"),
+    ("{{ messages | shout }}", "not valid: .*shout"),
+]
+
+
+@pytest.mark.parametrize(("template", "reason"), FAILING)
 def test_a_template_that_fails_is_a_request_error(template: str, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         ChatTemplate(template, "", "").render(MESSAGES, True)

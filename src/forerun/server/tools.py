@@ -13,7 +13,6 @@ from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.server.errors import ApiError
 from forerun.text.answers.calls import CLOSE, OPEN
 from forerun.text.messages import Message, Tools
-from forerun.text.tokenizer import Tokenizer
 from forerun.text.tool_calls import described
 
 MAX_CALLS = 8
@@ -55,13 +54,13 @@ class Toolbox:
         return cls(found, (by_name[name],), False)
 
     def prepare(
-        self, messages: Sequence[Message], tokenizer: Tokenizer
+        self, messages: Sequence[Message], *, reads_tools: bool
     ) -> tuple[Sequence[Message], Tools | None]:
-        """Return the messages, and the tools for the chat template; those it has no place for are text."""
+        """Return the messages, and the tools for a template that reads them; for another one they are text."""
         speaks_tools = any("tool_calls" in one or one.get("role") == "tool" for one in messages)
         if not self.tools and not speaks_tools:
             return messages, None
-        if tokenizer.reads_tools:
+        if reads_tools:
             return messages, self.tools
         return described(messages, self.tools), None
 
