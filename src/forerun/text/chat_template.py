@@ -83,13 +83,13 @@ class ChatTemplate:
         variables = variables or {}
         for name in sorted(variables.keys() - self._names):
             raise RequestError(self._refused(name))
-        given = self._tokens | {
-            "messages": plain(messages),
-            "add_generation_prompt": add_generation_prompt,
-            "tools": [dict(tool) for tool in tools] if tools else None,
-            "documents": None,
-        }
         with _told("cannot take these messages"):
+            given = self._tokens | {
+                "messages": plain(messages),
+                "add_generation_prompt": add_generation_prompt,
+                "tools": [dict(tool) for tool in tools] if tools else None,
+                "documents": None,
+            }
             return "".join(_bounded(self._template.generate({**given, **variables})))
 
     def _refused(self, name: str) -> str:

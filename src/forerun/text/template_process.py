@@ -128,7 +128,7 @@ class _Process:
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"the chat template cannot take these messages: {error}") from error
         start_s, answer = time.monotonic(), b""
-        with suppress(OSError):  # it has ended, as the empty answer says
+        with suppress(OSError, ValueError):  # it has ended or was closed, as the empty answer says
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
