@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,6 +37,12 @@ def chat(said: str) -> dict[str, object]:
     return {"messages": [{"role": "user", "content": said}]}
 
 
+@pytest.fixture(scope="module")
+def evil(llm) -> Iterator[str]:
+    with running(lambda: with_template(llm, EVIL)) as (url, _):
+        yield url
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -44,12 +51,11 @@ def chat(said: str) -> dict[str, object]:
         ("recursion", "maximum recursion depth"),
     ],
 )
-def test_beyond_a_limit_it_is_400_on_every_route_that_renders(llm, said, words):
-    with running(lambda: with_template(llm, EVIL)) as (url, _):
-        for route, more in ROUTES.items():
-            error = post(url, route, chat(said) | more, 400)["error"]
-            assert words in error["message"]
-        assert post(url, "/apply-template", chat("fine"))["prompt"] == "fine"
+def test_beyond_a_limit_it_is_400_on_every_route_that_renders(evil, said, words):
+    for route, more in ROUTES.items():
+        error = post(evil, route, chat(said) | more, 400)["error"]
+        assert words in error["message"]
+    assert post(evil, "/apply-template", chat("fine"))["prompt"] == "fine"
 
 
 def test_a_template_that_cannot_be_compiled_is_400(llm):

@@ -98,17 +98,16 @@ def test_beyond_a_limit_it_is_an_error_and_the_next_one_is_rendered(name: str) -
         template = source
     start_s = time.monotonic()
     with closing(TemplateProcess(template, *TOKENS, max_s=0.5)) as there:
-        for _ in range(2):
-            with pytest.raises(RequestError, match=reason):
-                there.render([{"role": "user", "content": "a"}], True)
-            if template != source:
-                assert there.render([{"role": "user", "content": "b"}], True) == "fine"
+        with pytest.raises(RequestError, match=reason):
+            there.render([{"role": "user", "content": "a"}], True)
+        if template != source:
+            assert there.render([{"role": "user", "content": "b"}], True) == "fine"
     assert time.monotonic() - start_s < 20
 
 
 def test_others_are_rendered_while_one_takes_its_time() -> None:
     template = "{% if messages[0].content == 'a' %}" + LOOP + "{% endif %}fine"
-    with closing(TemplateProcess(template, *TOKENS, max_s=2)) as there:
+    with closing(TemplateProcess(template, *TOKENS, max_s=1)) as there:
         slow = threading.Thread(target=outcome, args=(there, [{"role": "u", "content": "a"}], True))
         slow.start()
         for _ in range(20):
@@ -148,7 +147,7 @@ def test_it_ends_with_who_started_it(source: str) -> None:
     program = (
         "import os, threading, time\n"
         "from forerun.text.template_process import TemplateProcess\n"
-        f"one = TemplateProcess({source!r}, '', '', max_s=1)\n"
+        f"one = TemplateProcess({source!r}, '', '', max_s=0.5)\n"
         "one.reads_tools\n"
         "threading.Thread(target=one.render, args=([{'role': 'u', 'content': ''}], True)).start()\n"
         "time.sleep(.1)\n"
