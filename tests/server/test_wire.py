@@ -12,6 +12,7 @@ from openai import types as openai_types
 from openai.types import chat, responses
 from pydantic import BaseModel
 
+from forerun.server.errors import of_status
 from tests.server.conftest import json_schema, running, tool
 from tests.server.test_reasoning import THINKS, with_template
 from tests.server.wire import faults
@@ -145,6 +146,18 @@ def test_an_error_is_of_the_clients_type(url, route, body, status):
     answer = ask(url, route, body)
     assert answer.status_code == status
     assert not faults(answer.json(), kind)
+
+
+@pytest.mark.parametrize(
+    "status", [400, 401, 403, 404, 405, 408, 413, 415, 421, 429, 500, 501, 503]
+)
+def test_errors_of_every_status_are_of_the_clients_types(status):
+    error = of_status(status, "a")
+    assert not faults(error.document(), ErrorDocument)
+    if status == 413:  # Anthropic's documentation has it, its client's types do not
+        assert error.anthropic()["error"]["type"] == "request_too_large"
+    else:
+        assert not faults(error.anthropic(), anthropic_types.ErrorResponse)
 
 
 ENDS: dict[str, Any] = {

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from forerun.core.errors import RequestError
+from forerun.core.errors import ConfigError, RequestError
 from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
@@ -23,6 +23,7 @@ from forerun.server.metrics import ModelMetrics
 from forerun.server.prompts import Part, check_fits
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import AsyncRequest, Closed, Worker
+from forerun.text.chat_template import RESERVED
 from forerun.text.fill_in import FillIn
 from forerun.text.prompt import Encoded
 from forerun.text.template_process import TemplateProcess
@@ -46,11 +47,18 @@ class Service:
         metrics: ModelMetrics,
         bodies: BodyQueue,
     ) -> None:
-        """`config` names the model. `sampling` are parameters of requests that do not give them, for its own."""
+        """`config` names the model. `sampling` are parameters of requests that do not give them, for its own.
+
+        Raises ConfigError for variables of the chat template that are none.
+        """
         self.config, self.names = config, config.served_model_name
         self.sampling = sampling or {}
         given = config.chat_template_kwargs
         self.template_kwargs = {} if given is None else read_object("--chat-template-kwargs", given)
+        for name in sorted(self.template_kwargs.keys() & RESERVED):
+            raise ConfigError(
+                f"--chat-template-kwargs must be variables of the template, not {name!r}"
+            )
         self.created = int(time.time())
         self.metrics = metrics
         self.on_loaded: Callable[[], object] = lambda: None
