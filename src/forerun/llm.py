@@ -200,10 +200,15 @@ class LLM:
         reject(others, _NEUTRAL_IN_CHAT, "argument", own)
         is_many = isinstance(messages, list | tuple) and bool(messages)
         is_one = not is_many or isinstance(messages[0], Mapping | str)
-        settings: dict[str, Any] = {"tools": tools, "chat_template": chat_template}
-        settings |= {"add_generation_prompt": add_generation_prompt, **(chat_template_kwargs or {})}
         encoded = [
-            encode_chat(cast(Sequence[Message], chat), self.tokenizer, **settings)
+            encode_chat(
+                cast(Sequence[Message], chat),
+                self.tokenizer,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                chat_template=chat_template,
+                variables=chat_template_kwargs,
+            )
             for chat in ([messages] if is_one else messages)
         ]
         return self._answer(encoded, sampling_params, use_tqdm)

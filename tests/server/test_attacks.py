@@ -20,6 +20,7 @@ import pytest
 from forerun.core.params import SamplingParams
 from tests.server.conftest import apart, status_mb
 from tests.server.test_soak import GROWTH_MB, NUM_AT_ONCE, WAVE
+from tests.text.test_template_process import LOOP
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("llguidance", reason="every fifth request has a form")
@@ -27,6 +28,8 @@ pytest.importorskip("llguidance", reason="every fifth request has a form")
 HUGE = "The quick brown fox jumps over the lazy dog, 123 times. " * 64_000
 BIASES = dict.fromkeys(map(str, range(49_000)), 1)
 JSON = {"content-type": "application/json"}
+SAID = [{"role": "user", "content": "a"}]
+OWN_TEMPLATE = {"chat_template": LOOP}
 EVIL = {"host": "evil.example"}, {"origin": "http://evil.example"}
 ATTACKS: tuple[tuple[int, str, dict[str, object], dict[str, str]], ...] = (
     (400, "/v1/completions", {"prompt": HUGE}, JSON),
@@ -37,6 +40,8 @@ ATTACKS: tuple[tuple[int, str, dict[str, object], dict[str, str]], ...] = (
     (400, "/v1/completions", {"prompt": "a", "logit_bias": BIASES}, JSON),
     (400, "/v1/completions", {"prompt": "a", "stop": [1] * 90_000}, JSON),
     (400, "/v1/chat/completions", {"messages": [{"role": "wizard", "content": "a"}]}, JSON),
+    (400, "/apply-template", {"messages": SAID, "chat_template_kwargs": OWN_TEMPLATE}, JSON),
+    (400, "/v1/completions", {"prompt": "a", "guided_regex": "\ud800"}, JSON),
     (413, "/v1/completions", {"prompt": HUGE + HUGE}, JSON),
     (415, "/v1/completions", {"prompt": "a"}, {"content-type": "text/plain"}),
     (421, "/v1/completions", {"prompt": "a"}, JSON | EVIL[0]),

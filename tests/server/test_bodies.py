@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import httpx
 import pytest
 
 from forerun.server import bodies, prompts
@@ -73,6 +74,77 @@ def test_commas_in_texts_are_no_values():
     for many in ([1] * 11_000, [","] * 11_000, [{"a": "\\"}] * 11_000, ['"'] * 11_000):
         with pytest.raises(ApiError, match="more than 10000 values"):
             to_object(json.dumps({"prompt": many}).encode(), config)
+
+
+ODD = {
+    "a surrogate": ('"\\ud800"', "must be Unicode"),
+    "the other half": ('"a\\uDFFFb"', "must be Unicode"),
+    "halves in the wrong order": ('"\\udc00\\ud800"', "must be Unicode"),
+    "an integer": ("1" + "0" * 400, "must be a number from -1.798e+308"),
+    "a negative one": ("-1" + "0" * 309, "must be a number"),
+    "an exponent": ("1e400", "must be a number"),
+    "its longer form": ("1" + "0" * 250 + "e99", "must be a number"),
+    "a fraction": ("-1.5E+0309", "must be a number"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ('{"prompt": "a", "regex": %s}', "regex"),
+        ('{"a": [1, {"b": [%s]}]}', "a.1.b.0"),
+        ('{"logit_bias": {"5": %s}}', "logit_bias.5"),
+    ],
+)
+def test_a_text_that_is_not_unicode_and_a_number_beyond_all_floats_are_named(body, param, name):
+    text, words = ODD[name]
+    with pytest.raises(ApiError) as found:
+        to_object((body % text).encode(), ServerConfig())
+    assert found.value.status == 400
+    assert found.value.param == param
+    assert found.value.message.startswith(param)
+    assert words in found.value.message
+    assert len(found.value.message) < 300
+
+
+def test_a_name_of_a_field_must_be_unicode_too():
+    for body, param in (('{"a": {"\\ud800": 1}}', "a"), ('{"\\ud800": 1}', None)):
+        with pytest.raises(ApiError, match="must be Unicode") as found:
+            to_object(body.encode(), ServerConfig())
+        assert found.value.param == param
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", '"\xff"', '"\xed\xa0\x80"'])
+def test_what_json_does_not_have_is_refused(text):
+    body = f'{{"prompt": {text}}}'.encode("latin-1")
+    with pytest.raises(ApiError, match="the body is not JSON"):
+        to_object(body, ServerConfig())
+
+
+def test_ordinary_texts_and_numbers_are_taken():
+    values = ["\U0001f600\u4e2d", "\ud7ff\ue000", 2**64, 10**300, 1e308, -1e308, 1e-400, "1e999"]
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
+        for ascii_only in (True, False):
+            body = json.dumps({"a": values}, ensure_ascii=ascii_only).encode(encoding)
+            assert to_object(body, ServerConfig()) == {"a": values}
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param"),
+    [
+        ("/v1/completions", '{"prompt": "a", "structured_outputs": {"regex": "\\ud800"}}', None),
+        ("/v1/completions", '{"prompt": "a", "guided_grammar": "\\ud800"}', "guided_grammar"),
+        ("/v1/completions", '{"prompt": "a", "guided_choice": ["\\ud800"]}', "guided_choice.0"),
+        ("/completion", '{"prompt": "a", "logit_bias": {"5": 1%s}}' % ("0" * 400), "logit_bias.5"),
+        ("/v1/messages", '{"messages": [], "max_tokens": 1e999}', None),
+    ],
+)
+def test_they_are_400_over_http(url, route, body, param):
+    head = {"content-type": "application/json"}
+    answer = httpx.post(f"{url}{route}", content=body, headers=head, timeout=60)
+    assert answer.status_code == 400
+    assert param is None or answer.json()["error"]["param"] == param
 
 
 def test_a_prediction_is_encoded_once_for_all_completions(url, llm, monkeypatch):

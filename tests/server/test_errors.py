@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from forerun.core.params import MAX_IDS, MAX_N
+from forerun.text.chat_template import RESERVED
 from tests.server.conftest import json_schema, tool
 
 SAID = [{"role": "user", "content": "One two three one two three"}]
@@ -156,6 +157,38 @@ WRONG = {
 }
 OURS = {"structured_outputs", "response_format", "max_tokens", "messages"}
 """Fields that have other names elsewhere."""
+
+
+CHATS = {
+    "/v1/chat/completions": {"messages": SAID},
+    "/chat/completions": {"messages": SAID},
+    "/v1/chat/completions/input_tokens": {"messages": SAID},
+    "/v1/responses": {"input": "a"},
+    "/v1/messages": {"messages": SAID, "max_tokens": 8},
+    "/v1/messages/count_tokens": {"messages": SAID},
+    "/apply-template": {"messages": SAID},
+}
+"""The routes that render a conversation with what the client gives the template."""
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED | {"range", "raise_exception"}))
+@pytest.mark.parametrize("route", CHATS)
+def test_a_client_gives_a_template_nothing_of_the_renderers_own(url, route, name):
+    body = CHATS[route] | {"chat_template_kwargs": {name: "{{ 7*7 }}"}}
+    answer = httpx.post(url + route, json=body, timeout=60)
+    error = answer.json()["error"]
+    assert answer.status_code == 400, error
+    assert f"not '{name}'" in error["message"]
+    if "/messages" not in route:
+        assert error["param"] == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize("route", [*CHATS, "/tokenize"])
+def test_a_client_brings_no_template(url, route):
+    body = CHATS.get(route, {"messages": SAID}) | {"chat_template": "{{ 7*7 }}"}
+    answer = httpx.post(url + route, json=body, timeout=60)
+    assert answer.status_code == 400
+    assert "'chat_template'" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,22 @@ def test_pages_of_elsewhere_are_refused(url, origin):
     assert httpx.get(f"{url}/v1/models", headers={"origin": origin}).status_code == 403
 
 
+@pytest.mark.parametrize("route", ["POST /v1/completions", "GET /health", "GET /nowhere"])
+def test_two_ways_to_say_where_a_request_ends_are_refused(url, route):
+    hidden = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    head = (
+        f"{route} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {5 + len(hidden)}\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    port = int(url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(head.encode() + b"0\r\n\r\n" + hidden)
+        found = b"".join(iter(lambda: client.recv(65536), b""))
+    assert found.startswith(b"HTTP/1.1 400 ")
+    assert b"send one of them" in found
+    assert found.count(b"HTTP/1.1") == 1  # what follows is no request
+
+
 def test_its_own_page_is_let_in(url):
     assert ask(url, origin=url).status_code == 200
     assert httpx.get(url, headers={"origin": url}).status_code == 200

@@ -6,7 +6,9 @@ import httpx
 import pytest
 
 from forerun.core.params import SamplingParams
-from tests.server.conftest import running
+from forerun.server.errors import ApiError
+from forerun.server.messages import MessagesRequest
+from tests.server.conftest import post, running
 
 anthropic = pytest.importorskip("anthropic", reason="its routes are tested with its own client")
 
@@ -82,6 +84,34 @@ def test_tools_are_called_and_their_results_read(claude):
     ]
     second = claude.messages.create(messages=messages, tools=[WEATHER], **OWN)
     assert second.content
+
+
+@pytest.mark.parametrize(
+    "content", ["No such file", [{"type": "text", "text": "No such file"}], None]
+)
+def test_the_result_of_a_tool_that_failed_says_so(llm, content):
+    def prompt(url: str, **more: object) -> str:
+        result = {"type": "tool_result", "tool_use_id": "a", "content": content, **more}
+        given = {"messages": [*QUESTION, {"role": "user", "content": [result]}]}
+        chat = MessagesRequest.model_validate(given | {"max_tokens": 1}).as_chat()
+        return post(url, "/apply-template", chat)["prompt"]
+
+    with running(lambda: llm) as (url, _):
+        said = prompt(url, is_error=True)
+        assert "Error:" in said
+        assert ("No such file" in said) == (content is not None)
+        for more in ({}, {"is_error": False}, {"is_error": None}):
+            assert "Error:" not in prompt(url, **more)
+        with pytest.raises(ApiError, match="is_error='yes': it must be true or false"):
+            prompt(url, is_error="yes")
+
+
+def test_system_messages_are_one(url):
+    messages = [{"role": "system", "content": "In French."}, *QUESTION]
+    body = {"system": [{"type": "text", "text": "Be brief."}], "messages": messages}
+    chat = MessagesRequest.model_validate(body | {"max_tokens": 1}).as_chat()
+    assert [message["role"] for message in chat["messages"]] == ["system", "user"]
+    assert "Be brief.\nIn French." in post(url, "/apply-template", chat)["prompt"]
 
 
 def test_other_errors_are_of_the_clients_kinds(claude, llm):

@@ -7,6 +7,10 @@ import json
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
+from forerun.server.responses import ResponsesRequest
+from tests.server.conftest import post, running
+from tests.server.test_reasoning import with_template
+
 QUESTION = "Write a list of ten animals."
 OWN = {"model": "tiny", "temperature": 0, "max_output_tokens": 32}
 PARAMETERS = {
@@ -40,6 +44,25 @@ def test_a_text_is_that_of_chat_completions(client):
     parts = [{"role": "developer", "content": "Be brief."}]
     parts += [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}]
     assert client.responses.create(input=parts, **OWN).output_text == found.output_text
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+@pytest.mark.parametrize("content", ["In French.", [{"type": "input_text", "text": "In French."}]])
+def test_instructions_and_a_system_message_are_one(llm, role, content):
+    once = (
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('one system message') }}{% endif %}{{ m.role }}: {{ m.content }};{% endfor %}"
+    )
+    said = [{"role": role, "content": content}, {"role": "user", "content": "Hi"}]
+    body = {"instructions": "Be brief.", "input": said, "max_output_tokens": 1}
+    with running(lambda: with_template(llm, once)) as (url, _):
+        assert post(url, "/v1/responses", body)["object"] == "response"
+        chat = ResponsesRequest.model_validate(body).as_chat()
+        prompt = post(url, "/apply-template", {"messages": chat["messages"]})["prompt"]
+        assert prompt == "system: Be brief.\nIn French.;user: Hi;"
+        later = said[::-1]  # what is not at the beginning stays where it is
+        error = post(url, "/v1/responses", body | {"input": later}, 400)["error"]
+        assert "one system message" in error["message"]
 
 
 def test_a_stream_adds_up_to_the_response(client):

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.server.conftest import tool
+from forerun.spellings.requests import note
+from tests.server.conftest import post, tool
 
 pytest.importorskip("llguidance", reason="required calls need llguidance")
 
@@ -16,6 +17,7 @@ CLOCK = tool("clock", zone={"type": "string", "maxLength": 8})
 BARE = {"type": "function", "function": {"name": "stop"}}
 QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
 OWN = {"model": "tiny", "messages": QUESTION, "max_tokens": 120, "temperature": 0}
+FLAT = {"type": "function", "name": "stop", "parameters": {"type": "object"}}
 NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
@@ -90,3 +92,42 @@ def test_a_conversation_goes_on_after_a_call(client):
     messages = [*QUESTION, called.model_dump(exclude_none=True), result]
     own = OWN | {"messages": messages, "max_tokens": 8}
     assert client.chat.completions.create(tools=[WEATHER], **own).choices[0].message.content
+
+
+def test_strict_arguments_are_noted_where_calls_are_free(url, caplog):
+    note.cache_clear()
+    bare = {"type": "object", "properties": {}}
+    dialects = {
+        "/v1/chat/completions": {
+            "messages": QUESTION,
+            "tools": [{"type": "function", "function": {"name": "a", "strict": True}}],
+        },
+        "/v1/responses": {
+            "input": "Hi",
+            "tools": [{"type": "function", "name": "a", "parameters": bare, "strict": True}],
+        },
+        "/v1/messages": {
+            "messages": QUESTION,
+            "tools": [{"name": "a", "input_schema": bare, "strict": True}],
+        },
+    }
+    for route, body in dialects.items():
+        for strict in (True, False):
+            note.cache_clear()
+            caplog.clear()
+            tool_ = json.loads(json.dumps(body["tools"][0]).replace("true", str(strict).lower()))
+            with caplog.at_level("INFO", "forerun"):
+                post(url, route, body | {"tools": [tool_], "max_tokens": 1})
+            assert ("tools.strict" in caplog.text) == strict
+        wrong = json.loads(json.dumps(body["tools"][0]).replace("true", '"yes"'))
+        error = post(url, route, body | {"tools": [wrong], "max_tokens": 1}, 400)["error"]
+        assert "tools[0].strict must be true or false, got 'yes'" in error["message"]
+
+
+def test_strict_changes_no_prompt(url):
+    for strict in (True, False, None):
+        body = {"input": "Hi", "max_output_tokens": 1, "tools": [{**FLAT, "strict": strict}]}
+        assert (
+            post(url, "/v1/responses", body)["usage"]["input_tokens"]
+            == (post(url, "/v1/responses", body | {"tools": [FLAT]})["usage"]["input_tokens"])
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.errors import RequestError
-from forerun.text.chat_template import ChatTemplate
+from forerun.text.chat_template import RESERVED, ChatTemplate
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -52,21 +52,31 @@ def test_the_clock_can_be_read() -> None:
     assert len(text) == 4
 
 
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        ("{{ raise_exception('no system role') }}", "refuses these messages: no system role"),
-        ("{{ messages[7].content }}", "cannot take these messages"),
-        ("{{ messages[0].content + 1 }}", "cannot take these messages"),
-        ("{{ ''.__class__.__mro__ }}", "cannot take these messages"),
-        ("{{ messages.append(1) }}", "cannot take these messages"),
-        ("{% for i in range(10**9) %}x{% endfor %}", "cannot take these messages"),
-        ("{% if %}", "not valid"),
-    ],
-)
+FAILING = [
+    ("{{ raise_exception('no system role') }}", "refuses these messages: no system role"),
+    ("{{ messages[7].content }}", "cannot take these messages"),
+    ("{{ messages[0].content + 1 }}", "cannot take these messages"),
+    ("{{ ''.__class__.__mro__ }}", "cannot take these messages"),
+    ("{{ messages.append(1) }}", "cannot take these messages"),
+    ("{% for i in range(10**9) %}x{% endfor %}", "cannot take these messages"),
+    ("{% if %}", "not valid"),
+    ("{{ messages | shout }}", "not valid: .*shout"),
+]
+
+
+@pytest.mark.parametrize(("template", "reason"), FAILING)
 def test_a_template_that_fails_is_a_request_error(template: str, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         ChatTemplate(template, "", "").render(MESSAGES, True)
+
+
+@pytest.mark.parametrize("name", [*RESERVED, "range", "namespace", "raise_exception"])
+def test_no_variable_takes_a_name_of_the_renderer(name: str) -> None:
+    template = ChatTemplate("{{ messages }}{{ tools }}{{ mood }}{{ self }}", "", "")
+    with pytest.raises(RequestError, match=rf"not '{name}' \(allowed: mood\)"):
+        template.render(MESSAGES, True, variables={name: "x"})
+    with pytest.raises(RequestError, match=r"unknown variable .* did you mean 'mood'"):
+        template.render(MESSAGES, True, variables={"mod": "x"})
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from forerun.core.errors import RequestError
 from forerun.text.answers.parser import MarkParser
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, TextPart
+from forerun.text.messages import plain
 from forerun.text.tool_calls import described
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}</tool_call>\\"", "b": [{}]}}\n</tool_call>'
@@ -80,6 +82,20 @@ def test_arguments_come_through_as_they_were_written(arguments):
     (called, argued) = parts(f"<tool_call>\n{call}\n</tool_call>", [*range(len(call))])
     assert called == CallPart("f")
     assert json.loads(argued.text) == arguments
+
+
+@pytest.mark.parametrize("call", [5, None, "f", [], {"function": 5}, {"function": None}])
+def test_a_call_that_is_none_is_a_request_error(call):
+    said = {"role": "assistant", "content": "a", "tool_calls": [call]}
+    with pytest.raises(RequestError, match="a tool call must be"):
+        described([said], None)
+
+
+def test_arguments_nested_too_deep_to_read_stay_text():
+    deep = "[" * 100_000
+    call = {"function": {"name": "f", "arguments": deep}}
+    (found,) = plain([{"role": "assistant", "tool_calls": [call]}])
+    assert found["tool_calls"] == [call]
 
 
 def test_a_conversation_for_a_template_without_tools_is_text():

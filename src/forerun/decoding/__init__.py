@@ -1,1 +1,1 @@
-"""From logits to final tokens: logits processing, the two rules of verification, where to stop."""
+"""From logits to final tokens: logits processing, grammars, verification, where to stop."""

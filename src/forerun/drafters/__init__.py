@@ -1,1 +1,1 @@
-"""Drafters: one file each, the file's name is the method's name. See `base.Drafter` for the protocol."""
+"""Drafters: a file or a folder each, whose name is the method's. `forerun.drafting.base.Drafter` is the protocol."""

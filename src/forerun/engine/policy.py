@@ -176,7 +176,7 @@ class Policy(Controller):
         return 2 * k if 0 < 2 * k < self._value.num_nodes else self.full
 
     def _learn_values(self, gains: dict[int, list[float]], kept: dict[int, int]) -> None:
-        """Return what each node of a draft added; 0 for those that were not there or not kept."""
+        """Learn what each node of a draft added; 0 for those that were not there or not kept."""
         if not gains:
             return
         num_seqs, rows = len(self._states), sum(kept.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from starlette.responses import Response
 
@@ -42,6 +42,23 @@ class ContentBlock:
     def is_call(self) -> bool:
         """True for a call."""
         return self.kind == "call"
+
+
+def one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join the system and developer messages at the beginning: many templates take one."""
+    others = (i for i, one in enumerate(messages) if one["role"] not in ("system", "developer"))
+    count = next(others, len(messages))
+    if count < 2:
+        return messages
+    parts = [part for one in messages[:count] for part in parts_of(one["content"])]
+    return [{"role": "system", "content": parts}, *messages[count:]]
+
+
+def parts_of(content: object) -> list[object]:
+    """Return a content as a list of parts."""
+    if isinstance(content, list):
+        return content
+    return [] if content is None else [content]
 
 
 class BlockWriter(Writer):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from fastapi.routing import APIRoute
@@ -30,6 +31,11 @@ READ_AT_ONCE, READ_S = 2, 1.0
 """Large bodies that are received at once, and how long others wait for that: a slow client must not stop them."""
 MIN_VALUES, VALUE_NBYTES = 10_000, 40
 """A body may have one value for so many of the bytes that it may have, and so many in any case."""
+_MOST = sys.float_info.max
+_SUSPECT = re.compile(r"\\u[dD][89a-fA-F]|[0-9]{200}|[eE]\+?[0-9]{3}")
+"""What a lone surrogate and a number beyond all floats have in them, as many others have."""
+_SHOWN = 100
+"""Letters of a field's path in an error."""
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
 """A page of elsewhere may send texts and forms without asking, but not this."""
 
@@ -152,12 +158,57 @@ def to_object(body: bytes, config: ServerConfig) -> dict[str, Any]:
     """Parse the JSON object in a body. Raises ApiError if it is none."""
     _check_values(body, max(MIN_VALUES, config.max_body_nbytes // VALUE_NBYTES))
     try:
-        found = json.loads(body)
+        text = body.decode(json.detect_encoding(body))
+        found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise ApiError(400, "the body must be a JSON object")
+    if _SUSPECT.search(text):
+        _check_plain(found)
     return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _check_plain(found: dict[str, Any]) -> None:
+    """Raise ApiError that names the first field with a text that is not Unicode, or a number beyond all floats."""
+    level: list[tuple[str, object]] = [("", found)]
+    while level:
+        inner: list[tuple[str, object]] = []
+        for path, value in level:
+            if isinstance(value, dict):
+                _refuse(path, next((key for key in value if _is_odd(key)), None))
+                inner += [(f"{path}.{key}"[:_SHOWN], one) for key, one in value.items()]
+            elif isinstance(value, list):
+                inner += [(f"{path}.{i}", one) for i, one in enumerate(value)]
+            elif _is_odd(value):
+                _refuse(path, value)
+        level = inner
+
+
+def _is_odd(value: object) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, int | float) and not -_MOST <= value <= _MOST
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _refuse(path: str, value: object) -> None:
+    """Raise ApiError for a value of this field; None is fine."""
+    if value is None:
+        return
+    name = path.removeprefix(".") or "the body"
+    if isinstance(value, str):
+        message = f"{name} must be Unicode, got {short_repr(value)} with a lone surrogate"
+    else:
+        message = f"{name} must be a number from -{_MOST:.4g} to {_MOST:.4g}"
+    raise ApiError(400, message, param=path.removeprefix(".") or None)
 
 
 def _check_values(body: bytes, most: int) -> None:

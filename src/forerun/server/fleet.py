@@ -106,7 +106,7 @@ class Fleet:
 
     def close(self, timeout_s: float) -> bool:
         """End all; False if something still runs after the time."""
-        return all([service.worker.close(timeout_s) for service in self.services])  # noqa: C419  # all
+        return all([service.close(timeout_s) for service in self.services])  # noqa: C419  # all
 
     def cancel_all(self) -> None:
         """End what runs and what waits: the time for draining is over."""

@@ -96,6 +96,26 @@ def _is_address(name: str) -> bool:
     return True
 
 
+class FramingCheck:
+    """Refuses a request whose end a proxy before the server may see elsewhere, and so take the rest for another one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 400 and close the connection."""
+        headers = {name for name, _ in scope.get("headers", ())}
+        if not headers >= {b"transfer-encoding", b"content-length"}:
+            await self.app(scope, receive, send)
+            return
+        error = ApiError(
+            400,
+            "the request has Transfer-Encoding and Content-Length: send one of them",
+            headers={"connection": "close"},
+        )
+        await error_response(error, scope["path"])(scope, receive, send)
+
+
 class ApiKeyCheck:
     """Lets only those in who send the key, `Authorization: Bearer KEY` or `X-Api-Key: KEY`."""
 

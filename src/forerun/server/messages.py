@@ -16,7 +16,7 @@ from starlette.responses import Response
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
 from forerun.server.answers import Document, usage
-from forerun.server.blocks import BlockWriter, ContentBlock, reply
+from forerun.server.blocks import BlockWriter, ContentBlock, one_system, parts_of, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
@@ -122,7 +122,7 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
     if messages and messages[-1]["role"] == "assistant":
         what = "the last message must be the user's: an answer cannot be begun for the model"
         raise ApiError(400, what, param="messages")
-    return messages
+    return one_system(messages)
 
 
 def _translated(
@@ -142,8 +142,8 @@ def _translated(
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
-            result = {"tool_call_id": block.get("tool_use_id"), "content": block.get("content")}
-            yield {"role": "tool", **result}
+            content = _result(number, block)
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
         elif kind != _SILENT:
             what = f"messages[{number}] has a block of type {short_repr(kind)}"
             allowed = "(allowed: text, thinking, tool_use, tool_result)"
@@ -155,12 +155,24 @@ def _translated(
         yield said | ({"tool_calls": calls} if calls else {})
 
 
+def _result(number: int, block: Mapping[str, Any]) -> object:
+    """Return what a tool gave; templates have no place for `is_error`, so the text says so."""
+    content, is_error = block.get("content"), block.get("is_error")
+    if not isinstance(is_error, bool | None):
+        what = f"messages[{number}] has is_error={short_repr(is_error)}: it must be true or false"
+        raise ApiError(400, what, param="messages")
+    if not is_error:
+        return content
+    return f"Error: {content}" if isinstance(content, str) else ["Error:", *parts_of(content)]
+
+
 def _tool(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type", "custom") != "custom":
         message = f"tools[{number}] is run by Anthropic's servers: only own tools can be used here"
         raise ApiError(400, message, param="tools")
     known = {name: tool[name] for name in ("name", "description") if name in tool}
-    return {"type": "function", "function": {**known, "parameters": tool.get("input_schema")}}
+    function = {**known, "parameters": tool.get("input_schema")}
+    return {"type": "function", "function": function, "strict": tool.get("strict")}
 
 
 def _choice(given: Mapping[str, Any]) -> dict[str, Any]:

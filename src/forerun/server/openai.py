@@ -92,10 +92,12 @@ async def submit(
     if form.has_special_marks:
         params.skip_special_tokens = False
 
-    def encode() -> Encoded:
-        return service.read_text(_rendered(service, body, toolbox), "messages", bos=False)
+    text = await service.render(lambda: _rendered(service, body, toolbox))
 
-    prompts = [await service.encode(encode, request.nbytes)]
+    def encode() -> Encoded:
+        return service.read_text(text, "messages", bos=False)
+
+    prompts = [await service.encode(encode, max(len(text), request.nbytes))]
     running = await service.submit(
         prompts, params, field="messages", form_field=body.form_field, stream=body.stream
     )
@@ -110,19 +112,20 @@ async def submit(
 
 async def count(service: Service, request: JsonRequest, body: ChatRequest) -> int:
     """Count the tokens of a conversation. Raises ApiError."""
-    service.name(body.model)
+    text = await rendered(service, body)
 
     def counted() -> int:
-        text = rendered(service, body)
         check_counted(text, "messages")
         return len(service.llm().tokenizer.encode(text, bos=False))
 
-    return await service.encode(counted, request.nbytes)
+    return await service.encode(counted, max(len(text), request.nbytes))
 
 
-def rendered(service: Service, body: ChatRequest) -> str:
-    """Write a conversation as the model reads it."""
-    return _rendered(service, body, _toolbox(service, body))
+async def rendered(service: Service, body: ChatRequest) -> str:
+    """Write a conversation as the model reads it. Raises ApiError, RequestError."""
+    service.name(body.model)
+    toolbox = _toolbox(service, body)
+    return await service.render(lambda: _rendered(service, body, toolbox))
 
 
 def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
@@ -132,13 +135,11 @@ def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
 
 def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     """Write a conversation as the model reads it, with these tools."""
-    tokenizer = service.llm().tokenizer
-    settings: dict[str, Any] = service.template_kwargs | (body.chat_template_kwargs or {})
-    settings |= {"add_generation_prompt": body.add_generation_prompt}
     given = [_with_system_role(message) for message in body.messages]
-    turns, own = toolbox.prepare(given, tokenizer)
+    turns, tools = toolbox.prepare(given, reads_tools=service.template.reads_tools)
     check_roles(given)
-    return tokenizer.apply_chat_template(turns, **settings, **own)
+    variables = service.template_kwargs | (body.chat_template_kwargs or {})
+    return service.template.render(turns, body.add_generation_prompt, tools, variables)
 
 
 def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:

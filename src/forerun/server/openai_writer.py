@@ -168,7 +168,7 @@ class OpenAIWriter(Writer):
         text, calls = _text(parts), _calls(parts, 0)
         if not self.is_chat:
             return {"text": text}
-        message: Document = {"role": "assistant", "content": text, "error_response": None}
+        message: Document = {"role": "assistant", "content": text, "refusal": None}
         message |= _thoughts(parts)
         if calls:
             message["content"] = text or None

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
 from forerun.server.answers import Document, usage
-from forerun.server.blocks import BlockWriter, ContentBlock, reply
+from forerun.server.blocks import BlockWriter, ContentBlock, one_system, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.dependencies import FromBody
 from forerun.server.errors import ApiError
@@ -45,7 +45,7 @@ class ResponsesRequest(OpenBody):
     input: str | list[dict[str, Any]]
     """The user's text, or the items so far: messages, function calls and their outputs."""
     instructions: str | None = None
-    """A system message."""
+    """A system message, before those of the input."""
     text: dict[str, Any] | None = None
     """`format`: the form of the answer."""
     tool_choice: str | dict[str, Any] | None = None
@@ -109,7 +109,7 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
             what = "message, reasoning, function_call or function_call_output"
             message = f"input[{number}].type must be {what}, got {short_repr(kind)}"
             raise ApiError(400, message, param="input")
-    return messages
+    return one_system(messages)
 
 
 def _thought(item: Mapping[str, Any]) -> str:
@@ -139,7 +139,7 @@ def _response_format(text: Mapping[str, Any]) -> dict[str, Any]:
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Move the fields beside the type into an object of their own, as chat requests have them."""
     known = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
-    return {"type": tool.get("type"), "function": known}
+    return {"type": tool.get("type"), "function": known, "strict": tool.get("strict")}
 
 
 class ResponsesWriter(BlockWriter):
@@ -275,7 +275,7 @@ def _usage(running: AsyncRequest) -> Document:
     found = usage(running)
     return {
         "input_tokens": found["prompt_tokens"],
-        "input_tokens_details": found["prompt_tokens_details"],
+        "input_tokens_details": {**found["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": found["completion_tokens"],
         "total_tokens": found["total_tokens"],
     }

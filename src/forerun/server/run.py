@@ -30,6 +30,7 @@ from forerun.server.connections import (
     most_connections,
 )
 from forerun.server.fleet import Fleet, ModelSource
+from forerun.server.guards import FramingCheck
 from forerun.server.service import Service
 
 BACKLOG = 1024
@@ -109,7 +110,7 @@ class HttpServer(uvicorn.Server):
         most = config.max_connections or most_connections()
         super().__init__(
             uvicorn.Config(
-                app,
+                FramingCheck(app),
                 access_log=False,
                 log_config=None,
                 log_level=logging.WARNING,

@@ -6,10 +6,11 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from forerun.core.errors import RequestError
+from forerun.core.errors import ConfigError, RequestError
 from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
@@ -22,13 +23,17 @@ from forerun.server.metrics import ModelMetrics
 from forerun.server.prompts import Part, check_fits
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import AsyncRequest, Closed, Worker
+from forerun.text.chat_template import RESERVED
 from forerun.text.fill_in import FillIn
 from forerun.text.prompt import Encoded
+from forerun.text.template_process import TemplateProcess
 
 T = TypeVar("T")
 
 DROP_S = 60.0
 """The time that an engine thread without requests has to end."""
+RENDERED_AT_ONCE = 2
+"""Conversations, each in a process of its own (`TemplateProcess`)."""
 
 
 class Service:
@@ -42,11 +47,18 @@ class Service:
         metrics: ModelMetrics,
         bodies: BodyQueue,
     ) -> None:
-        """`config` names the model. `sampling` are parameters of requests that do not give them, for its own."""
+        """`config` names the model. `sampling` are parameters of requests that do not give them, for its own.
+
+        Raises ConfigError for variables of the chat template that are none.
+        """
         self.config, self.names = config, config.served_model_name
         self.sampling = sampling or {}
         given = config.chat_template_kwargs
         self.template_kwargs = {} if given is None else read_object("--chat-template-kwargs", given)
+        for name in sorted(self.template_kwargs.keys() & RESERVED):
+            raise ConfigError(
+                f"--chat-template-kwargs must be variables of the template, not {name!r}"
+            )
         self.created = int(time.time())
         self.metrics = metrics
         self.on_loaded: Callable[[], object] = lambda: None
@@ -57,6 +69,8 @@ class Service:
         self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}
         self._bodies = bodies
+        self._template: TemplateProcess | None = None
+        self._renderers = ThreadPoolExecutor(RENDERED_AT_ONCE, "chat-template")
 
     @property
     def is_loaded(self) -> bool:
@@ -81,6 +95,16 @@ class Service:
         worker, self.worker = self.worker, self._new_worker()
         await asyncio.to_thread(worker.close, DROP_S)
         worker.llm = None
+        if self._template is not None:
+            await asyncio.to_thread(self._template.close)
+            self._template = None
+
+    def close(self, timeout_s: float) -> bool:
+        """End all that runs; False if the engine's thread still does after the time."""
+        self._renderers.shutdown(wait=False, cancel_futures=True)
+        if self._template is not None:
+            self._template.close()
+        return self.worker.close(timeout_s)
 
     def _new_worker(self) -> Worker:
         return Worker(self._load, self._loaded)
@@ -115,6 +139,17 @@ class Service:
         if body.speculative is not None:
             params.max_draft = max_draft(body.speculative, self.llm().drafter_spec.name)
         return params
+
+    @property
+    def template(self) -> TemplateProcess:
+        """The model's chat template; call it by `render`. Raises ApiError, RequestError if there is none."""
+        if self._template is None:
+            self._template = self.llm().tokenizer.template(TemplateProcess)
+        return self._template
+
+    async def render(self, render: Callable[[], T]) -> T:
+        """Run what renders a conversation in a thread for that alone: a slow template keeps only chats waiting."""
+        return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
 
     async def encode(self, encode: Callable[[], T], nbytes: int) -> T:
         """Run what is made of a body of so many bytes in another thread: a long text would keep all others waiting."""

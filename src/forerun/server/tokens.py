@@ -16,6 +16,7 @@ from forerun.server.openai import count, rendered
 from forerun.server.openapi import COUNT, TEXT, answers, object_of
 from forerun.server.prompts import check_counted
 from forerun.server.schema import ChatMessages, ChatRequest, RequestBody, check_roles
+from forerun.server.service import Service
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -46,9 +47,7 @@ class DetokenizeRequest(RequestBody):
 @router.post("/apply-template", responses=answers(object_of(prompt=TEXT)))
 async def apply_template(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Write the text that a conversation becomes."""
-    service.name(body.model)
-    text = await service.encode(lambda: rendered(service, body), request.nbytes)
-    return JsonResponse({"prompt": text})
+    return JsonResponse({"prompt": await rendered(service, body)})
 
 
 @router.post("/v1/chat/completions/input_tokens", responses=answers(object_of(input_tokens=COUNT)))
@@ -69,7 +68,9 @@ async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeReques
     given = [one for one in (body.prompt, body.content, body.messages) if one is not None]
     if len(given) != 1:
         raise ApiError(400, "give one of prompt, messages and content", param="prompt")
-    return await service.encode(lambda: JsonResponse(_taken_apart(body, llm)), request.nbytes)
+    text = await _text(service, body)
+    nbytes = max(len(text), request.nbytes)
+    return await service.encode(lambda: JsonResponse(_taken_apart(body, text, llm)), nbytes)
 
 
 @router.post("/detokenize", responses=answers(object_of(prompt=TEXT, content=TEXT)))
@@ -87,8 +88,16 @@ async def detokenize(service: FromBody, request: JsonRequest, body: DetokenizeRe
     return await service.encode(put_together, request.nbytes)
 
 
-def _taken_apart(body: TokenizeRequest, llm: LLM) -> dict[str, Any]:
-    tokens = _tokenized(body, llm)
+async def _text(service: Service, body: TokenizeRequest) -> str:
+    if (messages := body.messages) is None:
+        return (body.prompt if body.content is None else body.content) or ""
+    check_roles(messages)
+    prompt = body.add_generation_prompt
+    return await service.render(lambda: service.template.render(messages, prompt))
+
+
+def _taken_apart(body: TokenizeRequest, text: str, llm: LLM) -> dict[str, Any]:
+    tokens = _tokenized(body, text, llm)
     document: dict[str, Any] = {"count": len(tokens), "max_model_len": llm.max_len}
     document["tokens"] = tokens
     # each of the vocabulary once: to make and to free one for each of 250,000 tokens would hold up other threads
@@ -101,16 +110,11 @@ def _taken_apart(body: TokenizeRequest, llm: LLM) -> dict[str, Any]:
     return document
 
 
-def _tokenized(body: TokenizeRequest, llm: LLM) -> list[int]:
-    tokenizer, wants_bos = llm.tokenizer, False
+def _tokenized(body: TokenizeRequest, text: str, llm: LLM) -> list[int]:
+    field, wants_bos = "prompt", body.add_special_tokens
     if body.messages is not None:
-        check_roles(body.messages)
-        text = tokenizer.apply_chat_template(
-            body.messages, add_generation_prompt=body.add_generation_prompt
-        )
-        check_counted(text, "messages")
-    else:
-        text = (body.prompt if body.content is None else body.content) or ""
-        check_counted(text, "prompt" if body.content is None else "content")
-        wants_bos = body.add_special_tokens if body.content is None else body.add_special
-    return tokenizer.encode(text, bos=None if wants_bos else False)
+        field, wants_bos = "messages", False
+    elif body.content is not None:
+        field, wants_bos = "content", body.add_special
+    check_counted(text, field)
+    return llm.tokenizer.encode(text, bos=None if wants_bos else False)

@@ -11,15 +11,17 @@ from typing import Any
 from forerun.core.errors import short_repr
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.server.errors import ApiError
+from forerun.spellings.requests import note
 from forerun.text.answers.calls import CLOSE, OPEN
-from forerun.text.messages import Message
-from forerun.text.tokenizer import Tokenizer
+from forerun.text.messages import Message, Tools
 from forerun.text.tool_calls import described
 
 MAX_CALLS = 8
 """Calls that an answer may hold where they are required."""
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
+
+_NOT_STRICT = "with tool_choice auto a model writes its calls freely; required or named ones follow the schema"
 
 Tool = Mapping[str, Any]
 
@@ -36,6 +38,9 @@ class Toolbox:
     def of(cls, tools: Sequence[object] | None, choice: object, parallel: bool | None) -> Toolbox:
         """Read them as OpenAI's chat completions write them. Raises ApiError."""
         found = tuple(_checked(number, tool) for number, tool in enumerate(tools or ()))
+        if choice in (None, "auto") and any(map(_is_strict, found)):
+            note("tools.strict", _NOT_STRICT)
+        found = tuple({k: v for k, v in tool.items() if k != "strict"} for tool in found)
         by_name = {_name(tool): tool for tool in found}
         if len(by_name) < len(found):
             raise ApiError(400, "tools must have different names", param="tools")
@@ -55,15 +60,15 @@ class Toolbox:
         return cls(found, (by_name[name],), False)
 
     def prepare(
-        self, messages: Sequence[Message], tokenizer: Tokenizer
-    ) -> tuple[Sequence[Message], dict[str, Any]]:
-        """Return the messages, and what the chat template is given besides; tools it has no place for are text."""
+        self, messages: Sequence[Message], *, reads_tools: bool
+    ) -> tuple[Sequence[Message], Tools | None]:
+        """Return the messages, and the tools for a template that reads them; for another one they are text."""
         speaks_tools = any("tool_calls" in one or one.get("role") == "tool" for one in messages)
         if not self.tools and not speaks_tools:
-            return messages, {}
-        if tokenizer.reads_tools:
-            return messages, {"tools": [*self.tools]}
-        return described(messages, self.tools), {}
+            return messages, None
+        if reads_tools:
+            return messages, self.tools
+        return described(messages, self.tools), None
 
     def form(self, answer: StructuredOutputsParams | None) -> StructuredOutputsParams | None:
         """Choose the form of the answer: calls if they are required; calls or its own form if it has one."""
@@ -99,7 +104,16 @@ def _checked(number: int, tool: object) -> Tool:
     if parameters is not None and not isinstance(parameters, Mapping):
         message = f"{where}.function.parameters must be a JSON schema, got {short_repr(parameters)}"
         raise ApiError(400, message, param="tools")
+    for strict in (tool.get("strict"), function.get("strict")):
+        if not isinstance(strict, bool | None):
+            message = f"{where}.strict must be true or false, got {short_repr(strict)}"
+            raise ApiError(400, message, param="tools")
     return tool
+
+
+def _is_strict(tool: Tool) -> bool:
+    """Tell whether arguments must follow the schema: chat completions say so of the function, others of the tool."""
+    return bool(tool.get("strict") or tool["function"].get("strict"))
 
 
 def _chosen(choice: object) -> object:

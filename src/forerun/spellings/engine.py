@@ -263,14 +263,14 @@ class _Reading:
             self._translate(spelling, self.found, name, value)
 
     def add_draft(self, name: str, value: object) -> None:
-        """Take spelling option of a drafter."""
+        """Take one option of a drafter."""
         if value is not None:
             spelling = DRAFTING_NAMES.get(plain(name), Spelling(plain(name)))
             self.drafter = spelling.drafter or self.drafter
             self._translate(spelling, self.draft, name, value)
 
     def options(self) -> dict[str, object]:
-        """Return the drafter's options; as in vLLM the shortest n-gram bounds the longest spelling from below."""
+        """Return the drafter's options; as in vLLM the shortest n-gram bounds the longest one from below."""
         is_vllm = plain(self.typed.get("ngram_min", "")) == "prompt_lookup_min"
         return {**({"ngram_max": self.draft["ngram_min"]} if is_vllm else {}), **self.draft}
 

@@ -107,7 +107,7 @@ def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]
         if name in ONLY:
             _check(name, value)
         elif name in _WHY:
-            _note(name)
+            note(name, _WHY[name])
         else:
             ours, _, part = RENAMED.get(name, name).partition("." if name in RENAMED else "\0")
             if part:
@@ -142,5 +142,6 @@ def _word(value: object) -> str:
 
 
 @cache
-def _note(name: str) -> None:
-    _log.info("field '%s' of a request has no effect: %s", name, _WHY[name])
+def note(name: str, why: str) -> None:
+    """Say once that a field does nothing, and why."""
+    _log.info("field '%s' of a request has no effect: %s", name, why)

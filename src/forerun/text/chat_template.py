@@ -2,13 +2,15 @@
 
 They are code from the model's file, so they run in Jinja's sandbox. They see what they see in the
 transformers library, where most are written: its whitespace rules, `raise_exception`, `strftime_now`, `tojson`,
-`break` and `continue`, and `generation` blocks, which mark text for training and do nothing here.
+`break` and `continue`, and `generation` blocks, which mark text for training and do nothing here. The sandbox bounds
+what they see, not their time and memory: a server renders them in processes of their own (`template_process.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import NoReturn
 
@@ -21,47 +23,55 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from forerun.core.errors import RequestError, unknown
 from forerun.text.messages import Message, Tools, check_tools, plain
 
-_GIVEN = {"add_generation_prompt", "chat_template", "tools"}
-"""What a caller may hand over under names of their own."""
+RESERVED = frozenset(
+    {
+        *("messages", "tools", "add_generation_prompt", "chat_template", "bos_token", "eos_token"),
+        *("self", "super", "loop", "caller", "varargs", "kwargs"),  # Jinja's
+    }
+)
+"""Names that are never a caller's variables, beside Jinja's globals."""
+MAX_NBYTES = 32 << 20
+"""Bytes of a conversation that a template writes, at most."""
+
+
+def check_syntax(source: str) -> None:
+    """Raise RequestError for a template that is not valid Jinja; nothing of it is run, nor constants computed."""
+    environment = _environment()
+    with _told("is not valid"):
+        tree = environment.parse(source)
+        for kind, known in ((nodes.Filter, environment.filters), (nodes.Test, environment.tests)):
+            for node in tree.find_all(kind):
+                if node.name not in known:
+                    raise jinja2.TemplateAssertionError(
+                        f"no {kind.__name__.lower()} named {node.name!r}", node.lineno
+                    )
 
 
 class ChatTemplate:
     """A compiled template. Raises RequestError if it is not valid Jinja."""
 
     def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[LoopControlExtension, _GenerationBlock],
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
-        try:
+        environment = _environment()
+        with _told("is not valid"):
             self._template = environment.from_string(source)
             names = meta.find_undeclared_variables(environment.parse(source))
-        except jinja2.TemplateError as error:
-            raise RequestError(
-                f"the chat template is not valid: {_one_line(str(error))}"
-            ) from error
-        self._names = names - environment.globals.keys() - {"messages", "bos_token", "eos_token"}
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-
-    @property
-    def reads_tools(self) -> bool:
+        self.reads_tools = "tools" in names
         """True if the template has a place for tools."""
-        return "tools" in self._names
+        self._own = RESERVED | environment.globals.keys()
+        self._names = names - self._own
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(
         self,
         messages: Sequence[Message],
         add_generation_prompt: bool,
         tools: Tools | None = None,
-        **variables: object,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """Return the conversation as text; `variables` are what this template reads besides, such as `enable_thinking`.
 
-        Raises RequestError if the template refuses the messages, or does not read tools or variables that are given.
+        Raises RequestError if the template refuses the messages, does not read tools or variables that are given, or
+        a variable has a name of the renderer's own, such as `messages`.
         """
         if tools:
             check_tools(tools)
@@ -70,22 +80,57 @@ class ChatTemplate:
                     "the chat template has no place for tools: leave tools out, or "
                     "describe them in a system message"
                 )
-        for name in variables.keys() - self._names:
-            raise RequestError(unknown("variable of the chat template", name, self._names | _GIVEN))
-        given = self._tokens | {
-            "messages": plain(messages),
-            "add_generation_prompt": add_generation_prompt,
-            "tools": [dict(tool) for tool in tools] if tools else None,
-            "documents": None,
-        }
-        try:
-            return self._template.render(given | variables)
-        except RequestError:
-            raise
-        # A template is a program, and whatever it raises is its own fault or the messages'.
-        except Exception as error:
-            reason = _one_line(str(error)) or type(error).__name__
-            raise RequestError(f"the chat template cannot take these messages: {reason}") from error
+        variables = variables or {}
+        for name in sorted(variables.keys() - self._names):
+            raise RequestError(self._refused(name))
+        with _told("cannot take these messages"):
+            given = self._tokens | {
+                "messages": plain(messages),
+                "add_generation_prompt": add_generation_prompt,
+                "tools": [dict(tool) for tool in tools] if tools else None,
+                "documents": None,
+            }
+            return "".join(_bounded(self._template.generate({**given, **variables})))
+
+    def _refused(self, name: str) -> str:
+        """Say why there is no variable of this name."""
+        if name in self._own:
+            allowed = ", ".join(sorted(self._names)) or "none"
+            return f"chat_template_kwargs must be variables of the template, not {name!r} (allowed: {allowed})"
+        return unknown("variable of the chat template", name, self._names, RESERVED)
+
+
+def _environment() -> jinja2.Environment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[LoopControlExtension, _GenerationBlock],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
+    return environment
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Make RequestErrors of what a template raises: it is a program, and that is its own fault or the messages'."""
+    try:
+        yield
+    except (RequestError, MemoryError):
+        raise
+    except Exception as error:
+        reason = _one_line(str(error)) or type(error).__name__
+        raise RequestError(f"the chat template {what}: {reason}") from error
+
+
+def _bounded(parts: Iterable[str]) -> Iterator[str]:
+    room = MAX_NBYTES
+    for part in parts:
+        room -= len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass"))
+        if room < 0:
+            raise RequestError(f"the chat template writes more than {MAX_NBYTES >> 20} MiB")
+        yield part
 
 
 def _one_line(text: str) -> str:

@@ -85,6 +85,6 @@ def _read_arguments(call: object) -> object:
         return call
     try:
         arguments = json.loads(str(function["arguments"]))
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}}  # type: ignore[dict-item]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from forerun.core.errors import RequestError, short_repr, unknown
-from forerun.text.messages import Message
+from forerun.text.messages import Message, Tools
 from forerun.text.tokenizer import Tokenizer
 
 
@@ -66,9 +66,23 @@ def encode(prompt: Prompt, tokenizer: Tokenizer) -> Encoded:
     return Encoded(_ids(items))
 
 
-def encode_chat(messages: Sequence[Message], tokenizer: Tokenizer, **settings: Any) -> Encoded:
-    """Return the token ids of a conversation; `settings` are `Tokenizer.apply_chat_template`'s. Raises RequestError."""
-    text = tokenizer.apply_chat_template(messages, **settings)
+def encode_chat(
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    *,
+    add_generation_prompt: bool = True,
+    tools: Tools | None = None,
+    chat_template: str | None = None,
+    variables: Mapping[str, object] | None = None,
+) -> Encoded:
+    """Return the token ids of a conversation, as `Tokenizer.apply_chat_template` writes it. Raises RequestError."""
+    text = tokenizer.apply_chat_template(
+        messages,
+        add_generation_prompt=add_generation_prompt,
+        tools=tools,
+        chat_template=chat_template,
+        variables=variables,
+    )
     return Encoded(tokenizer.encode(text, bos=False), text)
 
 

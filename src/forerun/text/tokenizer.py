@@ -9,17 +9,20 @@ at once. How an `Encoding` is found in a model's files is the business of `gguf_
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 import tokenizers
 
 from forerun.core.errors import LoadError, RequestError
-from forerun.text.chat_template import ChatTemplate
+from forerun.text.chat_template import ChatTemplate, check_syntax
 from forerun.text.fill_in import FillIn
 from forerun.text.messages import Message, Tools
+
+T = TypeVar("T")
 
 LONG_TEXT = 2048
 """Letters from which a text is encoded without holding the interpreter."""
@@ -123,15 +126,16 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         tools: Tools | None = None,
         chat_template: str | None = None,
-        **variables: object,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """Return the conversation as the model was trained to read it; encode it with `bos=False`.
 
         `chat_template` takes the place of the model's own; `variables` are what it reads besides. Raises RequestError
         if there is no template, or it refuses the messages.
         """
-        template = self._chat_template if chat_template is None else self._template(chat_template)
-        return template.render(messages, add_generation_prompt, tools, **variables)
+        given = None if chat_template is None else self.template(ChatTemplate, chat_template)
+        template = given or self._chat_template
+        return template.render(messages, add_generation_prompt, tools, variables)
 
     @property
     def eos_id(self) -> int | None:
@@ -164,9 +168,9 @@ class Tokenizer:
 
     def use_chat_template(self, source: str) -> None:
         """Take another template in place of the model's own. Raises RequestError if it is not valid Jinja."""
-        template = self._template(source)
+        check_syntax(source)
         self._encoding = replace(self._encoding, chat_template=source)
-        self.__dict__["_chat_template"] = template
+        self.__dict__.pop("_chat_template", None)
 
     @cached_property
     def fill_in(self) -> FillIn | None:
@@ -178,17 +182,22 @@ class Tokenizer:
         """True if the model's template has a place for tools. Raises RequestError if there is no template."""
         return self._chat_template.reads_tools
 
-    @cached_property
-    def _chat_template(self) -> ChatTemplate:
-        if self.chat_template is None:
+    def template(self, kind: Callable[[str, str, str], T], source: str | None = None) -> T:
+        """Make a renderer (`ChatTemplate`, `TemplateProcess`) of the model's template, or of a given one.
+
+        Raises RequestError if there is none.
+        """
+        source = self.chat_template if source is None else source
+        if source is None:
             raise RequestError(
                 "the model has no chat template: complete the text as it is (--raw, llm.generate), "
                 "or use an instruction-tuned model"
             )
-        return self._template(self.chat_template)
+        return kind(source, self.text_of(self.bos_id), self.text_of(self.eos_id))
 
-    def _template(self, source: str) -> ChatTemplate:
-        return ChatTemplate(source, self.text_of(self.bos_id), self.text_of(self.eos_id))
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        return self.template(ChatTemplate)
 
     def text_of(self, token_id: int | None) -> str:
         """Return the text of one token by itself, control tokens too; empty for None."""

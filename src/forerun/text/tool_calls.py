@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from forerun.core.errors import RequestError, short_repr
 from forerun.text.answers.calls import CLOSE, OPEN
 from forerun.text.messages import Message, Tools, plain
 
@@ -51,6 +52,10 @@ def described(messages: Sequence[Message], tools: Tools | None) -> list[dict[str
 
 
 def _spelled(call: object) -> str:
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise RequestError(
+            f'a tool call must be {{"function": {{"name": ...}}}}, got {short_repr(call)}'
+        )
     known = {"name": function.get("name"), "arguments": function.get("arguments")}
     return json.dumps(known, ensure_ascii=False)

@@ -92,13 +92,14 @@ class UserTokenizer:
         Other keywords are variables of the template. Raises RequestError if it refuses the messages.
         """
         _check({name: variables.pop(name) for name in variables.keys() & _NEUTRAL.keys()})
-        settings = {"tools": tools, "chat_template": chat_template} | variables
         is_one = not conversation or is_message(conversation[0])
         texts = [
             self._tokenizer.apply_chat_template(
                 messages,  # type: ignore[arg-type]
                 add_generation_prompt=add_generation_prompt,
-                **settings,  # type: ignore[arg-type]
+                tools=tools,
+                chat_template=chat_template,
+                variables=variables,
             )
             for messages in ([conversation] if is_one else conversation)
         ]

@@ -1,1 +1,1 @@
-"""KV caches: one base class, the dense one as the oracle."""
+"""KV caches in blocks that sequences share: for the native kernels and for torch, with states of recurrent layers."""

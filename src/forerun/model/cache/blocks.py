@@ -123,7 +123,7 @@ class BlockPool:
 
     @property
     def num_used(self) -> int:
-        """Blocks that sequences hold, other counted once."""
+        """Blocks that sequences hold; one that several share counts once."""
         return self.num_blocks - len(self._free) - len(self._bare) - len(self._idle)
 
     @property

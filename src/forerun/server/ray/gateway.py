@@ -196,7 +196,7 @@ class _Sending:
         """Makes the body of an answer that is good, in place of the one that comes."""
         self.has_begun = False
         self._head, self._body = Head(500, ()), b""
-        self._is_stream = False
+        self._is_stream, self._num_events = False, 0
 
     async def add(self, event: Head | bytes) -> None:
         """Take what came next; the head of a stream goes with its first part."""
@@ -206,13 +206,14 @@ class _Sending:
             self._is_stream = kind.startswith(b"text/event-stream")
             return
         self._body += event
+        self._num_events += event.count(b"\n\n")
         if self._is_stream:
             await self._part(is_last=False)
 
     async def end(self, error: ApiError | None = None) -> None:
         """Complete the answer, a stream with what went wrong as its last event."""
         if error is not None:
-            self._body = _event(error, self._path)
+            self._body = _event(error, self._path, self._num_events)
         elif self.replace is not None and self._head.status == 200:
             self._body = await self.replace()
             kept = [one for one in self._head.headers if one[0] != b"content-length"]
@@ -243,12 +244,13 @@ def lost() -> ApiError:
     )
 
 
-def _event(error: ApiError, path: str) -> bytes:
-    """Write an error as the last event of a path's stream."""
+def _event(error: ApiError, path: str, number: int) -> bytes:
+    """Write an error as the last event of a path's stream, after so many others."""
     if is_anthropic(path):
         return b"event: error\ndata: %s\n\n" % to_json(error.anthropic())
     if path.endswith("/responses"):
-        said = {"type": "error", "code": error.code, "message": error.message, "param": None}
+        said = {"type": "error", "sequence_number": number, "param": None}
+        said |= {"code": error.code, "message": error.message}
         return b"event: error\ndata: %s\n\n" % to_json(said)
     return b"data: %s\n\n" % to_json(error.document())
 
