@@ -142,7 +142,10 @@ def one_line(text: str) -> str:
 
 def short_repr(value: object) -> str:
     """Write a value on one line, at most 60 characters, for a message. Of a huge one only the beginning is read."""
-    text = repr(_beginning(value))
+    try:
+        text = repr(_beginning(value))
+    except Exception:  # such as ValueError, of a whole number of more than 4300 digits
+        text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
