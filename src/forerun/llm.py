@@ -15,7 +15,7 @@ import copy
 import inspect
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,18 +35,18 @@ from forerun.core.errors import (
     short_repr,
 )
 from forerun.core.params import SamplingParams
-from forerun.core.types import Event
 from forerun.decoding.guidance import Grammars
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.parse import AUTO_CHOICE
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, profile
 from forerun.engine.engine import Engine
-from forerun.engine.loop import EngineLock, EngineLoop, RequestHandle, Sink
+from forerun.engine.loop import EngineLock, EngineLoop
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
+from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.hub.names import resolve
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
@@ -210,7 +210,7 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **others: object
-    ) -> Iterator[Event]:
+    ) -> EventStream:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest.
 
         Chat messages go through the model's template; all else is as in `generate`.
