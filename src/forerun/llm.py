@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -118,7 +117,7 @@ class LLM:
             self.model = self._loaded(checkpoint)
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
-        self.subject = _subject(self.path, config, self.device, self.model)
+        self.subject = _subject(checkpoint, config, self.device, self.model)
         self.profile = profile.load(self.subject)
         self.loop = self._new_loop(EngineLock())
         del checkpoint
@@ -393,17 +392,19 @@ def _tuned(planner: Planner) -> Planner:
     """Return the planner with the profile's drafter, where none was asked for."""
     if not planner.spec.is_auto:
         return planner
-    subject = _subject(planner.checkpoint.path, planner.config, planner.device, planner.model)
+    subject = _subject(planner.checkpoint, planner.config, planner.device, planner.model)
     tuned = profile.load(subject)
     return planner if tuned is None else replace(planner, spec=DrafterSpec.of(tuned.drafter))
 
 
 def _subject(
-    path: Path, config: EngineConfig, device: torch.device, model: Model
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, model: Model
 ) -> profile.Subject:
     """Identify model, machine and options, the key of a profile."""
     kind = NativeDecoder if isinstance(model, NativeDecoder) else type(model)  # or a part of one
-    return profile.Subject.of(path, config, device=str(device), backend=kind.__name__)
+    return profile.Subject.of(
+        checkpoint.path, checkpoint.files, config, device=str(device), backend=kind.__name__
+    )
 
 
 def _one_each(
