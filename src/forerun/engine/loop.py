@@ -270,5 +270,6 @@ def _ignore(event: Event) -> None:
 
 def _each(params: SamplingParams) -> Iterator[SamplingParams]:
     """Copy and check the parameters for each of the `n` sequences; only the first one scores the prompt."""
-    for i in range(params.n):
-        yield replace(params, prompt_logprobs=None if i else params.prompt_logprobs)
+    yield replace(params)
+    if params.n > 1:
+        yield from [replace(params, prompt_logprobs=None)] * (params.n - 1)
