@@ -19,6 +19,7 @@ import torch
 
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Event, FinishReason
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import suffix
@@ -128,6 +129,34 @@ def test_a_stream_that_is_left_before_its_first_event_ends_its_request(loop, ans
     other.wait()
     assert other.runs[0].seq.generated == answers[1]
     assert is_idle(loop)
+
+
+@pytest.mark.parametrize("slow", ["grammars", "encode"])
+def test_others_step_while_a_request_is_prepared(loop, answers, slow):
+    """A schema may take a second to compile, and a long prediction to encode."""
+    has_begun, is_over, waits = threading.Event(), threading.Event(), []
+
+    def takes_long(text: object) -> object:
+        has_begun.set()
+        waits.append(is_over.wait(WAIT_S))
+        return Form(loop.engine.model.config.vocab_size, 10**6) if slow == "grammars" else [1, 2]
+
+    setattr(loop.engine, f"_{slow}", takes_long)
+    form, text = StructuredOutputsParams(regex="a"), "one two"
+    params = replace(
+        GREEDY, n=3, **{"structured_outputs": form} if slow == "grammars" else {"prediction": text}
+    )
+    with ThreadPoolExecutor(1) as pool:
+        submitted = pool.submit(loop.submit, PROMPTS[0], params)
+        assert has_begun.wait(WAIT_S)
+        other = loop.submit(PROMPTS[1], GREEDY)
+        other.wait()
+        is_over.set()
+        handle = submitted.result(WAIT_S)
+    assert waits == [True], "once for all completions"
+    assert other.runs[0].seq.generated == answers[1]
+    handle.wait()
+    assert [run.seq.generated for run in handle.runs] == [answers[0]] * 3
 
 
 def test_finished_means_delivered(loop, monkeypatch):

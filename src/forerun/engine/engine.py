@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +42,13 @@ from forerun.model.cache.base import KVCache
 from forerun.model.model import Hidden, Model
 
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
+
+
+class Prepared(NamedTuple):
+    """What takes its time before a request can be queued."""
+
+    grammar: GrammarState | None
+    predicted_ids: Sequence[int]
 
 
 class Engine:
@@ -96,6 +104,14 @@ class Engine:
         self._next_id = 0
         self._seeds = random.Random(config.seed)
 
+    def prepare(self, prompt: Sequence[int], params: SamplingParams) -> Prepared:
+        """Check a request, compile its grammar and encode its prediction: any thread may, while others step.
+
+        Raises RequestError and CapacityError.
+        """
+        self._check(prompt, params)
+        return Prepared(self._grammar(params), self._predicted_ids(params))
+
     def add(
         self,
         prompt: Sequence[int],
@@ -103,22 +119,24 @@ class Engine:
         detokenizer: Detokenizer | None = None,
         *,
         stream: int = 0,
+        prepared: Prepared | None = None,
     ) -> SequenceState:
         """Queue a prompt; `detokenizer` turns its tokens into text, `stream` tells apart sequences of one seed.
 
         Raises RequestError and CapacityError.
         """
-        self._check(prompt, params)
+        prepared = prepared or self.prepare(prompt, params)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         seq = Seq(self._next_id, list(prompt), params, seed, stream)
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
-        grammar = self._grammar(params)
         pipeline = LogitsPipeline(
-            params, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=grammar
+            params, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=prepared.grammar
         )
-        state = SequenceState(seq, stops, pipeline, self._prediction(params))
+        predicted = prepared.predicted_ids
+        prediction = Prediction(predicted) if predicted else None
+        state = SequenceState(seq, stops, pipeline, prediction)
         self._next_id += 1
         self.sequences[seq.id] = state
         self.scheduler.add(seq)
@@ -212,9 +230,9 @@ class Engine:
             raise RequestError("structured_outputs must be none: this engine has no grammars")
         return self._grammars(params.structured_outputs)
 
-    def _prediction(self, params: SamplingParams) -> Prediction | None:
+    def _predicted_ids(self, params: SamplingParams) -> Sequence[int]:
         if not params.prediction or params.max_draft == 0:
-            return None
+            return ()
         token_ids: Sequence[int]
         if not isinstance(params.prediction, str):
             token_ids = params.prediction
@@ -223,7 +241,7 @@ class Engine:
         else:
             raise RequestError("prediction must be none: this engine has no tokenizer")
         self._check_ids(token_ids)
-        return Prediction(token_ids)
+        return token_ids
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Pack the tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""

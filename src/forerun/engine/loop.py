@@ -161,14 +161,16 @@ class EngineLoop:
         Without a `sink` the events are kept for `RequestHandle.events`; to drop the handle then cancels the request.
         `prompt` is the text of the ids.
         """
-        handle = None
+        handle, each = None, [*_each(params)]
+        prepared = self.engine.prepare(prompt_ids, each[0])  # others step meanwhile
         try:
             with self.turns():
                 self._end_dropped()
                 handle = RequestHandle(self, str(self._num_requests), prompt, sink)
                 find = ref(handle, self._dropped.append) if sink is None else handle.itself
-                for i, own in enumerate(_each(params)):
-                    run = self.engine.add(prompt_ids, own, self._new_text(own), stream=i)
+                for i, own in enumerate(each):
+                    text = self._new_text(own)
+                    run = self.engine.add(prompt_ids, own, text, stream=i, prepared=prepared)
                     handle.runs += (run,)
                     self._asked[run.seq.id] = find
                 self._num_requests += 1
