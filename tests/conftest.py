@@ -134,8 +134,8 @@ def _read_once(patch: pytest.MonkeyPatch, path: Path) -> None:
 
     @cache
     def file():
-        header, data = read_file(path)
-        return replace(header, metadata=MappingProxyType(header.metadata)), data
+        header, *others = read_file(path)
+        return replace(header, metadata=MappingProxyType(header.metadata)), *others
 
     @cache
     def tokenizer():

@@ -15,10 +15,9 @@ import copy
 import inspect
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -35,18 +34,18 @@ from forerun.core.errors import (
     short_repr,
 )
 from forerun.core.params import SamplingParams
-from forerun.core.types import Event
 from forerun.decoding.guidance import Grammars
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.parse import AUTO_CHOICE
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, profile
 from forerun.engine.engine import Engine
-from forerun.engine.loop import EngineLock, EngineLoop, RequestHandle, Sink
+from forerun.engine.loop import EngineLock, EngineLoop
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
+from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.hub.names import resolve
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
@@ -118,7 +117,7 @@ class LLM:
             self.model = self._loaded(checkpoint)
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
-        self.subject = _subject(self.path, config, self.device, self.model)
+        self.subject = _subject(checkpoint, config, self.device, self.model)
         self.profile = profile.load(self.subject)
         self.loop = self._new_loop(EngineLock())
         del checkpoint
@@ -215,7 +214,7 @@ class LLM:
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **others: object
-    ) -> Iterator[Event]:
+    ) -> EventStream:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest.
 
         Chat messages go through the model's template; all else is as in `generate`.
@@ -398,17 +397,19 @@ def _tuned(planner: Planner) -> Planner:
     """Return the planner with the profile's drafter, where none was asked for."""
     if not planner.spec.is_auto:
         return planner
-    subject = _subject(planner.checkpoint.path, planner.config, planner.device, planner.model)
+    subject = _subject(planner.checkpoint, planner.config, planner.device, planner.model)
     tuned = profile.load(subject)
     return planner if tuned is None else replace(planner, spec=DrafterSpec.of(tuned.drafter))
 
 
 def _subject(
-    path: Path, config: EngineConfig, device: torch.device, model: Model
+    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, model: Model
 ) -> profile.Subject:
     """Identify model, machine and options, the key of a profile."""
     kind = NativeDecoder if isinstance(model, NativeDecoder) else type(model)  # or a part of one
-    return profile.Subject.of(path, config, device=str(device), backend=kind.__name__)
+    return profile.Subject.of(
+        checkpoint.path, checkpoint.files, config, device=str(device), backend=kind.__name__
+    )
 
 
 def _one_each(

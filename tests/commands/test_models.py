@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from forerun.core.opened import OpenedFile
 from forerun.drafting import learned as learned_files
 from forerun.hub import hugging_face
 from forerun.hub import names as hub
@@ -36,7 +37,7 @@ def no_cache() -> None:
 
 def pack(model: Path, nbytes: int, quant: str = "none") -> Path:
     """A packed copy of a model, of that many bytes of nothing."""
-    file = packed.PackedFile.of(model, quant=quant, head_bits=None)
+    file = packed.PackedFile.of(model, [OpenedFile.now(model)], quant=quant, head_bits=None)
     header = json.dumps({"key": file.key}).encode() + b"\n"
     start = packed_bytes._MAGIC + b"%d " % zlib.crc32(header) + header
     file.path.parent.mkdir(parents=True, exist_ok=True)

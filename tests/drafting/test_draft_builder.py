@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,6 +55,22 @@ def test_a_tree_has_the_likeliest_tokens() -> None:
     assert list(draft.tokens[:3]) == best
     below = logits_of(DRAFT_MODEL, [*seq.tokens, best[1]]).topk(2).indices.tolist()
     assert list(draft.tokens[5:7]) == below
+
+
+def test_its_own_chances_are_its_confidence() -> None:
+    drafter = drafter_of(branch=(3, 2))
+    (seq,) = begun(drafter, seq_of([1, 2]))
+    (draft,) = drafter.propose([seq], [20])
+    for node, confidence in enumerate(draft.confidence):
+        above = tree.path_to(node, draft.parents)[:-1]
+        row = logits_of(DRAFT_MODEL, [*seq.tokens, *(draft.tokens[i] for i in above)])
+        expected = float(row.softmax(0)[draft.tokens[node]])
+        assert confidence == pytest.approx(expected, rel=1e-5)
+    drafter.end(seq)
+    (seq,) = begun(drafter, seq_of([1, 2], params=WARM))
+    (draft,) = drafter.propose([seq], [20])
+    assert len(draft.confidence) == len(draft) > 0
+    assert all(0 < confidence <= 1 for confidence in draft.confidence)
 
 
 def test_a_sampled_draft_has_the_largest_scores() -> None:

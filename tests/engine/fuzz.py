@@ -24,8 +24,8 @@ from forerun.core import registry
 from forerun.core.config import DEFAULT_MODEL, Precision
 from forerun.core.structured import StructuredOutputsParams
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine.loop import RequestHandle
 from forerun.engine.planner import Planner
+from forerun.engine.request import RequestHandle
 from forerun.model.cache.forms import fits_int4
 
 MAX_LEN = 256

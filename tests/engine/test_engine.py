@@ -1,7 +1,9 @@
 """The engine with scripted drafters: exact counts, joining, leaving, limits."""
 
+import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -306,3 +308,27 @@ def test_a_seed_of_the_engine_seeds_requests_that_have_none():
     assert answers(5)[0] != answers(5)[1]
     assert answers(5) != answers(6)
     assert answers(None) != answers(None)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16])
+@pytest.mark.parametrize("pooling", ["last", "mean", "none"])
+def test_what_is_pooled_of_a_prompt_outlives_preemptions(pooling, chunk):
+    """Also while it generates: then the generated tokens are read again, too."""
+    prompt = LOOPING[2]
+    params = replace(GREEDY, pooling=pooling)
+
+    def states(preempted_at: tuple[int, ...]):
+        engine = engine_for(MODEL, prefill_chunk=chunk)
+        run = engine.add(prompt, params)
+        for step in itertools.count():
+            engine.step()
+            if not engine.has_work:
+                return run.states(), run.num_pooled, run.seq.generated
+            if step in preempted_at:
+                engine.preempt(run.seq.id)
+
+    vectors, num_pooled, tokens = states(())
+    assert num_pooled == len(prompt)
+    found = states((2, 25, 40))
+    assert np.array_equal(found[0], vectors)
+    assert found[1:] == (num_pooled, tokens)

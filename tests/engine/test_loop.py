@@ -7,20 +7,28 @@ import os
 import signal
 import threading
 import time
+from asyncio import CancelledError
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Event, FinishReason
+from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import suffix
 from forerun.drafting.base import Target
-from forerun.engine.loop import EngineLoop, RequestHandle
+from forerun.drafting.predicted import Prediction
+from forerun.engine.batch import SequenceRows
+from forerun.engine.loop import EngineLoop
+from forerun.engine.metrics import RequestCounts
+from forerun.engine.request import RequestHandle
 from forerun.model.decoder import Decoder
 from forerun.model.random_model import random_config, random_weights
 from tests.engine.harness import GREEDY, LOOPING, engine_for, plain
@@ -54,7 +62,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def is_idle(loop: EngineLoop) -> bool:
-    return not (loop.engine.has_work or loop._handles or loop.engine.scheduler.running)
+    return not (loop.engine.has_work or loop._asked or loop.engine.scheduler.running)
 
 
 def test_two_interleaved_streams_lose_nothing(loop, answers):
@@ -107,6 +115,104 @@ def test_closing_a_stream_cancels_it_alone(loop, answers):
     next(events)
     events.close()
     assert stream.runs[0].seq.finish_reason is FinishReason.ABORT
+    other.wait()
+    assert other.runs[0].seq.generated == answers[1]
+    assert is_idle(loop)
+
+
+@pytest.mark.parametrize("leave", [lambda streams: streams[0].close(), list.clear])
+def test_a_stream_that_is_left_before_its_first_event_ends_its_request(loop, answers, leave):
+    other = loop.submit(PROMPTS[1], GREEDY)
+    streams = [loop.submit(PROMPTS[0], GREEDY).events()]
+    leave(streams)
+    assert [*loop.engine.sequences] == [other.runs[0].seq.id]
+    other.wait()
+    assert other.runs[0].seq.generated == answers[1]
+    assert is_idle(loop)
+
+
+@pytest.mark.parametrize("slow", ["grammars", "encode"])
+def test_others_step_while_a_request_is_prepared(loop, answers, slow):
+    """A schema may take a second to compile, and a long prediction to encode."""
+    has_begun, is_over, waits = threading.Event(), threading.Event(), []
+
+    def takes_long(text: object) -> object:
+        has_begun.set()
+        waits.append(is_over.wait(WAIT_S))
+        return Form(loop.engine.model.config.vocab_size, 10**6) if slow == "grammars" else [1, 2]
+
+    setattr(loop.engine, f"_{slow}", takes_long)
+    form, text = StructuredOutputsParams(regex="a"), "one two"
+    params = replace(
+        GREEDY, n=3, **{"structured_outputs": form} if slow == "grammars" else {"prediction": text}
+    )
+    with ThreadPoolExecutor(1) as pool:
+        submitted = pool.submit(loop.submit, PROMPTS[0], params)
+        assert has_begun.wait(WAIT_S)
+        other = loop.submit(PROMPTS[1], GREEDY)
+        other.wait()
+        is_over.set()
+        handle = submitted.result(WAIT_S)
+    assert waits == [True], "once for all completions"
+    assert other.runs[0].seq.generated == answers[1]
+    handle.wait()
+    assert [run.seq.generated for run in handle.runs] == [answers[0]] * 3
+
+
+def test_finished_means_delivered(loop, monkeypatch):
+    handles = [loop.submit(prompt, replace(GREEDY, n=2)) for prompt in PROMPTS[:2]]
+    record, seen = RequestCounts.record, []
+
+    def told(counts: RequestCounts, event: Event) -> None:
+        own = next(h for h in handles if event.seq_id in {run.seq.id for run in h.runs})
+        seen.append((own.is_finished, event.finish_reason is not None))
+        record(counts, event)
+
+    monkeypatch.setattr(RequestCounts, "record", told)
+    while loop.step():
+        pass
+    assert (False, True) in seen
+    assert not any(is_finished for is_finished, _ in seen)
+    for handle in handles:
+        assert handle.is_finished
+        assert [e.finish_reason for e in handle.news if e.finish_reason] == ["length"] * 2
+
+
+def test_threads_that_share_a_stream_get_each_event_once(loop, answers):
+    stream = loop.submit(PROMPTS[0], GREEDY).events()
+    with ThreadPoolExecutor(4) as pool:
+        events = [e for part in pool.map(list, [stream] * 4, timeout=WAIT_S) for e in part]
+    assert sorted(tokens(events)) == sorted(answers[0])
+    assert sum(event.finish_reason is not None for event in events) == 1
+    assert is_idle(loop)
+
+
+@pytest.mark.parametrize("where", ["_room", "_door"])
+def test_a_stream_collected_while_its_thread_takes_the_lock_ends(loop, answers, where):
+    """A collection of garbage may come at any moment."""
+    forgotten, other = (loop.submit(prompt, GREEDY) for prompt in PROMPTS[:2])
+    streams = [forgotten.events()]
+    del forgotten
+
+    class Collecting:
+        def __init__(self, lock) -> None:
+            self.lock = lock
+
+        def acquire(self, blocking: bool = True) -> bool:
+            is_taken = self.lock.acquire(blocking)
+            streams.clear()
+            return is_taken
+
+        def release(self) -> None:
+            self.lock.release()
+
+        def __enter__(self) -> None:
+            self.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self.release()
+
+    setattr(loop.turns, where, Collecting(getattr(loop.turns, where)))
     other.wait()
     assert other.runs[0].seq.generated == answers[1]
     assert is_idle(loop)
@@ -227,6 +333,138 @@ def test_a_request_that_bans_every_token_ends_alone(loop, answers, temperature):
         lost.wait()
     other.wait()
     assert other.runs[0].seq.generated == answers[0]
+    assert is_idle(loop)
+
+
+def broken_once(call: Callable, at: int, error: BaseException | None = None) -> Callable:
+    """The call, which raises at its `at`th time."""
+    count = [0]
+
+    def fails(*arguments):
+        count[0] += 1
+        if count[0] == at:
+            raise error or ValueError("broken")
+        return call(*arguments)
+
+    return fails
+
+
+class Form:
+    """A grammar that allows everything, until it is asked too often."""
+
+    def __init__(self, vocab_size: int, left: int) -> None:
+        self.vocab_size, self.left = vocab_size, [left]
+
+    def _asked(self, answer):
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise ValueError("broken")
+        return answer
+
+    def allowed(self):
+        return self._asked(np.ones(self.vocab_size, bool))
+
+    def allows(self, token):
+        return self._asked(True)
+
+    def advance(self, token):
+        return self._asked(self)
+
+    def forced(self):
+        return ()
+
+
+class BrokenPrediction(Prediction):
+    def extend(self, *arguments):
+        raise ValueError("broken")
+
+
+def in_draft(loop, handle, monkeypatch):
+    handle.runs[0].prediction = BrokenPrediction(())
+
+
+def in_pack(loop, handle, monkeypatch):
+    of, number = SequenceRows.of, handle.runs[0].seq.id
+
+    def broken(seq, pending, *others):
+        if seq.id == number and len(seq.generated) > 3:
+            raise ValueError("broken")
+        return of(seq, pending, *others)
+
+    monkeypatch.setattr(SequenceRows, "of", broken)
+
+
+def in_grammar(loop, handle, monkeypatch):
+    """In the cut of a draft, or in its verification."""
+    run = handle.runs[0]
+    form = Form(loop.engine.model.config.vocab_size, 40)
+    run.pipeline = LogitsPipeline(GREEDY, PROMPTS[1], noise=run.seq.noise, grammar=form)
+
+
+def in_text(loop, handle, monkeypatch):
+    handle.runs[0].stops.push = broken_once(handle.runs[0].stops.push, 5)
+
+
+def in_text_and_its_end(loop, handle, monkeypatch):
+    in_text(loop, handle, monkeypatch)
+    handle.runs[0].stops.close = broken_once(handle.runs[0].stops.close, 1)
+
+
+def in_sink(loop, handle, monkeypatch):
+    handle.sink = broken_once(handle.sink, 4)
+
+
+@pytest.mark.parametrize(
+    "broken", [in_draft, in_pack, in_grammar, in_text, in_text_and_its_end, in_sink]
+)
+def test_an_error_that_belongs_to_one_sequence_ends_that_one(loop, answers, broken, monkeypatch):
+    lost = loop.submit(PROMPTS[1], GREEDY)
+    events: list[Event] = []
+    others = [loop.submit(prompt, GREEDY, events.append) for prompt in (PROMPTS[0], PROMPTS[2])]
+    broken(loop, lost, monkeypatch)
+    with pytest.raises(ValueError, match="broken"):
+        lost.wait()
+    assert lost.runs[0].seq.finish_reason is FinishReason.ABORT
+    generated = lost.runs[0].seq.generated
+    assert 0 < len(generated) < len(answers[1])
+    assert generated == answers[1][: len(generated)]
+    for other, answer in zip(others, (answers[0], answers[2]), strict=True):
+        other.wait()
+        assert tokens([e for e in events if e.seq_id == other.runs[0].seq.id]) == answer
+    assert 0 < loop.engine.stats.accepted < loop.engine.stats.drafted
+    assert is_idle(loop)
+
+
+@pytest.mark.parametrize("error", [CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit])
+def test_a_sink_loses_no_other_streams_tokens_whatever_it_raises(loop, answers, error):
+    """What is meant for the process is raised when all have got their events."""
+    lost = loop.submit(PROMPTS[1], GREEDY, broken_once(lambda event: None, 3, error()))
+    events: list[Event] = []
+    others = [loop.submit(prompt, GREEDY, events.append) for prompt in (PROMPTS[0], PROMPTS[2])]
+    raised = []
+    while loop.engine.has_work:
+        try:
+            loop.step()
+        except BaseException as stopped:
+            raised.append(type(stopped))
+    assert raised == [error] * issubclass(error, KeyboardInterrupt | SystemExit)
+    with pytest.raises(error):
+        lost.wait()
+    for other, answer in zip(others, (answers[0], answers[2]), strict=True):
+        assert tokens([e for e in events if e.seq_id == other.runs[0].seq.id]) == answer
+    assert is_idle(loop)
+
+
+@pytest.mark.parametrize("wrong", [24, -1, 10**30, 1.5, "a", None])
+@pytest.mark.parametrize("field", ["prediction", "stop_token_ids"])
+def test_ids_out_of_the_vocabulary_are_refused_where_they_enter(loop, answers, field, wrong):
+    params = replace(GREEDY)
+    setattr(params, field, (*answers[0][:4], wrong))
+    innocent = loop.submit(PROMPTS[1], GREEDY)
+    with pytest.raises(RequestError, match=rf"is not in the vocabulary of 24|{field} must be"):
+        loop.submit(PROMPTS[0], params)
+    innocent.wait()
+    assert innocent.runs[0].seq.generated == answers[1]
     assert is_idle(loop)
 
 

@@ -8,9 +8,10 @@ from dataclasses import fields, replace
 import pytest
 
 from forerun.core.config import EngineConfig
+from forerun.core.opened import SAMPLE_NBYTES, OpenedFile, digest
 from forerun.engine import profile
 from forerun.engine.controller import Prior
-from forerun.engine.profile import SAMPLE_NBYTES, Profile, Subject, choices, digest, load
+from forerun.engine.profile import Profile, Subject, choices, load
 from tests.engine.test_figures import FIGURES, TIMES
 
 
@@ -28,7 +29,9 @@ def model(tmp_path):
 
 
 def subject(path, on="cpu", **options):
-    return Subject.of(path, EngineConfig(**options), device=on, backend="Torch")
+    return Subject.of(
+        path, [OpenedFile.now(path)], EngineConfig(**options), device=on, backend="Torch"
+    )
 
 
 @pytest.fixture
@@ -80,9 +83,9 @@ def test_every_option_is_in_the_key_or_known_not_to_matter(model, option):
 
 def test_a_profile_belongs_to_contents_not_to_a_place(written, model, tmp_path):
     moved = model.rename(tmp_path / "other.gguf")
-    assert digest(moved) == written.subject.model
+    assert digest([OpenedFile.now(moved)]) == written.subject.model
     moved.write_bytes(moved.read_bytes() + b"!")
-    assert digest(moved) != written.subject.model
+    assert digest([OpenedFile.now(moved)]) != written.subject.model
 
 
 @pytest.mark.parametrize("place", [0, SAMPLE_NBYTES - 1, -1])
@@ -90,20 +93,10 @@ def test_the_digest_sees_both_ends(tmp_path, place):
     data = bytearray(3 * SAMPLE_NBYTES)
     path = tmp_path / "model"
     path.write_bytes(data)
-    before = digest(path)
+    before = digest([OpenedFile.now(path)])
     data[place] = 1
     path.write_bytes(data)
-    assert digest(path) != before
-
-
-def test_a_folder_is_its_models_files(tmp_path):
-    for name in ("config.json", "a.safetensors", "README.md"):
-        (tmp_path / name).write_text("{}")
-    before = digest(tmp_path)
-    (tmp_path / "README.md").write_text("other")
-    assert digest(tmp_path) == before
-    (tmp_path / "a.safetensors").write_text("other")
-    assert digest(tmp_path) != before
+    assert digest([OpenedFile.now(path)]) != before
 
 
 def damaged(text: str, **changes: object) -> str:
@@ -149,6 +142,6 @@ def test_choices_of_all_machines_are_listed(written, model):
     other = replace(written, subject=subject(model, "cuda"), drafter="none")
     other.save()
     (written.subject.path.parent / f"x-{written.subject.model}-y.json").write_text("broken")
-    assert sorted(choices(model)) == sorted(["none", FIGURES.drafter])
+    assert sorted(choices([OpenedFile.now(model)])) == sorted(["none", FIGURES.drafter])
     model.write_bytes(b"another model")
-    assert choices(model) == []
+    assert choices([OpenedFile.now(model)]) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from forerun.drafting.base import Drafter
 from forerun.drafting.union import Union
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
+from forerun.engine.policy import Policy
 from forerun.engine.safe_drafter import MAX_ERRORS
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.tiny import tiny_model
@@ -54,10 +57,17 @@ class Failing(Scripted):
         super().end(seq)
 
 
-def guarded_engine(drafter):
+class Asking(Policy):
+    """Asks for as much as `Fixed`, so that nothing depends on the clock, and cuts as usual."""
+
+    def budgets(self, seqs):
+        return super().budgets(seqs) | dict.fromkeys((seq.id for seq in seqs), self.full)
+
+
+def guarded_engine(drafter, controller=None):
     """An engine that drafts in every step, so that nothing depends on the clock."""
     engine = engine_for(MODEL, drafter, controller=True)
-    engine.proposer.controller = Fixed(8)
+    engine.proposer.controller = controller or Fixed(8)
     return engine
 
 
@@ -110,6 +120,12 @@ WRONG = [
     (Draft.chain([1] * 9), "a draft has 9 nodes, its budget was 8: draft.trim(budget) cuts it"),
     (Draft.chain([24]), "token 24 is not in the vocabulary of 24"),
     (Draft.chain(torch.tensor([1, 2])), "a draft's token is a Tensor instead of an int"),
+    (Draft((1, 2), (-1, 0.0)), "a draft's parent is a float instead of an int"),
+    (Draft((1,), (-1,), np.array([0.5])), "a draft's confidence is a ndarray instead of a tuple"),
+    *(
+        (Draft((1, 2), (-1, 0), (0.5, p)), f"confidence is {p!r}, which is no probability")
+        for p in (1.5, -0.1, -5, math.nan, math.inf, -math.inf, None, "x", np.float32(2))
+    ),
 ]
 
 
@@ -131,7 +147,7 @@ def wrong(draft):
 @pytest.mark.parametrize(("draft", "message"), WRONG)
 @pytest.mark.parametrize("build", [wrong, lambda draft: Union(Drafter(), wrong(draft))])
 def test_what_is_no_draft_is_told_in_a_sentence_and_changes_nothing(draft, message, build, caplog):
-    engine = guarded_engine(build(draft))
+    engine = guarded_engine(build(draft), Asking(8))
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(ANSWERS.values())
     (warning,) = {record.getMessage() for record in caplog.records}

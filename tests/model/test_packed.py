@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import shutil
 from collections import namedtuple
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, LoadError
 from forerun.model import packed, packed_folder
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
@@ -70,7 +74,7 @@ def only_file() -> Path:
 def serves(folder: Path, path: Path) -> bool:
     """Whether the file gives a decoder all its weights."""
     config, _ = read_config(open_checkpoint(folder))
-    file = packed.PackedFile.of(folder, quant="none", head_bits=None)
+    file = packed.PackedFile.of(folder, open_checkpoint(folder).files, quant="none", head_bits=None)
     return replace(file, name=path.name).load(NativeDecoder(config, num_threads=1))
 
 
@@ -146,7 +150,9 @@ def written(tmp_path_factory) -> tuple[packed.PackedFile, NativeDecoder, bytes]:
         patch.setenv("FORERUN_CACHE", str(folder / "cache"))
         patch.setattr(packed, "MIN_NBYTES", 0)
         decoder = load(folder)
-        file = packed.PackedFile.of(folder, quant="none", head_bits=None)
+        file = packed.PackedFile.of(
+            folder, open_checkpoint(folder).files, quant="none", head_bits=None
+        )
         return file, decoder, file.path.read_bytes()
 
 
@@ -353,3 +359,109 @@ def test_a_file_that_is_not_ours_to_read_is_listed_and_stops_nothing(tmp_path, c
     assert [model for _, model in packed.copies()] == [None]
     load(saved(tmp_path))
     assert [model for _, model in packed.copies()] == [tmp_path / "llama"]
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def write_index(folder: Path, file: str) -> None:
+    with safetensors.safe_open(folder / "model.safetensors", framework="np") as stored:
+        names = list(stored.keys())
+    (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, file)}))
+
+
+def write_other(source: Path, path: Path) -> None:
+    """Other weights of the same size."""
+    tensors = safetensors.torch.load_file(source)
+    for tensor in tensors.values():
+        tensor.neg_()
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+
+
+def in_a_subfolder(folder: Path, other: Path) -> Callable[[], object]:
+    (folder / "sub").mkdir()
+    write_index(folder, "sub/m.safetensors")
+    (folder / "model.safetensors").rename(folder / "sub/m.safetensors")
+    return lambda: shutil.copy(other, folder / "sub/m.safetensors")
+
+
+def behind_a_link(folder: Path, other: Path) -> Callable[[], object]:
+    """As in the cache of the Hugging Face Hub."""
+    (folder / "../blobs").mkdir()
+    (folder / "model.safetensors").rename(folder / "../blobs/one")
+    shutil.copy(other, folder / "../blobs/two")
+    link = folder / "model.safetensors"
+    link.symlink_to("../blobs/one")
+    return lambda: (link.unlink(), link.symlink_to("../blobs/two"))
+
+
+def by_another_index(folder: Path, other: Path) -> Callable[[], object]:
+    shutil.copy(other, folder / "b.safetensors")
+    write_index(folder, "model.safetensors")
+    return lambda: write_index(folder, "b.safetensors")
+
+
+def by_a_new_index(folder: Path, other: Path) -> Callable[[], object]:
+    shutil.copy(other, folder / "b.safetensors")
+    return lambda: write_index(folder, "b.safetensors")
+
+
+def at_the_same_time(folder: Path, other: Path) -> Callable[[], object]:
+    def replace() -> None:
+        shutil.copy(other, folder / "model.safetensors")
+        stamp()
+
+    def stamp() -> None:
+        for path in folder.iterdir():
+            os.utime(path, (1, 1))
+
+    stamp()
+    return replace
+
+
+@pytest.mark.parametrize(
+    "prepared", [in_a_subfolder, behind_a_link, by_another_index, by_a_new_index, at_the_same_time]
+)
+def test_weights_that_were_replaced_are_packed_again(prepared, tmp_path) -> None:
+    folder, other = saved(tmp_path), tmp_path / "other.safetensors"
+    write_other(folder / "model.safetensors", other)
+    replace = prepared(folder, other)
+    before = prefill(load(folder), TOKENS)
+    assert serves(folder, only_file())
+    replace()
+    assert not serves(folder, only_file())
+    after = prefill(load(folder), TOKENS)
+    assert same_bits(after, prefill(load(folder, weight_cache=False), TOKENS))
+    assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize("name", ["config.json", "quant_config.json", INDEX, "model.safetensors"])
+def test_the_key_has_every_file_that_was_read(name, tmp_path) -> None:
+    """Also one that was looked for: it may come."""
+    folder = saved(tmp_path)
+    before = open_checkpoint(folder).files
+    path = folder / name
+    if path.exists():
+        os.chmod(path, 0o600)
+    elif name == INDEX:
+        write_index(folder, "model.safetensors")
+    else:
+        path.write_text("{}")
+    assert open_checkpoint(folder).files != before
+    assert [Path(each.path).name for each in before] == [
+        "config.json",
+        INDEX,
+        "model.safetensors",
+        "quant_config.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.safetensors", "/x", "a/../../x", r"..\x", r"C:\x", "", None, 5, "a\0b", [1]]
+)
+def test_an_index_leads_to_files_of_its_folder(name, tmp_path) -> None:
+    folder = saved(tmp_path)
+    shutil.copy(folder / "model.safetensors", tmp_path / "x.safetensors")
+    write_index(folder, name)
+    with pytest.raises(LoadError, match=r"a file in the model's folder is needed"):
+        open_checkpoint(folder)

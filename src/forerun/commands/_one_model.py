@@ -118,7 +118,7 @@ def _drafting(planner: Planner) -> dict[str, Any]:
     return {
         "auto": planner.drafters[0].name,
         "ships": [name for name in registry.names("drafters") if method_of(name).ships_for(target)],
-        "profiles": choices(planner.checkpoint.path),
+        "profiles": choices(planner.checkpoint.files),
         "heads": sorted(name for name in planner.checkpoint.names() if _DRAFT_HEAD.search(name)),
     }
 

@@ -98,7 +98,7 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
         "weights_mb": [round(size / 1e6, 1) for size in sizes],
         "cost": round(cost, 4),
         "break_even_acceptance": {k: v and round(v, 4) for k, v in needed.items()},
-        "profiles": choices(resolve(target)),
+        "profiles": choices(pair[0].files),
     }
     if as_json:
         console.print_json(document)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forerun.cli import options as opt
+from forerun.core.errors import LoadError
 
 if TYPE_CHECKING:
     from forerun.drafting import learned as learned_files
@@ -57,8 +58,14 @@ class Row:
     def profiles(self) -> list[str]:
         """List the drafters that `autotune` chose for it."""
         from forerun.engine.profile import choices
+        from forerun.weights.checkpoint import open_checkpoint
 
-        return choices(self.path) if self.path is not None and self.path.is_file() else []
+        if self.path is None or not self.path.is_file():
+            return []
+        try:
+            return choices(open_checkpoint(self.path).files)
+        except LoadError:
+            return []
 
 
 def command(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from forerun.core import sizes
+from forerun.core import sizes, typed
 from forerun.core.container import container_budget
 from forerun.core.errors import ConfigError, check_least, unknown
 
@@ -91,6 +91,9 @@ class EngineConfig:
     """Seeds the requests that have no seed of their own; none draws anew in every run."""
 
     def __post_init__(self) -> None:
+        # A drafter itself may be given, too: `DrafterSpec.of` tells what it was.
+        words = {"draft_options": "a mapping of options"}
+        typed.settle(self, ConfigError, words, checked_later=("drafter",))
         for name in (
             "draft_budget",
             "threads",

@@ -59,14 +59,14 @@ class DrafterError(ForerunError):
     """A drafter breaks a rule of the protocol."""
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str], also: Iterable[str] = ()) -> str:
+def unknown(kind: str, given: object, allowed: Iterable[str], also: Iterable[str] = ()) -> str:
     """Write the message for a name that does not exist, with the closest one that does; `also` are not listed.
 
     >>> unknown("drafter", "sufix", ["suffix", "none"])
     "unknown drafter 'sufix': did you mean 'suffix'? (allowed: none, suffix)"
     """
     names = sorted(allowed)
-    close = difflib.get_close_matches(given, [*names, *also], n=1)
+    close = difflib.get_close_matches(str(given), [*names, *also], n=1)
     hint = f": did you mean '{close[0]}'?" if close else ""
     return f"unknown {kind} {short_repr(given)}{hint} (allowed: {', '.join(names)})"
 
@@ -142,7 +142,10 @@ def one_line(text: str) -> str:
 
 def short_repr(value: object) -> str:
     """Write a value on one line, at most 60 characters, for a message. Of a huge one only the beginning is read."""
-    text = repr(_beginning(value))
+    try:
+        text = repr(_beginning(value))
+    except Exception:  # such as ValueError, of a whole number of more than 4300 digits
+        text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 

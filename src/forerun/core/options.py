@@ -103,7 +103,7 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
         try:
             arguments[name] = _convert(value, hints[name])
         except ValueError:
-            allowed = _type_name(hints[name])
+            allowed = type_name(hints[name])
             raise ConfigError(f"option '{name}' must be {allowed}, got {value!r}") from None
     missing = [n for n, f in fields.items() if _is_required(f) and n not in arguments]
     if missing:
@@ -117,7 +117,7 @@ def convert(options: type[DataclassInstance], name: str, value: object) -> Any:
     try:
         return _convert(value, hint)
     except ValueError:
-        raise ConfigError(f"{name} must be {_type_name(hint)}, got {value!r}") from None
+        raise ConfigError(f"{name} must be {type_name(hint)}, got {value!r}") from None
 
 
 def read_object(name: str, text: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def describe(options: type[DataclassInstance]) -> list[OptionDoc]:
     return [
         OptionDoc(
             name=field.name,
-            type=_type_name(hints[field.name]),
+            type=type_name(hints[field.name]),
             default=None if _is_required(field) else _to_text(_default(field)),
             help=helps.get(field.name, ""),
         )
@@ -229,12 +229,13 @@ def _convert_to_tuple(value: object, hints: tuple[object, ...]) -> tuple[object,
     return tuple(_convert(item, hint) for item, hint in zip(value, hints, strict=True))
 
 
-def _type_name(hint: object) -> str:
+def type_name(hint: object) -> str:
+    """Say in words what values a type allows."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
-        return " or ".join(_type_name(argument) for argument in arguments)
+        return " or ".join(type_name(argument) for argument in arguments)
     if origin is tuple:
-        return ",".join("..." if item is ... else _type_name(item) for item in arguments)
+        return ",".join("..." if item is ... else type_name(item) for item in arguments)
     if hint is bool:
         return "true or false"
     words = _words(hint)

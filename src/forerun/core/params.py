@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
+from forerun.core import typed
 from forerun.core.errors import RequestError, reject, short_repr
 from forerun.core.structured import StructuredOutputsParams
 
@@ -114,33 +115,37 @@ class SamplingParams:
     """At most this many drafted tokens a pass; 0 is plain decoding. No value changes a token."""
 
     def __post_init__(self) -> None:
-        self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        self.stop_token_ids = tuple(self.stop_token_ids or ())
-        self.logit_bias = {int(token): value for token, value in (self.logit_bias or {}).items()}
+        self._read_spellings()
+        typed.settle(self, RequestError, _ALLOWED)
         for name in ("max_tokens", "seed"):
             if getattr(self, name) == -1:  # none, as in llama.cpp
                 setattr(self, name, None)
-        if self.logprobs is True:  # as vLLM reads it
-            self.logprobs = 1
-        if self.prompt_logprobs is True:
-            self.prompt_logprobs = 1
         for name, allowed, holds in _LIMITS:
             value = getattr(self, name)
-            if not _is_fine(value, holds):
+            if not (value is None or holds(value)):
                 raise RequestError(f"{name} must be {allowed}, got {short_repr(value)}")
         if self.temperature > HOT:
             _note_hot()
         if self.structured_outputs is not None:
             self._check_structured()
 
-    def _check_structured(self) -> None:
+    def _read_spellings(self) -> None:
+        """Read what vLLM and JSON write otherwise."""
+        if isinstance(self.stop, str):
+            self.stop = (self.stop,)
+        for name, empty in (("stop", ()), ("stop_token_ids", ()), ("logit_bias", {})):
+            if getattr(self, name) is None:
+                setattr(self, name, empty)
+        if isinstance(self.logit_bias, Mapping):
+            self.logit_bias = {_token_id(key): value for key, value in self.logit_bias.items()}
+        if self.logprobs is True:
+            self.logprobs = 1
+        if self.prompt_logprobs is True:
+            self.prompt_logprobs = 1
         if isinstance(self.structured_outputs, Mapping):
             self.structured_outputs = StructuredOutputsParams.read(self.structured_outputs)
-        if not isinstance(self.structured_outputs, StructuredOutputsParams):
-            raise RequestError(
-                "structured_outputs must be a StructuredOutputsParams, "
-                f"got {short_repr(self.structured_outputs)}"
-            )
+
+    def _check_structured(self) -> None:
         for name in ("ignore_eos", "min_tokens"):
             if getattr(self, name):
                 raise RequestError(
@@ -174,70 +179,49 @@ def _note_hot() -> None:
     )
 
 
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
+def _token_id(key: Any) -> Any:
+    """Return the id that a key of a JSON object names; any other key as it is."""
+    return int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key
 
 
-def _is_fine(value: Any, holds: Callable[[Any], bool]) -> bool:
-    try:
-        return bool(holds(value))
-    except TypeError:
-        return False
-
-
-def _finite(low: float, high: float) -> Callable[[Any], bool]:
-    return lambda v: not isinstance(v, bool) and math.isfinite(v) and low <= v <= high
-
-
-def _whole(low: int, high: float = math.inf) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, int) and not isinstance(v, bool) and low <= v <= high
-
-
-def _optional(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda v: v is None or holds(v)
+def _within(low: float, high: float = math.inf) -> Callable[[Any], bool]:
+    return lambda value: low <= value <= high
 
 
 _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("n", f"a whole number from 1 to {MAX_N}", _whole(1, MAX_N)),
-    ("temperature", "from 0 to 100", _finite(0, 100)),
-    ("top_k", "a whole number, -1 or 0 for all", _whole(-1)),
-    ("top_p", "above 0 and at most 1", lambda v: _finite(0, 1)(v) and v > 0),
-    ("min_p", "from 0 to 1", _finite(0, 1)),
-    ("repetition_penalty", "above 0 and at most 100", lambda v: _finite(0, 100)(v) and v > 0),
-    ("presence_penalty", "from -2 to 2", _finite(-2, 2)),
-    ("frequency_penalty", "from -2 to 2", _finite(-2, 2)),
+    ("n", f"a whole number from 1 to {MAX_N}", _within(1, MAX_N)),
+    ("temperature", "from 0 to 100", _within(0, 100)),
+    ("top_k", "a whole number, -1 or 0 for all", _within(-1)),
+    ("top_p", "above 0 and at most 1", lambda v: 0 < v <= 1),
+    ("min_p", "from 0 to 1", _within(0, 1)),
+    ("repetition_penalty", "above 0 and at most 100", lambda v: 0 < v <= 100),
+    ("presence_penalty", "from -2 to 2", _within(-2, 2)),
+    ("frequency_penalty", "from -2 to 2", _within(-2, 2)),
     (
         "logit_bias",
         f"at most {MAX_IDS} token ids with values from -100 to 100",
-        lambda v: len(v) <= MAX_IDS and all(k >= 0 and _finite(-100, 100)(b) for k, b in v.items()),
+        lambda v: len(v) <= MAX_IDS and all(k >= 0 and -100 <= b <= 100 for k, b in v.items()),
     ),
-    ("seed", "a whole number from 0 to 2**63 - 1, or none", _optional(_whole(0, MAX_SEED))),
+    ("seed", "a whole number from 0 to 2**63 - 1, or none", _within(0, MAX_SEED)),
     (
         "stop",
         f"at most {MAX_STOPS} strings, none empty",
-        lambda v: len(v) <= MAX_STOPS and all(isinstance(s, str) and s for s in v),
+        lambda v: len(v) <= MAX_STOPS and all(v),
     ),
     (
         "stop_token_ids",
         f"at most {MAX_IDS} token ids",
-        lambda v: len(v) <= MAX_IDS and all(_whole(0)(t) for t in v),
+        lambda v: len(v) <= MAX_IDS and all(t >= 0 for t in v),
     ),
-    ("max_tokens", "a whole number from 1, or -1 or none", _optional(_whole(1))),
-    ("min_tokens", "a whole number from 0", _whole(0)),
-    ("max_draft", "a whole number from 0, or none", _optional(_whole(0))),
-    ("pooling", "last, mean or none", lambda v: v in (None, "last", "mean", "none")),
-    ("prediction", "text or token ids", lambda v: isinstance(v, str | tuple | None)),
-    *(
-        (name, f"from 0 to {MAX_LOGPROBS}, or none", _optional(_whole(0, MAX_LOGPROBS)))
-        for name in ("logprobs", "prompt_logprobs")
-    ),
-    *(
-        (name, "true or false", _is_bool)
-        for name in (
-            "ignore_eos",
-            "include_stop_str_in_output",
-            "detokenize",
-            "skip_special_tokens",
-        )
-    ),
+    ("max_tokens", "a whole number from 1, or -1 or none", _within(1)),
+    ("min_tokens", "a whole number from 0", _within(0)),
+    ("max_draft", "a whole number from 0, or none", _within(0)),
+    ("pooling", "last, mean or none", lambda v: v in ("last", "mean", "none")),
+    ("prediction", "text or token ids", lambda v: True),
+    ("logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _within(0, MAX_LOGPROBS)),
+    ("prompt_logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _within(0, MAX_LOGPROBS)),
 )
+"""Of values that have the type of their field; none is no value."""
+_ALLOWED = {name: allowed for name, allowed, _ in _LIMITS} | {
+    "structured_outputs": "a StructuredOutputsParams"
+}

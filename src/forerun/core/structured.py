@@ -60,13 +60,13 @@ class StructuredOutputsParams:
         for name in ("regex", "grammar", "whitespace_pattern"):
             if not isinstance(getattr(self, name), str | None):
                 raise RequestError(f"{name} must be text, got {short_repr(getattr(self, name))}")
-        if self.json_object not in (None, False, True):
+        if not isinstance(self.json_object, bool | None):
             raise RequestError(f"json_object must be true, got {short_repr(self.json_object)}")
         if self.choice is not None:
             _check_choice(self.choice)
             object.__setattr__(self, "choice", tuple(self.choice))
         if self.json is not None:
-            object.__setattr__(self, "json", json_lib.dumps(_schema(self.json)))
+            object.__setattr__(self, "json", _dumped(_schema(self.json)))
         if self.whitespace_pattern is not None and not given[0].startswith("json"):
             raise RequestError("whitespace_pattern belongs to json and json_object")
 
@@ -96,6 +96,13 @@ class StructuredOutputsParams:
         if self.choice is not None:
             return json_lib.dumps(self.choice)
         return str(self.json or self.regex or self.grammar or "")
+
+
+def _dumped(schema: object) -> str:
+    try:
+        return json_lib.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"json must be a JSON schema, and cannot be written: {error}") from error
 
 
 def depth(schema: object) -> int:
@@ -137,7 +144,7 @@ def _schema(given: Any) -> object:
         return {"allOf": [given]}  # which llguidance reads everywhere but at the top
     if not isinstance(given, Mapping):
         raise RequestError(f"json must be a JSON schema, an object, got {short_repr(given)}")
-    if _has_id_beside_ref(given):
+    if _has_id_beside_ref(json_lib.loads(_dumped(given))):
         raise RequestError(
             "json cannot be used: an id stands beside a $ref, where drafts up to 7 ignore it: "
             "leave it out"

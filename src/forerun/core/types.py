@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core import tree
-from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 
@@ -240,7 +239,7 @@ class Event:
     pieces: tuple[TextPiece, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
     finish_reason: FinishReason | None = None
-    error: RequestError | None = None
+    error: Exception | None = None
     """Why it ended, where it had to."""
 
     @property

@@ -74,6 +74,8 @@ class DraftBuilder:
     """Pending tokens whose rows are kept whatever comes: a recurrent state may run ahead to them."""
     num_fed: int = 0
     parents: list[int] = field(init=False)
+    confidence: list[float] = field(init=False, default_factory=list)
+    """Of each node."""
     num_pending: int = field(init=False)
     pipeline: LogitsPipeline = field(init=False)
     noise: TreeNoise | None = field(init=False)
@@ -102,17 +104,18 @@ class DraftBuilder:
         path = tree.path_to(row, self.parents)
         return self.seq.generated + [self.tokens[r] for r in path if r >= self.num_pending]
 
-    def add(self, parent: int, token: int) -> None:
-        """Hang a node below a row."""
+    def add(self, parent: int, token: int, confidence: float) -> None:
+        """Hang a node below a row, which the model takes to be right with that probability."""
         self.tokens.append(token)
         self.parents.append(parent)
+        self.confidence.append(min(confidence, 1.0))  # a sum of rounded numbers may exceed it
         self.room -= 1
 
     def draft(self) -> Draft:
         """Return the nodes, counted from the first."""
         first = self.num_pending
         parents = tuple(max(-1, parent - first) for parent in self.parents[first:])
-        return Draft(tuple(self.tokens[first:]), parents)
+        return Draft(tuple(self.tokens[first:]), parents, tuple(self.confidence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,7 @@ def _add_level(
     frontier = []
     for row in builder.frontier:
         for token, confidence in _best(builder, row, next(scores), min(width, builder.room)):
-            builder.add(row, token)
+            builder.add(row, token, confidence)
             if confidence >= min_confidence:
                 frontier.append(len(builder.tokens) - 1)
     builder.frontier = frontier if builder.room else []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forerun.core.errors import DrafterError
+import numpy as np
+
+from forerun.core.errors import DrafterError, short_repr
 from forerun.core.types import Draft, Seq
 from forerun.drafting.base import Drafter
 
@@ -42,11 +44,26 @@ def _broken(draft: object, budget: int, vocab_size: int | None) -> str | None:
         return (
             f"a draft has {len(draft)} nodes, its budget was {budget}: draft.trim(budget) cuts it"
         )
+    for name, values in (("token", draft.tokens), ("parent", draft.parents)):
+        for value in values:
+            if type(value) is not int:
+                return (
+                    f"a draft's {name} is {_a(value)} instead of an int: tensor.tolist() gives ints"
+                )
     for token in draft.tokens:
-        if type(token) is not int:
-            return f"a draft's token is {_a(token)} instead of an int: tensor.tolist() gives ints"
         if vocab_size is not None and not 0 <= token < vocab_size:
             return f"token {token} is not in the vocabulary of {vocab_size}"
+    return _broken_confidence(draft.confidence)
+
+
+def _broken_confidence(confidence: object) -> str | None:
+    if confidence is None:
+        return None
+    if not isinstance(confidence, list | tuple):
+        return f"a draft's confidence is {_a(confidence)} instead of a tuple of probabilities"
+    for p in confidence:
+        if not (isinstance(p, int | float | np.floating) and 0 <= p <= 1):
+            return f"a draft's confidence is {short_repr(p)}, which is no probability from 0 to 1"
     return None
 
 

@@ -28,6 +28,12 @@ class SequenceRows:
     draft: Draft
     is_complete: bool
 
+    @classmethod
+    def of(cls, seq: Seq, pending: Sequence[int], base: int, draft: Draft) -> SequenceRows:
+        """Put a draft below pending tokens, the first of which follows `base` committed cache rows."""
+        is_complete = base + len(pending) == len(seq.tokens)
+        return cls(seq, Segment.of(seq.slot, base, pending, draft), draft, is_complete)
+
     @property
     def num_pending(self) -> int:
         """Committed tokens this pass feeds."""
@@ -73,16 +79,13 @@ class Pass:
         return hidden[list(self.logit_rows[rows.start : rows.stop])]
 
 
-def pack(work: Sequence[tuple[Seq, Sequence[int], int, Draft]]) -> Pass:
-    """Pack (sequence, pending tokens, committed cache rows, draft) into one pass, in order."""
-    seq_rows: list[SequenceRows] = []
+def pack(seq_rows: Sequence[SequenceRows]) -> Pass:
+    """Pack what several sequences compute into one pass, in order."""
     logit_rows: list[int] = []
     row = 0
-    for seq, pending, base, draft in work:
-        is_complete = base + len(pending) == len(seq.tokens)
-        segment = Segment.of(seq.slot, base, pending, draft)
-        seq_rows.append(SequenceRows(seq, segment, draft, is_complete))
-        if is_complete:
-            logit_rows += range(row + len(pending) - 1, row + segment.num_rows)
-        row += segment.num_rows
+    for one in seq_rows:
+        stop = row + one.segment.num_rows
+        if one.is_complete:
+            logit_rows += range(row + one.num_pending - 1, stop)
+        row = stop
     return Pass(tuple(seq_rows), Batch(tuple(s.segment for s in seq_rows)), tuple(logit_rows))

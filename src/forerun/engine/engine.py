@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from forerun.core.config import EngineConfig
-from forerun.core.errors import CapacityError, RequestError
+from forerun.core.errors import CapacityError, RequestError, short_repr
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece, TopK
@@ -26,6 +28,7 @@ from forerun.drafting.base import Drafter
 from forerun.drafting.predicted import Prediction
 from forerun.engine.batch import Pass, SequenceRows, pack
 from forerun.engine.controller import Controller, Fixed, Prior
+from forerun.engine.failures import Failures
 from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.policy import Policy
 from forerun.engine.pressure import MemoryPressure, Need
@@ -39,6 +42,13 @@ from forerun.model.cache.base import KVCache
 from forerun.model.model import Hidden, Model
 
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
+
+
+class Prepared(NamedTuple):
+    """What takes its time before a request can be queued."""
+
+    grammar: GrammarState | None
+    predicted_ids: Sequence[int]
 
 
 class Engine:
@@ -70,8 +80,15 @@ class Engine:
         if config.controller:
             controller = Policy(config.draft_budget, prior)
         safe = SafeDrafter(drafter, self.stats, model.config.vocab_size)
+        self.failures = Failures()
         self.proposer = Proposer(
-            safe, controller, config, cache.max_len, cache.draft_rows, draft_forced=draft_forced
+            safe,
+            controller,
+            config,
+            self.failures,
+            cache.max_len,
+            cache.draft_rows,
+            draft_forced=draft_forced,
         )
         self.config = config
         self.eos_ids = eos_ids
@@ -86,8 +103,14 @@ class Engine:
         self._logit_rows = logit_rows
         self._next_id = 0
         self._seeds = random.Random(config.seed)
-        # sequences for which this step found no token
-        self._failed: dict[int, RequestError] = {}
+
+    def prepare(self, prompt: Sequence[int], params: SamplingParams) -> Prepared:
+        """Check a request, compile its grammar and encode its prediction: any thread may, while others step.
+
+        Raises RequestError and CapacityError.
+        """
+        self._check(prompt, params)
+        return Prepared(self._grammar(params), self._predicted_ids(params))
 
     def add(
         self,
@@ -96,22 +119,24 @@ class Engine:
         detokenizer: Detokenizer | None = None,
         *,
         stream: int = 0,
+        prepared: Prepared | None = None,
     ) -> SequenceState:
         """Queue a prompt; `detokenizer` turns its tokens into text, `stream` tells apart sequences of one seed.
 
         Raises RequestError and CapacityError.
         """
-        self._check(prompt, params)
+        prepared = prepared or self.prepare(prompt, params)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         seq = Seq(self._next_id, list(prompt), params, seed, stream)
         room = self.cache.max_len - len(prompt)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
-        grammar = self._grammar(params)
         pipeline = LogitsPipeline(
-            params, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=grammar
+            params, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=prepared.grammar
         )
-        state = SequenceState(seq, stops, pipeline, self._prediction(params))
+        predicted = prepared.predicted_ids
+        prediction = Prediction(predicted) if predicted else None
+        state = SequenceState(seq, stops, pipeline, prediction)
         self._next_id += 1
         self.sequences[seq.id] = state
         self.scheduler.add(seq)
@@ -132,6 +157,8 @@ class Engine:
             drafts = self.proposer.propose(self.sequences[seq.id] for seq in self.scheduler.running)
         with self.timers("pack"):
             work = self._pack(drafts)
+        if not work.seq_rows:
+            return self._end_failed()
         with self.timers("forward"):
             hidden = self.model.forward(
                 work.batch, self.cache, self.proposer.drafter.features.layers
@@ -158,7 +185,9 @@ class Engine:
         if state is None:
             return None
         state.seq.finish_reason = FinishReason.ABORT
-        text = state.stops.close()
+        text = ""
+        with suppress(Exception):  # of a tokenizer, perhaps for the second time
+            text = state.stops.close()
         state.text += text
         pieces = (TextPiece(text, from_draft=False),) if text else ()
         self._forget(state)
@@ -176,17 +205,23 @@ class Engine:
         self.scheduler.preempt(state.seq)
 
     def _check(self, prompt: Sequence[int], params: SamplingParams) -> None:
-        vocab_size, max_len = self.model.config.vocab_size, self.cache.max_len
+        max_len = self.cache.max_len
         if not prompt:
             raise RequestError("the prompt is empty: give at least one token")
-        for token in (*prompt, *params.logit_bias, *params.stop_token_ids):
-            if not 0 <= token < vocab_size:
-                raise RequestError(f"token id {token} is not in the vocabulary of {vocab_size}")
+        self._check_ids((*prompt, *params.logit_bias, *params.stop_token_ids))
         if len(prompt) >= max_len:
             raise CapacityError(
                 f"the prompt has {len(prompt)} tokens, the context holds {max_len} including the "
                 "answer: shorten the prompt or raise --max-model-len"
             )
+
+    def _check_ids(self, token_ids: Sequence[int]) -> None:
+        vocab_size = self.model.config.vocab_size
+        for token in token_ids:
+            if not (isinstance(token, int) and 0 <= token < vocab_size):
+                raise RequestError(
+                    f"token id {short_repr(token)} is not in the vocabulary of {vocab_size}"
+                )
 
     def _grammar(self, params: SamplingParams) -> GrammarState | None:
         if params.structured_outputs is None:
@@ -195,19 +230,25 @@ class Engine:
             raise RequestError("structured_outputs must be none: this engine has no grammars")
         return self._grammars(params.structured_outputs)
 
-    def _prediction(self, params: SamplingParams) -> Prediction | None:
+    def _predicted_ids(self, params: SamplingParams) -> Sequence[int]:
         if not params.prediction or params.max_draft == 0:
-            return None
+            return ()
+        token_ids: Sequence[int]
         if not isinstance(params.prediction, str):
-            return Prediction(params.prediction)
-        if self._encode is None:
+            token_ids = params.prediction
+        elif self._encode is not None:
+            token_ids = self._encode(params.prediction)
+        else:
             raise RequestError("prediction must be none: this engine has no tokenizer")
-        return Prediction(self._encode(params.prediction))
+        self._check_ids(token_ids)
+        return token_ids
 
     def _pack(self, drafts: dict[int, Draft]) -> Pass:
         """Pack the tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
         needs, room = [], self.config.prefill_chunk
         for seq in self.scheduler.running:
+            if seq.id in self.failures:
+                continue
             pending = self.scheduler.pending(seq)
             if not self.sequences[seq.id].has_begun:
                 pending = pending[:room]
@@ -222,7 +263,9 @@ class Engine:
             if not self.cache.reserve(seq.slot, need.pending + len(draft)):
                 draft = EMPTY_DRAFT
             if self._make_room(seq, need.pending):
-                work.append((seq, need.tokens, self.cache.length(seq.slot), draft))
+                with self.failures.of(seq.id):
+                    base = self.cache.length(seq.slot)
+                    work.append(SequenceRows.of(seq, need.tokens, base, draft))
         return pack(work)
 
     def _make_room(self, seq: Seq, rows: int) -> bool:
@@ -258,7 +301,8 @@ class Engine:
                 logits, top = self._head(work.head_rows(hidden.last, rows), writes)
             with self.timers("verify"):
                 for span in group:
-                    results += self._verify_one(span, hidden, features, logits, top, rows.start)
+                    with self.failures.of(span[0].seq.id):
+                        results += self._verify_one(span, hidden, features, logits, top, rows.start)
         return results
 
     def _head(self, rows: Tensor, writes: bool) -> tuple[Tensor | Best, TopK | None]:
@@ -304,19 +348,15 @@ class Engine:
             state.pool(seq_rows.segment.base, hidden.last[rows.start : rows.stop])
         if not seq_rows.is_complete:
             return []
-        try:
-            outcome = verify(
-                seq_rows.seq,
-                seq_rows.draft,
-                logits[logit_rows.start : logit_rows.stop],
-                state.pipeline,
-                hidden=own,
-                top=None if top is None else top.part(logit_rows),
-                timers=self.timers,
-            )
-        except RequestError as error:
-            self._failed[seq_rows.seq.id] = error
-            return []
+        outcome = verify(
+            seq_rows.seq,
+            seq_rows.draft,
+            logits[logit_rows.start : logit_rows.stop],
+            state.pipeline,
+            hidden=own,
+            top=None if top is None else top.part(logit_rows),
+            timers=self.timers,
+        )
         return [StepResult.of(state, seq_rows, outcome)]
 
     def _keep(self, work: Pass, results: list[StepResult]) -> None:
@@ -368,13 +408,12 @@ class Engine:
 
     def _end_failed(self) -> list[Event]:
         """End the sequences that cannot go on; the others do."""
-        failed, self._failed = self._failed, {}
-        ended = ((self.abort(seq_id), error) for seq_id, error in failed.items())
+        ended = ((self.abort(seq_id), error) for seq_id, error in self.failures.take().items())
         return [replace(event, error=error) for event, error in ended if event is not None]
 
     def _forget(self, state: SequenceState) -> None:
+        del self.sequences[state.seq.id]
         try:
             self._end_drafting(state)
         finally:
             self.scheduler.release(state.seq)
-            del self.sequences[state.seq.id]

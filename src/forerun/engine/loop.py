@@ -12,32 +12,32 @@ A request ends by itself, by `cancel`, or by an error in a step, which ends ever
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
+from asyncio import CancelledError
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from forerun.core.params import SamplingParams
+from forerun.core.signals import handled_later
 from forerun.core.types import Event
 from forerun.decoding.stops import Detokenizer
 from forerun.engine.engine import Engine
 from forerun.engine.metrics import RequestCounts
-from forerun.engine.outputs import CompletionOutput, RequestOutput, Spell, by_token
-from forerun.engine.sequence import SequenceState
+from forerun.engine.outputs import Spell
+from forerun.engine.request import RequestHandle, Sink
 
 MAX_LEARN_S = 1.0
 """Seconds of learning that may be saved up."""
-Sink = Callable[[Event], object]
-"""Called with each event of a request, by the thread that steps; should return at once."""
 
 
 class EngineLock:
-    """Lets one thread at a time use a model, in the order of asking. Ctrl-C waits for the turn's end.
+    """Lets one thread at a time use a model, in the order of asking. Signal handlers wait for the turn's end.
 
     Loops of one model share it. A thread that has the turn may take it again. `os.fork` waits for the end of a turn, so
     that no thread is using the model in the child.
@@ -48,6 +48,7 @@ class EngineLock:
     def __init__(self) -> None:
         self._door, self._room = threading.Lock(), threading.Lock()
         self._owner: int | None = None
+        self._jobs: deque[Callable[[], object]] = deque()
         EngineLock.all.add(self)
 
     @contextmanager
@@ -56,15 +57,36 @@ class EngineLock:
         if self._owner == threading.get_ident():
             yield
             return
-        with _interrupts_later():
+        with handled_later():
             with self._door:  # without it a thread that steps on and on would always be first
                 self._room.acquire()
             self._owner = threading.get_ident()
             try:
                 yield
             finally:
-                self._owner = None
-                self._room.release()
+                self._leave()
+
+    def soon(self, job: Callable[[], object]) -> None:
+        """Do a job that does not raise: now, or at the end of the turn that somebody has. Never waits.
+
+        So garbage may be collected at any moment, also where this thread is about to take the lock or has it.
+        """
+        with handled_later():
+            self._jobs.append(job)
+            if self._room.acquire(blocking=False):
+                self._owner = threading.get_ident()
+                self._leave()
+
+    def _leave(self) -> None:
+        """Do the jobs and release the lock; take it again for those that came in between."""
+        while True:
+            while self._jobs:
+                self._jobs.popleft()()
+            self._owner = None
+            self._room.release()
+            if not (self._jobs and self._room.acquire(blocking=False)):
+                return
+            self._owner = threading.get_ident()
 
     def hold(self) -> None:
         """Wait until the lock is free, and keep all others out until `let_go`."""
@@ -75,7 +97,8 @@ class EngineLock:
     def let_go(self) -> None:
         """Release what `hold` took."""
         if self._owner != threading.get_ident():
-            self._room.release()
+            self._owner = threading.get_ident()
+            self._leave()
             self._door.release()
 
     def begin_anew(self) -> None:
@@ -118,9 +141,11 @@ class EngineLoop:
         self.spell = spell
         self._new_text = new_text
         self._num_requests = 0
-        self._handles: dict[int, RequestHandle] = {}  # by sequence, while it runs
-        self._cancelled: list[RequestHandle] = []
-        self._is_stepping = False
+        self._asked: dict[int, Callable[[], RequestHandle | None]] = {}
+        """Of every sequence whose end has not been delivered, its request; None if nobody holds that any more."""
+        self._dropped: deque[Callable[[], RequestHandle | None]] = deque()
+        """Those of `_asked` that nobody holds. No Python code adds them: a signal handler could raise in it."""
+        self._raised: BaseException | None = None
         self._learn_s = 0.0  # that the drafter may still learn
 
     def submit(
@@ -133,28 +158,36 @@ class EngineLoop:
     ) -> RequestHandle:
         """Queue a prompt, `params.n` sequences of it. Raises RequestError and CapacityError.
 
-        Without a `sink` the events are kept for `RequestHandle.events`; `prompt` is the text of the ids.
+        Without a `sink` the events are kept for `RequestHandle.events`; to drop the handle then cancels the request.
+        `prompt` is the text of the ids.
         """
-        with self.turns():
-            runs = tuple(
-                self.engine.add(prompt_ids, own, self._new_text(own), stream=i)
-                for i, own in enumerate(_each(params))
-            )
-            news: deque[Event] = deque()
-            handle = RequestHandle(
-                self, str(self._num_requests), prompt, runs, news, sink or news.append
-            )
-            self._num_requests += 1
-            self.served.prompt_tokens += len(prompt_ids)
-            self._handles |= {run.seq.id: handle for run in runs}
-            return handle
+        handle, each = None, [*_each(params)]
+        prepared = self.engine.prepare(prompt_ids, each[0])  # others step meanwhile
+        try:
+            with self.turns():
+                self._end_dropped()
+                handle = RequestHandle(self, str(self._num_requests), prompt, sink)
+                find = ref(handle, self._dropped.append) if sink is None else handle.itself
+                for i, own in enumerate(each):
+                    text = self._new_text(own)
+                    run = self.engine.add(prompt_ids, own, text, stream=i, prepared=prepared)
+                    handle.runs += (run,)
+                    self._asked[run.seq.id] = find
+                self._num_requests += 1
+                self.served.prompt_tokens += len(prompt_ids)
+        except BaseException:  # the caller gets no handle
+            if handle is not None:
+                handle.cancel()
+            raise
+        return handle
 
-    def cancel(self, handle: RequestHandle) -> None:
-        """End a request, keeping what it has; its last events say so. Harmless if it has ended."""
-        with self.turns():
-            self._cancelled.append(handle)
-            if not self._is_stepping:  # a stream may be collected as garbage inside a step
-                self._end_cancelled()
+    def is_running(self, seq_id: int) -> bool:
+        """Tell whether there may be news of a sequence: false when its end was delivered."""
+        return seq_id in self._asked
+
+    def cancel(self, seq_ids: Iterable[int]) -> None:
+        """End sequences, keeping what they have; their last events say so. Waits for nothing, harmless if ended."""
+        self.turns.soon(partial(self._end, tuple(seq_ids)))
 
     def step(self, waiting: RequestHandle | None = None) -> bool:
         """Run one pass for all requests; return True while there is work. An error ends all requests, and is raised.
@@ -164,17 +197,17 @@ class EngineLoop:
         with self.turns():
             if waiting is not None and (waiting.is_finished or waiting.news):
                 return self.engine.has_work
-            self._is_stepping = True
+            self._end_dropped()
             try:
                 events = self.engine.step()
             except BaseException as error:
                 self._fail(error)
                 raise
-            finally:
-                self._is_stepping = False
             for event in events:
                 self._deliver(event)
-            self._end_cancelled()
+            raised, self._raised = self._raised, None
+            if raised is not None:
+                raise raised
             return self.engine.has_work
 
     def idle(self) -> bool:
@@ -191,119 +224,54 @@ class EngineLoop:
             is_more = self.idle()
             self._learn_s -= time.perf_counter() - start_s
 
-    def _deliver(self, event: Event | None) -> None:
+    def _deliver(self, event: Event) -> None:
         """Hand an event to its request; a sink that raises ends its request, no other."""
-        if event is None or (handle := self._handles.get(event.seq_id)) is None:
+        find = self._asked.get(event.seq_id)
+        if find is None:
             return
         self.served.record(event)
+        if (handle := find()) is not None:
+            if event.error is not None:
+                handle.fail(event.error)
+            try:
+                handle.sink(event)
+            except BaseException as error:
+                handle.sink = _ignore
+                handle.fail(error)
+                if not isinstance(error, Exception | CancelledError | GeneratorExit):
+                    self._raised = (
+                        error  # it is meant for the process: raised when all have their events
+                    )
         if event.finish_reason is not None:
-            del self._handles[event.seq_id]
-        if event.error is not None:
-            handle.error = handle.error or event.error
-            self.cancel(handle)
-        try:
-            handle.sink(event)
-        except Exception as error:
-            handle.error = handle.error or error
-            handle.sink = lambda event: None
-            self.cancel(handle)
+            del self._asked[event.seq_id]
 
-    def _end_cancelled(self) -> None:
-        while self._cancelled:
-            for run in self._cancelled.pop().runs:
-                self._deliver(self.engine.abort(run.seq.id))
+    def _end(self, seq_ids: Iterable[int]) -> None:
+        for seq_id in seq_ids:
+            if (event := self.engine.abort(seq_id)) is not None:
+                self._deliver(event)
+
+    def _end_dropped(self) -> None:
+        """End the requests that nobody holds."""
+        while self._dropped:
+            dropped = self._dropped.popleft()
+            self._end([seq_id for seq_id, find in self._asked.items() if find is dropped])
 
     def _fail(self, error: BaseException) -> None:
         """End all requests after an error that may have left the engine half way through a step."""
-        for seq_id, handle in [*self._handles.items()]:
-            handle.error = handle.error or error
+        for seq_id, find in [*self._asked.items()]:
+            if (handle := find()) is not None:
+                handle.error = handle.error or error
             with suppress(Exception):  # one error is enough
-                self._deliver(self.engine.abort(seq_id))
-        self._handles.clear()
+                self._end([seq_id])
+        self._asked.clear()
 
 
-@dataclass(slots=True, eq=False)
-class RequestHandle:
-    """A submitted prompt and its sequences: `news` are the events that `events` has not given yet."""
-
-    loop: EngineLoop
-    id: str
-    prompt: str | None
-    """The prompt's text, if it is known."""
-    runs: tuple[SequenceState, ...]
-    news: deque[Event]
-    sink: Sink
-    error: BaseException | None = None
-    """The error that ended it, if one did."""
-
-    @property
-    def is_finished(self) -> bool:
-        """True when every sequence has ended."""
-        return all(run.seq.finish_reason is not None for run in self.runs)
-
-    def events(self) -> Iterator[Event]:
-        """Yield what each step made final, to the end. Raises what ended the request; leaving early cancels it."""
-        try:
-            while self.news or not self.is_finished:
-                if not self.news:
-                    self.loop.step(self)
-                while self.news:
-                    yield self.news.popleft()
-            self._raise()
-        finally:
-            self.cancel()
-
-    def wait(self) -> None:
-        """Run to the end. Raises the error that ended the request."""
-        while not self.is_finished:
-            self.news.clear()
-            self.loop.step(self)
-        self._raise()
-
-    def cancel(self) -> None:
-        """End it, from any thread; harmless if it has ended."""
-        if not self.is_finished:
-            self.loop.cancel(self)
-
-    def output(self) -> RequestOutput:
-        """Return the output generated so far."""
-        seq, spell = self.runs[0].seq, self.loop.spell
-        scored = None
-        if seq.params.prompt_logprobs is not None:
-            scored = [None, *by_token(self.runs[0].prompt_logprobs, spell)]
-        return RequestOutput(
-            request_id=self.id,
-            prompt=self.prompt,
-            prompt_token_ids=seq.tokens[: seq.num_prompt],
-            prompt_logprobs=scored,
-            outputs=tuple(CompletionOutput.of(i, run, spell) for i, run in enumerate(self.runs)),
-            finished=self.is_finished,
-            num_cached_tokens=self.runs[0].seq.num_reused,
-        )
-
-    def _raise(self) -> None:
-        if self.error is not None:
-            raise self.error
+def _ignore(event: Event) -> None:
+    """Be the sink in the place of one that has raised."""
 
 
 def _each(params: SamplingParams) -> Iterator[SamplingParams]:
     """Copy and check the parameters for each of the `n` sequences; only the first one scores the prompt."""
-    for i in range(params.n):
-        yield replace(params, prompt_logprobs=None if i else params.prompt_logprobs)
-
-
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Raise a Ctrl-C inside only at the end: a step that is half done would break all sequences."""
-    previous = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or previous is None:
-        yield
-        return
-    caught = []
-    signal.signal(signal.SIGINT, lambda *_: caught.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        if caught:
-            signal.raise_signal(signal.SIGINT)
+    yield replace(params)
+    if params.n > 1:
+        yield from [replace(params, prompt_logprobs=None)] * (params.n - 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
@@ -20,16 +20,13 @@ from forerun.core import device as machine
 from forerun.core import files
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.costs import CostCurve
+from forerun.core.opened import OpenedFile, digest
 from forerun.engine.controller import Prior
 from forerun.engine.figures import DrafterFigures, PassTimes
 from forerun.hub.names import cache_dir
 
 VERSION = 1
 """Version of the file format."""
-SAMPLE_NBYTES = 1 << 20
-"""Bytes of the beginning and the end of each of a model's files, which identify it."""
-PARTS = (".gguf", ".safetensors", ".bin", ".json")
-"""Files of a model folder that make the model."""
 
 RESOLVED = {"model", "device", "backend", "threads"}
 """Options whose outcome is in the key, as they may say `auto`."""
@@ -62,8 +59,16 @@ class Subject:
     """Machine, threads, backend and options: whatever costs depend on."""
 
     @classmethod
-    def of(cls, model: Path, config: EngineConfig, *, device: str, backend: str) -> Subject:
-        """Identify a model's file or folder, run here and now as `config` says, on that device by that backend.
+    def of(
+        cls,
+        model: Path,
+        opened: Sequence[OpenedFile],
+        config: EngineConfig,
+        *,
+        device: str,
+        backend: str,
+    ) -> Subject:
+        """Identify a model by the files that were opened, run as `config` says, on that device by that backend.
 
         Every option that is not known to have no effect counts; defaults are left out.
         """
@@ -75,7 +80,7 @@ class Subject:
             if option.name not in RESOLVED | WITHOUT_EFFECT and value != option.default:
                 setting[option.name] = value
         given = {key: value for key, value in setting.items() if value is not None}
-        return cls(model.stem, digest(model), given)
+        return cls(model.stem, digest(opened), given)
 
     @property
     def path(self) -> Path:
@@ -159,10 +164,10 @@ def load(subject: Subject) -> Profile | None:
         return None
 
 
-def choices(model: Path) -> list[str]:
+def choices(opened: Sequence[OpenedFile]) -> list[str]:
     """List the drafters that a model's profiles chose, one a machine and setting; unreadable ones left out."""
     drafters = []
-    for path in sorted(folder().glob(f"*-{digest(model)}-*.json")):
+    for path in sorted(folder().glob(f"*-{digest(opened)}-*.json")):
         try:
             drafters.append(str(json.loads(path.read_text(encoding="utf-8"))["drafter"]))
         except (OSError, ValueError, KeyError, TypeError):
@@ -173,21 +178,6 @@ def choices(model: Path) -> list[str]:
 def folder() -> Path:
     """Return the folder of the profiles in the cache; it may not exist yet."""
     return cache_dir().parent / "profiles"
-
-
-def digest(model: Path) -> str:
-    """Hash a model's file, or the files of its folder: their sizes, beginnings and ends."""
-    parts = [model]
-    if model.is_dir():
-        parts = sorted(path for path in model.iterdir() if path.suffix in PARTS)
-    total = blake2b(digest_size=8)
-    for path in parts:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            total.update(f"{size}:".encode() + file.read(SAMPLE_NBYTES))
-            file.seek(max(0, size - SAMPLE_NBYTES))
-            total.update(file.read())
-    return total.hexdigest()
 
 
 def digest_of(value: object) -> str:

@@ -14,6 +14,7 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.decoding.grammar import with_forced, without_forbidden
 from forerun.drafting.base import Drafter
 from forerun.engine.controller import Controller, DraftResult
+from forerun.engine.failures import Failures
 from forerun.engine.sequence import SequenceState, StepResult
 
 
@@ -25,6 +26,7 @@ class Proposer:
         drafter: Drafter,
         controller: Controller,
         config: EngineConfig,
+        failures: Failures,
         max_len: int,
         max_nodes: int | None = None,
         *,
@@ -32,7 +34,8 @@ class Proposer:
     ) -> None:
         """`max_len` is the context's, `max_nodes` the most of a draft, None for no limit.
 
-        Tokens that a grammar forces are drafted if `draft_forced`.
+        `failures` gets what goes wrong for a single sequence. Tokens that a grammar forces are drafted if
+        `draft_forced`.
         """
         self.drafter, self.controller = drafter, controller
         self.num_granted = 0
@@ -41,6 +44,7 @@ class Proposer:
         if max_nodes is not None:
             self._budget = min(self._budget, max_nodes)
         self._max_len, self._draft_forced = max_len, draft_forced
+        self._failures = failures
         self._num_proposed: dict[int, int] = {}  # nodes of the drafter's own, by sequence
 
     def propose(self, running: Iterable[SequenceState]) -> dict[int, Draft]:
@@ -52,7 +56,10 @@ class Proposer:
         }
         drafts = self._ask(states)
         self._num_proposed = {seq_id: len(draft) for seq_id, draft in drafts.items()}
-        return {i: self._extended(state, drafts.get(i, EMPTY_DRAFT)) for i, state in states.items()}
+        for i, state in states.items():
+            with self._failures.of(i):
+                drafts[i] = self._extended(state, drafts.get(i, EMPTY_DRAFT))
+        return drafts
 
     def results(self, results: Sequence[StepResult]) -> list[DraftResult]:
         """Return the step's trials for the controller: nodes that were not the drafter's do not count as its."""
@@ -73,12 +80,12 @@ class Proposer:
             return {}
         rooms = [self._room(seq, min(budgets[seq.id], self._budget)) for seq in seqs]
         drafts = self.drafter.propose(seqs, rooms)
-        drafted = {
-            seq.id: _allowed(states[seq.id], draft)
-            for seq, draft in zip(seqs, drafts, strict=True)
-            # an empty one tells the controller that asking brought nothing
-            if len(draft) >= self._min_draft
-        }
+        drafted = {}
+        for seq, draft in zip(seqs, drafts, strict=True):
+            if len(draft) >= self._min_draft:
+                with self._failures.of(seq.id):
+                    # an empty one tells the controller that asking brought nothing
+                    drafted[seq.id] = _allowed(states[seq.id], draft)
         return self.controller.trim(drafted)
 
     def _extended(self, state: SequenceState, draft: Draft) -> Draft:

@@ -80,8 +80,9 @@ class SequenceState:
 
     def pool(self, base: int, states: Tensor) -> None:
         """Keep what is wanted of the states (R, D) of prompt tokens from position `base` on."""
-        rows = states[max(self.num_pooled - base, 0) : self.seq.num_prompt - base].float().cpu()
-        if not len(rows):  # read before, and again after it was preempted
+        first, stop = (max(n - base, 0) for n in (self.num_pooled, self.seq.num_prompt))
+        rows = states[first:stop].float().cpu()
+        if not len(rows):  # read before, and again with what was generated after it was preempted
             return
         self.num_pooled += len(rows)
         match self.seq.params.pooling:

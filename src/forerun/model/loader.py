@@ -65,7 +65,7 @@ def load_model(
     packed = None
     if weight_cache and native.available():  # only the native backend packs
         rounding = {"quant": quant, "head_bits": head_bits}
-        packed = PackedFile.of(checkpoint.path, is_mapped=mmap, **rounding)
+        packed = PackedFile.of(checkpoint.path, checkpoint.files, is_mapped=mmap, **rounding)
     return chosen.load(
         config,
         stored_weights(checkpoint, arch, config),

@@ -25,6 +25,7 @@ import numpy as np
 from forerun.core import sizes
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.files import open_to_read
+from forerun.core.opened import OpenedFile
 from forerun.hub.names import cache_root
 from forerun.model.packed_bytes import (
     Bytes,
@@ -36,7 +37,6 @@ from forerun.model.packed_bytes import (
     read_header,
 )
 from forerun.model.packed_folder import SUFFIX, PackedCopy, PackedFolder
-from forerun.weights.gguf_parts import part_paths
 
 if TYPE_CHECKING:
     from forerun.model.config import ModelConfig
@@ -144,12 +144,22 @@ class PackedFile:
 
     @classmethod
     def of(
-        cls, model: Path, *, is_mapped: bool = False, **rounding: str | int | None
+        cls,
+        model: Path,
+        opened: Sequence[OpenedFile],
+        *,
+        is_mapped: bool = False,
+        **rounding: str | int | None,
     ) -> PackedFile:
-        """Name the file of a GGUF file or a folder, by the options that decide on its weights. Raises ConfigError."""
+        """Name the file of a GGUF file or a folder, by the options that decide on its weights. Raises ConfigError.
+
+        It holds while the model's files are as its reader `opened` them.
+        """
         model = model.resolve()
         digest = hashlib.sha256(json.dumps([str(model), rounding]).encode()).hexdigest()[:16]
-        return cls(folder(), f"{model.stem}-{digest}{SUFFIX}", _key(model, rounding), is_mapped)
+        return cls(
+            folder(), f"{model.stem}-{digest}{SUFFIX}", _key(model, opened, rounding), is_mapped
+        )
 
     @property
     def path(self) -> Path:
@@ -223,19 +233,12 @@ class PackedFile:
                 file.write(piece)
 
 
-def _key(model: Path, rounding: Mapping[str, object]) -> dict[str, object]:
-    """Return everything that the packed weights of a resolved path depend on."""
-    return {**_state(model), "rounding": rounding, "code": _code_digest()}
-
-
-def _state(model: Path) -> dict[str, object]:
-    """Return the model's files as they are now."""
-    parts = part_paths(model)
-    if model.is_dir():
-        parts = [model / "config.json", *sorted(model.glob("*.safetensors"))]
-    states = [(path, path.stat()) for path in parts if path.is_file()]
-    files = [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in states]
-    return {"model": str(model), "files": files}
+def _key(
+    model: Path, opened: Sequence[OpenedFile], rounding: Mapping[str, object]
+) -> dict[str, object]:
+    """Return everything that the packed weights of a resolved path depend on, as JSON has it."""
+    files = [[path, *state] for path, state in opened]
+    return {"model": str(model), "files": files, "rounding": rounding, "code": _code_digest()}
 
 
 def _rank(path: Path, code: str) -> int:
@@ -243,7 +246,8 @@ def _rank(path: Path, code: str) -> int:
     try:
         with open_to_read(path) as file:
             key = read_header(file)["key"]
-        if _state(Path(key["model"])).items() <= key.items():
+        files = [(path, tuple(state)) for path, *state in key["files"]]
+        if all(OpenedFile.now(path) == (path, state) for path, state in files):
             return _SERVES if key["code"] == code else _OF_OTHER_CODE
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass

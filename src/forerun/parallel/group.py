@@ -11,8 +11,7 @@ import atexit
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from hashlib import blake2b
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,15 +22,13 @@ from torch import distributed
 
 import forerun
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.opened import OpenedFile, digest
 from forerun.parallel.link import Address, Follower, Leader, Listener
 from forerun.parallel.place import Place
-from forerun.weights.gguf_parts import part_paths
 
 if TYPE_CHECKING:
     from forerun import _native
 
-SAMPLE_NBYTES = 1 << 20
-"""Bytes of the beginning and the end of each file that ranks compare."""
 SHARED = Path("/dev/shm")
 """Where Linux keeps files in memory; elsewhere a temporary file is mapped."""
 
@@ -66,9 +63,14 @@ class RankGroup:
         return every
 
 
-def meet(place: Place, model: Path, options: Mapping[str, object]) -> Leader | Follower:
-    """Meet the other ranks, which hold parts of the same model. Raises ConfigError where they do not fit together."""
-    _agree(place, {"forerun": forerun.__version__, "files": _digest(model), **options})
+def meet(
+    place: Place, opened: Sequence[OpenedFile], options: Mapping[str, object]
+) -> Leader | Follower:
+    """Meet the other ranks, which hold parts of the same model, whose files were `opened`.
+
+    Raises ConfigError where they do not fit together.
+    """
+    _agree(place, {"forerun": forerun.__version__, "files": digest(opened), **options})
     is_local = place.local_size == place.size
     # On one machine the loopback address is enough, and no other machine can connect to it.
     listener = (
@@ -160,17 +162,3 @@ def _gather(place: Place, link: Leader | Follower) -> Callable[[Floats, int], No
             link.fail(f"gloo: {str(error).splitlines()[0]}")
 
     return gather
-
-
-def _digest(model: Path) -> str:
-    """Hash names, sizes, beginnings and ends of a model's files."""
-    digest = blake2b(digest_size=8)
-    files = [model / "config.json", *sorted(model.glob("*.safetensors"))]
-    for path in files if model.is_dir() else part_paths(model):
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}".encode())
-            digest.update(file.read(SAMPLE_NBYTES))
-            file.seek(max(0, size - SAMPLE_NBYTES))
-            digest.update(file.read(SAMPLE_NBYTES))
-    return digest.hexdigest()

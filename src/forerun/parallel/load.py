@@ -107,7 +107,7 @@ def _meet(checkpoint: Checkpoint, config: EngineConfig) -> Leader | Follower:
         "tensor_parallel_size": config.tensor_parallel_size,
         "pipeline_parallel_size": config.pipeline_parallel_size,
     }
-    return meet(place, checkpoint.path, options)
+    return meet(place, checkpoint.files, options)
 
 
 def _join(link: Leader | Follower, model: ModelConfig, parts: Sequence[Part]) -> RankGroup:
@@ -150,7 +150,9 @@ def _fill(
     if config.weight_cache:
         kind = "layers" if config.pipeline_parallel_size > 1 else "heads"
         part = f"{kind} {Place.of().rank} of {config.num_ranks}"
-        packed = PackedFile.of(checkpoint.path, is_mapped=config.mmap, **rounding, part=part)
+        packed = PackedFile.of(
+            checkpoint.path, checkpoint.files, is_mapped=config.mmap, **rounding, part=part
+        )
     packing.fill(
         decoder, weights, names, quant=config.quant, head_bits=config.head_bits, packed=packed
     )

@@ -9,8 +9,8 @@ from dataclasses import asdict
 
 import forerun
 from forerun.core.types import Event, FinishReason, TokenLogprob
-from forerun.engine.loop import RequestHandle
 from forerun.engine.outputs import RequestOutput
+from forerun.engine.request import RequestHandle
 from forerun.server.answers import Document, Writer, timings, usage
 from forerun.server.errors import ApiError
 from forerun.server.schema import ChatRequest, CompletionRequest, StreamOptions

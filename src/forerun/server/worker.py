@@ -19,7 +19,7 @@ from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
 from forerun.core.repetition import Repeats
 from forerun.core.types import Event
-from forerun.engine.loop import RequestHandle
+from forerun.engine.request import RequestHandle
 from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
 from forerun.text.prompt import Encoded

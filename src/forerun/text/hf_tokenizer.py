@@ -15,6 +15,7 @@ from typing import Any
 import tokenizers
 
 from forerun.core.errors import LoadError, short_repr
+from forerun.core.opened import OpenedFile, open_noted
 from forerun.text.pieces import byte_level_piece, end_ids, sentencepiece_piece
 from forerun.text.tokenizer import Encoding, Tokenizer, damaged_if_raised
 
@@ -23,10 +24,14 @@ _LARGEST_GAP = 1 << 16
 """Ids that a vocabulary may leave out beyond as many as it has."""
 
 
-def read_json(path: Path) -> Json:
-    """Return a JSON object from a file, empty if there is no file. Raises LoadError if it is not one."""
+def read_json(path: Path, opened: list[OpenedFile] | None = None) -> Json:
+    """Return a JSON object from a file, empty if there is no file. Raises LoadError if it is not one.
+
+    The file is added to those that were `opened`.
+    """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        with open_noted(path, [] if opened is None else opened) as file:
+            value = json.loads(file.read().decode())
     except FileNotFoundError:
         return {}
     except RecursionError as error:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from forerun.core.errors import LoadError
+from forerun.core.opened import OpenedFile
 from forerun.core.params import SamplingParams
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.stored import StoredTensor
@@ -29,6 +30,8 @@ class Checkpoint(ABC):
     kind: Literal["gguf", "hf"]
     architecture: str
     config: Mapping[str, object]
+    files: Sequence[OpenedFile]
+    """Everything that was opened for the metadata and the tensors: the key of what is made of them."""
     _tensors: Mapping[str, StoredTensor]
 
     def names(self) -> frozenset[str]:

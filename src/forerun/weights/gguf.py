@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
-from forerun.core.files import open_to_read
+from forerun.core.opened import OpenedFile, open_noted
 from forerun.core.params import SamplingParams
 from forerun.text import generation
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
@@ -49,10 +49,11 @@ class GgufCheckpoint(Checkpoint):
             if len(paths) > 1:
                 check_present(paths)
             parts = [_open(part) for part in paths]
-            check_parts(paths, [header for header, _ in parts])
+            check_parts(paths, [header for header, *_ in parts])
             self.metadata = parts[0][0].metadata
+            self.files = [opened for *_, opened in parts]
             self._tensors: dict[str, StoredTensor] = {}
-            for header, data in parts:
+            for header, data, _ in parts:
                 _add_tensors(self._tensors, header, data)
         except LoadError as error:
             raise LoadError(f"{path}: {error}") from error
@@ -81,15 +82,16 @@ class GgufCheckpoint(Checkpoint):
         return generation.from_gguf(self.metadata, str(self.path))
 
 
-def _open(path: Path) -> tuple[Header, NDArray[np.uint8]]:
+def _open(path: Path) -> tuple[Header, NDArray[np.uint8], OpenedFile]:
     """Return the header and the bytes of the whole file, read from disk as they are used."""
+    opened: list[OpenedFile] = []
     try:
-        with open_to_read(path) as file:
+        with open_noted(path, opened) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = "the file is empty" if isinstance(error, ValueError) else error.strerror
         raise LoadError(f"{reason}") from error
-    return read_header(mapped), np.frombuffer(mapped, np.uint8)
+    return read_header(mapped), np.frombuffer(mapped, np.uint8), opened[0]
 
 
 def _add_tensors(tensors: dict[str, StoredTensor], header: Header, data: NDArray[np.uint8]) -> None:

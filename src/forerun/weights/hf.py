@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Mapping, Set
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import safetensors
 
-from forerun.core.errors import LoadError
-from forerun.core.files import open_to_read
+from forerun.core.errors import LoadError, short_repr
+from forerun.core.opened import OpenedFile, open_noted
 from forerun.core.params import SamplingParams
 from forerun.text import generation
 from forerun.text.hf_tokenizer import read_json, tokenizer_from_folder
@@ -42,21 +42,23 @@ class HfCheckpoint(Checkpoint):
                 f"{path} has no config.json: it is no Hugging Face model folder; {hint}"
             )
         self.path = path
-        self.config: Mapping[str, object] = read_json(path / "config.json")
+        self.files: list[OpenedFile] = []
+        self.config: Mapping[str, object] = read_json(path / "config.json", self.files)
         architectures = self.config.get("architectures")
         if not isinstance(architectures, list) or not architectures:
             raise LoadError(f"{path / 'config.json'} names no architectures")
         self.architecture = str(architectures[0])
         self._tensors: dict[str, StoredTensor] = {}
-        for file, names in _weight_files(path).items():
-            stored = _read_tensors(file, names)
+        for file, names in _weight_files(path, self.files).items():
+            stored = _read_tensors(file, names, self.files)
             lacking = names - stored.keys()
             if lacking:
                 raise LoadError(
                     f"{file} has no tensor '{min(lacking)}', which the index says it has"
                 )
             self._tensors |= stored
-        quantization = quantization_config(self.config, read_json(path / "quant_config.json"))
+        quant_config = read_json(path / "quant_config.json", self.files)
+        quantization = quantization_config(self.config, quant_config)
         if quantization is not None:
             self._tensors = join(path, quantization, self._tensors)
         self.config, self._tensors = text_half(self.architecture, self.config, self._tensors)
@@ -82,16 +84,21 @@ class HfCheckpoint(Checkpoint):
         return generation.from_hf(read_json(path), str(path))
 
 
-def _weight_files(folder: Path) -> dict[Path, set[str]]:
+def _weight_files(folder: Path, opened: list[OpenedFile]) -> dict[Path, set[str]]:
     """Return the safetensors files: those of the index with the tensors it says they have, or the single one."""
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        weight_map = read_json(index).get("weight_map")
+    listed = read_json(index, opened)
+    if opened[-1].state:
+        weight_map = listed.get("weight_map")
         if not isinstance(weight_map, dict):
             raise LoadError(f"{index} has no weight_map")
         files: dict[Path, set[str]] = {}
         for name, file in weight_map.items():
-            files.setdefault(folder / str(file), set()).add(name)
+            if _leads_out(file):
+                raise LoadError(
+                    f"{index} names {short_repr(file)} for tensor '{name}': a file in the model's folder is needed"
+                )
+            files.setdefault(folder / file, set()).add(name)
         return files
     single = folder / "model.safetensors"
     if single.is_file():
@@ -105,12 +112,22 @@ def _weight_files(folder: Path) -> dict[Path, set[str]]:
     raise LoadError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
 
 
-def _read_tensors(path: Path, names: Set[str]) -> dict[str, StoredTensor]:
+def _leads_out(file: object) -> bool:
+    """Tell whether a name is none, or leads out of its folder on any system; links in the folder lead anywhere."""
+    if not isinstance(file, str) or not file or "\0" in file:
+        return True
+    return any(
+        path.anchor != "" or ".." in path.parts
+        for path in (PurePosixPath(file), PureWindowsPath(file))
+    )
+
+
+def _read_tensors(path: Path, names: Set[str], opened: list[OpenedFile]) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages."""
     try:
         with safetensors.safe_open(path, framework="np"):  # checks the header
             pass
-        with open_to_read(path) as file:
+        with open_noted(path, opened) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, safetensors.SafetensorError) as error:
         lost = f" (the index says it has '{min(names)}' and {len(names) - 1} more)" if names else ""

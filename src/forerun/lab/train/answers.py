@@ -21,7 +21,8 @@ from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
 from forerun.drafting.vocabulary import fingerprint
-from forerun.engine.loop import EngineLoop, RequestHandle
+from forerun.engine.loop import EngineLoop
+from forerun.engine.request import RequestHandle
 from forerun.hub.names import cache_root, name_of
 from forerun.lab.store import Store
 from forerun.llm import LLM

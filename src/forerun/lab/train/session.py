@@ -21,7 +21,7 @@ from forerun.core import files
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.drafting.vocabulary import fingerprint
-from forerun.engine.profile import digest, digest_of
+from forerun.engine.profile import digest_of
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw_run
 from forerun.lab.output import Column, show_table, writing
@@ -99,7 +99,7 @@ def new_trainer(
     """Make a run over the target's states, up to so many GB of them kept beside the replies."""
     config, is_whole = llm.config, learner.piece is None
     made_by = [
-        digest(llm.path),
+        llm.subject.model,
         config.quant,
         config.head_bits,
         config.kv,
