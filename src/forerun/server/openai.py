@@ -61,9 +61,14 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
             return service.read_text(one, "prompt", bos=bos)
         return Encoded(service.read_hole(hole, ("prompt", one), ("suffix", body.suffix or "")), one)
 
-    prompts = await service.encode(lambda: [encode(one) for one in given], request.nbytes)
     running = await service.submit(
-        prompts, params, field="prompt", form_field=body.form_field, stream=body.stream
+        lambda: [encode(one) for one in given],
+        len(given),
+        params,
+        nbytes=request.nbytes,
+        field="prompt",
+        form_field=body.form_field,
+        stream=body.stream,
     )
     return await OpenAIWriter(service, running, body).reply(request, stream=body.stream)
 
@@ -92,16 +97,21 @@ async def submit(
     if form.has_special_marks:
         params.skip_special_tokens = False
 
-    def encode() -> Encoded:
-        return service.read_text(_rendered(service, body, toolbox), "messages", bos=False)
+    def encode() -> list[Encoded]:
+        return [service.read_text(_rendered(service, body, toolbox), "messages", bos=False)]
 
-    prompts = [await service.encode(encode, request.nbytes)]
     running = await service.submit(
-        prompts, params, field="messages", form_field=body.form_field, stream=body.stream
+        encode,
+        1,
+        params,
+        nbytes=request.nbytes,
+        field="messages",
+        form_field=body.form_field,
+        stream=body.stream,
     )
     return running, partial(
         form.parser,
-        prompts[0].text or "",
+        running.handles[0].prompt or "",
         with_calls=bool(toolbox.tools),
         with_reasoning=body.reasoning_format != "none",
         is_forced=bool(toolbox.required),

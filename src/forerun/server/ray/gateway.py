@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from forerun.server.bodies import LARGE, received
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, is_anthropic, loading, of_exception, of_status
+from forerun.server.guards import knows_key, wrong_key
 from forerun.server.http import STALLED_S, error_response, to_json
 from forerun.server.ray.exchange import Head, Lease, Lost, Question, exchange
 from forerun.server.ray.metrics import joined
@@ -90,8 +91,10 @@ class Gateway:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request on until a replica has answered it. Raises ApiError."""
-        body = b""
+        body, key = b"", self.config.api_key
         if scope["method"] == "POST":
+            if key is not None and not knows_key(dict(scope["headers"]), key.strip().encode()):
+                raise wrong_key()  # a replica would say so too, but only of a body that was read
             body = await received(Request(scope, receive), self.config)
         question, route = Question.of(scope, body), await _route(scope, body)
         sending = _Sending(scope["path"], send)
