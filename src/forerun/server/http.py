@@ -12,8 +12,6 @@ from starlette.types import Receive, Scope, Send
 
 from forerun.server.errors import ApiError
 
-STALLED_S = 60.0
-"""A client that takes nothing for so long has gone."""
 PART_NBYTES = 1 << 18
 """Bytes of an answer that are sent at once."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -79,8 +77,7 @@ class JsonResponse(Response):
         for start in range(0, len(body), PART_NBYTES):
             stop = start + PART_NBYTES
             part = {"body": bytes(body[start:stop]), "more_body": stop < len(body)}
-            async with asyncio.timeout(STALLED_S):
-                await send({"type": "http.response.body", **part})
+            await send({"type": "http.response.body", **part})
             # `send` lets no one else run while the client takes all there is
             await asyncio.sleep(0)
 
@@ -104,8 +101,7 @@ class EventStream(Response):
             head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(head)
             async for chunk in self.chunks:
-                async with asyncio.timeout(STALLED_S):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
 
 
