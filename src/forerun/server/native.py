@@ -159,6 +159,7 @@ async def _reply(
         field="prompt",
         form_field=body.form_field,
         stream=body.stream,
+        with_progress=body.return_progress,
     )
     writer = NativeWriter(
         service,

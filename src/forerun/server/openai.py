@@ -69,6 +69,7 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
         field="prompt",
         form_field=body.form_field,
         stream=body.stream,
+        with_progress=body.return_progress,
     )
     return await OpenAIWriter(service, running, body).reply(request, stream=body.stream)
 
@@ -108,6 +109,7 @@ async def submit(
         field="messages",
         form_field=body.form_field,
         stream=body.stream,
+        with_progress=body.return_progress,
     )
     return running, partial(
         form.parser,

@@ -189,6 +189,7 @@ class Service:
         field: str,
         form_field: str = "",
         stream: bool = False,
+        with_progress: bool = False,
     ) -> AsyncRequest:
         """Take places in the queue, then read the prompts of a body of so many bytes and hand them to the engine.
 
@@ -206,7 +207,9 @@ class Service:
             if params.structured_outputs is not None:
                 await self._compile(params.structured_outputs, form_field)
             interval_s = self.config.stream_interval if stream else math.inf
-            request = self.worker.submit(prompts, params, self._ended, interval_s)
+            request = self.worker.submit(
+                prompts, params, self._ended, interval_s, with_progress=stream and with_progress
+            )
             self._running[request] = num_new
         finally:
             self._num_entering -= num_new

@@ -37,6 +37,8 @@ TRIES = 3
 """Replicas that a request may lose before it is given up."""
 AGAIN_S = 0.5
 """How much longer each time it waits to be asked again, but the first: until Ray knows that a replica is gone."""
+SAID_AT_ONCE = ("/chat/completions", "/messages", "/responses")
+"""Ends of routes whose streams begin with an event before the prompt was read."""
 HEALTH_S = 2.0
 """How long `/health` waits for a replica."""
 METRICS = "/metrics"
@@ -203,14 +205,18 @@ class _Sending:
         self._is_stream = False
 
     async def add(self, event: Head | bytes) -> None:
-        """Take what came next; the head of a stream goes with its first part."""
+        """Take what came next; the head of a stream goes with its first part.
+
+        That goes with the second where it says nothing yet: until then another replica can be asked.
+        """
         if isinstance(event, Head):
             self._head, self._body = event, b""  # of a replica that was lost, too
             kind = dict(event.headers).get(b"content-type", b"")
             self._is_stream = kind.startswith(b"text/event-stream")
             return
+        is_first = not (self._body or self.has_begun)
         self._body += event
-        if self._is_stream:
+        if self._is_stream and not (is_first and self._path.endswith(SAID_AT_ONCE)):
             await self._part(is_last=False)
 
     async def end(self, error: ApiError | None = None) -> None:
