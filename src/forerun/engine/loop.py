@@ -156,6 +156,12 @@ class EngineLoop:
             if not self._is_stepping:  # a stream may be collected as garbage inside a step
                 self._end_cancelled()
 
+    def end_all(self) -> None:
+        """End all requests, keeping what they have."""
+        with self.turns():
+            for handle in [*self._handles.values()]:
+                self.cancel(handle)
+
     def step(self, waiting: RequestHandle | None = None) -> bool:
         """Run one pass for all requests; return True while there is work. An error ends all requests, and is raised.
 

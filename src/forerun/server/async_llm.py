@@ -10,6 +10,7 @@ A thread of its own runs the model, so the event loop stays free; requests made 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
@@ -27,8 +28,12 @@ class AsyncLLM:
 
     def __init__(self, model: str | EngineConfig | LLM = DEFAULT_MODEL, **overrides: Any) -> None:
         """The arguments are those of `LLM`; one that is loaded already is taken as it is."""
+        self._is_own = not isinstance(model, LLM)
         self._worker = Worker(_loader(model, overrides))
         self._worker.start()
+        self._finalizer = weakref.finalize(
+            self, self._worker.close, 0
+        )  # the thread holds the model
 
     async def ready(self) -> LLM:
         """Wait until the model is loaded; the LLM that answers. Raises LoadError, ConfigError."""
@@ -61,8 +66,12 @@ class AsyncLLM:
         return request.handles[0].output()
 
     def close(self) -> None:
-        """End all requests and the thread."""
-        self._worker.close()
+        """End all requests and the thread, and let go of the model; one that was given stays open."""
+        self._finalizer.detach()
+        llm = self._worker.llm
+        if self._worker.close() and self._is_own and llm is not None:
+            self._worker.llm = None
+            llm.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -219,7 +219,7 @@ class Worker:
         """Wait for the model, and return it. Raises what loading raised."""
         self._is_loaded.wait()
         if self.llm is None:
-            raise self.error or Closed("closed before the model was loaded")
+            raise self.error or Closed("the engine is closed")
         return self.llm
 
     def submit(
