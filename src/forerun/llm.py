@@ -15,10 +15,11 @@ import copy
 import inspect
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Self, cast
 
 import torch
 
@@ -35,7 +36,7 @@ from forerun.core.errors import (
 )
 from forerun.core.params import SamplingParams
 from forerun.decoding.guidance import Grammars
-from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
+from forerun.drafting.base import SELF, Drafter, LoadedModel, LoadModel, Target
 from forerun.drafting.parse import AUTO_CHOICE
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, profile
@@ -57,7 +58,7 @@ from forerun.parallel.place import Place
 from forerun.spellings import engine as spellings
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, split
-from forerun.text.tokenizer import TextStream
+from forerun.text.tokenizer import TextStream, Tokenizer
 from forerun.text.user_tokenizer import UserTokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
@@ -119,7 +120,7 @@ class LLM:
         self.max_len = max_len_of(config, self.model.config.max_position)
         self.subject = _subject(checkpoint, config, self.device, self.model)
         self.profile = profile.load(self.subject)
-        self.loop = self._new_loop(EngineLock())
+        self._loop: EngineLoop | None = self._new_loop(EngineLock())
         del checkpoint
         return_freed()
         if config.learn and not self.drafter_spec.keeps():
@@ -246,6 +247,31 @@ class LLM:
         with self.loop.turns():
             return metrics.read(self.engine, self.loop.served, self.config.model)
 
+    def close(self) -> None:
+        """End its requests, and let go of the weights: they are freed with the last LLM that shares them.
+
+        `with LLM(...) as llm:` does so at the end of the block. Nothing can be asked any more. Harmless if done before.
+        """
+        if self._loop is None:
+            return
+        self._loop.end_all()
+        self._loop = None
+        del self.model, self.grammars
+        return_freed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def loop(self) -> EngineLoop:
+        """What runs the requests. Raises RequestError after `close`."""
+        if self._loop is None:
+            raise RequestError("this LLM is closed: make another one")
+        return self._loop
+
     @property
     def engine(self) -> Engine:
         """The engine; nothing else may use this LLM while it is stepped."""
@@ -259,11 +285,7 @@ class LLM:
         self, model: str, *, quant: Quant = "none", head_bits: int | None = None
     ) -> LoadedModel:
         """Load another model to run with this one, as a draft. `self` is this one's own file, perhaps rounded."""
-        checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
-        loaded = self._load_model(
-            checkpoint, shares_with=self.model, quant=quant, head_bits=head_bits
-        )
-        return LoadedModel(loaded, checkpoint.tokenizer())
+        return self._loads_beside(model, quant=quant, head_bits=head_bits)
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """Return the target that a drafter is built with."""
@@ -273,7 +295,7 @@ class LLM:
             max_num_seqs,
             self.max_len,
             cache,
-            self.load,
+            self._loads_beside,
             self.path,
             self.config.learn and (self.plan is None or self.plan.drafter.learns),
         )
@@ -284,7 +306,7 @@ class LLM:
         other.drafter_spec = spec
         other.config = replace(self.config, **changes)
         other.plan = other._planned(spec)
-        other.loop = other._new_loop(self.loop.turns)
+        other._loop = other._new_loop(self.loop.turns)
         return other
 
     def _submit(
@@ -315,10 +337,10 @@ class LLM:
         self.loop.learn(LEARN_SHARE * (time.perf_counter() - start_s))
         return [request.output() for request in requests]
 
-    def _new_text(self, params: SamplingParams) -> TextStream | None:
-        if not params.detokenize:
-            return None
-        return TextStream(self.tokenizer, skip_special=params.skip_special_tokens)
+    @property
+    def _loads_beside(self) -> LoadModel:
+        """What loads another model. It does not hold this LLM, which holds who may keep it."""
+        return partial(_load_beside, self.path, self.model, self._load_model)
 
     def _planned(
         self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
@@ -367,7 +389,10 @@ class LLM:
             draft_forced=self.drafter_spec.name != "none",
             encode=partial(self.tokenizer.encode, bos=False),
         )
-        return EngineLoop(engine, self._new_text, turns, self.tokenizer.text_of)
+        new_text = partial(
+            _new_text, self.tokenizer
+        )  # no method: nothing in the loop may hold this LLM
+        return EngineLoop(engine, new_text, turns, self.tokenizer.text_of)
 
     def _new_drafter(self, target: Target) -> Drafter:
         """Return the drafter that is asked for; if none is, what the profile chose, or else our own choice."""
@@ -384,6 +409,27 @@ class LLM:
                 return drafter
         self.drafter_spec = self.drafter_spec.for_target(target)
         return self.drafter_spec.build(target)
+
+
+def _new_text(tokenizer: Tokenizer, params: SamplingParams) -> TextStream | None:
+    if not params.detokenize:
+        return None
+    return TextStream(tokenizer, skip_special=params.skip_special_tokens)
+
+
+def _load_beside(
+    path: Path,
+    shares_with: Model,
+    load: Callable[..., Model],
+    model: str,
+    *,
+    quant: Quant = "none",
+    head_bits: int | None = None,
+) -> LoadedModel:
+    """Load another model to run with one from `path`, which SELF names."""
+    checkpoint = open_checkpoint(path if model == SELF else resolve(model))
+    loaded = load(checkpoint, shares_with=shares_with, quant=quant, head_bits=head_bits)
+    return LoadedModel(loaded, checkpoint.tokenizer())
 
 
 def planner_of(config: EngineConfig) -> Planner:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from forerun.commands.serve import without_sharing
+from forerun.core import registry
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
@@ -24,6 +25,11 @@ PROMPT = "Names of rivers, one after the other:"
         ("none", "none"),
         ("prompt_lookup", "prompt_lookup"),
         ("suffix++lookahead", "suffix:shared_tokens=0++lookahead"),
+        ("suffix:num_draft=3", "suffix:num_draft=3,shared_tokens=0"),
+        ("draft_model:model=self", "draft_model:model=self"),
+        ("gemma4_assistant:model=a", "gemma4_assistant:model=a"),
+        ("mlp_speculator", "mlp_speculator"),
+        ("mtp++suffix", "mtp++suffix:shared_tokens=0"),
     ],
 )
 def test_drafters_that_share_are_replaced(given, kept):
@@ -34,6 +40,22 @@ def test_drafters_that_share_are_replaced(given, kept):
 def test_what_learns_from_all_requests_is_refused(given):
     with pytest.raises(ConfigError, match="--no-shared-drafts"):
         without_sharing(EngineConfig(**given))
+
+
+def test_a_drafter_that_shares_is_named_with_those_that_do_not(tmp_path):
+    """Nothing is known of a method that does not say it."""
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from dataclasses import dataclass\n"
+        "from forerun.drafting.base import Drafter\n"
+        "@dataclass(frozen=True)\nclass Options: pass\n"
+        "def build(options, target): return Drafter()\n"
+    )
+    for given in ("mtp++recycling", str(own)):
+        with pytest.raises(ConfigError, match="may draft from what other requests said") as told:
+            without_sharing(EngineConfig(drafter=given))
+        allowed = str(told.value).rpartition("allowed: ")[2].strip("()").split(", ")
+        assert {*allowed} == {*registry.names("drafters")} - {"recycling"}  # also eagle3, medusa
 
 
 def test_a_request_leaves_nothing_for_the_next_one_to_draft_from(default_model):

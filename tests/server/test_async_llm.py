@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from contextlib import suppress
 
 import pytest
 
 from forerun import AsyncLLM, CapacityError, LoadError, RequestError, SamplingParams
 from forerun.server.worker import AsyncRequest, Closed, Worker
 from forerun.text.prompt import Encoded
+from tests.server.conftest import wait_until
 
 PROMPT = [{"role": "user", "content": "Write a list of ten animals. Then write the list again."}]
 GREEDY = SamplingParams(temperature=0, max_tokens=32)
@@ -46,6 +48,52 @@ def test_leaving_a_stream_ends_it_before_the_next_step(llm):
     assert first.finish_reason is None
     assert not llm.engine.has_work
     assert llm.engine.stats.passes <= passes + 1  # the step that ran
+
+
+@pytest.mark.parametrize("way", ["break", "exception", "dropped"])
+def test_a_loop_that_is_left_ends_its_request_though_nobody_closes_it(llm, way):
+    """Also where the event loop does not come to run anything else."""
+    long = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+
+    async def leave(made: AsyncLLM) -> None:
+        async for _ in made.stream(PROMPT, long):
+            if way == "exception":
+                raise KeyError
+            break
+
+    async def run() -> None:
+        async with AsyncLLM(llm) as made:
+            if way == "dropped":
+                stream = made.stream(PROMPT, long)
+                await anext(stream)
+                del stream
+            else:
+                with suppress(KeyError):
+                    await leave(made)
+            passes = llm.engine.stats.passes
+            wait_until(lambda: not llm.engine.has_work)  # no await
+            assert llm.engine.stats.passes <= passes + 2
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_ended_stays_ended(llm):
+    async def run() -> None:
+        async with AsyncLLM(llm) as made:
+            stream = made.stream(PROMPT, GREEDY)
+            assert await anext(stream)
+            assert [one async for one in stream][-1].finish_reason is not None
+            assert [one async for one in stream] == []
+            await stream.aclose()
+            refused = made.stream("", GREEDY)
+            with pytest.raises(RequestError):
+                await anext(refused)
+            assert [one async for one in refused] == []
+            closed = made.stream(PROMPT, GREEDY)
+            await closed.aclose()
+            assert [one async for one in closed] == []
+
+    asyncio.run(run())
 
 
 def test_a_cancelled_task_frees_its_place(llm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ import pytest
 
 from forerun.hub.prompt_sets import read
 from forerun.llm import LLM
-from tests.server.conftest import running
+from forerun.server.fleet import ModelSource
+from tests.server.conftest import running, running_fleet
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -267,3 +269,167 @@ def test_dark_light_and_a_phone(browser, url):
         widths = "one => [one.scrollWidth, one.clientWidth]"
         scroll, client = page.locator("html").evaluate(widths)
         assert scroll == client == 390
+
+
+THINKS = [
+    ("<think>", {}),
+    ("Hm, ", {"reasoning_content": "Hm, "}),
+    ("sums.", {"reasoning_content": "sums."}),
+    ("</think>\n\n", {}),
+    ("Four", {"content": "Four"}),
+    (" it is.", {"content": " it is."}),
+]
+"""Tokens as a thinking model writes them, and what the server makes of each."""
+
+
+def streamed(parts: list[tuple[str, dict]]) -> str:
+    """A stream of these tokens, every second of which was drafted; a ping comes between."""
+    found = ": ping\n\n"
+    for number, (text, delta) in enumerate(parts):
+        pieces = [{"text": text, "from_draft": number % 2 == 1}]
+        choice = {"index": 0, "delta": delta, "finish_reason": None, "pieces": pieces}
+        found += f"data: {json.dumps({'choices': [choice]})}\n\n: ping\n\n"
+    end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    return found + f"data: {json.dumps({'choices': [end]})}\n\ndata: [DONE]\n\n"
+
+
+def test_thoughts_fold_away_and_are_not_sent_back(browser, url):
+    bodies: list[dict] = []
+
+    def answer(route):
+        bodies.append(route.request.post_data_json)
+        route.fulfill(status=200, content_type="text/event-stream", body=streamed(THINKS))
+
+    with opened(browser, url) as page:
+        page.route("**/v1/chat/completions", answer)
+        send(page, "2 + 2?")
+        said, thought = page.locator(".assistant .text"), page.locator(".assistant .thought")
+        assert said.inner_text() == "Four it is."
+        assert said.locator("mark.drafted").all_inner_texts() == [" it is."]
+        assert thought.locator("summary").inner_text() == "Thoughts"
+        assert not thought.locator(".md").is_visible()
+        thought.locator("summary").click()
+        assert thought.locator(".md").inner_text() == "Hm, sums."
+        send(page, "And 3 + 3?")
+        assert [one["content"] for one in bodies[-1]["messages"]] == [
+            *("2 + 2?", "Four it is.", "And 3 + 3?")
+        ]
+        page.reload()
+        assert page.locator(".assistant .thought").count() == 2
+        assert said.first.inner_text() == "Four it is."
+
+
+def test_the_model_is_chosen_among_all_that_are_served(browser, llm):
+    sources = [ModelSource("one", lambda: llm), ModelSource("two", lambda: llm)]
+    with running_fleet(sources) as (url, _), opened(browser, url) as page:
+        bodies: list[dict] = []
+        page.on(
+            "request",
+            lambda one: bodies.append(one.post_data_json) if one.method == "POST" else None,
+        )
+        page.locator("#models").wait_for()
+        assert page.locator("#models option").all_inner_texts() == ["one", "two"]
+        set_field(page, "max_tokens", "2")
+        send(page, "Hi")
+        page.select_option("#models", "two")
+        page.reload()
+        page.locator("#models").wait_for()
+        send(page, "Hi")
+        assert [one["model"] for one in bodies] == ["one", "two"]
+        assert page.locator("#models").input_value() == "two"
+
+
+def kept(page) -> list[list[str]]:
+    """The user's words in each conversation that the browser keeps."""
+    return page.evaluate(
+        """() => Object.keys(localStorage).filter((name) => name.startsWith("forerun.chat."))
+           .map((name) => JSON.parse(localStorage[name]).turns
+             .filter((turn) => turn.role === "user").map((turn) => turn.text.slice(0, 40)))"""
+    )
+
+
+@pytest.mark.parametrize("size", [6_000_000, 3_900_000])
+def test_nothing_is_deleted_for_a_message_that_finds_no_room(browser, url, size):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "2")
+        page.evaluate("localStorage.setItem('other', 'x'.repeat(2_000_000))")
+        for text in ("First", "Second"):
+            page.click("#new")
+            send(page, text)
+        page.click("#new")
+        page.route(
+            "**/v1/chat/completions",
+            lambda route: route.fulfill(
+                status=200,
+                content_type="text/event-stream",
+                body=streamed([("No", {"content": "No"})]),
+            ),
+        )
+        page.fill("#prompt", "x" * size)
+        page.press("#prompt", "Enter")
+        page.locator("#trouble").wait_for()
+        ended(page)
+        assert "no room left" in page.locator("#trouble").inner_text()
+        assert sorted(kept(page)) == [["First"], ["Second"]]
+        page.reload()
+        assert page.locator("#chats li").count() == 2
+
+
+def test_two_tabs_with_one_conversation_keep_the_turns_of_both(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "2")
+        send(page, "One")
+        other = page.context.new_page()
+        other.goto(url)
+        other.locator("#chats .title").first.click()
+        send(other, "Two")
+        page.locator(".user .text >> text=Two").wait_for()
+        send(page, "Three")
+        other.locator(".user .text >> text=Three").wait_for()
+        assert kept(page) == [["One", "Two", "Three"]]
+        other.locator(".user >> text=Edit").last.click()
+        other.fill(".editor textarea", "Four")
+        other.press(".editor textarea", "Enter")
+        ended(other)
+        page.locator(".user .text >> text=Four").wait_for()
+        assert page.locator(".user .text").all_inner_texts() == ["One", "Two", "Four"]
+        assert page.locator(".turn").count() == 6
+
+
+def test_turns_that_two_tabs_add_at_once_are_both_kept(browser, url):
+    """The answers come when both have asked."""
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "200")
+        set_field(page, "temperature", "0")
+        send(page, "One")
+        other = page.context.new_page()
+        other.goto(url)
+        other.locator("#chats .title").first.click()
+        send(page, "Two, and a long story", wait=False)
+        send(other, "Three, and a long story", wait=False)
+        ended(page)
+        ended(other)
+        assert [sorted(one) for one in kept(page)] == [
+            ["One", "Three, and a long story", "Two, and a long story"]
+        ]
+        page.reload()
+        assert page.locator(".turn").count() == 6
+        assert all(page.locator(".assistant .text").all_inner_texts())
+
+
+def test_cells_of_a_table_keep_their_words_whole(browser, url):
+    table = f"| Language | Year | Note |\n|---|---|---|\n| Python | 1991 | {'much to say ' * 30}|\n"
+    lines = """all => all.map((one) => {
+      const range = document.createRange();
+      range.selectNodeContents(one);
+      return new Set([...range.getClientRects()].map((each) => Math.round(each.top))).size;
+    })"""
+    with opened(browser, url, viewport={"width": 390, "height": 844}) as page:
+        body = streamed([(table, {"content": table})])
+        page.route(
+            "**/v1/chat/completions",
+            lambda route: route.fulfill(status=200, content_type="text/event-stream", body=body),
+        )
+        send(page, "table")
+        assert page.locator("#turns th").evaluate_all(lines) == [1, 1, 1]
+        assert page.locator("html").evaluate("one => one.scrollWidth") == 390

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import resource
 import socket
@@ -9,14 +11,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import httpx
 import pytest
 
 from forerun.server import connections
-from tests.server.conftest import running
+from forerun.server.run import bind
+from tests.server import conftest
+from tests.server.conftest import running, wait_until
 
+ANSWERED_AT_ONCE = 8_000
+"""Tokens whose pieces are sent in one part, which no system takes off the server's hands."""
 HALF = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
 
 
@@ -40,6 +47,21 @@ def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
+def num_open(port: int) -> int:
+    """Connections to a port that this process has a descriptor of, at the server's end."""
+    inodes = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            inodes.add(os.readlink(link))
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return sum(
+        int(row[1].partition(":")[2], 16) == port
+        and row[3] != "0A"
+        and f"socket:[{row[9]}]" in inodes
+        for row in rows
+    )
+
+
 def closed(one: socket.socket) -> bool:
     try:
         return one.recv(1) == b""
@@ -58,6 +80,74 @@ def test_half_a_head_does_not_stay(opened, llm, sent):
             assert client.get(f"{url}/health").status_code == 200
             time.sleep(2)  # kept alive for 0.4 s
             assert client.get(f"{url}/health").status_code == 200
+
+
+@pytest.fixture
+def deaf(monkeypatch) -> Iterator[Callable[..., socket.socket]]:
+    """Opens a connection whose client asks for that many tokens of a text and reads nothing of the answer.
+
+    The system takes little of it off the server's hands. `times`: it asks again without waiting.
+    """
+
+    def narrow(host: str, port: int) -> socket.socket:
+        listener = bind(host, port)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return listener
+
+    monkeypatch.setattr(conftest, "bind", narrow)
+    with ExitStack() as held:
+
+        def ask(port: int, number: int, times: int = 1) -> socket.socket:
+            one = held.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            one.connect(("127.0.0.1", port))
+            body = json.dumps({"content": "a " * number, "with_pieces": True}).encode()
+            head = (
+                "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            )
+            one.sendall((f"{head}content-length: {len(body)}\r\n\r\n".encode() + body) * times)
+            return one
+
+        yield ask
+
+
+def test_who_never_reads_an_answer_keeps_no_descriptor(deaf, llm):
+    """The answer is complete for the server, but its last part waits for a window that stays shut."""
+    with running(lambda: llm, idle_timeout=0.5) as (url, _):
+        for _ in range(3):
+            deaf(port_of(url), ANSWERED_AT_ONCE)
+        wait_until(lambda: num_open(port_of(url)) == 3)
+        wait_until(lambda: not num_open(port_of(url)))
+
+
+@pytest.mark.parametrize(("number", "times"), [(30_000, 1), (ANSWERED_AT_ONCE, 2)])
+def test_who_never_reads_a_long_or_a_second_answer_keeps_no_descriptor(
+    deaf, llm, monkeypatch, number, times
+):
+    """The answer is cut when the client has stalled: in its middle, or before it began."""
+    monkeypatch.setattr(connections, "STALLED_S", 0.3)
+    with running(lambda: llm, idle_timeout=0.5) as (url, _):
+        deaf(port_of(url), number, times)
+        wait_until(lambda: num_open(port_of(url)) == 1)
+        wait_until(lambda: not num_open(port_of(url)))
+
+
+def test_who_never_reads_gives_way_to_a_new_connection(deaf, llm):
+    with running(lambda: llm, max_connections=1) as (url, _):
+        deaf(port_of(url), ANSWERED_AT_ONCE)
+        wait_until(lambda: num_open(port_of(url)) == 1)
+        time.sleep(0.3)
+        assert httpx.get(f"{url}/health").status_code == 200
+        wait_until(lambda: num_open(port_of(url)) <= 1)
+
+
+def test_who_never_reads_does_not_hold_up_the_end(deaf, llm):
+    with running(lambda: llm, drain_timeout=0.3) as (url, _):
+        deaf(port_of(url), ANSWERED_AT_ONCE)
+        wait_until(lambda: num_open(port_of(url)) == 1)
+        time.sleep(0.3)
+        start_s = time.monotonic()
+    assert time.monotonic() - start_s < 2
 
 
 def test_a_connection_too_many_closes_the_oldest_idle_one(opened, llm):

@@ -98,6 +98,7 @@ METAVARS: Mapping[str, str] = {
     "load_timeout": "SECONDS",
     "drain_timeout": "SECONDS",
     "stream_interval": "SECONDS",
+    "sse_ping_interval": "SECONDS",
 }
 """What help says a field takes, where its type alone does not."""
 

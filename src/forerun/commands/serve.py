@@ -23,7 +23,6 @@ from forerun.core.files import read_text
 from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
-    from forerun.drafting.spec import DrafterSpec
     from forerun.llm import LLM
     from forerun.server.fleet import ModelSource
 
@@ -37,9 +36,6 @@ CHATML = (
     "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
-
-_FORGETFUL = ("none", "prompt_lookup", "lookahead", "draft_model", "early_exit")
-"""Drafters that learn nothing from other requests."""
 
 Models = Annotated[
     list[str] | None,
@@ -188,31 +184,28 @@ def _serve_replicas(
 def without_sharing(config: EngineConfig) -> EngineConfig:
     """Give a configuration a drafter that never drafts from another request's tokens; `suffix` for auto.
 
-    Raises ConfigError for a drafter that learns from all requests.
+    Raises ConfigError for a drafter that cannot.
     """
+    from forerun.core import registry
+    from forerun.drafting.find import method_of
     from forerun.drafting.spec import DrafterSpec
 
+    if config.learn:
+        raise ConfigError("give --learn or --no-shared-drafts, not both")
     spec = DrafterSpec.of_config(config)
     if spec.is_auto:
         spec = DrafterSpec.of("suffix")
-    parts = spec.parts or (spec,)
-    for part in parts:
-        if part.name not in _FORGETFUL and part.name != "suffix":
+    for part in spec.parts or (spec,):
+        if part.unshared() is None:
+            allowed = [name for name in registry.names("drafters") if method_of(name).unshared]
             raise ConfigError(
-                f"drafter {part.name} learns from all requests, which --no-shared-drafts rules out "
-                f"(allowed: suffix, {', '.join(_FORGETFUL)})"
+                f"drafter {part.name} may draft from what other requests said, which --no-shared-drafts rules out "
+                f"(allowed: {', '.join(allowed)})"
             )
-    if config.learn:
-        raise ConfigError("give --learn or --no-shared-drafts, not both")
-    drafter = "++".join(map(_alone, parts))
+    alone = spec.unshared()
+    assert alone is not None
     unset: dict[str, Any] = dict.fromkeys(DRAFT_FIELDS)
-    return replace(config, drafter=drafter, draft_options={}, **unset)
-
-
-def _alone(part: DrafterSpec) -> str:
-    if part.name != "suffix":
-        return part.text()
-    return replace(part, options={**part.options, "shared_tokens": 0}).text()
+    return replace(config, drafter=alone.text(), draft_options={}, **unset)
 
 
 def _loaded(config: EngineConfig, template: str | None) -> LLM:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
-from forerun.drafting.base import Method, Search, Target
+from forerun.drafting.base import Method, Search, Target, as_given
 from forerun.drafting.draft_builder import (
     BuilderOptions,
     DraftBuilder,
@@ -65,7 +65,11 @@ def tune(target: Target, options: Options, search: Search) -> Options:
     return best
 
 
-METHOD = Method(tune=tune, tune_when_named=True)  # it tries every sublayer, and few models gain
+METHOD = Method(
+    unshared=as_given,
+    tune=tune,
+    tune_when_named=True,  # it tries every sublayer, and few models gain
+)
 
 
 class EarlyExit(ModelDrafter):

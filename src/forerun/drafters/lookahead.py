@@ -26,7 +26,7 @@ from random import Random
 from forerun.core import tree
 from forerun.core.errors import check_least
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, Method, Search, Target
+from forerun.drafting.base import Drafter, DrafterBytes, Method, Search, Target, as_given
 
 Ngram = tuple[int, ...]
 
@@ -66,7 +66,7 @@ def tune(target: Target, options: Options, search: Search) -> Options:
     return search.climb(options, _GRIDS, grow=True)
 
 
-METHOD = Method(grids=_GRIDS, tune=tune)
+METHOD = Method(unshared=as_given, grids=_GRIDS, tune=tune)
 
 
 @dataclass(slots=True)

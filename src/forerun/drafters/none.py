@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafting.base import Drafter, Target
+from forerun.drafting.base import Drafter, Method, Target, as_given
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Plain decoding has no options."""
+
+
+METHOD = Method(unshared=as_given)
 
 
 def build(options: Options, target: Target) -> Drafter:

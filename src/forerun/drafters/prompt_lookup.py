@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from forerun.core import tree
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
+from forerun.drafting.base import Drafter, DrafterBytes, Method, Target, as_given
 
 ENTRY_NBYTES = 136
 """Bytes of one n-gram in the index at most, besides 8 for each of its tokens: its share of a dict
@@ -53,12 +53,13 @@ def build(options: Options, target: Target) -> PromptLookup:
 
 
 METHOD = Method(
+    unshared=as_given,
     grids={
         "num_draft": (1, 2, 3, 5, 7, 11, 15, 23),
         "factor": (0.5, 1.0, 2.0, 4.0),
         "ngram_max": (2, 3, 4, 6),
         "ngram_min": (1, 2, 3),
-    }
+    },
 )
 
 

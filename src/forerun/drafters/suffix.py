@@ -76,6 +76,7 @@ def smaller(options: Options) -> Options | None:
 
 
 METHOD = Method(
+    unshared=lambda options: replace(options, shared_tokens=0),
     smaller=smaller,
     example=example,
     grids={

@@ -171,6 +171,11 @@ class Search(Protocol):
         ...
 
 
+def as_given(options: Options) -> Options:
+    """Return options as they are, for `Method.unshared` of a method that draws on one request anyway."""
+    return options
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """What the rest of forerun wants to know of a method; its module exports it as `METHOD` where something differs."""
@@ -179,6 +184,8 @@ class Method:
     """With `Target.learn`, what it learned is there in the next process."""
     smaller: Callable[[Any], Any] = lambda options: None
     """Options that need less memory than some, None if there are none: what a memory budget falls back on."""
+    unshared: Callable[[Any], Any] | None = None
+    """Makes options with which nothing is drafted from what other requests said, but by `Target.learn`; None: none."""
     example: Callable[[Target], Any] | None = None
     """Options for `forerun check-drafter`, where `Options()` cannot be built or holds more than a check can fill."""
     grids: Mapping[str, Sequence[float]] = field(default_factory=dict)

@@ -104,6 +104,19 @@ class DrafterSpec:
         chosen = method_of(self.name).smaller(self._built_options())
         return None if chosen is None else DrafterSpec.of(options.spell(self.name, chosen))
 
+    def unshared(self) -> DrafterSpec | None:
+        """Ask the method for options with which it drafts from a request's own tokens alone; None: there are none."""
+        if self.built is not None:
+            return None
+        if self.parts:
+            parts = [part.unshared() for part in self.parts]
+            found = tuple(part for part in parts if part is not None)
+            return replace(self, parts=found) if len(found) == len(parts) else None
+        unshared = method_of(self.name).unshared
+        if unshared is None:
+            return None
+        return DrafterSpec.of(options.spell(self.name, unshared(self._built_options())))
+
     def for_target(self, target: Target) -> DrafterSpec:
         """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
         known = registry.names("drafters") if self.is_auto else ()

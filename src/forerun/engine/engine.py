@@ -175,6 +175,10 @@ class Engine:
             self.trace.end_step(work, results, self.proposer.num_granted)
         return events + self._end_failed()
 
+    def num_read(self, seq: Seq) -> int | None:
+        """Count the tokens of its prompt whose rows the cache holds; None for a sequence that does not run."""
+        return None if seq.slot < 0 else min(self.cache.length(seq.slot), seq.num_prompt)
+
     def idle(self) -> bool:
         """Let the drafter do a small step of its own while no request runs; return whether there is more."""
         return not self.has_work and self.proposer.drafter.idle()

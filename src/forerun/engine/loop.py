@@ -189,6 +189,10 @@ class EngineLoop:
         """End sequences, keeping what they have; their last events say so. Waits for nothing, harmless if ended."""
         self.turns.soon(partial(self._end, tuple(seq_ids)))
 
+    def end_all(self) -> None:
+        """End all requests, keeping what they have."""
+        self.cancel([*self._asked])
+
     def step(self, waiting: RequestHandle | None = None) -> bool:
         """Run one pass for all requests; return True while there is work. An error ends all requests, and is raised.
 

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,15 @@ AWAKE_S = 0.05
 """For which a rank looks out for the next order before it sleeps: what rank 0 takes between two passes."""
 FAILED = 1
 """Exit code of ranks that end because one has failed."""
+
+
+KINDS = ("orders", "life")
+"""The connections of a rank."""
+HELLO_NBYTES = 4096
+"""Of what a connection says before it is known to be a rank's, at most."""
+MAX_STRAYS = 64
+"""Connections that may be open without having said whose they are."""
+NOBODY = (None, None)
 
 
 class Address(NamedTuple):
@@ -56,27 +65,84 @@ class Listener:
         self.address = Address(host, self._socket.getsockname()[1], secrets.token_hex(16))
 
     def accept(self, size: int) -> Leader:
-        """Return the link once all others are there. Raises ConfigError if one does not come."""
+        """Return the link once all others are there. Raises ConfigError if one does not come.
+
+        Whoever else connects is dropped, and keeps nobody waiting.
+        """
+        wanted = {(rank, kind) for rank in range(1, size) for kind in KINDS}
         found: dict[tuple[int, str], socket.socket] = {}
-        self._socket.settimeout(WAIT_S)
-        with self._socket:
-            while len(found) < 2 * (size - 1):
-                try:
-                    one, _ = self._socket.accept()
-                    one.settimeout(WAIT_S)
-                    word, rank, kind = json.loads(_received(one))
-                except (OSError, ValueError, TypeError) as error:
-                    raise ConfigError(
-                        f"only {len(found) // 2 + 1} of {size} ranks came: {error}"
-                    ) from error
-                if not secrets.compare_digest(str(word), self.address.word):
-                    one.close()
-                    continue
-                one.settimeout(None)
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                found[rank, kind] = one
-        ranks = range(1, size)
-        return Leader([found[r, "orders"] for r in ranks], [found[r, "life"] for r in ranks])
+        strays: dict[socket.socket, bytearray] = {}
+        deadline = time.monotonic() + WAIT_S
+        with self._socket, selectors.DefaultSelector() as selector:
+            self._socket.setblocking(False)
+            selector.register(self._socket, selectors.EVENT_READ)
+            while len(found) < len(wanted) and (left_s := deadline - time.monotonic()) > 0:
+                for key, _ in selector.select(left_s):
+                    if key.fileobj is self._socket:
+                        self._let_in(selector, strays)
+                        continue
+                    one = cast(socket.socket, key.fileobj)
+                    name = self._greeted(one, strays)
+                    if name is None:
+                        continue
+                    selector.unregister(one)
+                    del strays[one]
+                    if name in wanted and name not in found:
+                        found[name] = _opened(one)
+                    else:
+                        one.close()
+        for one in strays:
+            one.close()
+        if len(found) < len(wanted):
+            for one in found.values():
+                one.close()
+            come = sum(all((rank, kind) in found for kind in KINDS) for rank in range(1, size))
+            raise ConfigError(f"only {come + 1} of {size} ranks came within {WAIT_S:g} s")
+        return Leader(*([found[rank, kind] for rank in range(1, size)] for kind in KINDS))
+
+    def _let_in(
+        self, selector: selectors.BaseSelector, strays: dict[socket.socket, bytearray]
+    ) -> None:
+        """Accept a connection, in place of the oldest that has not said who it is where there are many."""
+        try:
+            one, _ = self._socket.accept()
+        except OSError:  # it has gone again
+            return
+        if len(strays) == MAX_STRAYS:
+            oldest = next(iter(strays))
+            selector.unregister(oldest)
+            del strays[oldest]
+            oldest.close()
+        one.setblocking(False)
+        strays[one] = bytearray()
+        selector.register(one, selectors.EVENT_READ)
+
+    def _greeted(
+        self, one: socket.socket, strays: dict[socket.socket, bytearray]
+    ) -> tuple[object, object] | None:
+        """Read on in what a connection says first; its rank and kind when it is there, NOBODY if it is no rank's."""
+        said = strays.get(one)
+        if said is None:
+            return None  # dropped while others were read
+        try:
+            nbytes = HEADER.size
+            if len(said) >= nbytes:
+                nbytes += HEADER.unpack(said[:nbytes])[0]
+            if nbytes > HELLO_NBYTES:
+                return NOBODY
+            piece = one.recv(nbytes - len(said))  # and nothing of what follows
+            said += piece
+            if not piece:
+                return NOBODY
+            if len(said) < nbytes or nbytes == HEADER.size:
+                return None
+            word, rank, kind = json.loads(said[HEADER.size :])
+            known = secrets.compare_digest(str(word).encode(), self.address.word.encode())
+        except BlockingIOError:
+            return None
+        except (OSError, ValueError, TypeError, RecursionError):
+            return NOBODY
+        return (rank, kind) if known and isinstance(rank, int) and isinstance(kind, str) else NOBODY
 
 
 class Leader:
@@ -137,7 +203,7 @@ class Follower:
     """The link as another rank has it. Raises ConfigError if rank 0 cannot be reached."""
 
     def __init__(self, address: Address, rank: int) -> None:
-        self._orders, self._life = (_connected(address, rank, kind) for kind in ("orders", "life"))
+        self._orders, self._life = (_connected(address, rank, kind) for kind in KINDS)
         self._is_over = threading.Event()
         threading.Thread(target=self._watch, name="rank 0", daemon=True).start()
 
@@ -187,14 +253,19 @@ def leave(why: str | None = None) -> None:
 
 def _connected(address: Address, rank: int, kind: str) -> socket.socket:
     try:
-        one = socket.create_connection((address.host, address.port), WAIT_S)
-        one.settimeout(None)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        one = _opened(socket.create_connection((address.host, address.port), WAIT_S))
         one.sendall(_framed((address.word, rank, kind)))
     except OSError as error:
         raise ConfigError(
             f"rank {rank} cannot reach rank 0 at {address.host}, port {address.port}: {reason(error)}"
         ) from error
+    return one
+
+
+def _opened(one: socket.socket) -> socket.socket:
+    """Make a connection of ranks: it waits as long as it takes, and delays nothing."""
+    one.settimeout(None)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return one
 
 

@@ -13,6 +13,7 @@ from forerun.engine.stats import SpecStats
 from forerun.server.bodies import JsonRequest
 from forerun.server.errors import ApiError, of_stream
 from forerun.server.http import EventStream, JsonResponse, cancelled_on_disconnect, to_json
+from forerun.server.progress import PromptProgress
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
 
@@ -24,6 +25,8 @@ class Writer(ABC):
 
     done = b""
     """Stands at the end of a stream."""
+    ping = b": ping\n\n"
+    """Stands where nothing else has come for a while."""
 
     def __init__(self, service: Service, running: AsyncRequest, model: str) -> None:
         """`model` is the name under which the request is answered."""
@@ -31,6 +34,7 @@ class Writer(ABC):
         self.end_s = 0.0
         """When the last step ended that told something."""
         self._observe = service.metrics.follow(running)
+        self._ping_s = service.config.sse_ping_interval
 
     @abstractmethod
     def document(self) -> Any:
@@ -45,7 +49,11 @@ class Writer(ABC):
         """Write what went wrong after the first event, which ends the stream."""
 
     def begin(self) -> Iterator[Document]:
-        """Write the first events, when what was cached is known."""
+        """Write the first events, when the request was accepted; its prompt may take a minute to read."""
+        yield from ()
+
+    def read(self, progress: PromptProgress) -> Iterator[Document]:
+        """Write how far a prompt was read."""
         yield from ()
 
     def end(self) -> Iterator[Document]:
@@ -60,19 +68,20 @@ class Writer(ABC):
         """Answer, as a stream or when all is there; a client that goes away ends the request."""
         request.state.entry.running = self.running
         if stream:
-            return EventStream(self._stream(), self.running.cancel)
+            return EventStream(self._stream(), self.running.cancel, self.ping, self._ping_s)
         async with cancelled_on_disconnect(request.receive, self.running.cancel):
             async for _ in self._events():
                 pass
             return JsonResponse(self.document())
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        has_begun = False
         try:
+            if first := b"".join(map(_event, self.begin())):
+                yield first
             async for events in self._events():
-                documents = [*(() if has_begun else self.begin()), *self.chunks(events)]
-                has_begun = True
-                if documents:
+                progress, self.running.progress = self.running.progress, []
+                documents = [one for each in progress for one in self.read(each)]
+                if documents := [*documents, *self.chunks(events)]:
                     yield b"".join(map(_event, documents))
             documents = [*self.end()]
         except Exception as error:
@@ -85,7 +94,7 @@ class Writer(ABC):
         async for events in self.running.events():
             for one in events:
                 self._observe(one)
-            self.end_s = events[-1].time_s
+                self.end_s = one.time_s
             yield events
 
 
@@ -94,6 +103,16 @@ def _event(document: Document) -> bytes:
     kind = document.get("type")
     name = f"event: {kind}\n".encode() if kind else b""
     return b"%sdata: %s\n\n" % (name, to_json(document))
+
+
+def prompt_progress(progress: PromptProgress) -> Document:
+    """Write llama-server's figures of a prompt that is being read."""
+    return {
+        "total": progress.num_prompt,
+        "cache": progress.num_cached,
+        "processed": progress.num_read,
+        "time_ms": round(progress.seconds * 1e3),
+    }
 
 
 def usage(request: AsyncRequest) -> Document:

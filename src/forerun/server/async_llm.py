@@ -10,7 +10,10 @@ A thread of its own runs the model, so the event loop stays free; requests made 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, Self
 
 from forerun.core.config import DEFAULT_MODEL, EngineConfig
@@ -18,7 +21,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.engine.outputs import RequestOutput
 from forerun.llm import LLM
-from forerun.server.worker import AsyncRequest, Worker
+from forerun.server.worker import AsyncRequest, StreamEvent, Worker
 from forerun.text.prompt import Encoded, Prompt, encode
 
 
@@ -27,8 +30,12 @@ class AsyncLLM:
 
     def __init__(self, model: str | EngineConfig | LLM = DEFAULT_MODEL, **overrides: Any) -> None:
         """The arguments are those of `LLM`; one that is loaded already is taken as it is."""
+        self._is_own = not isinstance(model, LLM)
         self._worker = Worker(_loader(model, overrides))
         self._worker.start()
+        self._finalizer = weakref.finalize(
+            self, self._worker.close, 0
+        )  # the thread holds the model
 
     async def ready(self) -> LLM:
         """Wait until the model is loaded; the LLM that answers. Raises LoadError, ConfigError."""
@@ -36,17 +43,13 @@ class AsyncLLM:
             return llm
         return await asyncio.to_thread(self._worker.wait_until_loaded)
 
-    async def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
-    ) -> AsyncIterator[Event]:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> AsyncStream:
         """Complete one prompt, yielding what each step made final, as `LLM.stream`.
 
-        Leaving the loop cancels the rest before the engine's next step. Raises RequestError, CapacityError.
+        Leaving the loop cancels the rest before the engine's next step, where nothing else holds the stream; else
+        `aclose` does. The first event raises RequestError, CapacityError.
         """
-        request = await self._submit(prompt, sampling_params)
-        async for events in request.events():
-            for one in events:
-                yield one.event
+        return AsyncStream(partial(self._submit, prompt, sampling_params))
 
     async def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
@@ -61,8 +64,12 @@ class AsyncLLM:
         return request.handles[0].output()
 
     def close(self) -> None:
-        """End all requests and the thread."""
-        self._worker.close()
+        """End all requests and the thread, and let go of the model; one that was given stays open."""
+        self._finalizer.detach()
+        llm = self._worker.llm
+        if self._worker.close() and self._is_own and llm is not None:
+            self._worker.llm = None
+            llm.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,6 +86,44 @@ class AsyncLLM:
         request = self._worker.submit([encoded], params)
         await request.accepted()
         return request
+
+
+class AsyncStream(AsyncIterator[Event]):
+    """The events of a request, which ends when this does: by `aclose`, or when nobody holds it any more."""
+
+    def __init__(self, submit: Callable[[], Awaitable[AsyncRequest]]) -> None:
+        """`submit` is called with the first event."""
+        self._submit = submit
+        self._request: AsyncRequest | None = None
+        self._batches: AsyncIterator[list[StreamEvent]] | None = None
+        self._waiting: deque[Event] = deque()
+        self._is_closed = False
+
+    async def __anext__(self) -> Event:
+        if self._is_closed:
+            raise StopAsyncIteration
+        try:
+            if self._batches is None:
+                self._request = await self._submit()
+                self._batches = self._request.events()
+            while not self._waiting:
+                self._waiting.extend(one.event for one in await anext(self._batches))
+        except BaseException:
+            self._end()
+            raise
+        return self._waiting.popleft()
+
+    async def aclose(self) -> None:
+        """End the request before the engine's next step; harmless if it has ended."""
+        self._end()
+
+    def __del__(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._is_closed = True
+        if self._request is not None:
+            self._request.cancel()
 
 
 def _loader(model: str | EngineConfig | LLM, overrides: dict[str, Any]) -> Callable[[], LLM]:

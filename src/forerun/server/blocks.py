@@ -20,7 +20,10 @@ from forerun.server.worker import AsyncRequest, StreamEvent
 from forerun.text.answers.parser import AnswerParser
 from forerun.text.answers.parts import CallPart, Part, ReasoningPart, TextPart
 
-ONLY_CHAT = ("n", "logprobs", "top_logprobs", "prompt_logprobs")
+ONLY_CHAT = (
+    *("n", "logprobs", "top_logprobs", "prompt_logprobs"),
+    *("timings_per_token", "return_progress"),
+)
 """Fields that such an answer has no place for."""
 
 
@@ -143,11 +146,9 @@ async def reply(
     try:
         chat = ChatRequest.model_validate(body.as_chat())
         for name in ONLY_CHAT:
-            if getattr(chat, name) not in (None, 0, 1, False):
+            value = getattr(chat, name)
+            if value and (name, value) != ("n", 1):
                 raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
-        if chat.timings_per_token:
-            name = "timings_per_token"
-            raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
         running, new_parser = await submit(service, request, chat)
     except ApiError as error:
         raise renamed(error, body.theirs) from error

@@ -76,6 +76,8 @@ class ServerConfig:
     """Seconds that running requests have left after SIGTERM or Ctrl-C."""
     stream_interval: float = 0.02
     """Seconds between two sends of a stream, at least; what comes sooner is sent with the next."""
+    sse_ping_interval: float = 10.0
+    """Seconds after which a stream that has nothing to send sends a comment, so that no proxy ends it; 0, -1: never."""
     log_requests: bool | None = None
     """One line for each request that has ended: its figures, none of its words. Default: in a terminal."""
 
@@ -90,6 +92,10 @@ class ServerConfig:
         check_least("max_queue", self.max_queue, 0)
         check_least("drain_timeout", self.drain_timeout, 0)
         check_least("stream_interval", self.stream_interval, 0)
+        if not (self.sse_ping_interval >= 0 or self.sse_ping_interval == -1):
+            raise ConfigError(
+                f"sse_ping_interval must be at least 0, or -1 for never, got {self.sse_ping_interval}"
+            )
         check_least("max_schema_depth", self.max_schema_depth, 1)
         for name in (
             *("max_body_mb", "max_schema_kb", "body_timeout", "idle_timeout", "load_timeout"),

@@ -17,6 +17,8 @@ MAX_CONNECTIONS = 4096
 """Connections where nothing else says how many."""
 RESERVED = 256
 """Descriptors for all else, and for connections that are accepted before the oldest one is closed."""
+STALLED_S = 60.0
+"""A client that takes nothing for so long has gone."""
 ACCEPTED = 64
 """Connections that are accepted at once."""
 _log = logging.getLogger(__name__)
@@ -30,11 +32,12 @@ class Connection(H11Protocol):
         self._most = most
         self.idle_since = 0.0
         """When it was made, or its last answer was complete, in the loop's time."""
+        self._stalled: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
-        """True while no request is being answered: part of a request's head is not one."""
-        return self.cycle is None or self.cycle.response_complete
+        """True while no request is being answered: part of a request's head is not one, nor is a cut answer."""
+        return self.cycle is None or self.cycle.response_complete or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it in, if there is a place or can be made one."""
@@ -48,6 +51,25 @@ class Connection(H11Protocol):
         self.idle_since = self.loop.time()
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        """Let answers wait until the client takes what is written, and end the connection if it does not."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED_S, self.abort)
+
+    def resume_writing(self) -> None:
+        """Go on with the answer."""
+        self._no_longer_stalled()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._no_longer_stalled()
+        super().connection_lost(exc)
+
+    def _no_longer_stalled(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+
     def _turn_away(self) -> None:
         error = ApiError(
             503,
@@ -58,12 +80,13 @@ class Connection(H11Protocol):
         head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
         head += f"retry-after: 1\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
         self.transport.write(head.encode() + body)
-        self.close()
-
-    def close(self) -> None:
-        """Close it, and forget it at once."""
         self.connections.discard(self)
         self.transport.close()
+
+    def abort(self) -> None:
+        """Close it at once, with what the client has not taken of an answer: it may never take it."""
+        self.connections.discard(self)
+        self.transport.abort()
 
 
 def most_connections() -> int:
@@ -79,7 +102,7 @@ def close_oldest(connections: Iterable[Any], number: int = 1) -> int:
     idle = [one for one in connections if isinstance(one, Connection) and one.is_idle]
     oldest = sorted(idle, key=lambda one: one.idle_since)[:number]
     for one in oldest:
-        one.close()
+        one.abort()
     return len(oldest)
 
 
@@ -89,7 +112,7 @@ def close_idle(connections: Iterable[Any], seconds: float) -> None:
         if not (isinstance(one, Connection) and one.is_idle):
             continue
         if one.loop.time() - one.idle_since > seconds:
-            one.close()
+            one.abort()
 
 
 class OutOfDescriptors:

@@ -101,16 +101,18 @@ async def _vectors(
     parts = prompts.split(given, field)
 
     def encode() -> list[Encoded]:
-        return [service.read_parts(one, field) for one in parts]
+        encoded = [service.read_parts(one, field) for one in parts]
+        for number, one in enumerate(encoded):
+            if not one.token_ids:
+                raise ApiError(400, f"{field} {number} has no tokens: give some text", param=field)
+        return encoded
 
-    encoded = await service.encode(encode, request.nbytes)
-    for number, one in enumerate(encoded):
-        if not one.token_ids:
-            raise ApiError(400, f"{field} {number} has no tokens: give some text", param=field)
     params = SamplingParams(
         temperature=0.0, max_tokens=1, pooling=service.config.pooling, max_draft=0, detokenize=False
     )
-    running = await service.submit(encoded, params, field=field)
+    running = await service.submit(
+        lambda: service.encode(encode, request.nbytes), len(parts), params, field=field
+    )
     request.state.entry.running = running
     async with cancelled_on_disconnect(request.receive, running.cancel):
         async for _ in running.events():
@@ -119,7 +121,7 @@ async def _vectors(
     vectors = [_normalized(one) if body.embd_normalize == 2 else one for one in found]
     if service.config.pooling == "none":
         vectors = found
-    return vectors, sum(len(one.token_ids) for one in encoded)
+    return vectors, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
 
 
 def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:

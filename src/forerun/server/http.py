@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.server.errors import ApiError
 
-STALLED_S = 60.0
-"""A client that takes nothing for so long has gone."""
 PART_NBYTES = 1 << 18
 """Bytes of an answer that are sent at once."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -79,8 +79,7 @@ class JsonResponse(Response):
         for start in range(0, len(body), PART_NBYTES):
             stop = start + PART_NBYTES
             part = {"body": bytes(body[start:stop]), "more_body": stop < len(body)}
-            async with asyncio.timeout(STALLED_S):
-                await send({"type": "http.response.body", **part})
+            await send({"type": "http.response.body", **part})
             # `send` lets no one else run while the client takes all there is
             await asyncio.sleep(0)
 
@@ -93,20 +92,45 @@ def error_response(error: ApiError, path: str = "") -> Response:
 class EventStream(Response):
     """Send what an iterator gives as it comes; when the client goes, `on_disconnect` is called and it ends."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], on_disconnect: Callable[[], object]) -> None:
-        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        on_disconnect: Callable[[], object],
+        ping: bytes = b"",
+        ping_s: float = 0.0,
+    ) -> None:
+        """`ping` is sent where nothing else was for `ping_s` seconds; never for 0 and less."""
+        # no proxy may keep the events back until there are many: nginx asks
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(media_type="text/event-stream", headers=headers)
         del self.headers["content-length"]
         self.chunks, self.on_disconnect = chunks, on_disconnect
+        self._ping, self._ping_s = ping, ping_s
+        self._sent_s = 0.0
+        self._is_sending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, the chunks and the end."""
         async with cancelled_on_disconnect(receive, self.on_disconnect):
             head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(head)
-            async for chunk in self.chunks:
-                async with asyncio.timeout(STALLED_S):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            self._sent_s = time.monotonic()
+            async with running_beside(self._send_pings(send)):
+                async for chunk in self.chunks:
+                    await self._send(send, chunk)
             await send({"type": "http.response.body", "body": b""})
+
+    async def _send(self, send: Send, chunk: bytes) -> None:
+        self._is_sending = True
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        self._is_sending, self._sent_s = False, time.monotonic()
+
+    async def _send_pings(self, send: Send) -> None:
+        while self._ping_s > 0:
+            quiet_s = time.monotonic() - self._sent_s
+            if quiet_s >= self._ping_s and not self._is_sending:
+                await self._send(send, self._ping)
+            await asyncio.sleep(max(self._ping_s - quiet_s, 0.0) or self._ping_s)
 
 
 @asynccontextmanager
@@ -120,12 +144,20 @@ async def cancelled_on_disconnect(
             pass
         on_disconnect()
 
-    task = asyncio.create_task(watch())
+    async with running_beside(watch()):
+        try:
+            yield
+        except BaseException:
+            on_disconnect()
+            raise
+
+
+@asynccontextmanager
+async def running_beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run something else until the end of the block."""
+    task = asyncio.create_task(work)
     try:
         yield
-    except BaseException:
-        on_disconnect()
-        raise
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -199,6 +199,8 @@ def _response_format(form: object) -> dict[str, Any]:
 class MessagesWriter(BlockWriter):
     """Write the events and the document."""
 
+    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
+
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._id = f"msg_{uuid.uuid4().hex}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -115,8 +115,8 @@ async def completion(service: FromBody, request: JsonRequest, body: NativeReques
     def encode() -> list[Encoded]:
         return [service.read_parts(one, "prompt") for one in given]
 
-    encoded = await service.encode(encode, request.nbytes)
-    return await _reply(service, request, body, encoded, is_one=len(given) == 1 and not is_batch)
+    is_one = len(given) == 1 and not is_batch
+    return await _reply(service, request, body, encode, len(given), is_one=is_one)
 
 
 @router.post("/infill", responses=_ANSWERS)
@@ -130,15 +130,15 @@ async def infill(service: FromBody, request: JsonRequest, body: InfillRequest) -
     def encode() -> list[Encoded]:
         return [Encoded(service.read_hole(tokens, before, after, files))]
 
-    encoded = await service.encode(encode, request.nbytes)
-    return await _reply(service, request, body, encoded, is_one=True, ends=tokens.ends)
+    return await _reply(service, request, body, encode, 1, is_one=True, ends=tokens.ends)
 
 
 async def _reply(
     service: Service,
     request: JsonRequest,
     body: NativeRequest,
-    encoded: Sequence[Encoded],
+    encode: Callable[[], Sequence[Encoded]],
+    num_prompts: int,
     *,
     is_one: bool,
     ends: Sequence[int] = (),
@@ -152,7 +152,13 @@ async def _reply(
     params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
     params.stop_token_ids = (*params.stop_token_ids, *ends)
     running = await service.submit(
-        encoded, params, field="prompt", form_field=body.form_field, stream=body.stream
+        lambda: service.encode(encode, request.nbytes),
+        num_prompts,
+        params,
+        field="prompt",
+        form_field=body.form_field,
+        stream=body.stream,
+        with_progress=body.return_progress,
     )
     writer = NativeWriter(
         service,

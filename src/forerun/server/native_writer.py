@@ -10,8 +10,9 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
-from forerun.server.answers import Document, Writer, timings
+from forerun.server.answers import Document, Writer, prompt_progress, timings
 from forerun.server.errors import ApiError
+from forerun.server.progress import PromptProgress
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
 from forerun.text.tokenizer import Tokenizer
@@ -104,6 +105,19 @@ class NativeWriter(Writer):
                     yield self._only(self._chunk(step, text, tokens, scored))
             if step.event.finish_reason is not None:
                 yield self._only(self._final(step.completion, ""))
+
+    def read(self, progress: PromptProgress) -> Iterator[Document]:
+        """Write a chunk without text."""
+        yield {
+            "index": progress.completion,
+            "content": "",
+            "tokens": [],
+            "stop": False,
+            "id_slot": self.running.runs[progress.completion].seq.slot,
+            "tokens_predicted": 0,
+            "tokens_evaluated": progress.num_prompt,
+            "prompt_progress": prompt_progress(progress),
+        }
 
     def fail(self, error: ApiError) -> Document:
         """Write the error."""

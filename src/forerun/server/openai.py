@@ -61,9 +61,14 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
             return service.read_text(one, "prompt", bos=bos)
         return Encoded(service.read_hole(hole, ("prompt", one), ("suffix", body.suffix or "")), one)
 
-    prompts = await service.encode(lambda: [encode(one) for one in given], request.nbytes)
     running = await service.submit(
-        prompts, params, field="prompt", form_field=body.form_field, stream=body.stream
+        lambda: service.encode(lambda: [encode(one) for one in given], request.nbytes),
+        len(given),
+        params,
+        field="prompt",
+        form_field=body.form_field,
+        stream=body.stream,
+        with_progress=body.return_progress,
     )
     return await OpenAIWriter(service, running, body).reply(request, stream=body.stream)
 
@@ -92,18 +97,25 @@ async def submit(
     if form.has_special_marks:
         params.skip_special_tokens = False
 
-    text = await service.render(lambda: _rendered(service, body, toolbox))
+    async def read() -> list[Encoded]:
+        text = await service.render(lambda: _rendered(service, body, toolbox))
+        nbytes = max(len(text), request.nbytes)
+        return await service.encode(
+            lambda: [service.read_text(text, "messages", bos=False)], nbytes
+        )
 
-    def encode() -> Encoded:
-        return service.read_text(text, "messages", bos=False)
-
-    prompts = [await service.encode(encode, max(len(text), request.nbytes))]
     running = await service.submit(
-        prompts, params, field="messages", form_field=body.form_field, stream=body.stream
+        read,
+        1,
+        params,
+        field="messages",
+        form_field=body.form_field,
+        stream=body.stream,
+        with_progress=body.return_progress,
     )
     return running, partial(
         form.parser,
-        prompts[0].text or "",
+        running.handles[0].prompt or "",
         with_calls=bool(toolbox.tools),
         with_reasoning=body.reasoning_format != "none",
         is_forced=bool(toolbox.required),

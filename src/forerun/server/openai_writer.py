@@ -11,8 +11,9 @@ import forerun
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.request import RequestHandle
-from forerun.server.answers import Document, Writer, timings, usage
+from forerun.server.answers import Document, Writer, prompt_progress, timings, usage
 from forerun.server.errors import ApiError
+from forerun.server.progress import PromptProgress
 from forerun.server.schema import ChatRequest, CompletionRequest, StreamOptions
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
@@ -62,6 +63,18 @@ class OpenAIWriter(Writer):
             found |= self._of_prompt(first.output())
         return found
 
+    def begin(self) -> Iterator[Document]:
+        """Write who speaks, of a chat: a chunk for each completion."""
+        for index in range(len(self.running.runs) if self.is_chat else 0):
+            said = {"role": "assistant", "content": ""}
+            yield self._without_text(index, {"delta": said}, {})
+
+    def read(self, progress: PromptProgress) -> Iterator[Document]:
+        """Write a chunk without text."""
+        said: Document = {"delta": {}} if self.is_chat else {"text": ""}
+        more = {"prompt_progress": prompt_progress(progress)}
+        yield self._without_text(progress.completion, said, more)
+
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write a chunk for each completion that got something to show."""
         for step in _joined(events):
@@ -81,17 +94,29 @@ class OpenAIWriter(Writer):
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
         return {**self._head, "object": kind, "choices": choices, **more}
 
-    def _figures_so_far(self, step: StreamEvent) -> Document:
-        more = Document()
+    def _without_text(self, index: int, said: Document, more: Document) -> Document:
+        choice = {"index": index, **said, "logprobs": None, "finish_reason": None}
+        if self.with_ids:
+            choice["token_ids"] = []
+        if self.with_timings:
+            more["timings"] = self._timings(time.perf_counter())
+        return self._chunk([choice], self._usage_so_far() | more)
+
+    def _timings(self, end_s: float) -> Document:
+        return timings(self.running, end_s, self.llm.drafter_spec.name)
+
+    def _usage_so_far(self) -> Document:
         if self.options.continuous_usage_stats:
-            more["usage"] = usage(self.running)
-        elif self.options.include_usage:
-            more["usage"] = None
+            return {"usage": usage(self.running)}
+        return {"usage": None} if self.options.include_usage else {}
+
+    def _figures_so_far(self, step: StreamEvent) -> Document:
+        more = self._usage_so_far()
         is_last = step.event.finish_reason is not None and all(
             handle.is_finished for handle in self.running.handles
         )
         if self.with_timings or (is_last and not more):
-            more["timings"] = timings(self.running, step.time_s, self.llm.drafter_spec.name)
+            more["timings"] = self._timings(step.time_s)
         return more
 
     def _delta(self, step: StreamEvent) -> Document | None:
@@ -111,11 +136,12 @@ class OpenAIWriter(Writer):
         num_calls = parser.num_calls
         parts = parser.read(text, is_last=reason is not None)
         with_pieces = self.options.include_pieces and bool(event.pieces)
-        if not (parts or logprobs or reason or is_first or self.with_ids or with_pieces):
+        has_prompt = is_first and not self.is_chat
+        if not (parts or logprobs or reason or has_prompt or self.with_ids or with_pieces):
             return None
         choice = {
             "index": index,
-            **self._said(parts, num_calls, is_first=is_first),
+            **self._said(parts, num_calls),
             "logprobs": logprobs,
         }
         choice["finish_reason"] = _reason(reason, parser.num_calls)
@@ -129,14 +155,12 @@ class OpenAIWriter(Writer):
                 choice["prompt_token_ids"] = run.seq.tokens[: run.seq.num_prompt]
         return choice
 
-    def _said(self, parts: Sequence[Part], num_calls: int, *, is_first: bool) -> Document:
+    def _said(self, parts: Sequence[Part], num_calls: int) -> Document:
         """Write what a chunk says; `num_calls` had begun before it."""
         text = _text(parts)
         if not self.is_chat:
             return {"text": text}
-        content: Document = {"role": "assistant", "content": ""} if is_first else {}
-        content |= _thoughts(parts)
-        content |= {"content": text} if text else {}
+        content = _thoughts(parts) | ({"content": text} if text else {})
         calls = _calls(parts, num_calls)
         return {"delta": content | ({"tool_calls": calls} if calls else {})}
 

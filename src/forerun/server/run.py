@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -154,11 +154,18 @@ class HttpServer(uvicorn.Server):
             self._say(f"{word}: {those} {limit} to end; again {word} ends at once")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests end for so long, then end them."""
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._limits.drain_timeout, self._cancel_all)
+        """Let requests end and clients take their answers for so long, then end them."""
+        connections: Collection[Any] = self.server_state.connections
+
+        def end() -> None:
+            self._cancel_all()
+            close_idle(connections, 0)
+
+        timer = asyncio.get_running_loop().call_later(self._limits.drain_timeout, end)
         await super().shutdown(sockets)
         timer.cancel()
+        for one in [*connections]:  # their requests did not end by themselves
+            one.abort()
         gc.unfreeze()  # else what is left when Python ends is called leaked
 
 

@@ -182,6 +182,8 @@ class AnswerRequest(RequestBody):
     """What the stream tells besides the text."""
     timings_per_token: bool = False
     """In a stream: the timings so far in every chunk, not only in the last."""
+    return_progress: bool = False
+    """In a stream: how far the prompt was read, as `prompt_progress`, before the answer begins."""
     return_token_ids: bool = False
     """Add the ids of the prompt's and the answer's tokens."""
     response_format: dict[str, Any] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -68,6 +68,8 @@ class Service:
         self._load = load
         self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}
+        self._num_entering = 0
+        """Completions of requests whose prompts are being read: they have their places already."""
         self._bodies = bodies
         self._template: TemplateProcess | None = None
         self._renderers = ThreadPoolExecutor(RENDERED_AT_ONCE, "chat-template")
@@ -214,25 +216,37 @@ class Service:
 
     async def submit(
         self,
-        prompts: Sequence[Encoded],
+        read: Callable[[], Awaitable[Sequence[Encoded]]],
+        num_prompts: int,
         params: SamplingParams,
         *,
         field: str,
         form_field: str = "",
         stream: bool = False,
+        with_progress: bool = False,
     ) -> AsyncRequest:
-        """Hand prompts to the engine; the fields are what the client calls the prompt and the form of the answer.
+        """Take places in the queue, then read the prompts and hand them to the engine.
 
-        Raises ApiError for what is out of bounds, RequestError for what is wrong.
+        The fields are what the client calls the prompt and the form of the answer. Raises ApiError for what is out of
+        bounds, RequestError for what is wrong.
         """
-        self._check(prompts, params, field)
-        if isinstance(params.prediction, str):  # here and once, not by the engine for each of n
-            params.prediction = await self._predicted(params.prediction)
-        if params.structured_outputs is not None:
-            await self._compile(params.structured_outputs, form_field)
-        interval_s = self.config.stream_interval if stream else math.inf
-        request = self.worker.submit(prompts, params, self._ended, interval_s)
-        self._running[request] = len(prompts) * params.n
+        num_new = num_prompts * params.n
+        self._check_room(num_new, params.n, "prompt" if num_prompts > 1 else "n")
+        self._num_entering += num_new
+        try:
+            prompts = await read()
+            self._check_lengths(prompts, field)
+            if isinstance(params.prediction, str):  # here and once, not by the engine for each of n
+                params.prediction = await self._predicted(params.prediction)
+            if params.structured_outputs is not None:
+                await self._compile(params.structured_outputs, form_field)
+            interval_s = self.config.stream_interval if stream else math.inf
+            request = self.worker.submit(
+                prompts, params, self._ended, interval_s, with_progress=stream and with_progress
+            )
+            self._running[request] = num_new
+        finally:
+            self._num_entering -= num_new
         await request.accepted()
         return request
 
@@ -263,26 +277,27 @@ class Service:
         for request in [*self._running]:
             request.cancel(Closed("the server is shutting down"))
 
-    def _check(self, prompts: Sequence[Encoded], params: SamplingParams, param: str) -> None:
-        llm, most = self.llm(), self.config.max_n
-        if params.n > most:
-            message = f"n must be from 1 to {most} (--max-n), got {params.n}"
-            raise ApiError(400, message, param="n")
-        limit = self._limit()
-        for prompt in prompts:
-            if len(prompt.token_ids) > limit:
-                raise too_long(len(prompt.token_ids), limit, llm.max_len, param)
-        num_new, num_slots = len(prompts) * params.n, llm.config.max_num_seqs
+    def _check_room(self, num_new: int, n: int, param: str) -> None:
+        """Raise ApiError for more completions than there are places for, `n` of each prompt."""
+        most, num_slots = self.config.max_n, self.llm().config.max_num_seqs
+        if n > most:
+            raise ApiError(400, f"n must be from 1 to {most} (--max-n), got {n}", param="n")
         if num_new > num_slots + self.config.max_queue:
             raise ApiError(
                 400,
                 f"{num_new} completions are more than this server runs and lets wait "
                 f"({num_slots} and {self.config.max_queue}): ask for fewer at once",
-                param="prompt" if len(prompts) > 1 else "n",
+                param=param,
             )
-        num_running = sum(self._running.values())
+        num_running = sum(self._running.values(), self._num_entering)
         if num_running + num_new > num_slots + self.config.max_queue:
             raise busy(max(0, num_running - num_slots), self.config.max_queue)
+
+    def _check_lengths(self, prompts: Sequence[Encoded], param: str) -> None:
+        limit = self._limit()
+        for prompt in prompts:
+            if len(prompt.token_ids) > limit:
+                raise too_long(len(prompt.token_ids), limit, self.llm().max_len, param)
 
     def _limit(self) -> int:
         """Return the tokens of a prompt, at most."""

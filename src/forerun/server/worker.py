@@ -19,9 +19,11 @@ from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
 from forerun.core.repetition import Repeats
 from forerun.core.types import Event
+from forerun.engine.engine import Engine
 from forerun.engine.request import RequestHandle
 from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
+from forerun.server.progress import ProgressReader, PromptProgress
 from forerun.text.prompt import Encoded
 
 _log = logging.getLogger(__name__)
@@ -54,7 +56,13 @@ class AsyncRequest:
         loop: asyncio.AbstractEventLoop,
         on_over: Callable[[AsyncRequest], object] = lambda request: None,
         interval_s: float = 0.0,
+        *,
+        with_progress: bool = False,
     ) -> None:
+        self.progress: list[PromptProgress] = []
+        """How far its prompts were read, as far as it has not been taken from here; if it was asked for."""
+        self.reader = ProgressReader() if with_progress else None
+        """Tells it; the engine thread's own."""
         self.interval_s = interval_s
         """Events are sent at multiples of it, the first at once."""
         self._tick = 0.0
@@ -95,7 +103,10 @@ class AsyncRequest:
             raise
 
     async def events(self) -> AsyncIterator[list[StreamEvent]]:
-        """Yield what came, as many steps together as came since the last time. Raises what ended the request."""
+        """Yield what came, as many steps together as came since the last time. Raises what ended the request.
+
+        Nothing, where there is only `progress`.
+        """
         try:
             while self._waiting or not self._is_over:
                 if not self._waiting:
@@ -103,7 +114,7 @@ class AsyncRequest:
                     await self._waiter
                 found = [*self._waiting]
                 self._waiting.clear()
-                if found:
+                if found or self.progress:
                     yield found
             if self.error is not None:
                 raise self.error
@@ -130,10 +141,15 @@ class AsyncRequest:
         return self._tick != before
 
     def deliver(
-        self, events: list[StreamEvent], is_over: bool, error: BaseException | None
+        self,
+        events: list[StreamEvent],
+        is_over: bool,
+        error: BaseException | None,
+        progress: Sequence[PromptProgress] = (),
     ) -> None:
         """Take what the engine thread sent."""
         self._waiting += events
+        self.progress += progress
         self.error = self.error or error
         if is_over and not self._is_over:
             self._is_over = True
@@ -162,6 +178,7 @@ class _Delivery(NamedTuple):
     events: list[StreamEvent]
     is_over: bool
     error: BaseException | None = None
+    progress: Sequence[PromptProgress] = ()
 
 
 class Worker:
@@ -178,6 +195,8 @@ class Worker:
         """None only wakes the thread."""
         self._requests: dict[AsyncRequest, list[StreamEvent]] = {}
         """Those the engine runs, with what they have not been told. The engine thread's own."""
+        self._step_s = 0.0
+        """When the last step began."""
         self._is_closing = False
         self._is_loaded = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forerun-engine", daemon=True)
@@ -200,7 +219,7 @@ class Worker:
         """Wait for the model, and return it. Raises what loading raised."""
         self._is_loaded.wait()
         if self.llm is None:
-            raise self.error or Closed("closed before the model was loaded")
+            raise self.error or Closed("the engine is closed")
         return self.llm
 
     def submit(
@@ -209,14 +228,18 @@ class Worker:
         params: SamplingParams,
         on_over: Callable[[AsyncRequest], object] = lambda request: None,
         interval_s: float = 0.0,
+        *,
+        with_progress: bool = False,
     ) -> AsyncRequest:
         """Hand over a request of the running event loop; `accepted` tells what the engine says of it.
 
         `on_over` is called in that loop when the request has ended, however that came. Events are sent not more often
         than every `interval_s` (longer where many requests run), the first at once: to wake an event loop and to send
         takes as long as much of a small model's step. Requests of one interval are told together.
+        `with_progress`: after each step it is told how far its prompts were read.
         """
-        request = AsyncRequest(self, asyncio.get_running_loop(), on_over, interval_s)
+        loop = asyncio.get_running_loop()
+        request = AsyncRequest(self, loop, on_over, interval_s, with_progress=with_progress)
         self._jobs.put(_Job(request, prompts, params))
         if not self._thread.is_alive():
             self._refuse_jobs()
@@ -252,7 +275,7 @@ class Worker:
                 self._do(job, llm)
             if engine.has_work and not self._is_closing:
                 self._step(llm)
-            self._send(self._deliveries())
+            self._send(self._deliveries(engine))
             is_learning = not self._is_closing and llm.loop.idle()
 
     def _new_jobs(self, *, wait: bool = False) -> Iterator[_Job]:
@@ -289,19 +312,25 @@ class Worker:
 
     def _step(self, llm: LLM) -> None:
         """Step once. An error in it has ended what ran; the next requests get another chance."""
+        self._step_s = time.perf_counter()
         try:
             llm.loop.step()
         except Exception:
             _log.exception("a step of the engine failed, %d requests end", len(self._requests))
 
-    def _deliveries(self) -> list[_Delivery]:
+    def _deliveries(self, engine: Engine | None = None) -> list[_Delivery]:
         """Collect what there is to tell; who has ended is forgotten."""
         deliveries, now_s = [], time.perf_counter()
         for request, events in [*self._requests.items()]:
             is_over = all(each.is_finished for each in request.handles)
-            if is_over or (events and request.is_due(now_s, len(self._requests))):
+            progress: Sequence[PromptProgress] = ()
+            if request.reader is not None and engine is not None:
+                progress = request.reader.news(
+                    request.handles, engine.num_read, self._step_s, now_s
+                )
+            if is_over or progress or (events and request.is_due(now_s, len(self._requests))):
                 error = next((each.error for each in request.handles if each.error), None)
-                deliveries.append(_Delivery(request, [*events], is_over, error))
+                deliveries.append(_Delivery(request, [*events], is_over, error, progress))
                 events.clear()
             if is_over:
                 del self._requests[request]
@@ -338,5 +367,5 @@ class Worker:
 
 
 def _hand_out(deliveries: list[_Delivery]) -> None:
-    for request, events, is_over, error in deliveries:
-        request.deliver(events, is_over, error)
+    for request, events, is_over, error, progress in deliveries:
+        request.deliver(events, is_over, error, progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -119,3 +120,29 @@ def test_metrics_of_replicas_stand_side_by_side():
     assert {s.labels["engine"] for s in families["forerun:wait_seconds"].samples} == {"a", "b"}
     assert families["forerun:replicas"].samples[0].value == 2
     assert families["forerun:retries"].samples[0].value == 7
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
+@pytest.mark.parametrize(("path", "is_held"), [("/v1/messages", True), ("/v1/completions", False)])
+def test_a_stream_has_not_begun_with_an_event_that_says_nothing(path, is_held):
+    """Until the second part another replica can be asked, whose answer begins anew."""
+    from forerun.server.ray.gateway import _Sending
+
+    sent = []
+
+    async def send(message):
+        sent.append(message.get("body"))
+
+    async def ask() -> None:
+        head = Head(200, ((b"content-type", b"text/event-stream"),))
+        sending = _Sending(path, send)
+        await sending.add(head)
+        await sending.add(b"first")
+        assert sending.has_begun != is_held
+        await sending.add(head)
+        for part in (b"first", b"second"):
+            await sending.add(part)
+
+    asyncio.run(ask())
+    assert b"".join(filter(None, sent)) == (b"firstsecond" if is_held else b"firstfirstsecond")

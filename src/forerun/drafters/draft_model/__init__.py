@@ -28,7 +28,7 @@ from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
-from forerun.drafting.base import SELF, DrafterBytes, Method, Search, Target
+from forerun.drafting.base import SELF, DrafterBytes, Method, Search, Target, as_given
 from forerun.drafting.draft_builder import (
     BuilderOptions,
     DraftBuilder,
@@ -111,7 +111,7 @@ def smaller(options: Options) -> Options | None:
     return None if options.quant == "int4" else replace(options, quant="int4")
 
 
-METHOD = Method(smaller=smaller, example=example, grids=_GRIDS, tune=tune)
+METHOD = Method(unshared=as_given, smaller=smaller, example=example, grids=_GRIDS, tune=tune)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.eagle3 import files, gguf
 from forerun.drafters.eagle3.drafting import NativeEagle, TorchEagle, new_network
-from forerun.drafting.base import DrafterBytes, Method, Target
+from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import MAX_STEPS, GuessTree
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
@@ -67,6 +67,7 @@ def example(target: Target) -> Options:
 
 
 METHOD = Method(
+    unshared=as_given,
     example=example,
     grids={"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)},
 )

@@ -19,7 +19,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantNetwork
-from forerun.drafting.base import DrafterBytes, Method, Target
+from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import Step
 from forerun.drafting.draft_builder import Scores
 from forerun.drafting.draft_head import OwnTokens, list_of
@@ -52,6 +52,7 @@ def smaller(options: Options) -> Options | None:
 
 
 METHOD = Method(
+    unshared=as_given,
     example=example,
     smaller=smaller,
     grids={"num_draft": (2, 3, 4, 5, 7, 9), "num_steps": (1, 2, 3, 4, 5, 6)},

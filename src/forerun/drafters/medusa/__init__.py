@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.drafting import new_network
-from forerun.drafting.base import Method, Target
+from forerun.drafting.base import Method, Target, as_given
 from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
 
@@ -43,6 +43,7 @@ def example(target: Target) -> Options:
 
 
 METHOD = Method(
+    unshared=as_given,
     example=example,
     grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5)},
 )

@@ -23,7 +23,7 @@ from forerun.drafters.mlp_speculator.drafting import (
     new_network,
 )
 from forerun.drafters.mlp_speculator.head_map import HeadMap, new_learner
-from forerun.drafting.base import DrafterBytes, Method, Target
+from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions, committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
 
@@ -101,6 +101,7 @@ def example(target: Target) -> Options:
 
 
 METHOD = Method(
+    unshared=as_given,
     example=example,
     keeps=True,
     tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`

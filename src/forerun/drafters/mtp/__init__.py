@@ -22,7 +22,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.types import LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters.mtp import files
 from forerun.drafters.mtp.network import MAX_ROWS, HeadNetwork
-from forerun.drafting.base import SELF, DrafterBytes, Method, Target
+from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import MAX_STEPS, Step
 from forerun.drafting.draft_builder import Scores
 from forerun.drafting.draft_head import DraftHead, OwnTokens, list_of
@@ -61,6 +61,7 @@ def smaller(options: Options) -> Options | None:
 
 
 METHOD = Method(
+    unshared=as_given,
     example=example,
     ships_for=ships_for,
     smaller=smaller,

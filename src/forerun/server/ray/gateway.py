@@ -21,8 +21,10 @@ from starlette.types import Receive, Scope, Send
 
 from forerun.server.bodies import LARGE, received
 from forerun.server.config import ServerConfig
+from forerun.server.connections import STALLED_S
 from forerun.server.errors import ApiError, is_anthropic, loading, of_exception, of_status
-from forerun.server.http import STALLED_S, error_response, to_json
+from forerun.server.guards import knows_key, wrong_key
+from forerun.server.http import error_response, to_json
 from forerun.server.ray.exchange import Head, Lease, Lost, Question, exchange
 from forerun.server.ray.metrics import joined
 from forerun.server.ray.prefix import Route, route_of
@@ -35,6 +37,8 @@ TRIES = 3
 """Replicas that a request may lose before it is given up."""
 AGAIN_S = 0.5
 """How much longer each time it waits to be asked again, but the first: until Ray knows that a replica is gone."""
+SAID_AT_ONCE = ("/chat/completions", "/messages", "/responses")
+"""Ends of routes whose streams begin with an event before the prompt was read."""
 HEALTH_S = 2.0
 """How long `/health` waits for a replica."""
 METRICS = "/metrics"
@@ -90,8 +94,10 @@ class Gateway:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request on until a replica has answered it. Raises ApiError."""
-        body = b""
+        body, key = b"", self.config.api_key
         if scope["method"] == "POST":
+            if key is not None and not knows_key(dict(scope["headers"]), key.strip().encode()):
+                raise wrong_key()  # a replica would say so too, but only of a body that was read
             body = await received(Request(scope, receive), self.config)
         question, route = Question.of(scope, body), await _route(scope, body)
         sending = _Sending(scope["path"], send)
@@ -199,15 +205,19 @@ class _Sending:
         self._is_stream, self._num_events = False, 0
 
     async def add(self, event: Head | bytes) -> None:
-        """Take what came next; the head of a stream goes with its first part."""
+        """Take what came next; the head of a stream goes with its first part.
+
+        That goes with the second where it says nothing yet: until then another replica can be asked.
+        """
         if isinstance(event, Head):
             self._head, self._body = event, b""  # of a replica that was lost, too
             kind = dict(event.headers).get(b"content-type", b"")
             self._is_stream = kind.startswith(b"text/event-stream")
             return
+        is_first = not (self._body or self.has_begun)
         self._body += event
         self._num_events += event.count(b"\n\n")
-        if self._is_stream:
+        if self._is_stream and not (is_first and self._path.endswith(SAID_AT_ONCE)):
             await self._part(is_last=False)
 
     async def end(self, error: ApiError | None = None) -> None:

@@ -17,12 +17,50 @@ export function body(turns, system, fields) {
 
 /** Fill `turn` with the answer; `onchange` is called with each chunk. Throws what ended it early. */
 export async function follow(turn, request, signal, onchange) {
+  const pieces = new Pieces();
   for await (const chunk of stream(request, signal)) {
     const [choice] = chunk.choices;
-    for (const piece of choice?.pieces ?? []) add(turn, piece);
+    pieces.push(choice?.pieces ?? []);
+    const { reasoning_content: thought, content } = choice?.delta ?? {};
+    if (thought) {
+      turn.thought ??= { text: "", drafted: [] };
+      for (const piece of pieces.take(thought)) add(turn.thought, piece);
+    }
+    if (content) for (const piece of pieces.take(content)) add(turn, piece);
     if (chunk.timings) turn.timings = chunk.timings;
     if (choice?.finish_reason) turn.reason = choice.finish_reason;
     onchange();
+  }
+}
+
+/** What the model wrote, token by token, with its marks of thoughts; what is shown is found in it again, in order. */
+export class Pieces {
+  constructor() {
+    this.waiting = [];
+  }
+
+  push(pieces) {
+    this.waiting.push(...pieces);
+  }
+
+  /** Cut a text off the pieces, with all before it; as one that was not drafted where it is not in them. */
+  take(text) {
+    const start = this.waiting.map((piece) => piece.text).join("").indexOf(text);
+    if (start < 0) return [{ text, from_draft: false }];
+    this.cut(start);
+    return this.cut(text.length);
+  }
+
+  cut(length) {
+    const found = [];
+    while (length > 0) {
+      const piece = this.waiting.shift();
+      const text = piece.text.slice(0, length);
+      found.push({ ...piece, text });
+      if (text.length < piece.text.length) this.waiting.unshift({ ...piece, text: piece.text.slice(length) });
+      length -= text.length;
+    }
+    return found;
   }
 }
 

@@ -29,10 +29,10 @@ async function ask(path, options = {}) {
   throw new ApiError(answer.status, document?.error?.message ?? `the server answered ${answer.status}`);
 }
 
-/** The model that is served: {id, max_model_len, drafter}. */
-export async function model() {
+/** The models that are served: {id, max_model_len, drafter} of each. */
+export async function models() {
   const found = await (await ask("v1/models")).json();
-  return found.data[0];
+  return found.data;
 }
 
 /** The chunks of an answer as they come. Throws ApiError, and AbortError when `signal` ends it. */
@@ -52,6 +52,7 @@ export async function* stream(body, signal) {
     const events = (rest + part.value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
+      if (event.startsWith(":")) continue; // a comment: the server lives
       const data = event.replace(/^data: /, "");
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);

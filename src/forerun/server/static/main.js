@@ -1,7 +1,7 @@
 // The page: conversations at the side, one of them in the middle, a field to write in.
 
 import { body, follow } from "./answer.js";
-import { key, model } from "./api.js";
+import { key, models } from "./api.js";
 import { make } from "./render.js";
 import { Settings } from "./settings.js";
 import * as store from "./store.js";
@@ -17,6 +17,9 @@ const EXAMPLES = [
 ];
 
 const BUSY = "An answer is coming: wait for its end, or press Esc to stop it, then send.";
+
+const FULL =
+  "This browser has no room left: what is new here is not kept. Deleting conversations makes room; none is deleted by itself.";
 
 let chat = store.newChat();
 let views = [];
@@ -34,9 +37,7 @@ function open(next) {
   chat = next;
   store.here.set("chat", chat.id);
   settings.set("system", chat.system ?? "");
-  views = [];
-  byId("turns").replaceChildren();
-  for (const turn of chat.turns) append(turn);
+  show();
   tellTrouble("");
   list();
   toEnd();
@@ -44,13 +45,28 @@ function open(next) {
   if (matchMedia("(pointer: fine)").matches) prompt.focus(); // elsewhere a keyboard would cover the page
 }
 
+/** Show the turns as they are; those that are shown keep their places and what is open in them. */
+function show() {
+  const shown = new Map(views.map((view) => [view.turn, view]));
+  views = chat.turns.map((turn) => shown.get(turn) ?? viewOf(turn));
+  const [list, elements] = [byId("turns"), views.map((view) => view.element)];
+  if (elements.some((each, at) => each !== list.children[at]) || elements.length < list.children.length) {
+    list.replaceChildren(...elements);
+  }
+  for (const view of views) view.update();
+  byId("welcome").hidden = views.length > 0;
+}
+
+function viewOf(turn) {
+  return new TurnView(turn, {
+    edit: (text) => edit(chat.turns.indexOf(turn), text),
+    regenerate: () => answer(chat.turns.indexOf(turn)),
+  });
+}
+
 /** Show one more turn. */
 function append(turn) {
-  const at = views.length;
-  const view = new TurnView(turn, {
-    edit: (text) => edit(at, text),
-    regenerate: () => answer(at),
-  });
+  const view = viewOf(turn);
   views.push(view);
   byId("turns").append(view.element);
   byId("welcome").hidden = true;
@@ -72,13 +88,14 @@ function edit(at, text) {
     return;
   }
   stop();
-  Object.assign(chat.turns[at], { text, drafted: [], timings: null, reason: null, error: null });
+  const changed = { changed: Date.now(), text, drafted: [], timings: null, reason: null, error: null };
+  Object.assign(chat.turns[at], changed);
   views[at].update();
   keep();
 }
 
 function send(text) {
-  chat.turns.push({ role: "user", text });
+  chat.turns.push(store.newTurn({ role: "user", text }));
   append(chat.turns.at(-1));
   answer(chat.turns.length);
 }
@@ -86,8 +103,8 @@ function send(text) {
 /** Let the model write the turn at this place; what stood there and after it goes. */
 async function answer(at) {
   cut(at);
-  const turn = { role: "assistant", text: "", drafted: [] };
-  const request = body(chat.turns, chat.system, settings.request());
+  const turn = store.newTurn({ role: "assistant", text: "", drafted: [] });
+  const request = body(chat.turns, chat.system, { ...settings.request(), ...chosen() });
   chat.turns.push(turn);
   const view = append(turn);
   const controller = new AbortController();
@@ -100,6 +117,7 @@ async function answer(at) {
   toEnd();
   await attempt(own, request);
   view.isWaiting = false;
+  turn.changed = Date.now();
   if (running === own) running = null;
   if (byId("trouble").textContent === BUSY) tellTrouble("");
   refresh();
@@ -131,7 +149,8 @@ function stop() {
 
 function keep(which = chat) {
   which.time = Date.now();
-  if (!store.save(which)) tellTrouble("This browser has no room left: the conversation is not kept.");
+  if (!store.save(which)) tellTrouble(FULL);
+  if (which === chat) show();
   list();
 }
 
@@ -205,9 +224,7 @@ function askKey() {
 async function connect() {
   for (;;) {
     try {
-      const found = await model();
-      byId("model").textContent = found.id;
-      byId("model").title = `drafter ${found.drafter}, context of ${found.max_model_len} tokens`;
+      offer(await models());
       return;
     } catch (error) {
       if (error.status === 401) {
@@ -218,6 +235,23 @@ async function connect() {
       await new Promise((resolve) => setTimeout(resolve, 1000));
     }
   }
+}
+
+/** Name the model that is served; of several let one be chosen. */
+function offer(found) {
+  const told = (one) => (one.drafter ? `drafter ${one.drafter}, context of ${one.max_model_len} tokens` : "");
+  byId("model").textContent = found[0].id;
+  byId("model").title = told(found[0]);
+  const picker = byId("models");
+  picker.replaceChildren(...found.map((one) => make("option", { value: one.id, title: told(one) }, one.id)));
+  if (found.some((one) => one.id === settings.values.model)) picker.value = settings.values.model;
+  picker.hidden = found.length < 2;
+  byId("model").hidden = !picker.hidden;
+}
+
+/** The field that names the model, if there are several. */
+function chosen() {
+  return byId("models").hidden ? {} : { model: byId("models").value };
 }
 
 /** Put a text into the field, and keep it over a reload. */
@@ -266,7 +300,11 @@ byId("theme").addEventListener("click", () => {
   localStorage.setItem("forerun.theme", root.dataset.theme);
 });
 addEventListener("pagehide", () => running && keep(running.chat));
-addEventListener("storage", list);
+addEventListener("storage", (event) => {
+  if (store.refresh(chat, event)) show();
+  list();
+});
+byId("models").addEventListener("change", () => settings.set("model", byId("models").value));
 for (const text of EXAMPLES) {
   byId("examples").append(make("button", { type: "button", onclick: () => send(text) }, text));
 }

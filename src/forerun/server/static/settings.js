@@ -27,7 +27,7 @@ export class Settings {
     }
     byId("system").addEventListener("input", () => this.set("system", byId("system").value));
     byId("reset").addEventListener("click", () => {
-      this.values = { drafting: true, tint: true, system: "", sampling: {} };
+      this.values = { ...this.values, drafting: true, tint: true, system: "", sampling: {} };
       this.changed();
       this.fill();
     });

@@ -1,46 +1,90 @@
-// What the browser keeps: conversations, one entry each so that two tabs do not overwrite each other, and settings.
+// What the browser keeps: conversations, an entry each, and settings. Nothing goes to make room for something new.
+// Tabs that have one conversation open merge it turn by turn: what one has added or removed, the others take over.
 
 const CHAT = "forerun.chat.";
 const SETTINGS = "forerun.settings";
+/** By conversation: the ids of the turns that this tab has seen in what is kept. */
+const known = new WeakMap();
 
 /** A new conversation; it is kept once it has a turn. */
 export function newChat(system = "") {
-  return { id: crypto.getRandomValues(new Uint32Array(2)).join("-"), system, turns: [], time: Date.now() };
+  return { id: newId(), system, turns: [], time: Date.now() };
+}
+
+/** A new turn: `role` and its other fields. */
+export function newTurn(fields) {
+  return { id: newId(), changed: Date.now(), ...fields };
+}
+
+function newId() {
+  return crypto.getRandomValues(new Uint32Array(2)).join("-");
 }
 
 /** All conversations, the latest first. */
 export function chats() {
   return Object.keys(localStorage)
     .filter((name) => name.startsWith(CHAT))
-    .map((name) => read(name))
-    .filter((chat) => chat?.id && Array.isArray(chat.turns))
+    .map((name) => readChat(name))
+    .filter(Boolean)
     .sort((a, b) => b.time - a.time);
 }
 
 /** One conversation; null if it is not kept. */
 export function chat(id) {
-  const found = id && read(CHAT + id);
-  return found?.id && Array.isArray(found.turns) ? found : null;
+  return id ? readChat(CHAT + id) : null;
+}
+
+function readChat(name) {
+  const found = read(name);
+  if (!found?.id || !Array.isArray(found.turns)) return null;
+  found.turns.forEach((turn, at) => (turn.id ??= `turn-${at}`)); // kept before turns had ids
+  known.set(found, new Set(found.turns.map((turn) => turn.id)));
+  return found;
 }
 
 /** What this tab keeps over a reload: the open conversation, and what is written but not sent. */
 export const here = {
   get: (name) => sessionStorage.getItem(`forerun.${name}`),
-  set: (name, value) => sessionStorage.setItem(`forerun.${name}`, value),
+  set: (name, value) => put(sessionStorage, `forerun.${name}`, value),
 };
 
-/** Keep a conversation. Where the browser has no more room, the oldest others go; false if it does not fit alone. */
+/** Keep a conversation, merged with what other tabs have kept of it. False, and no change, where there is no room. */
 export function save(chat) {
-  for (;;) {
-    try {
-      localStorage.setItem(CHAT + chat.id, JSON.stringify(chat));
-      return true;
-    } catch {
-      const oldest = chats().filter((each) => each.id !== chat.id).at(-1);
-      if (!oldest) return false;
-      remove(oldest);
-    }
-  }
+  const turns = merged(chat);
+  if (!put(localStorage, CHAT + chat.id, JSON.stringify({ ...chat, turns }))) return false;
+  take(chat, turns);
+  return true;
+}
+
+/** Merge into a conversation what another tab has kept of it, if storage event `event` is about it. */
+export function refresh(chat, event) {
+  if (event.key !== CHAT + chat.id || !event.newValue) return false;
+  take(chat, merged(chat));
+  return true;
+}
+
+function take(chat, turns) {
+  chat.turns.splice(0, chat.turns.length, ...turns);
+  known.set(chat, new Set(turns.map((turn) => turn.id)));
+}
+
+/** The turns that are kept, without those that this tab has removed and with those that it has added. */
+function merged(chat) {
+  const { turns } = chat;
+  const theirs = readChat(CHAT + chat.id)?.turns;
+  if (!theirs) return [...turns];
+  const seen = known.get(chat) ?? new Set();
+  const mine = new Map(turns.map((turn) => [turn.id, turn]));
+  const there = new Set(theirs.map((turn) => turn.id));
+  const kept = theirs.filter((turn) => mine.has(turn.id) || !seen.has(turn.id));
+  const added = turns.filter((turn) => !there.has(turn.id) && !seen.has(turn.id));
+  return [...kept.map((turn) => later(mine.get(turn.id), turn)), ...added];
+}
+
+/** Of one turn in two tabs the one that was changed last; ours stays the same object. */
+function later(ours, theirs) {
+  if (!ours) return theirs;
+  return (theirs.changed ?? 0) > (ours.changed ?? 0) ? Object.assign(ours, theirs) : ours;
 }
 
 export function remove(chat) {
@@ -58,7 +102,17 @@ export function settings() {
 }
 
 export function saveSettings(values) {
-  localStorage.setItem(SETTINGS, JSON.stringify(values));
+  return put(localStorage, SETTINGS, JSON.stringify(values));
+}
+
+/** Keep a value; false where the browser has no room for it. */
+function put(storage, name, value) {
+  try {
+    storage.setItem(name, value);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 function read(name) {

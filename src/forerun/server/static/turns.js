@@ -10,21 +10,23 @@ const ENDS = {
 const REPEATS =
   "The answer repeats itself, as small models do; a repetition penalty (Settings) helps. Repetitions draft well, so its speed says little about others.";
 
-/** `turn` is {role, text, drafted, timings, reason, error}; `act` has edit(text) and, for answers, regenerate(). */
+/** `turn` is {role, text, drafted, thought, timings, reason, error}; `act` has edit(text) and, for answers, regenerate(). */
 export class TurnView {
   constructor(turn, act) {
     this.turn = turn;
     this.act = act;
     this.isAnswer = turn.role === "assistant";
     this.isWaiting = false;
-    this.body = make("div", { className: "text" });
+    this.body = make("div", { className: this.isAnswer ? "text md" : "text" });
     this.markdown = new Markdown(this.body);
+    this.thought = new Thought();
     this.meter = new Meter();
     this.note = make("p", { className: "note why", hidden: true });
     this.repeats = make("p", { className: "note repeats", hidden: true }, REPEATS);
     this.tools = this.makeTools();
     const label = make("h2", { className: "offscreen" }, this.isAnswer ? "Answer" : "You");
     this.element = make("li", { className: `turn ${turn.role}` }, label, this.body);
+    if (this.isAnswer) this.body.before(this.thought.element);
     this.element.append(this.note, this.repeats, ...(this.isAnswer ? [this.meter.element] : []), this.tools);
     this.update();
   }
@@ -43,6 +45,7 @@ export class TurnView {
   /** Show the turn as it is now. */
   update() {
     const { text, drafted, timings, reason, error } = this.turn;
+    this.thought.show(this.turn.thought, this.isWaiting && !text);
     if (this.isAnswer) this.markdown.show(text, drafted ?? []);
     else this.body.textContent = text;
     this.element.classList.toggle("waiting", this.isWaiting);
@@ -99,6 +102,26 @@ export class TurnView {
   change(text) {
     this.markdown.clear();
     this.act.edit(text);
+  }
+}
+
+/** What the model thinks before it answers: open while it does, then folded away. */
+class Thought {
+  constructor() {
+    const body = make("div", { className: "md" });
+    this.summary = make("summary");
+    this.element = make("details", { className: "thought", hidden: true }, this.summary, body);
+    this.markdown = new Markdown(body);
+    this.isThinking = false;
+  }
+
+  show(thought, isThinking) {
+    this.element.hidden = !thought?.text;
+    if (this.element.hidden) return;
+    this.markdown.show(thought.text, thought.drafted ?? []);
+    this.summary.textContent = isThinking ? "Thinking…" : "Thoughts";
+    if (isThinking !== this.isThinking) this.element.open = isThinking;
+    this.isThinking = isThinking;
   }
 }
 
