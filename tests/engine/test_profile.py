@@ -69,7 +69,7 @@ def test_another_way_of_running_has_another_profile(written, model):
 CHANGED = {
     "model": "m", "drafter": "none", "draft_model": "m", "device": "cuda", "backend": "torch", "quant": "int8",
     "head_bits": 4, "kv": "fp32", "controller": False, "weight_cache": False, "mmap": True,
-    "program": "server",
+    "program": "server", "draft_quant": "int8", "draft_options": {"num_draft": 3}, "learn": True,
 }  # fmt: skip
 """Another value than the default; numbers that are not here become 3."""
 

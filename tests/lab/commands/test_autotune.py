@@ -12,6 +12,7 @@ from forerun.engine import profile
 from forerun.lab import store
 from forerun.lab.tune import search
 from forerun.lab.tune.search import Autotune
+from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"
@@ -60,7 +61,7 @@ def test_autotune_writes_what_auto_uses(forerun, default_model, monkeypatch, tmp
     assert llm.with_drafter("auto").drafter_spec.text() == SPELLED
     assert llm.with_drafter("none").drafter_spec.name == "none"
     assert llm.with_drafter("auto", num_draft=3).drafter_spec.text() == "recycling:num_draft=3"
-    assert profile.choices(default_model) == [SPELLED]
+    assert profile.choices(open_checkpoint(default_model).files) == [SPELLED]
 
     llm.profile = replace(llm.profile, drafter="draft_model:model=gone.gguf")
     assert llm.with_drafter("auto").drafter_spec.text() == "mlp_speculator++recycling"
