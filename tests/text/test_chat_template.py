@@ -70,7 +70,7 @@ def test_a_template_that_fails_is_a_request_error(template: str, reason: str) ->
         ChatTemplate(template, "", "").render(MESSAGES, True)
 
 
-@pytest.mark.parametrize("name", [*RESERVED, "range", "namespace", "raise_exception"])
+@pytest.mark.parametrize("name", [*sorted(RESERVED), "range", "namespace", "raise_exception"])
 def test_no_variable_takes_a_name_of_the_renderer(name: str) -> None:
     template = ChatTemplate("{{ messages }}{{ tools }}{{ mood }}{{ self }}", "", "")
     with pytest.raises(RequestError, match=rf"not '{name}' \(allowed: mood\)"):
