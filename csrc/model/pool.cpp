@@ -112,8 +112,8 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
     std::rethrow_exception(failure);
 }
 
-void Pool::fail() noexcept {
-    if (!has_failed_.exchange(true)) failure_ = std::current_exception();
+void Worker::fail() noexcept {
+    if (!pool_.has_failed_.exchange(true)) pool_.failure_ = std::current_exception();
 }
 
 void Pool::settle() {

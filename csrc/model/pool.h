@@ -36,7 +36,7 @@ class Worker {
             try {
                 piece(static_cast<int>(index));
             } catch (...) {
-                pool_.fail();
+                fail();
             }
         }
         wait(num_done);
@@ -49,6 +49,7 @@ class Worker {
         : thread(index), pool_(pool), round_(round) {}
     bool claim(std::uint32_t& index);
     void wait(std::uint32_t num_done);
+    void fail() noexcept;  // called where a piece has thrown: the job's first exception is kept
 
     Pool& pool_;
     const std::uint32_t round_;
@@ -89,7 +90,6 @@ class Pool {
 
     void start();
     void work(int thread);
-    void fail() noexcept;  // called where a piece has thrown: the first exception is kept
 
     const int num_threads_;
     std::unique_ptr<Threads> threads_;
