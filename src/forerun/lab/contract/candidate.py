@@ -108,8 +108,6 @@ class Checked(Drafter):
         return drafts
 
     def _check(self, draft: Draft) -> None:
-        if any(not 0 <= chance <= 1 for chance in draft.confidence or ()):
-            raise ContractError(f"a confidence is not from 0 to 1: {draft.confidence}")
 
 
 @contextmanager
