@@ -102,12 +102,8 @@ class Checked(Drafter):
             drafts = self.inner.propose(seqs, budgets)
         if broken := broken_rule(drafts, budgets, self.vocab_size):
             raise ContractError(broken)
-        for draft in drafts:
-            self._check(draft)
         self.proposed += drafts
         return drafts
-
-    def _check(self, draft: Draft) -> None:
 
 
 @contextmanager
