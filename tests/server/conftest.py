@@ -106,10 +106,10 @@ def post(url: str, route: str, body: dict, status: int = 200) -> dict:
 
 
 def chunks(url: str, route: str, body: dict) -> list[dict]:
-    """What is streamed, without the end mark."""
+    """What is streamed, without comments and the end mark."""
     text = httpx.post(f"{url}{route}", json=body | {"stream": True}, timeout=60).text
-    events = [event.removeprefix("data: ") for event in text.split("\n\n") if event]
-    return [json.loads(event) for event in events if event != "[DONE]"]
+    found = [each.partition("data: ")[2] for each in text.split("\n\n")]
+    return [json.loads(event) for event in found if event not in ("", "[DONE]")]
 
 
 @contextmanager
