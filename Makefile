@@ -18,9 +18,8 @@ setup: $(DEV) ## .venv with forerun (editable, native kernels) and the developme
 $(STAMP): $(BUILD_INPUTS)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
 	  "forerun needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.11")'
-	@echo "setting up .venv: torch, then forerun with its kernels (a minute or two)"
+	@echo "setting up .venv: forerun with its kernels (a minute or two)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) torch
 	@$(PIP) --editable .
 	@$(BIN)/python -c 'from forerun.model.kernels import native; print(native.summary())'
 	@touch $@
@@ -28,7 +27,8 @@ $(STAMP): $(BUILD_INPUTS)
 # The packages of the extra `dev` alone: naming the extra would compile the kernels again.
 DEV_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"])
 $(DEV): $(STAMP)
-	@echo "adding the development tools to .venv"
+	@echo "adding the development tools to .venv, torch among them"
+	@$(PIP) torch
 	@$(PIP) $$($(BIN)/python -c '$(DEV_EXTRA)')
 	@touch $@
 

@@ -198,7 +198,7 @@ void bind_networks(nb::module_& m) {
             },
             "runtime"_a, "target"_a, "inner_size"_a, "num_predict"_a, "max_depth"_a, "is_lstm"_a, "scales_input"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-        .def("map_tokens", &RecurrentNetwork::map_tokens, nb::call_guard<nb::gil_scoped_release>());
+        .def("keep_mapped", &RecurrentNetwork::keep_mapped, nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<MedusaNetwork, StateNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
         .def(

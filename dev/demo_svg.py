@@ -14,7 +14,6 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from forerun import LLM, SamplingParams
-from forerun.core import device
 from forerun.hub.prompt_sets import read
 
 TARGET = Path(__file__).parent.parent / "docs" / "demo.svg"
@@ -99,9 +98,8 @@ def main() -> None:
     plain, drafted = recorded(plain_llm, prompt), recorded(llm, prompt)
     assert [a.text for a in plain] == [b.text for b in drafted]
     speedup = plain[-1].seconds / drafted[-1].seconds
-    threads = device.report()["threads"]
     told = (
-        f"{llm.path.stem} summarises a text on {threads} CPU threads, "
+        f"{llm.path.stem} summarises a text on {llm.model.num_threads} CPU threads, "
         f"{SLOWER}x slow motion: {speedup:.1f}x as fast"
     )
     TARGET.write_text(picture(plain, drafted, llm.drafter_spec.name, told), encoding="utf-8")

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import DEFAULT_MODEL
-from forerun.core.device import num_cores, set_threads
 from forerun.hub.names import resolve
 from forerun.lab.bench.kernels import in_turns
 from forerun.model.backends import native
 from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
+from forerun.torch.backend import set_threads
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.codes import FORMATS, Codes
 from forerun.weights.flat import FlatRows
@@ -182,14 +182,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=None)
     given = parser.parse_args()
-    set_threads(given.threads or num_cores())
+    threads = set_threads(given.threads)
     checkpoint = open_checkpoint(resolve(given.model))
     config, arch = read_config(checkpoint)
     weights: Weights = dict(stored_weights(checkpoint, arch, config))
     own = next(w.format.name for name, w in weights.items() if name == "layers.0.q")
     kinds = {own: weights, "q4_c": flattened(weights, 4), "q8_c": flattened(weights, 8)}
-    models = {name: native.load(config, kind.items()) for name, kind in kinds.items()}
-    print(f"{given.model}, {torch.get_num_threads()} threads, {given.rounds} rounds")
+    models = {
+        name: native.load(config, kind.items(), num_threads=threads) for name, kind in kinds.items()
+    }
+    print(f"{given.model}, {threads} threads, {given.rounds} rounds")
     print(f"linear layers of a block, {ROWS} rows")
     report(linear_timers(models, weights), given.rounds)
     for name, (count, length) in CASES.items():

@@ -1,8 +1,8 @@
-"""How long `forerun serve` takes from its start to the first byte of /health 200, beyond `import torch`.
+"""How long `forerun serve` takes from its start to the first byte of /health 200.
 
     .venv/bin/python -m dev.health_time [RUNS]
 
-Both are processes of their own, in turns, with files cached by the system after the first pair, which is not counted.
+Files are cached by the system after the first run, which is not counted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,6 @@ from forerun.lab.bench.servers import free_port
 
 LIMIT_S = 1.5
 """The goal, for the default model."""
-
-
-def import_s() -> float:
-    """Seconds of a Python process that imports torch and ends."""
-    start_s = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
-    return time.perf_counter() - start_s
 
 
 def health_s() -> float:
@@ -54,16 +47,12 @@ def _is_healthy(port: int) -> bool:
 
 
 def main() -> None:
-    """Print every pair, then the median of the differences."""
+    """Print every run, then the median."""
     num_runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    beyond = []
-    for run in range(num_runs + 1):
-        torch_s, ready_s = import_s(), health_s()
-        if run > 0:
-            beyond.append(ready_s - torch_s)
-            print(f"import torch {torch_s:.2f} s, /health 200 after {ready_s:.2f} s")
-    median_s = statistics.median(beyond)
-    print(f"beyond import torch: {median_s:.2f} s, median of {num_runs} (goal: {LIMIT_S} s)")
+    found = [health_s() for _ in range(num_runs + 1)][1:]
+    for ready_s in found:
+        print(f"/health 200 after {ready_s:.2f} s")
+    print(f"median of {num_runs}: {statistics.median(found):.2f} s (goal: {LIMIT_S} s)")
 
 
 if __name__ == "__main__":

@@ -31,12 +31,10 @@ def spin(cpu: int) -> None:
 def ours(file: str) -> Callable[[int], None]:
     """Return what passes one token through our kernels."""
     from forerun.core.batch import Batch, Segment
-    from forerun.model.backends import native
     from forerun.model.loader import load_model
     from forerun.weights.checkpoint import open_checkpoint
 
-    native.torch.set_num_threads(THREADS)
-    model = load_model(open_checkpoint(file), backend="native")
+    model = load_model(open_checkpoint(file), backend="native", num_threads=THREADS)
     cache = model.new_cache(1, 1024)
     length = 0
 

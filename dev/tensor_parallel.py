@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import EngineConfig
-from forerun.core.device import set_threads
 from forerun.hub.names import resolve
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.loader import load_model
@@ -56,11 +55,9 @@ def main() -> None:
     if place.rank > 0:
         parallel.follow(config)
         return
-    set_threads(1)
     checkpoint = open_checkpoint(resolve(given.model))
     cut = passes(parallel.load(checkpoint, config))
-    set_threads(place.size)
-    whole_model = load_model(checkpoint, weight_cache=True)
+    whole_model = load_model(checkpoint, weight_cache=True, num_threads=place.size)
     assert isinstance(whole_model, NativeDecoder)
     whole = passes(whole_model)
     os.write(

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from forerun.lab.commands import _training
-from forerun.lab.train import session
+from forerun.lab.train import networks, session
 from forerun.lab.train.learners import Kind
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.session import Data
@@ -111,7 +111,7 @@ def _train(
     """One run to its end; its record says what was measured of the best weights. Runs share the model's states."""
     kind = kind or KINDS["mlp_speculator"]
     torch.manual_seed(settings.seed)
-    learner = session.network(llm, kind, data.ids)
+    learner = networks.new(llm, kind, data.ids)
     origin = {"kind": asdict(kind)}
     trainer = session.new_trainer(llm, learner, data, settings, HOLD_GB, folder, origin)
     read = trainer.read

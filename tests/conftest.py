@@ -11,14 +11,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from forerun.cli.main import main
+from forerun.core import system
 from forerun.core.errors import LoadError
 from forerun.engine import profile
 from forerun.hub import names
@@ -42,21 +44,41 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
-# One thread: for tiny models a second one only waits.
-torch.set_num_threads(1)
+
+class WithoutTorch:
+    """A finder of modules that finds everything else."""
+
+    def __init__(self, finder: Any) -> None:
+        self.finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.finder, name)
+
+    def find_spec(self, name: str, *where: Any) -> ModuleSpec | None:
+        return None if name.partition(".")[0] == "torch" else self.finder.find_spec(name, *where)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--without-lab", action="store_true", help="as if forerun.lab were deleted")
+    parser.addoption("--without-torch", action="store_true", help="as if torch were not installed")
     flushes = "as in a process whose denormal numbers are 0"
     parser.addoption("--flush-denormals", action="store_true", help=flushes)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide the laboratory, so that what passes needs none of it."""
+    """Hide the laboratory or torch, so that what passes needs none of it: importing what is hidden fails.
+
+    Tests whose oracle is torch say so with `pytest.importorskip("torch")`, and are skipped.
+    """
     if config.getoption("--without-lab"):
-        sys.modules["forerun.lab"] = None  # type: ignore[assignment]  # importing it fails
+        sys.modules["forerun.lab"] = None  # type: ignore[assignment]
+    if config.getoption("--without-torch"):
+        assert "torch" not in sys.modules
+        at = sys.meta_path.index(PathFinder)
+        sys.meta_path[at] = WithoutTorch(PathFinder)
     if config.getoption("--flush-denormals"):
+        import torch
+
         torch.set_flush_denormal(True)
 
 
@@ -87,11 +109,19 @@ def greedy_by_default() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_core() -> Iterator[None]:
+    """Who names no number of threads gets one: for tiny models a second one only waits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system, "usable_cpus", lambda: {0})
+        yield
+
+
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Commands and tests of the row law choose their own number; it ends with the test."""
-    yield
-    torch.set_num_threads(1)
+def one_thread() -> None:
+    """Torch has one number for all, that other tests may have changed."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -121,6 +151,7 @@ def default_model() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a random model of two layers, without a chat template, that the native kernels can run."""
+    pytest.importorskip("torch")  # Hugging Face's, which makes the model
     from tests.model.test_lying_files import honest
 
     path = tmp_path_factory.mktemp("tiny") / "model.gguf"

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 from forerun.core import tree
+from forerun.core.arrays import Floats
 from forerun.core.batch import Segment
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.decoding.processors import LogitsPipeline
@@ -26,7 +26,7 @@ from tests import tiny
 
 
 def accepting_everything(
-    seq: Seq, draft: Draft, logits: Tensor | Best, pipeline: LogitsPipeline, **given: object
+    seq: Seq, draft: Draft, logits: Floats | Best, pipeline: LogitsPipeline, **given: object
 ) -> Outcome:
     """`verify`, but where the target disagrees, the first child is taken all the same."""
     honest = verify(seq, draft, logits, pipeline, **given)
@@ -39,11 +39,11 @@ def accepting_everything(
 
 
 def favouring_drafts(
-    seq: Seq, draft: Draft, logits: Tensor | Best, pipeline: LogitsPipeline, **given: object
+    seq: Seq, draft: Draft, logits: Floats | Best, pipeline: LogitsPipeline, **given: object
 ) -> Outcome:
     """`verify`, but the noise of every drafted token is 1 larger."""
     if not isinstance(logits, tuple) and not seq.params.is_greedy and len(draft):
-        logits = logits.clone()
+        logits = logits.copy()
         rows = [1 + parent for parent in draft.parents]
         logits[rows, [*draft.tokens]] += seq.params.temperature
     return verify(seq, draft, logits, pipeline, **given)

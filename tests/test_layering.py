@@ -1,4 +1,4 @@
-"""Imports point only downwards, in no circle of files, and are written in full."""
+"""Imports point only downwards, in no circle of files, and are written in full; few of them are of torch."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ ORDER = (
     ("decoding",),
     ("drafting",),
     ("drafters",),
+    ("torch",),
     ("engine",),
     ("spellings",),
     ("llm",),
@@ -31,6 +32,10 @@ ORDER = (
     ("commands", "__main__"),
     ("lab",),
 )
+TORCH_ROOMS = {"torch", "parallel", "lab"}
+"""Parts that need torch. The others run where it is not installed."""
+TORCH_DOOR = "model/backends/torch.py"
+"""What loads a model on torch, where it is installed: it alone knows `forerun.torch`."""
 PRIVATE = {path.stem for path in ROOT.rglob("_*.py") if not path.stem.startswith("__")}
 """Modules of one folder alone."""
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
@@ -42,7 +47,14 @@ def part_of(path: Path) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and full name of what is imported of forerun, type-checking blocks included."""
+    """Line and full name of what is imported of forerun."""
+    for line, name in all_imports(tree):
+        if name.startswith((".", "forerun.")):
+            yield line, name
+
+
+def all_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of what is imported, type-checking blocks and functions included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -50,7 +62,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
             names = [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
         else:
             continue
-        yield from ((node.lineno, name) for name in names if name.startswith((".", "forerun.")))
+        yield from ((node.lineno, name) for name in names)
 
 
 def violations(path: Path, tree: ast.AST) -> list[str]:
@@ -61,8 +73,25 @@ def violations(path: Path, tree: ast.AST) -> list[str]:
             found.append(f"{where}: write it in full")
             continue
         imported = name.split(".")[1]
+        if imported == "torch" and str(path.relative_to(ROOT)) == TORCH_DOOR:
+            continue
         if imported in RANK and imported != part and RANK[imported] >= RANK[part]:
             found.append(f"{where}: {part} must not know {imported}")
+    return found
+
+
+def torch_imports(path: Path, tree: ast.AST) -> list[str]:
+    """Imports of torch, or of what runs on it, where there may be none; inside functions too."""
+    where = str(path.relative_to(ROOT))
+    if part_of(path) in TORCH_ROOMS:
+        return []
+    found = []
+    for line, name in all_imports(tree):
+        parts = name.split(".")
+        is_torch = parts[0] == "torch" or parts[:2] == ["safetensors", "torch"]
+        is_room = parts[:2] == ["forerun", "torch"]
+        if is_torch or (is_room and where != TORCH_DOOR):
+            found.append(f"{where}:{line} imports {name}")
     return found
 
 
@@ -83,7 +112,12 @@ def private_imports(path: Path, tree: ast.AST) -> list[str]:
 
 
 def method_imports(path: Path, tree: ast.Module) -> list[str]:
-    """Methods of drafting that a file imports when it is imported itself, those it belongs to left out."""
+    """Methods of drafting that a file imports when it is imported itself, those it belongs to left out.
+
+    `torch/networks` has the networks of several, for training and as oracles.
+    """
+    if path.is_relative_to(ROOT / "torch" / "networks"):
+        return []
     inside = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     lazy = {
         node.lineno for function in inside for node in ast.walk(function) if hasattr(node, "lineno")
@@ -131,6 +165,11 @@ def test_imports_point_downwards(path: Path) -> None:
     assert violations(path, ast.parse(path.read_text(encoding="utf-8"))) == []
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_engine_imports_no_torch(path: Path) -> None:
+    assert torch_imports(path, ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
 def test_private_modules_are_imported_within_their_folder_alone() -> None:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
     assert [each for path, tree in trees.items() for each in private_imports(path, tree)] == []
@@ -164,6 +203,26 @@ def test_few_files_lie_flat_among_the_methods() -> None:
 )
 def test_the_rule_itself(where: str, code: str, is_fine: bool) -> None:
     assert (violations(ROOT / where, ast.parse(code)) == []) is is_fine
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "is_fine"),
+    [
+        ("engine/x.py", "import numpy", True),
+        ("engine/x.py", "import torch", False),
+        ("engine/x.py", "def f():\n    from torch import Tensor", False),
+        ("engine/x.py", "if TYPE_CHECKING:\n    import torch.nn", False),
+        ("weights/x.py", "import safetensors.torch", False),
+        ("weights/x.py", "from safetensors import torch", False),
+        ("model/x.py", "def f():\n    from forerun.torch import backend", False),
+        ("model/x.py", "from forerun.model.backends import torch", True),
+        (TORCH_DOOR, "def f():\n    from forerun.torch import backend", True),
+        (TORCH_DOOR, "import torch", False),
+        *((f"{room}/x.py", "import torch", True) for room in sorted(TORCH_ROOMS)),
+    ],
+)
+def test_the_rule_of_torch_itself(where: str, code: str, is_fine: bool) -> None:
+    assert (torch_imports(ROOT / where, ast.parse(code)) == []) is is_fine
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from forerun import _native
+
 ROOT = Path(__file__).parents[1] / "src" / "forerun"
 START = """
 import importlib, importlib.util, pkgutil, sys
@@ -38,6 +40,7 @@ main()
 def engine_house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("house")
     shutil.copytree(ROOT, folder / "forerun", ignore=shutil.ignore_patterns("lab", "__pycache__"))
+    shutil.copy(_native.__file__, folder / "forerun")
     return folder
 
 

@@ -6,9 +6,9 @@ held to the same laws in `tests/model`.
 
 from __future__ import annotations
 
-from forerun.model.decoder import Decoder
+from forerun.model.backends import torch
 from forerun.model.model import Model
-from forerun.model.random_model import random_config, random_model, random_weights
+from forerun.model.random_model import random_config, random_model, random_weights, stored_floats
 
 BACKEND = "auto"
 """`torch` runs the torch decoder even where the native kernels are there."""
@@ -18,7 +18,8 @@ def tiny_model(
     seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
 ) -> Model:
     """A random model; `noise` disturbs its weights: a draft that is often, not always, right."""
-    if BACKEND == "torch":
-        shape = random_config(**config)
-        return Decoder(shape, random_weights(seed, shape, sharpness, noise))
-    return random_model(seed, sharpness=sharpness, noise=noise, **config)
+    if BACKEND != "torch":
+        return random_model(seed, sharpness=sharpness, noise=noise, **config)
+    shape = random_config(**config)
+    weights = random_weights(seed, shape, sharpness, noise).items()
+    return torch.load(shape, [(name, stored_floats(name, weight)) for name, weight in weights])

@@ -182,8 +182,9 @@ class RecurrentNetwork : public StateNetwork {
     ~RecurrentNetwork() override { settle(); }
 
     void check() override;
-    // Maps the embeddings of the head's tokens once, in 8 bits: most tokens that a step takes are among them.
-    void map_tokens();
+    // Keeps what becomes of the embeddings of the head's tokens, in 8 bits: most tokens that a step takes are among
+    // them.
+    void keep_mapped();
     std::size_t nbytes() const override;
     std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
                                  const DraftLimits& limits) override;
@@ -208,7 +209,9 @@ class RecurrentNetwork : public StateNetwork {
     void project(int piece, const Rows& rows);
     void finish(int sequence, int step);
     void embed(const Cell& cell, int token, float* out);
+    std::ptrdiff_t mapped_row(int token) const;
     bool recall(int token, float* out) const;
+    void remember(int sequence, float* e);
 
     const RecurrentShape shape_;
     const float emb_weight_;
@@ -218,8 +221,9 @@ class RecurrentNetwork : public StateNetwork {
     Norm input_norm_, state_norm_;
     std::vector<float> input_scale_;
     std::vector<std::int64_t> mapped_ids_;
-    std::vector<std::int8_t> mapped_;  // (their number, emb_size_)
-    std::vector<float> mapped_scales_;
+    Buffer mapped_;                     // (their number, emb_size_), touched as tokens are needed
+    std::vector<float> mapped_scales_;  // kNotMapped: not needed yet
+    static constexpr float kNotMapped = -1.0f;
     std::vector<char> is_mapped_;  // by row of a step
     std::vector<const float*> hidden_;
 

@@ -53,43 +53,52 @@ void RecurrentNetwork::check() {
     check_heads(inner, std::max(num_heads, 1));
 }
 
-void RecurrentNetwork::map_tokens() {
+void RecurrentNetwork::keep_mapped() {
     const Runtime::Turn turn(runtime_);
-    mapped_.clear();
-    mapped_scales_.clear();
-    mapped_ids_ = ids();
     if (!map_) return;
-    const int width = target_.shape().hidden_size;
-    std::vector<float> out(emb_size_);
-    Rows rows;
-    runtime_.lay_out([&](Scratch& scratch) { rows = scratch.take_rows(1, width); });
-    for (std::int64_t id : ids()) {
-        target_.embed({&id, 1}, rows.x);
-        if (!map_->is_float()) kernels_.quantize(rows.x, rows, 0, 0, width);
-        kernels_.linear(*map_, 0, map_->num_tiles(), rows, 0, 1,
-                        {out.data(), static_cast<std::size_t>(emb_size_)});
-        float largest = 0.0f;
-        for (float value : out) largest = std::max(largest, std::abs(value));
-        const float scale = largest / 127.0f;
-        for (float value : out)
-            mapped_.push_back(static_cast<std::int8_t>(scale > 0 ? std::lrint(value / scale) : 0));
-        mapped_scales_.push_back(scale);
-    }
+    mapped_ids_ = ids();
+    mapped_ = Buffer(mapped_ids_.size() * emb_size_);
+    mapped_scales_.assign(mapped_ids_.size(), kNotMapped);
 }
 
 std::size_t RecurrentNetwork::nbytes() const {
-    return DraftNetwork::nbytes() + mapped_.size() + mapped_scales_.size() * sizeof(float);
+    return DraftNetwork::nbytes() + mapped_.nbytes() + mapped_scales_.size() * sizeof(float);
 }
 
-// The mapped embedding of a token that the head had when they were mapped.
-bool RecurrentNetwork::recall(int token, float* out) const {
-    if (mapped_.empty()) return false;
+// Where the mapped embedding of a token is kept, -1: nowhere.
+std::ptrdiff_t RecurrentNetwork::mapped_row(int token) const {
     const auto found = std::lower_bound(mapped_ids_.begin(), mapped_ids_.end(), token);
-    if (found == mapped_ids_.end() || *found != token) return false;
-    const std::size_t row = found - mapped_ids_.begin();
-    const std::int8_t* values = mapped_.data() + row * emb_size_;
+    const bool is_kept = found != mapped_ids_.end() && *found == token;
+    return is_kept ? found - mapped_ids_.begin() : -1;
+}
+
+// Gives the mapped embedding of a token, if it was needed before.
+bool RecurrentNetwork::recall(int token, float* out) const {
+    const std::ptrdiff_t row = mapped_row(token);
+    if (row < 0 || mapped_scales_[row] < 0) return false;
+    const std::int8_t* values = mapped_.as<std::int8_t>() + row * emb_size_;
     for (int i = 0; i < emb_size_; ++i) out[i] = mapped_scales_[row] * values[i];
     return true;
+}
+
+// Rounds a mapped embedding as it is kept, so that it is the same now and later, and keeps it.
+void RecurrentNetwork::remember(int sequence, float* e) {
+    const int token = growths_[sequence].next.token;
+    const std::ptrdiff_t row = mapped_row(token);
+    if (row < 0) return;
+    bool is_first = true;  // of the step's sequences with this token: one of them writes
+    for (int i = 0; i < sequence; ++i)
+        is_first &= !(growths_[i].is_active && growths_[i].next.token == token);
+    std::int8_t* values = mapped_.as<std::int8_t>() + row * emb_size_;
+    float largest = 0.0f;
+    for (int i = 0; i < emb_size_; ++i) largest = std::max(largest, std::abs(e[i]));
+    const float scale = largest / 127.0f;
+    for (int i = 0; i < emb_size_; ++i) {
+        const auto code = static_cast<std::int8_t>(scale > 0 ? std::lrint(e[i] / scale) : 0);
+        e[i] = scale * code;
+        if (is_first) values[i] = code;
+    }
+    if (is_first) mapped_scales_[row] = scale;
 }
 
 std::vector<GuessTree> RecurrentNetwork::draft(std::vector<const float*> hidden,
@@ -193,7 +202,8 @@ void RecurrentNetwork::finish(int sequence, int step) {
     if (!growth.is_active) return;
     const int row = growth.row, inner = shape_.inner_size;
     const Norm& norm = cell(growth.next.depth).norm;
-    const float* e = embedded_ + static_cast<std::size_t>(row) * emb_size_;
+    float* e = embedded_ + static_cast<std::size_t>(row) * emb_size_;
+    if (map_ && !is_mapped_[row]) remember(sequence, e);
     float* gates = gates_ + static_cast<std::size_t>(row) * num_gates() * inner;
     for (int first = 0; first < num_gates() * inner; first += emb_size_)
         for (int i = 0; i < emb_size_; ++i) gates[first + i] += emb_weight_ * e[i];

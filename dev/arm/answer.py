@@ -25,7 +25,7 @@ def answer(file: str) -> dict[str, object]:
     assert isinstance(model, NativeDecoder)
     prompt = Segment(0, 0, tuple(llm.tokenizer.encode(PROMPT)))
     hidden = model.forward(Batch((prompt,)), model.new_cache(1, len(prompt.tokens)))
-    digest = hashlib.sha256(model.head(hidden.last).numpy().tobytes()).hexdigest()
+    digest = hashlib.sha256(model.head(hidden.last).tobytes()).hexdigest()
     greedy = SamplingParams(temperature=0, max_tokens=NUM_TOKENS)
     drawn = SamplingParams(temperature=0.8, seed=7, max_tokens=NUM_TOKENS)
     answers = {

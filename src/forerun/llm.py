@@ -14,18 +14,15 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
-
-import torch
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
-from forerun.core.device import choose_device, return_at_once, return_freed, set_threads
+from forerun.core.device import num_threads, return_at_once, return_freed
 from forerun.core.errors import (
     ForerunError,
     RequestError,
@@ -37,7 +34,6 @@ from forerun.core.errors import (
 from forerun.core.params import SamplingParams
 from forerun.decoding.guidance import Grammars
 from forerun.drafting.base import SELF, Drafter, LoadedModel, LoadModel, Target
-from forerun.drafting.parse import AUTO_CHOICE
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, profile
 from forerun.engine.engine import Engine
@@ -51,17 +47,19 @@ from forerun.hub.names import resolve
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.loader import load_model
+from forerun.model.loader import device_of, load_model
 from forerun.model.model import Model
-from forerun.parallel import load as parallel
+from forerun.model.packed import PackedFile
 from forerun.parallel.place import Place
 from forerun.spellings import engine as spellings
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, split
 from forerun.text.tokenizer import TextStream, Tokenizer
-from forerun.text.user_tokenizer import UserTokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "lora_request": (None, []),
@@ -74,8 +72,6 @@ _NEUTRAL_IN_CHAT: Mapping[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
 }
 
-LEARN_SHARE = 0.1
-"""Of the time that prompts took: so long drafters may learn after them."""
 _log = logging.getLogger(__name__)
 
 
@@ -94,21 +90,22 @@ class LLM:
             self._open(config)
 
     def _open(self, config: EngineConfig) -> None:
-        self.config = config
+        self.config, self.device = config, device_of(config)
         if config.num_ranks > 1 and Place.of().rank > 0:
+            from forerun.parallel import load as parallel  # imports torch
+
             parallel.follow(config)
             raise SystemExit
         self.drafter_spec = DrafterSpec.of_config(config)
-        if config.threads is not None:  # else as many as torch uses already
-            set_threads(config.threads)
-        self.device = choose_device(config.device)
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
         self._default_params = checkpoint.default_params()
+        self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
         self._load_model = partial(
             load_model,
             device=self.device,
+            num_threads=num_threads(config.threads),
             backend=config.backend,
             weight_cache=config.weight_cache,
             mmap=config.mmap,
@@ -129,6 +126,8 @@ class LLM:
     def _loaded(self, checkpoint: Checkpoint) -> Model:
         config = self.config
         if config.num_ranks > 1:
+            from forerun.parallel import load as parallel  # imports torch
+
             return parallel.load(checkpoint, config)
         return self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
 
@@ -238,9 +237,9 @@ class LLM:
 
     get_default_sampling_params = default_params
 
-    def get_tokenizer(self) -> UserTokenizer:
-        """Return the tokenizer, with the interface of Hugging Face's; `tokenizer` is the same with ours."""
-        return UserTokenizer(self.tokenizer)
+    def get_tokenizer(self) -> tokenizers.Tokenizer:
+        """Return the Hugging Face library's tokenizer; `tokenizer` adds what the model's files say beside it."""
+        return self.tokenizer.encoder
 
     def get_metrics(self) -> list[Metric]:
         """Return the counts since this LLM was made, under vLLM's names with the prefix `forerun:`."""
@@ -297,7 +296,11 @@ class LLM:
             cache,
             self._loads_beside,
             self.path,
-            self.config.learn and (self.plan is None or self.plan.drafter.learns),
+            self._names,
+            partial(PackedFile.beside, self.path, self._files)
+            if self.config.weight_cache
+            else None,
+            self.config.learn,
         )
 
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
@@ -325,7 +328,6 @@ class LLM:
             self.default_params() if sampling_params is None else sampling_params, len(prompts)
         )
         requests: list[RequestHandle] = []
-        start_s = time.perf_counter()
         try:
             for prompt, own in zip(prompts, params, strict=True):
                 requests.append(self._submit(prompt, own))
@@ -334,7 +336,6 @@ class LLM:
         finally:
             for request in requests:
                 request.cancel()
-        self.loop.learn(LEARN_SHARE * (time.perf_counter() - start_s))
         return [request.output() for request in requests]
 
     @property
@@ -401,9 +402,7 @@ class LLM:
                 spec = DrafterSpec.of(self.profile.drafter)
                 drafter = spec.build(target)
             except ForerunError as error:
-                _log.warning(
-                    "the profile's drafter cannot be used, taking %s: %s", AUTO_CHOICE, error
-                )
+                _log.warning("the profile's drafter cannot be used, taking %s: %s", AUTO, error)
             else:
                 self.drafter_spec = spec
                 return drafter
@@ -434,9 +433,7 @@ def _load_beside(
 
 def planner_of(config: EngineConfig) -> Planner:
     """Plan what `LLM(config)` will take, before it is loaded. Raises LoadError, ConfigError."""
-    if config.threads is not None:
-        set_threads(config.threads)
-    return _tuned(Planner.of(config, choose_device(config.device)))
+    return _tuned(Planner.of(config, device_of(config)))
 
 
 def _tuned(planner: Planner) -> Planner:
@@ -449,12 +446,17 @@ def _tuned(planner: Planner) -> Planner:
 
 
 def _subject(
-    checkpoint: Checkpoint, config: EngineConfig, device: torch.device, model: Model
+    checkpoint: Checkpoint, config: EngineConfig, device: str, model: Model
 ) -> profile.Subject:
     """Identify model, machine and options, the key of a profile."""
     kind = NativeDecoder if isinstance(model, NativeDecoder) else type(model)  # or a part of one
     return profile.Subject.of(
-        checkpoint.path, checkpoint.files, config, device=str(device), backend=kind.__name__
+        checkpoint.path,
+        checkpoint.files,
+        config,
+        device=device,
+        backend=kind.__name__,
+        threads=model.num_threads,
     )
 
 

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from forerun.core import tree
+from forerun.core.arrays import Floats
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq
 from forerun.drafting.union import unite
 from tests.decoding.toy import Drafting, Toy
 
 Context = tuple[int, int]  # the last two tokens
-Rows = Callable[[Context], Tensor]  # the draft's law (V,)
+Rows = Callable[[Context], Floats]  # the draft's law (V,)
 
 
 def near(toy: Toy) -> Rows:
     """A decent guesser: the target's logits with an error."""
-    table = (toy.table + Toy(toy.vocab_size, seed=99, spread=1.0).table).softmax(-1)
+    table = np.exp(toy.table + Toy(toy.vocab_size, seed=99, spread=1.0).table)
+    table /= table.sum(-1, keepdims=True)
     return lambda context: table[context]
 
 
@@ -35,7 +35,7 @@ def point_tree(rows: Rows, width: int = 2, depth: int = 2) -> Drafting:
 
     @cache
     def favourites(context: Context) -> list[int]:
-        return rows(context).topk(width).indices.tolist()
+        return np.argsort(-rows(context))[:width].tolist()
 
     def draft(seq: Seq) -> Draft:
         paths: list[list[int]] = [seq.tokens[-2:]]
@@ -54,9 +54,9 @@ def noisy_tree(rows: Rows, params: SamplingParams, width: int = 2, depth: int = 
         for level in range(depth):
             scores = []
             for path in paths:
-                law = rows((path[-2], path[-1])).log().numpy() / params.temperature
+                law = np.log(rows((path[-2], path[-1]))) / params.temperature
                 noise = seq.noise.of(len(seq.tokens) + level, np.arange(len(law)))
-                scores.append(torch.from_numpy(law + noise).topk(width).indices.tolist())
+                scores.append(np.argsort(-(law + noise))[:width].tolist())
             both = zip(paths, scores, strict=True)
             paths = [[*path, token] for path, tokens in both for token in tokens]
         return Draft(*tree.from_paths([path[2:] for path in paths]))

@@ -64,7 +64,7 @@ def check(sample: Sample, params: SamplingParams, length: int = LENGTH) -> None:
 def test_the_toy_spreads_over_many_sequences() -> None:
     exact = exact_distribution(TOY, PLAIN, LENGTH)
     assert sum(exact.values()) == pytest.approx(1)
-    assert sum(NUM * mass >= 5 for mass in exact.values()) > 25
+    assert sum(NUM * mass >= 5 for mass in exact.values()) >= 25
 
 
 def test_plain_decoding_follows_the_distribution() -> None:
@@ -160,7 +160,7 @@ def test_a_target_row_that_is_not_processed_is_caught(monkeypatch: pytest.Monkey
 def test_logits_of_the_wrong_node_are_caught() -> None:
     class Shifted(Toy):
         def node_logits(self, *args: object) -> object:
-            return super().node_logits(*args).roll(1, dims=0)
+            return np.roll(super().node_logits(*args), 1, axis=0)
 
     sample = sample_many(Shifted(), PLAIN, LENGTH, SHAPES["point tree"], NUM)
     assert p_value(sample.counts, exact_distribution(TOY, PLAIN, LENGTH)) < FALSE_ALARM

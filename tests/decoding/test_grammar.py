@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import Tensor
 
 from forerun.core import tree
+from forerun.core.arrays import Floats
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
@@ -88,7 +87,7 @@ ANYTHING = Automaton((None,))
 
 
 def verified(
-    params: SamplingParams, grammar: Automaton | None, draft: Draft, logits: Tensor
+    params: SamplingParams, grammar: Automaton | None, draft: Draft, logits: Floats
 ) -> Outcome:
     seq = Seq(0, list(PROMPT), params, seed=0)
     return verify(
@@ -135,10 +134,10 @@ def test_the_best_of_the_allowed_is_taken_whether_the_mask_is_made_or_not(
     logits: list[int], params: SamplingParams, at: int
 ) -> None:
     """Equal logits among them: the lowest id is taken of those that the grammar allows."""
-    row, state = torch.tensor(logits, dtype=torch.float32), replace(GRAMMAR, state=at)
+    row, state = np.array(logits, np.float32), replace(GRAMMAR, state=at)
     pipeline = LogitsPipeline(params, PROMPT, noise=Noise(5), grammar=state)
-    ids = np.flatnonzero(pipeline.probs(row, [], state).numpy())
-    scores = pipeline.adjusted(row, [], state).numpy()[ids] * np.float32(pipeline.factor)
+    ids = np.flatnonzero(pipeline.probs(row, [], state))
+    scores = pipeline.adjusted(row, [], state)[ids] * np.float32(pipeline.factor)
     if not params.is_greedy:
         scores = scores + Noise(5).of(len(PROMPT), ids)
     assert pipeline.choose(row, [], state) == ids[scores.argmax()]
@@ -161,7 +160,7 @@ def test_drafts_that_see_the_noise_follow_the_constrained_distribution(setting: 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_draft_that_breaks_the_grammar_is_rejected(temperature: float) -> None:
     """The target is sure of 3, which the grammar does not allow at first."""
-    logits = torch.eye(V)[[3, 3]] * 50
+    logits = np.eye(V, dtype=np.float32)[[3, 3]] * 50
     params = SamplingParams(temperature=temperature)
     draft = Draft.chain([3])
     free = verified(params, None, draft, logits)
@@ -176,16 +175,16 @@ def test_every_branch_of_a_tree_has_its_own_state(first: int) -> None:
     """After 0 comes anything but 3, after 1 only 2 or 3, whichever branch was drafted first."""
     params = SamplingParams(temperature=0)
     tokens, parents = tree.from_paths([[0, 2], [1, 3]])
-    logits = torch.zeros(5, V)
+    logits = np.zeros((5, V), np.float32)
     logits[0, first] = 10
-    logits[1:] = torch.tensor([0.0, 1, 2, 3])  # 3 where it is allowed, else 2
+    logits[1:] = [0.0, 1, 2, 3]  # 3 where it is allowed, else 2
     outcome = verified(params, GRAMMAR, Draft(tokens, parents), logits)
     assert outcome.emitted == ((0, 2, 1) if first == 0 else (1, 3, 2))
 
 
 def test_the_walk_ends_where_the_grammar_does() -> None:
     grammar = Automaton(({2: 1}, {3: None}))
-    logits = torch.zeros(5, V)
+    logits = np.zeros((5, V), np.float32)
     seq = Seq(0, list(PROMPT), SamplingParams(temperature=0), seed=0)
     pipeline = LogitsPipeline(
         seq.params, seq.tokens[: seq.num_prompt], noise=seq.noise, grammar=grammar

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
 from scipy import stats
-from torch import Tensor
 
 from forerun.core import tree
+from forerun.core.arrays import Floats
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.decoding.grammar import GrammarState
@@ -36,17 +36,16 @@ class Toy:
     vocab_size: int = 4
     seed: int = 0
     spread: float = 1.5
-    table: Tensor = field(init=False)  # (V, V, V)
+    table: Floats = field(init=False)  # (V, V, V)
 
     def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
-        table = torch.randn((self.vocab_size,) * 3, generator=generator)
-        object.__setattr__(self, "table", table * self.spread)
+        table = np.random.default_rng(self.seed).standard_normal((self.vocab_size,) * 3, np.float32)
+        object.__setattr__(self, "table", table * np.float32(self.spread))
 
-    def logits(self, tokens: Sequence[int]) -> Tensor:
+    def logits(self, tokens: Sequence[int]) -> Floats:
         return self.table[tokens[-2], tokens[-1]]
 
-    def node_logits(self, tokens: Sequence[int], draft: Draft) -> Tensor:
+    def node_logits(self, tokens: Sequence[int], draft: Draft) -> Floats:
         """Logits (1 + N, V) at the root and every node, as one pass of a model gives them."""
         last = [(tokens[-2], tokens[-1])]
         for token, parent in zip(draft.tokens, draft.parents, strict=True):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.drafters.draft_model import DraftModel, Options
 from forerun.drafting.base import Target
-from forerun.model.decoder import Decoder
 from forerun.model.model import Model
+from forerun.torch.decoder import Decoder
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
 from tests.tiny import tiny_model
 
@@ -49,7 +48,7 @@ def begun(drafter: DraftModel, *seqs: Seq) -> list[Seq]:
     return list(seqs)
 
 
-def logits_of(model: Decoder, tokens: Sequence[int]) -> Tensor:
+def logits_of(model: Decoder, tokens: Sequence[int]) -> Floats:
     """Logits (V,) after the tokens, computed from nothing."""
     cache = model.new_cache(1, len(tokens))
     last = model.forward(Batch((Segment(0, 0, tuple(tokens)),)), cache).last

@@ -110,5 +110,7 @@ class Oracle:
 
 def target_of(path: Path, backend: str = "torch", **options: Any) -> Target:
     """Load a file as a target that knows where it came from."""
-    model = load_model(open_checkpoint(path), backend=backend)
-    return Target(model, None, 4, 128, path=path, **options)
+    checkpoint = open_checkpoint(path)
+    model = load_model(checkpoint, backend=backend)
+    names = frozenset(checkpoint.names())
+    return Target(model, None, 4, 128, path=path, names=names, **options)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ from tests.drafters.models import (
 )
 from tests.engine.harness import complete, engine_for, plain
 
-LISTED = torch.tensor([0, 3, 4, 7])
+LISTED = np.array([0, 3, 4, 7])
 PENALISED = replace(GREEDY, presence_penalty=1.0, logit_bias={5: 2.0})
 
 
@@ -111,7 +111,7 @@ def test_a_draft_depends_on_its_text_alone(params: SamplingParams) -> None:
 @given(st.lists(st.integers(0, VOCAB_SIZE + 3), min_size=1), st.integers(1, 5), st.data())
 def test_a_text_has_its_last_unlisted_tokens(tokens: list[int], most: int, data) -> None:
     """However it is read: in one go or piece by piece. What has no row is left out."""
-    is_listed = torch.zeros(VOCAB_SIZE, dtype=torch.bool)
+    is_listed = np.zeros(VOCAB_SIZE, bool)
     is_listed[LISTED] = True
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(draft_head, "OWN_TOKENS", most)

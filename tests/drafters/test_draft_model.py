@@ -2,16 +2,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from forerun import LLM
 from forerun.core import tree
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
@@ -21,9 +20,9 @@ from forerun.decoding.verify import verify
 from forerun.drafters.draft_model import DraftModel, Options, build
 from forerun.drafting.base import SELF, LoadedModel, Target
 from forerun.model.cache.base import KVCache
-from forerun.model.decoder import Decoder
 from forerun.model.loader import load_model
 from forerun.model.model import Hidden
+from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
@@ -55,10 +54,10 @@ class CountingModel:
         self.num_rows.append(batch.num_rows)
         return self.model.forward(batch, cache, taps)
 
-    def head(self, hidden: Tensor) -> Tensor:
+    def head(self, hidden: Floats) -> Floats:
         return self.model.head(hidden)
 
-    def topk(self, hidden: Tensor, k: int, **wanted: object) -> TopK:
+    def topk(self, hidden: Floats, k: int, **wanted: object) -> TopK:
         return self.model.topk(hidden, k, **wanted)
 
     def new_cache(self, num_slots: int, max_len: int, **wanted: int) -> KVCache:
@@ -72,7 +71,7 @@ def judge(seq: Seq, draft: Draft) -> Outcome:
     """What the target says to a draft, node by node, and the sequence goes on."""
     paths = [tree.path_to(i, draft.parents) for i in range(len(draft))]
     contexts = [seq.tokens, *(seq.tokens + [draft.tokens[i] for i in p] for p in paths)]
-    logits = torch.stack([logits_of(TARGET_MODEL, c) for c in contexts])
+    logits = np.stack([logits_of(TARGET_MODEL, c) for c in contexts])
     outcome = verify(
         seq,
         draft,
@@ -90,15 +89,6 @@ def test_the_target_as_its_own_draft_is_always_right(params: SamplingParams) -> 
     for _ in range(6):
         (draft,) = drafter.propose([seq], [8])
         assert judge(seq, draft).path == (0, 1, 2, 3)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Models this small only lose by sharing the work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("branch", [(), (3, 2, 1)])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
-import torch
 
 from forerun.core.errors import LoadError
 from forerun.core.types import Draft, Outcome, Seq
@@ -15,7 +15,7 @@ from forerun.drafting.networks import folder
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB = 32, 24
-IDS = torch.arange(0, VOCAB, 2)
+IDS = np.arange(0, VOCAB, 2)
 
 
 def target():
@@ -41,11 +41,11 @@ OURS = {
 }
 
 
-def layer_tensors(prefix="midlayer."):
-    generator = torch.Generator().manual_seed(7)
+def layer_tensors(prefix="midlayer.", seed=9):
+    generator = np.random.default_rng(seed)
 
     def random(*shape):
-        return torch.randn(*shape, generator=generator) / 4
+        return generator.standard_normal(shape, np.float32) / 4
 
     heads = {"q": 64, "k": 32, "v": 32}
     tensors = {f"{prefix}self_attn.{n}_proj.weight": random(s, 2 * WIDTH) for n, s in heads.items()}
@@ -59,10 +59,10 @@ def layer_tensors(prefix="midlayer."):
     return tensors
 
 
-NORMS = {f"fc_norm.{i}.weight": torch.full((WIDTH,), 1.0 + i) for i in range(3)}
+NORMS = {f"fc_norm.{i}.weight": np.full(WIDTH, 1.0 + i, np.float32) for i in range(3)}
 OUR_TENSORS = layer_tensors() | NORMS | {"draft_ids": IDS}
-MASK = torch.zeros(VOCAB, dtype=torch.bool).scatter(0, IDS, True)
-D2T = {"d2t": IDS - torch.arange(len(IDS)), "t2d": MASK}
+MASK = np.isin(np.arange(VOCAB), IDS)
+D2T = {"d2t": IDS - np.arange(len(IDS)), "t2d": MASK}
 
 SAFEAILAB = {
     **{
@@ -92,9 +92,13 @@ def save(path, config, tensors):
     return str(path)
 
 
+def states_of(seed, rows):
+    return np.random.default_rng(seed).standard_normal((rows, 3 * WIDTH), np.float32)
+
+
 def drafts(model, rows=5):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
-    states = torch.randn(rows, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
+    states = states_of(1, rows)
     drafter.network.feed(0, [*range(rows)], states)
     return drafter.features.layers, drafter.network.draft([0], [8], 4, 0.0)
 
@@ -106,7 +110,9 @@ def test_all_formats_say_the_same(tmp_path):
     assert set(expected[0][0]) <= set(IDS.tolist())
     assert drafts(save(tmp_path / "b", SAFEAILAB, layer_tensors() | D2T)) == (layers, expected)
     with_embedding = (
-        layer_tensors("layers.0.") | D2T | {"embed_tokens.weight": torch.zeros(VOCAB, WIDTH)}
+        layer_tensors("layers.0.")
+        | D2T
+        | {"embed_tokens.weight": np.zeros((VOCAB, WIDTH), np.float32)}
     )
     _, other = drafts(save(tmp_path / "c", SPECULATORS, with_embedding))
     assert other != expected  # its own embedding is used
@@ -132,8 +138,6 @@ def test_rows_are_fed_with_the_tokens_after_them():
     fed = []
 
     class Network:
-        ngrams = "python"
-
         def clear(self, slot):
             fed.append("clear")
 
@@ -144,7 +148,7 @@ def test_rows_are_fed_with_the_tokens_after_them():
             fed.append((tokens, states[:, 0].tolist()))
 
     drafter = Eagle3Drafter(drafter.options, Network(), (0, 1, 2), 2, 64)
-    rows = torch.arange(4).float()[:, None].repeat(1, 3 * WIDTH)
+    rows = np.arange(4, dtype=np.float32)[:, None].repeat(3 * WIDTH, 1)
     seq = Seq(0, [1, 2, 3, 4, 5], None, 0)
     drafter.begin(seq, Outcome((), (5,), hidden=rows))
     seq.tokens += [7, 8]
@@ -163,13 +167,11 @@ def test_rows_are_fed_with_the_tokens_after_them():
     ]
 
 
-@pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends, backend, monkeypatch):
+def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends):
     """As if all of the prompt had been read: a network that learned to look at a text's first rows finds them."""
-    monkeypatch.setattr("tests.tiny.BACKEND", backend)
     shared, rest = [*range(1, 19)], [[20, 21, 22], [23, 22, 3]]
-    states = torch.randn(24, 3 * WIDTH, generator=torch.Generator().manual_seed(4))
+    states = states_of(4, 24)
     trees = []
     for num_reused in (0, 18, 17):
         drafter = build(Options(model="untrained", quant="none", min_chance=0), target())
@@ -178,7 +180,7 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends, backend, mo
         if ends:
             drafter.end(first)
         second = Seq(1, [*shared, *rest[1]], None, 0)
-        own = torch.cat([states[:17], states[20:23]])
+        own = np.concatenate([states[:17], states[20:23]])
         drafter.begin(second, Outcome((), (3,), hidden=own[num_reused:]))
         trees.append(drafter.network.draft([drafter._slots[1]], [8], 4, 0.0)[0])
         assert drafter._texts[drafter._slots[1]] == second.tokens
@@ -192,7 +194,7 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends, backend, mo
 
 def test_of_a_prefix_that_no_slot_has_read_the_beginning_is_taken():
     drafter = build(Options(model="untrained", quant="none"), target())
-    states = torch.randn(8, 3 * WIDTH)
+    states = states_of(5, 8)
 
     def begin(number, tokens, num_computed):
         outcome = Outcome((), tokens[-1:], hidden=states[:num_computed])
@@ -229,8 +231,8 @@ WRONG = [
     (taps(2, 3, 9), OUR_TENSORS, "three layers of 1 to 8 must be read, got [2, 3, 9]"),
     ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' must be a whole number"),
     ({}, without("midlayer.mlp.up_proj.weight"), "tensor 'midlayer.mlp.up_proj.weight' is missing"),
-    ({}, OUR_TENSORS | {"fc.weight": torch.zeros(3, 4)}, "'fc.weight' is [3, 4], expected [32, 96]"),
-    ({}, OUR_TENSORS | {"fc.bias": torch.zeros(4)}, "tensor 'fc.bias' is none of such a network"),
+    ({}, OUR_TENSORS | {"fc.weight": np.zeros((3, 4), np.float32)}, "'fc.weight' is [3, 4], expected [32, 96]"),
+    ({}, OUR_TENSORS | {"fc.bias": np.zeros(4, np.float32)}, "tensor 'fc.bias' is none of such a network"),
     ({}, without("draft_ids") | {"d2t": D2T["d2t"] + 2}, "'d2t' must be ascending token ids below 24"),
     ({}, without("draft_ids") | D2T | {"t2d": ~MASK}, "'t2d' does not name the tokens of 'd2t'"),
 ]  # fmt: skip

@@ -1,6 +1,8 @@
-"""One random EAGLE-3 network in every layout that others publish: the same logits, on both backends."""
+"""One random EAGLE-3 network in every layout that others publish: the same logits."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -8,9 +10,21 @@ import pytest
 import torch
 
 from forerun.core.errors import LoadError
-from forerun.drafters.eagle3 import Options, build
+from forerun.drafters.eagle3 import Options, build, files
+from forerun.drafters.eagle3 import gguf as gguf_network
 from forerun.drafting.base import Target
-from tests.drafters.test_eagle3 import D2T, IDS, OURS, VOCAB, WIDTH, layer_tensors, save, target
+from forerun.torch.networks.drafting import TorchEagle
+from tests.drafters.test_eagle3 import (
+    D2T,
+    IDS,
+    OURS,
+    VOCAB,
+    WIDTH,
+    layer_tensors,
+    save,
+    states_of,
+    target,
+)
 from tests.tiny import tiny_model
 
 SHAPES = {
@@ -35,9 +49,9 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 NATIVE = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
 EMBEDDING = {
-    "embed_tokens.weight": torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(9))
+    "embed_tokens.weight": np.random.default_rng(9).standard_normal((VOCAB, WIDTH), np.float32)
 }
-HEADS = {f"self_attn.{n}_norm.weight": torch.linspace(0.5, 2.0, 16) for n in "qk"}
+HEADS = {f"self_attn.{n}_norm.weight": np.linspace(0.5, 2.0, 16, dtype=np.float32) for n in "qk"}
 
 
 def safeailab(path, options, tensors):
@@ -80,7 +94,7 @@ KINDS = {
     "residual from the norm": {"options": {"norm_before_residual": True}},
     "one norm before fc": {
         "options": {"norm_before_fc": True},
-        "tensors": {"input_norm.weight": torch.linspace(0.5, 1.5, 3 * WIDTH)},
+        "tensors": {"input_norm.weight": np.linspace(0.5, 1.5, 3 * WIDTH, dtype=np.float32)},
     },
     "llama3": {"options": {"rope_theta": 5e5, "rope_scaling": LLAMA3}},
     "yarn": {"options": {"rope_scaling": YARN, "max_position_embeddings": 128}},
@@ -100,40 +114,46 @@ def built(path, **options):
     return build(Options(model=path, quant="none", min_chance=0, **options), target())
 
 
-def logits(drafter, rows=40):
-    """Return the logits after some rows, which see each other; on the torch backend."""
-    net, generator = drafter.network.net, torch.Generator().manual_seed(1)
-    states = torch.randn(1, rows, 3 * WIDTH, generator=generator)
+def oracle(path):
+    """Return the network of a file in torch."""
+    here = target()
+    weights = (
+        gguf_network.read(Path(path), here) if path.endswith(".gguf") else files.read(path, here)
+    )
+    return TorchEagle(weights, here.model, here.max_len)
+
+
+def logits(path, rows=40):
+    """Return the logits after some rows, which see each other."""
+    net = oracle(path).net
+    states = torch.from_numpy(states_of(1, rows))[None]
     tokens = torch.arange(rows)[None] % VOCAB
     return net.step(net.fuse(states), tokens, torch.arange(rows)[None])[1]
 
 
-def trees(drafter, rows=40):
-    states = torch.randn(rows, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
-    drafter.network.feed(0, [i % VOCAB for i in range(rows)], states)
-    return drafter.network.draft([0], [8], 4, 0.0)
+def trees(network, rows=40):
+    network.feed(0, [i % VOCAB for i in range(rows)], states_of(1, rows))
+    return network.draft([0], [8], 4, 0.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_layout_of_one_network_gives_the_same_logits(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.tiny.BACKEND", "torch")
+def test_every_layout_of_one_network_gives_the_same_logits(kind, tmp_path):
     found = []
     for name, write in LAYOUTS.items():
-        drafter = built(write(tmp_path / name, *network(kind)))
-        assert drafter.features.layers == (1, 3, 4)
-        found.append(logits(drafter))
+        path = write(tmp_path / name, *network(kind))
+        assert built(path).features.layers == (1, 3, 4)
+        found.append(logits(path))
     assert all(other.equal(found[0]) for other in found[1:])
     if kind != "plain":
-        plain = logits(built(safeailab(tmp_path / "plain", *network("plain"))))
+        plain = logits(safeailab(tmp_path / "plain", *network("plain")))
         assert plain.shape != found[0].shape or not torch.allclose(plain, found[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_native_network_grows_the_trees_of_the_torch_one(kind, tmp_path, monkeypatch):
+def test_the_native_network_grows_the_trees_of_the_torch_one(kind, tmp_path):
     path = specforge(tmp_path, *network(kind))
-    (tokens, parents, chances), *_ = trees(built(path))
-    monkeypatch.setattr("tests.tiny.BACKEND", "torch")
-    (tokens2, parents2, chances2), *_ = trees(built(path))
+    (tokens, parents, chances), *_ = trees(built(path).network)
+    (tokens2, parents2, chances2), *_ = trees(oracle(path))
     assert [tokens, parents] == [tokens2, parents2]
     assert chances == pytest.approx(chances2, abs=5e-3)
 
@@ -203,19 +223,18 @@ THEIRS = {
 
 def renamed(name, tensor):
     if name == "d2t":
-        return "d2t", IDS.numpy()
+        return "d2t", IDS
     short = name.removesuffix(".weight").rpartition(".")[2]
     if short in ("q_proj", "k_proj"):
-        tensor = tensor.view(-1, 2, 8, 2 * WIDTH).transpose(1, 2).reshape(tensor.shape)
-    return f"{THEIRS[short]}.weight", tensor.contiguous().numpy()
+        tensor = tensor.reshape(-1, 2, 8, 2 * WIDTH).swapaxes(1, 2).reshape(tensor.shape)
+    return f"{THEIRS[short]}.weight", np.ascontiguousarray(tensor)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "norms of q and k"])
-def test_a_gguf_file_gives_the_same_logits(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.tiny.BACKEND", "torch")
-    folder = built(specforge(tmp_path / "folder", *network(kind)))
-    file = built(gguf_file(tmp_path / "network.gguf", kind))
-    assert file.features.layers == folder.features.layers
+def test_a_gguf_file_gives_the_same_logits(kind, tmp_path):
+    folder = specforge(tmp_path / "folder", *network(kind))
+    file = str(gguf_file(tmp_path / "network.gguf", kind))
+    assert built(file).features.layers == built(folder).features.layers
     assert torch.allclose(logits(file), logits(folder), atol=1e-5)
 
 

@@ -25,10 +25,12 @@ from forerun.drafters.recycling.kept_table import KeptTable
 from forerun.drafting import learned as learned_files
 from forerun.drafting.base import Target
 from forerun.drafting.learned import entries, path_of, remove
-from forerun.drafting.ngram.token_table import ENTRY, ENTRY_NBYTES, WAYS, new_live_table
 from forerun.drafting.spec import DrafterSpec
 from tests.drafters.helpers import OURS, Words
 from tests.drafters.test_recycling import begun, empty, proposed
+from tests.oracles.token_table import ENTRY, ENTRY_NBYTES, WAYS
+
+_native = pytest.importorskip("forerun._native")
 
 MODEL = Path("models/tiny.gguf")
 NBYTES = 64 * WAYS * ENTRY_NBYTES
@@ -44,7 +46,7 @@ class Process:
     """A process that learns."""
 
     def __init__(self, nbytes: int = NBYTES, vocabulary: str = OURS) -> None:
-        new_table = partial(new_live_table, 1, nbytes)
+        new_table = partial(_native.LiveTable, 1, nbytes)
         self.live = new_table()
         self.learned = KeptTable(MODEL, vocabulary, self.live, new_table)
 

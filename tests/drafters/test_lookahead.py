@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,11 +78,11 @@ def outcome_of(seq: Seq, draft: Draft) -> Outcome:
     for node in range(len(draft)):
         path = tree.path_to(node, draft.parents)
         contexts.append((*seq.tokens, *(draft.tokens[i] for i in path)))
-    said = torch.tensor([say(context) for context in contexts])
-    logits = torch.nn.functional.one_hot(said, VOCAB).float()
+    said = [say(context) for context in contexts]
+    logits = np.eye(VOCAB, dtype=np.float32)[said]
     path, emitted, node = [], [], -1
     while node is not None:
-        emitted.append(int(said[1 + node]))
+        emitted.append(said[1 + node])
         below = tree.children(draft.parents).get(node, [])
         node = next((c for c in below if draft.tokens[c] == emitted[-1]), None)
         path += [] if node is None else [node]
@@ -227,9 +227,9 @@ def test_a_draft_that_was_cut_leaves_the_window_as_it_was():
     before = [[*row] for row in window.rows]
     (draft,) = lookahead.propose([seq], [63])
     seq.tokens.append(5)
-    lookahead.observe([seq], [draft.trim(2)], [Outcome((), (5,), torch.zeros(3, VOCAB))])
+    lookahead.observe([seq], [draft.trim(2)], [Outcome((), (5,), np.zeros((3, VOCAB), np.float32))])
     assert window.rows == before
-    nothing = Outcome((), (5,), torch.zeros(1, VOCAB))
+    nothing = Outcome((), (5,), np.zeros((1, VOCAB), np.float32))
     lookahead.observe([seq], [EMPTY_DRAFT], [nothing])  # nothing was proposed
     assert window.rows == before
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from forerun.core.errors import LoadError
 from forerun.drafters.medusa import Options, build, files
-from forerun.drafters.medusa.drafting import MedusaWeights, NativeMedusa, TorchMedusa
-from forerun.drafters.medusa.network import Medusa, MedusaConfig
+from forerun.drafters.medusa.config import MedusaConfig
+from forerun.drafters.medusa.drafting import MedusaNetwork, MedusaWeights
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder as network_folder
-from forerun.model.kernels import native
+from forerun.model.model import head_matrix
+from forerun.torch.networks.drafting import TorchMedusa
+from forerun.torch.networks.medusa import Medusa
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, HEADS = 32, 24, 3
-IDS = torch.arange(0, VOCAB, 2)
+IDS = np.arange(0, VOCAB, 2)
 MODEL = tiny_model(3, sharpness=3.0)
 TARGET = Target(MODEL, None, 4, 256)
 OURS = {
@@ -36,7 +39,7 @@ OURS = {
 
 def trained(*, target_head=True) -> Medusa:
     config = MedusaConfig(VOCAB, WIDTH, HEADS, 2, len(IDS), target_head)
-    head = MODEL.head_rows(torch.eye(WIDTH), IDS).T.contiguous()
+    head = torch.from_numpy(head_matrix(MODEL, IDS))
     net = Medusa(config, head=head)
     torch.manual_seed(2)
     for weight in net.parameters():
@@ -51,12 +54,12 @@ def save(path, config, tensors):
 
 def ours(path, *, target_head=True):
     net = trained(target_head=target_head)
-    tensors = net.state_dict() | {"draft_ids": IDS}
-    return save(path, OURS | {"target_head": target_head}, tensors), net
+    tensors = {name: each.numpy() for name, each in net.state_dict().items()}
+    return save(path, OURS | {"target_head": target_head}, tensors | {"draft_ids": IDS}), net
 
 
 def hidden(rows=3):
-    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
+    return np.random.default_rng(rows).standard_normal((rows, WIDTH), np.float32)
 
 
 def trees(network, rows=3, nodes=9, steps=5):
@@ -69,23 +72,22 @@ def test_what_was_trained_is_what_drafts(tmp_path, target_head):
     weights = files.read(folder, TARGET)
     network = TorchMedusa(weights, MODEL)
     for depth in range(HEADS):
-        found, chances = network.likeliest(hidden()[0], Step(0, -1, 0, depth))
-        logits = net.logits(hidden()[0], depth) / OURS["temperature"][depth]
-        assert torch.allclose(
-            logits.softmax(-1)[torch.searchsorted(IDS, found)], chances, atol=1e-5
-        )
+        state = torch.from_numpy(hidden()[0])
+        found, chances = network.likeliest(state, Step(0, -1, 0, depth))
+        logits = net.logits(state, depth) / OURS["temperature"][depth]
+        expected = logits.softmax(-1).detach().numpy()
+        assert np.allclose(expected[np.searchsorted(IDS, found)], chances, atol=1e-5)
 
 
-@pytest.mark.skipif(not native.available(), reason="no native kernels")
 @pytest.mark.parametrize("target_head", [True, False])
 def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
     weights = files.read(ours(tmp_path, target_head=target_head)[0], TARGET)
-    found = trees(NativeMedusa(weights, MODEL, 32))
+    found = trees(MedusaNetwork(weights, MODEL, 32))
     for tree, other in zip(found, trees(TorchMedusa(weights, MODEL)), strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
     assert any(max(tree[1]) > 1 for tree in found)
-    rounded = NativeMedusa(weights, MODEL, 8)
+    rounded = MedusaNetwork(weights, MODEL, 8)
     assert trees(rounded)[1] == rounded.draft(hidden()[1:2], [1], [9], 5, 0.0)[0]
 
 

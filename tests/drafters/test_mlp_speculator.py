@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,13 +13,15 @@ from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.mlp_speculator import Options, build, files
-from forerun.drafters.mlp_speculator import network as networks
-from forerun.drafters.mlp_speculator.drafting import TorchNetwork
+from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder
 from forerun.drafting.networks.drafter import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
+from forerun.model.model import head_matrix
+from forerun.torch.networks.drafting import TorchRecurrent
+from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from tests.drafters.helpers import Words
 from tests.tiny import tiny_model
 
@@ -30,8 +33,8 @@ def target(model=None):
 
 
 def random(*shape):
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(*shape, generator=generator) / shape[-1] ** 0.5
+    generator = np.random.default_rng(sum(shape))
+    return generator.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5)
 
 
 IBM = {
@@ -54,7 +57,7 @@ def ibm_tensors(own, prefix="speculator."):
         tensors[f"{prefix}emb.{i}.weight"] = random(VOCAB, INNER) + i
         tensors[f"{prefix}proj.{i}.weight"] = random(INNER, INNER if i else WIDTH) + i
         tensors[f"{prefix}head.{i}.weight"] = random(VOCAB, INNER) * (4 - i)
-        tensors[f"{prefix}ln.{i}.weight"] = torch.full((INNER,), 1.0 + i)
+        tensors[f"{prefix}ln.{i}.weight"] = np.full(INNER, 1.0 + i, np.float32)
         tensors[f"{prefix}ln.{i}.bias"] = random(INNER)
     return tensors
 
@@ -74,12 +77,12 @@ LSTM_TENSORS = {
     "projs.0.weight": random(4 * WIDTH, WIDTH),
     "projs.1.weight": random(4 * WIDTH, WIDTH) / 2,
     "emb_map.weight": random(4 * WIDTH, WIDTH) / 3,
-    "head_map.weight": torch.eye(WIDTH),
-    "cell_ln.0.weight": torch.ones(WIDTH),
-    "cell_ln.0.bias": torch.zeros(WIDTH),
-    "state_ln.0.weight": torch.ones(WIDTH),
-    "state_ln.0.bias": torch.zeros(WIDTH),
-    "draft_ids": torch.arange(0, VOCAB, 2),
+    "head_map.weight": np.eye(WIDTH, dtype=np.float32),
+    "cell_ln.0.weight": np.ones(WIDTH, np.float32),
+    "cell_ln.0.bias": np.zeros(WIDTH, np.float32),
+    "state_ln.0.weight": np.ones(WIDTH, np.float32),
+    "state_ln.0.bias": np.zeros(WIDTH, np.float32),
+    "draft_ids": np.arange(0, VOCAB, 2),
 }
 
 
@@ -91,7 +94,7 @@ def save(path, config, tensors):
 def drafts(model, seed=0, nodes=8):
     options = Options(model=model, quant="none", min_chance=0, num_draft=nodes)
     drafter = build(options, target())
-    hidden = torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(seed))
+    hidden = np.random.default_rng(seed).standard_normal((1, WIDTH), np.float32)
     return drafter.network.draft(hidden, [5], [nodes], 6, 0.0)[0]
 
 
@@ -100,28 +103,29 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
     """The module that `forerun train drafter` trains and the oracle of its folder give the same chances."""
     config = LSTM | {"cell": cell, "scale_input": True, "tie_weights": True}
     here, tokens = target(), LSTM_TENSORS["draft_ids"]
-    rows = here.model.embed(torch.arange(VOCAB))
-    head = here.model.head_rows(torch.eye(WIDTH), tokens).T
-    known = {field.name for field in dataclasses.fields(networks.MLPSpeculatorConfig)}
-    trained = networks.MLPSpeculator(
-        networks.MLPSpeculatorConfig(**{k: v for k, v in config.items() if k in known}),
+    rows = torch.from_numpy(here.model.embed(np.arange(VOCAB)))
+    head = torch.from_numpy(head_matrix(here.model, tokens))
+    known = {field.name for field in dataclasses.fields(MLPSpeculatorConfig)}
+    trained = MLPSpeculator(
+        MLPSpeculatorConfig(**{k: v for k, v in config.items() if k in known}),
         embedding=rows,
         head=head,
     )
     torch.manual_seed(1)
     for weight in trained.parameters():
         torch.nn.init.normal_(weight, std=0.3)
-    save(tmp_path, config, trained.state_dict() | {"draft_ids": tokens})
-    network = TorchNetwork(files.read(str(tmp_path), here), here.model)
+    tensors = {name: each.numpy() for name, each in trained.state_dict().items()}
+    save(tmp_path, config, tensors | {"draft_ids": tokens})
+    network = TorchRecurrent(files.read(str(tmp_path), here), here.model)
     hidden = torch.randn(WIDTH)
     state, ours = trained.begin(hidden), network.begin(hidden)
     for depth, token in enumerate((5, 2, 8)):
         state, logits = trained.step(state, torch.tensor(token), depth)
         ours = network.advance(torch.tensor(token), depth, ours)
         found, chances = network.likeliest(ours.x, Step(0, -1, 0, depth))
-        expected = (logits / config["temperature"][min(depth, 1)]).softmax(-1)
-        assert torch.allclose(expected.max(), chances[0], atol=1e-5)
-        assert torch.allclose(expected[torch.searchsorted(tokens, found)], chances, atol=1e-5)
+        expected = (logits / config["temperature"][min(depth, 1)]).softmax(-1).detach().numpy()
+        assert expected.max() == pytest.approx(chances[0], abs=1e-5)
+        assert np.allclose(expected[np.searchsorted(tokens, found)], chances, atol=1e-5)
 
 
 def state_of(drafter):
@@ -131,17 +135,17 @@ def state_of(drafter):
 
 def test_a_draft_starts_from_the_last_committed_row(tmp_path):
     drafter = build(Options(model="untrained"), target())
-    rows = torch.arange(4 * WIDTH).reshape(4, WIDTH).float()
+    rows = np.arange(4 * WIDTH, dtype=np.float32).reshape(4, WIDTH)
     seq = Seq(0, [1, 2, 3], SamplingParams(temperature=0), 0)
     drafter.begin(seq, Outcome((), (3,), hidden=rows))
-    assert state_of(drafter).equal(rows[3])
+    assert np.array_equal(state_of(drafter), rows[3])
     seq.tokens += [7, 8]
     draft = Draft((6, 7, 9), (-1, -1, 1))
     drafter.observe([seq], [draft], [Outcome((1,), (7, 8), hidden=rows)])
-    assert state_of(drafter).equal(rows[2])  # node 1 is row 2
+    assert np.array_equal(state_of(drafter), rows[2])  # node 1 is row 2
     seq.tokens += [4]
     drafter.observe([seq], [draft], [Outcome((1,), (4,), hidden=rows)])  # cut: the last token was
-    assert state_of(drafter).equal(rows[0])
+    assert np.array_equal(state_of(drafter), rows[0])
     before = drafter.propose([seq], [7])
     state = state_of(drafter)
     drafter.end(seq)
@@ -169,13 +173,13 @@ def test_ours_is_read_rounded_or_not(tmp_path):
     whole = drafts(save(tmp_path / "a", LSTM, LSTM_TENSORS))
     assert set(whole[0]) <= set(range(0, VOCAB, 2))
     rounded = folder.rounded(LSTM_TENSORS)
-    assert rounded["projs.0.weight"].dtype == torch.int8
+    assert rounded["projs.0.weight"].dtype == np.int8
     again = drafts(save(tmp_path / "b", LSTM, rounded))
     assert whole[:2] == again[:2]
     assert whole[2] == pytest.approx(again[2], abs=0.02)
     stored = folder.read(tmp_path / "b", target()).tensors["projs.0.weight"]
-    error = (stored - LSTM_TENSORS["projs.0.weight"]).abs()
-    assert error.max() <= LSTM_TENSORS["projs.0.weight"].abs().max() / 127
+    error = np.abs(stored - LSTM_TENSORS["projs.0.weight"])
+    assert error.max() <= np.abs(LSTM_TENSORS["projs.0.weight"]).max() / 127
 
 
 def test_temperature_flattens_the_chances(tmp_path):
@@ -199,9 +203,9 @@ WRONG = [
     ({}, without("projs.1.weight"), "tensor 'speculator.projs.1.weight' is missing"),
     ({}, LSTM_TENSORS | {"projs.0.weight": random(3, 4)}, "'projs.0.weight' is [3, 4], expected [128, 32]"),
     ({}, LSTM_TENSORS | {"midlayer.q": random(3, 4)}, "tensor 'midlayer.q' is none of such"),
-    ({}, LSTM_TENSORS | {"draft_ids": torch.tensor([3, 3])}, "'draft_ids' must be ascending"),
-    ({}, LSTM_TENSORS | {"draft_ids": torch.tensor([3, 24])}, "ascending token ids below 24"),
-    ({}, LSTM_TENSORS | {"cell_ln.0.bias": torch.full((WIDTH,), torch.nan)}, "'cell_ln.0.bias' holds values"),
+    ({}, LSTM_TENSORS | {"draft_ids": np.array([3, 3])}, "'draft_ids' must be ascending"),
+    ({}, LSTM_TENSORS | {"draft_ids": np.array([3, 24])}, "ascending token ids below 24"),
+    ({}, LSTM_TENSORS | {"cell_ln.0.bias": np.full(WIDTH, np.nan, np.float32)}, "'cell_ln.0.bias' holds values"),
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,19 +16,12 @@ from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, TopK
 from forerun.drafters.recycling import Options, Recycling
 from forerun.drafting.base import Target
 from forerun.drafting.held import held_nbytes
-from forerun.drafting.ngram import token_table
-from forerun.drafting.ngram.ngram_model import LIVE_WEIGHT, PRIOR
-from forerun.drafting.ngram.token_table import (
-    ENTRY_NBYTES,
-    FADE,
-    WAYS,
-    FileTable,
-    LiveTable,
-    context_hashes,
-    new_live_table,
-)
-from forerun.model.kernels import native
+from forerun.drafting.ngram.token_table import PRIOR
 from tests.drafters.helpers import check_draft, sequence
+from tests.oracles.ngram_model import LIVE_WEIGHT
+from tests.oracles.token_table import ENTRY, ENTRY_NBYTES, FADE, WAYS, context_hashes
+
+_native = pytest.importorskip("forerun._native")
 
 VOCAB = 4
 WORDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
@@ -42,15 +35,6 @@ FILE = st.dictionaries(
     st.tuples(st.integers(1, 31), st.lists(st.integers(0, 85), min_size=VOCAB, max_size=VOCAB)),
     max_size=4,
 )
-
-
-@pytest.fixture(autouse=True, scope="module", params=["python", "native"])
-def twin(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Without the native tables and tree, and with them where they were built."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "python":
-            patch.setattr(native, "available", lambda: False)
-        yield
 
 
 def outcome(rows: Sequence[Sequence[float]], emitted: Sequence[int], path: tuple[int, ...] = ()):
@@ -86,7 +70,7 @@ def empty(**options) -> Recycling:
     )
 
 
-def new_file(known) -> FileTable:
+def new_file(known):
     """A table of one bucket."""
     data = b""
     for context, (count, shares) in known.items():
@@ -97,7 +81,7 @@ def new_file(known) -> FileTable:
         data += (mark & 0xFFFF).to_bytes(2, "little") + bytes([size, VOCAB])
         data += b"".join(t.to_bytes(2, "little") + bytes([s]) for t, s in enumerate(shares))
     arrays = np.array([0, len(data)], np.uint32), np.frombuffer(data, np.uint8)
-    return token_table.new_file_table(*arrays, 2)
+    return _native.FileTable(*arrays, 2)
 
 
 class Formula:
@@ -248,12 +232,12 @@ def test_new_rows_weigh_more_than_old_ones() -> None:
 
 
 def test_what_was_learned_longest_ago_is_forgotten_first() -> None:
-    table = new_live_table(1, WAYS * ENTRY_NBYTES)
+    table = _native.LiveTable(1, WAYS * ENTRY_NBYTES)
     for token in range(WAYS):
         table.learn([token], [7], [1.0])
     table.learn([0], [7], [1.0])
     table.learn([WAYS], [7], [1.0])  # 1 was learned longest ago
-    known = {int(row["hash"]) for row in np.frombuffer(table.entries(), token_table.ENTRY)}
+    known = {int(row["hash"]) for row in np.frombuffer(table.entries(), ENTRY)}
     hashes = {next(context_hashes([t], 1)): t for t in range(WAYS + 1)}
     assert {hashes[h] for h in known} == {0, *range(2, WAYS + 1)}
 
@@ -261,7 +245,7 @@ def test_what_was_learned_longest_ago_is_forgotten_first() -> None:
 @given(SIGHTS, SIGHTS, st.integers(1, 3), st.integers(1, 3))
 def test_entries_that_another_table_takes_over_are_known_there(old, new, order, num_sets) -> None:
     nbytes = num_sets * WAYS * ENTRY_NBYTES
-    first, second = new_live_table(order, nbytes), new_live_table(order, nbytes)
+    first, second = _native.LiveTable(order, nbytes), _native.LiveTable(order, nbytes)
     for context, row in old:
         first.learn(context, range(VOCAB), row)
     age = first.age
@@ -270,7 +254,7 @@ def test_entries_that_another_table_takes_over_are_known_there(old, new, order, 
         first.learn(context, range(VOCAB), row)
     second.absorb(first.entries(age))
     assert first.entries(first.age) == b""
-    rows = [np.frombuffer(t.entries(), token_table.ENTRY) for t in (first, second)]
+    rows = [np.frombuffer(t.entries(), ENTRY) for t in (first, second)]
     for name in ("hash", "total", "tokens", "counts"):
         assert rows[0][name].tolist() == rows[1][name].tolist()
     with pytest.raises(ValueError, match=r"entry|size"):
@@ -324,8 +308,6 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     drafter.propose(seqs, [8] * len(seqs))
     assert drafter.live.__sizeof__() == before <= 50_000
     assert len(drafter.live.entries()) <= before
-    if isinstance(drafter.live, LiveTable):
-        return  # an entry as Python objects takes more than 64 bytes
     held = held_nbytes(drafter)
     assert 1000 < held <= drafter.memory(len(seqs), length).total + 2000
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import forerun
+from forerun import _native
 from forerun.core import registry
 
 SOURCE = Path(forerun.__file__).parent
@@ -19,7 +20,7 @@ METHODS = registry.names("drafters")
 EACH_APART = """
 import json, os, sys
 sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in type(each).__module__]
-import numpy, safetensors, tokenizers, torch, typer
+import numpy, safetensors, tokenizers, typer
 
 for folder, script, argument in json.loads(sys.argv[1]):
     if not os.fork():
@@ -32,7 +33,7 @@ for folder, script, argument in json.loads(sys.argv[1]):
     with open(f"{folder}/code", "w") as code:
         code.write(str(os.waitstatus_to_exitcode(os.wait()[1])))
 """
-"""Runs scripts in children of one process: to import torch for each of them would take most of the time."""
+"""Runs scripts in children of one process, which has imported the libraries."""
 DECODE = """
 from forerun.cli.main import main
 from forerun.core.config import EngineConfig
@@ -103,6 +104,9 @@ def package_without(method: str, folder: Path) -> Path:
         for each in source.iterdir():
             if each.name not in ("drafters", "__pycache__", method, f"{method}.py"):
                 (copy / each.name).symlink_to(each)
+    extension = Path(_native.__file__)
+    if not (copied := folder / "forerun" / extension.name).exists():
+        copied.symlink_to(extension)
     return folder
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import assume, example, given
@@ -11,20 +10,12 @@ from forerun.core import tree
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
 from forerun.drafting.held import held_nbytes
-from forerun.drafting.ngram import texts as text_index
-from forerun.drafting.ngram.suffix_index import SuffixIndex, new_index
 from tests.drafters.helpers import check_draft, sequence
+
+pytest.importorskip("forerun._native")
 
 WORDS = st.lists(st.integers(0, 2), min_size=1, max_size=25)
 PAST = st.lists(WORDS, max_size=3)
-
-
-@pytest.fixture(autouse=True, scope="module", params=[SuffixIndex, new_index])
-def index(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Without the native index, and with it where it was built."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_index, "new_index", request.param)
-        yield
 
 
 def begun(drafter: Suffix, tokens: list[int], seq_id: int = 0, num_prompt: int = 0) -> Seq:

@@ -19,21 +19,16 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters import recycling
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.table_file import load, load_known, save
-from forerun.drafting import best_first
 from forerun.drafting.base import Target
-from forerun.drafting.ngram.token_table import (
-    FileTable,
-    LiveTable,
-    PackedTable,
-    context_hashes,
-    new_live_table,
-    pack,
-)
+from forerun.drafting.ngram.token_table import PackedTable, pack
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub import names
-from forerun.model.kernels import native
 from tests.drafters.helpers import OURS, Words
+from tests.oracles import ngram_model
+from tests.oracles.token_table import FileTable, LiveTable, context_hashes
+
+_native = pytest.importorskip("forerun._native")
 
 ANSWER = (3, 4, 5, 6, 3, 4, 5, 7, 3, 4, 5, 6)
 
@@ -74,17 +69,11 @@ def tables(tmp_path, monkeypatch) -> Path:
 
 
 def guesses(file, context: Sequence[int]) -> tuple[int, ...]:
-    live = new_live_table(3, 0)
-    return best_first.grow_context(list(context), file, live, (), 4, 0.05)[0]
+    return _native.grow_tree(list(context), file, _native.LiveTable(3, 0), (), 4, 0.05)[0]
 
 
 @pytest.mark.parametrize("token_nbytes", [2, 3])
-@pytest.mark.parametrize("native_or_reference", ["python", "native"])
-def test_what_was_saved_is_loaded(
-    tmp_path, monkeypatch, token_nbytes: int, native_or_reference: str
-) -> None:
-    if native_or_reference == "python":
-        monkeypatch.setattr(native, "available", lambda: False)
+def test_what_was_saved_is_loaded(tmp_path, token_nbytes: int) -> None:
     path, packed = tmp_path / "new" / "a.table", made(token_nbytes)
     save(path, packed, model="tiny", vocabulary=OURS)
     header, found = table_file.read_header(path), load(path, Words())
@@ -94,13 +83,11 @@ def test_what_was_saved_is_loaded(
     assert path.stat().st_size <= packed.nbytes + table_file.HEAD_NBYTES
     assert guesses(found, [3]) == (4, 5, 6)
     assert [p.name for p in path.parent.iterdir()] == ["a.table"]
-    if isinstance(found, FileTable):
-        assert isinstance(found._data.base.base, np.memmap)
 
 
 def test_a_table_of_the_whole_vocabulary_keeps_wide_tokens() -> None:
     packed = made(3, (150_000, 70_000, 150_000, 70_000, 150_000), (70_000,), 2)
-    file = table_file.new_file_table(packed.offsets, packed.data, 3)
+    file = _native.FileTable(packed.offsets, packed.data, 3)
     assert guesses(file, [70_000])[:2] == (150_000, 70_000)
 
 
@@ -147,12 +134,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-@pytest.mark.parametrize("native_or_reference", ["python", "native"])
-def test_what_is_no_table_for_this_model_is_an_error(
-    tmp_path, monkeypatch, kind: str, native_or_reference: str
-) -> None:
-    if native_or_reference == "python":
-        monkeypatch.setattr(native, "available", lambda: False)
+def test_what_is_no_table_for_this_model_is_an_error(tmp_path, kind: str) -> None:
     path = saved(tmp_path / "a.table")
     BROKEN[kind](path)
     with pytest.raises(LoadError, match=r"a\.table") as found:
@@ -283,8 +265,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch) -> None:
     st.sampled_from([2, 3]),
 )
 def test_any_bytes_are_read_within_their_bounds(body, cuts, contexts, token_nbytes) -> None:
-    """And alike by both twins. Under `make sanitize` a byte beyond them ends the test."""
-    _native = pytest.importorskip("forerun._native")
+    """And as by the oracle. Under `make sanitize` a byte beyond them ends the test."""
     cuts = sorted(cut for cut in cuts if cut <= len(body))
     offsets = np.array([0, *cuts, len(body)], np.uint32)
     data = np.array(bytearray(body), np.uint8)  # of its own: what lies behind it is not ours
@@ -292,14 +273,13 @@ def test_any_bytes_are_read_within_their_bounds(body, cuts, contexts, token_nbyt
     theirs = _native.FileTable(offsets, data, token_nbytes)
     for context in contexts:
         tree = _native.grow_tree(context, theirs, _native.LiveTable(3, 0), (), 8, 0.001)
-        assert tree == best_first.grow_context(context, mine, LiveTable(3, 0), (), 8, 0.001)
+        assert tree == ngram_model.grow_tree(context, mine, LiveTable(3, 0), (), 8, 0.001)
         assert all(0 <= token < 1 << 24 for token in tree[0])
         assert all(0 < chance <= 1 for chance in tree[2])
 
 
 @given(st.integers(0, 5), st.binary(max_size=12), st.integers(1, 4))
 def test_an_entry_that_promises_more_than_there_is_is_none(context, body, more) -> None:
-    _native = pytest.importorskip("forerun._native")
     (mark,) = context_hashes([context], 1)
     num = len(body) // 3 + more
     data = np.array(

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.decoding.processors import LogitsPipeline
+from forerun.drafting.best_first import largest, softmax
 from tests.drafters.helpers import GREEDY, check_draft
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -51,9 +51,9 @@ def test_a_tree_has_the_likeliest_tokens() -> None:
     (seq,) = begun(drafter, seq_of([1, 2]))
     (draft,) = drafter.propose([seq], [20])
     assert tree.children(draft.parents) == {-1: [0, 1, 2], 0: [3, 4], 1: [5, 6], 2: [7, 8]}
-    best = logits_of(DRAFT_MODEL, seq.tokens).topk(3).indices.tolist()
+    best = largest(logits_of(DRAFT_MODEL, seq.tokens), 3).tolist()
     assert list(draft.tokens[:3]) == best
-    below = logits_of(DRAFT_MODEL, [*seq.tokens, best[1]]).topk(2).indices.tolist()
+    below = largest(logits_of(DRAFT_MODEL, [*seq.tokens, best[1]]), 2).tolist()
     assert list(draft.tokens[5:7]) == below
 
 
@@ -64,7 +64,7 @@ def test_its_own_chances_are_its_confidence() -> None:
     for node, confidence in enumerate(draft.confidence):
         above = tree.path_to(node, draft.parents)[:-1]
         row = logits_of(DRAFT_MODEL, [*seq.tokens, *(draft.tokens[i] for i in above)])
-        expected = float(row.softmax(0)[draft.tokens[node]])
+        expected = float(softmax(row)[draft.tokens[node]])
         assert confidence == pytest.approx(expected, rel=1e-5)
     drafter.end(seq)
     (seq,) = begun(drafter, seq_of([1, 2], params=WARM))
@@ -84,7 +84,7 @@ def test_a_sampled_draft_has_the_largest_scores() -> None:
         row = logits_of(DRAFT_MODEL, seq.tokens + said)
         logits = LogitsPipeline(params, seq.tokens).adjusted(row, said) / params.temperature
         noise = seq.noise.of(len(seq.tokens) + len(said), np.arange(VOCAB_SIZE))
-        best = (logits + torch.from_numpy(noise)).topk(len(children)).indices
+        best = np.argsort(-(logits + noise))[: len(children)]
         assert [draft.tokens[child] for child in children] == best.tolist()
 
 
@@ -96,7 +96,7 @@ def test_greedy_drafts_follow_bias_and_penalties() -> None:
     drafter.end(seq)
     (seq,) = begun(drafter, seq_of([1, 2], params=replace(GREEDY, presence_penalty=2.0)))
     (draft,) = drafter.propose([seq], [8])
-    expected = logits_of(DRAFT_MODEL, [1, 2, draft.tokens[0]]).clone()
+    expected = logits_of(DRAFT_MODEL, [1, 2, draft.tokens[0]]).copy()
     expected[draft.tokens[0]] -= 2.0
     assert draft.tokens[1] == int(expected.argmax())
 
@@ -109,7 +109,7 @@ def test_nothing_is_guessed_below_a_token_without_confidence() -> None:
         (draft,) = drafter.propose([seq], [8])
         drafter.end(seq)
         contexts = [[*seq.tokens, *draft.tokens[:j]] for j in range(len(draft))]
-        confident = [bool(logits_of(DRAFT_MODEL, c).softmax(0).max() >= 0.5) for c in contexts]
+        confident = [softmax(logits_of(DRAFT_MODEL, c)).max() >= 0.5 for c in contexts]
         assert all(confident[:-1])
         assert len(draft) == 6 or not confident[-1]
         lengths.add(len(draft))

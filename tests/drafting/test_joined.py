@@ -5,19 +5,17 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.random import Noise
-from forerun.drafters.mlp_speculator.drafting import NativeNetwork, TorchNetwork
-from forerun.drafting import best_first
+from forerun.drafters.mlp_speculator.drafting import RecurrentNetwork
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import SHARE
-from forerun.drafting.ngram.ngram_model import NGramModel, text_ngrams
-from forerun.drafting.ngram.suffix_index import new_index
-from forerun.drafting.ngram.token_table import new_live_table
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.tree_noise import TreeNoise
-from forerun.model.kernels import native
+from forerun.torch.networks.drafting import TorchRecurrent
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.native.networks import hidden, target, weights_of
 from tests.tiny import tiny_model
+
+_native = pytest.importorskip("forerun._native")
 
 TEXTS = [[1, 4, 7, 1, 4, 9, 2, 1, 4], [3, 3, 5, 8, 3, 3, 5, 0, 3], [2, 2, 2, 2, 7]]
 SPEC = "mlp_speculator:model=untrained,min_chance=0++recycling:table=none,min_chance=0.001"
@@ -25,24 +23,22 @@ MODEL = tiny_model(3, sharpness=3.0)
 TARGET = Target(MODEL, None, max_num_seqs=4, max_len=256)
 
 
-def known(patch=None):
-    """What is known of `TEXTS`, natively or, with a patch, by the oracles; and what was asked to learn."""
-    if patch is not None:
-        patch.setattr(native, "available", lambda: False)
-    live, shared, own = new_live_table(3, 1 << 16), new_index(8, 100), []
+def known():
+    """What is known of `TEXTS`, and what it is made of."""
+    live, shared, own = _native.LiveTable(3, 1 << 16), _native.SuffixIndex(8, 100), []
     for number, text in enumerate(TEXTS):
         for i in range(len(text) - 1):
             live.learn(text[: i + 1], [text[i + 1], (text[i + 1] + 3) % 11], [0.7, 0.2])
         shared.extend(number, text[:5])
-        index = new_index(8)
+        index = _native.SuffixIndex(8)
         index.extend(0, text)
         own.append(index)
-    return text_ngrams(own, shared, None, live), (own, shared, None, live)
+    return _native.TextNGramModel(own, shared, None, live), (own, shared, None, live)
 
 
-def network(kind=NativeNetwork):
+def network(kind=RecurrentNetwork):
     weights, model = weights_of(cell="lstm", tie_lstm_embs=True), target()
-    return kind(weights, model, 32) if kind is NativeNetwork else kind(weights, model)
+    return kind(weights, model, 32) if kind is RecurrentNetwork else kind(weights, model)
 
 
 def draft(net, evidence, doubt, num_nodes=9, noises=()):
@@ -58,43 +54,37 @@ NOISES = [
     None,
 ]
 """The requests of two texts sample, that of the third is greedy."""
-needs_native = pytest.mark.skipif(not native.available(), reason="no native kernels")
 
 
-@needs_native
 @pytest.mark.parametrize("noises", [(), NOISES], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("doubt", [0.0, 0.3, 0.6])
-def test_the_native_tree_is_the_oracles(doubt, noises, monkeypatch):
+def test_the_native_tree_is_the_oracles(doubt, noises):
     found = draft(network(), known()[0], doubt, noises=noises)
-    expected = draft(network(TorchNetwork), known(monkeypatch)[0], doubt, noises=noises)
+    expected = draft(network(TorchRecurrent), known()[0], doubt, noises=noises)
     for tree, other in zip(found, expected, strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
 
 
-@needs_native
 def test_without_doubt_the_tables_guess_alone_and_with_any_the_network_adds():
     evidence, (own, shared, file, live) = known()
-    alone = best_first.grow_texts(own, shared, file, live, [9] * 3, 0.01)
+    alone = _native.grow_trees(own, shared, file, live, [9] * 3, 0.01)
     assert draft(network(), evidence, 1.0) == alone
     assert draft(network(), evidence, 0.0) != alone
 
 
-@needs_native
 def test_a_text_gets_the_same_tree_alone_and_in_company():
     evidence, (own, shared, file, live) = known()
     together = draft(network(), evidence, 0.2)
     rows, net = hidden(3), network()
     for i, text in enumerate(TEXTS):
-        one = text_ngrams([own[i]], shared, file, live)
+        one = _native.TextNGramModel([own[i]], shared, file, live)
         assert net.draft(rows[i : i + 1], [text[-1]], [9], 4, 0.01, one, 0.2) == [together[i]]
 
 
-def test_a_chance_is_the_mean_of_both(monkeypatch):
-    monkeypatch.setattr(native, "available", lambda: False)
-    net, (evidence, _) = network(TorchNetwork), known()
-    (context, model), *_ = evidence
-    assert isinstance(model, NGramModel)
+def test_a_chance_is_the_mean_of_both():
+    net, (evidence, _) = network(TorchRecurrent), known()
+    context, model = evidence.context(0), evidence.model(0)
     tables = model.next(model.root(context))
     tokens, parents, chances = draft(net, evidence, 0.0, 40)[0]
     alone = net.draft(hidden(len(TEXTS)), [text[-1] for text in TEXTS], [40] * 3, 1, 0.0)[0]
@@ -115,9 +105,3 @@ def test_greedy_tokens_stay_and_the_two_are_one(order):
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(plain(MODEL, LOOPING, GREEDY))
     assert 0 < engine.stats.accepted < engine.stats.drafted
-
-
-@needs_native
-def test_what_is_not_both_native_is_a_union_of_trees(monkeypatch):
-    monkeypatch.setattr(native, "available", lambda: False)  # of the tables; the target is built
-    assert DrafterSpec.of(SPEC).build(TARGET).network is None

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-import torch
-
 from forerun import LLM, SamplingParams
 from forerun.core import registry
 from forerun.core.config import DEFAULT_MODEL, Precision
@@ -26,7 +24,7 @@ from forerun.core.structured import StructuredOutputsParams
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.planner import Planner
 from forerun.engine.request import RequestHandle
-from forerun.model.cache.forms import fits_int4
+from forerun.model.cache.int4 import fits_int4
 
 MAX_LEN = 256
 PRECISIONS: tuple[Precision, ...] = ("auto", "fp32", "fp16", "int8", "k8v4", "int4")
@@ -87,7 +85,7 @@ def budgets(model: str, threads: int, drafter: str, kv: Precision, num_seqs: int
     """From the smallest one that works to all that is asked for."""
     llm = loaded(model, threads)
     config = replace(llm.config, drafter=drafter, kv=kv, max_num_seqs=num_seqs)
-    planner = Planner.of(config, torch.device("cpu"))
+    planner = Planner.of(config, "cpu")
     return range(planner.smallest().total, planner.plan().total + 1)
 
 
@@ -241,7 +239,6 @@ def fuzz(model: str, minutes: float, seed: int, most: int | None = None) -> Coun
     """Programs of consecutive seeds until the time is over; what was seen of them."""
     seen: Counter[str] = Counter()
     end_s = time.monotonic() + 60 * minutes
-    before = torch.get_num_threads()
     while time.monotonic() < end_s and (most is None or seen["programs"] < most):
         number = seed + seen["programs"]
         program = None
@@ -251,7 +248,6 @@ def fuzz(model: str, minutes: float, seed: int, most: int | None = None) -> Coun
         except Exception as error:
             again = f"python -m tests.engine.fuzz --seed {number} --programs 1"
             raise AssertionError(f"{program or number} fails: {again}") from error
-    torch.set_num_threads(before)
     return seen
 
 

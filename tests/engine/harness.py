@@ -108,7 +108,7 @@ def timed_engine(
 def _held(outcome: Outcome) -> Outcome:
     """With logits of its own: the next pass overwrites the engine's."""
     logits = outcome.logits
-    return replace(outcome, logits=None if logits is None else logits.clone())
+    return replace(outcome, logits=None if logits is None else logits.copy())
 
 
 @dataclass

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
@@ -119,14 +118,14 @@ class Replay:
         for segment in batch.segments:
             text = texts[segment.slot]
             coming += [text[p] if p < len(text) else 0 for p in segment.positions() + 1]
-        return Hidden(torch.tensor(coming)[:, None])
+        return Hidden(np.array(coming)[:, None])
 
     def topk(
-        self, hidden: Tensor, k: int, *, log_normaliser: bool = False, logits: Tensor | None = None
+        self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
         """The next token; `logits` are never asked for."""
         assert logits is None
-        return TopK(hidden.numpy(), np.ones(hidden.shape, np.float32))
+        return TopK(hidden, np.ones(hidden.shape, np.float32))
 
     def new_cache(self, num_slots: int, max_len: int) -> Lengths:
         """Lengths only."""

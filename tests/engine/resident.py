@@ -2,7 +2,7 @@
 
     python resident.py '{"model": ..., "drafter": ..., "max_num_seqs": 2, "max_model_len": 256}'
 
-prints one line of JSON: measured and planned bytes. Everything is counted over a bare `import torch`, by smaps.
+prints one line of JSON: measured and planned bytes. Everything is counted over a bare `import numpy`, by smaps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
     from forerun import LLM
@@ -53,17 +52,16 @@ def resident_of(first: int, nbytes: int) -> int:
 
 def main(options: dict[str, object]) -> dict[str, dict[str, int]]:
     gc.collect()
-    bare = rollup("Rss")  # of torch, before anything of ours is imported
+    bare = rollup("Rss")  # of NumPy, before anything of ours is imported
     import forerun.llm
     from forerun import LLM
     from forerun.core.config import EngineConfig
-    from forerun.core.device import choose_device, set_threads
+    from forerun.core.device import choose_device
     from forerun.drafting import learned
     from forerun.engine.planner import Planner
     from forerun.model.loader import load_model
 
     learned.folder = lambda: Path(tempfile.mkdtemp())
-    set_threads(int(str(options.get("threads", 1))))
     run_tiny()
     measured = {"program": resident() - bare}
     measured["tokenizer"] = tokenizer_nbytes(str(options["model"]))
@@ -118,8 +116,6 @@ def run(llm: LLM) -> None:
             prompts,
             SamplingParams(temperature=temperature, seed=1, max_tokens=39, ignore_eos=True),
         )
-    if llm.config.learn:
-        llm.loop.learn(5.0)
 
 
 def tokenizer_nbytes(model: str) -> int:
@@ -137,7 +133,7 @@ def tokenizer_nbytes(model: str) -> int:
 
 
 def run_tiny() -> None:
-    """What of Python and torch is loaded when it is first used."""
+    """What of Python is loaded when it is first used."""
     from forerun.core.config import EngineConfig
     from forerun.core.params import SamplingParams
     from forerun.drafting.base import Target
@@ -158,5 +154,4 @@ def run_tiny() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     print(json.dumps(main(json.loads(sys.argv[1]))))

@@ -2,7 +2,7 @@
 
     python soak_resident.py '{"model": ..., "memory_budget": "180MiB"}' NUM_REQUESTS
 
-prints one line of JSON: the budget, the most that was resident over a bare `import torch`, what memory pressure did,
+prints one line of JSON: the budget, the most that was resident over a bare `import numpy`, what memory pressure did,
 and how many answers differ from those of the same model without a budget. What it keeps itself of a request is small.
 """
 
@@ -13,8 +13,6 @@ import random
 import sys
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
-
-import torch
 
 if TYPE_CHECKING:
     from forerun import LLM, SamplingParams
@@ -119,5 +117,4 @@ def num_different(
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     print(json.dumps(main(json.loads(sys.argv[1]), int(sys.argv[2]))))

@@ -29,8 +29,8 @@ from forerun.engine.batch import SequenceRows
 from forerun.engine.loop import EngineLoop
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.request import RequestHandle
-from forerun.model.decoder import Decoder
-from forerun.model.random_model import random_config, random_weights
+from forerun.torch.decoder import Decoder
+from forerun.torch.random_model import random_config, random_weights
 from tests.engine.harness import GREEDY, LOOPING, engine_for, plain
 from tests.tiny import tiny_model
 

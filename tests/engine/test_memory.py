@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -11,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +17,6 @@ from forerun import LLM, SamplingParams
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafting import learned
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
@@ -118,20 +115,6 @@ def test_rows_are_planned_for_the_nodes_that_can_be_drafted(drafter: str, num_no
     assert found.num_nodes == num_nodes
 
 
-def test_what_is_learned_is_given_up_before_the_drafter() -> None:
-    load = Workload(num_seqs=2, max_len=512, precision="fp16", prefill_rows=256)
-    learning = replace(DRAFTERS[0], tables=62 * MB, learns=True)
-    drafters = (learning, *DRAFTERS)
-    whole = memory.plan(MODEL, learning, load).total
-    for budget, learns in ((whole, True), (whole - 40 * MB, False)):
-        found = memory.fit(MODEL, drafters, load, budget)
-        assert found is not None
-        assert (found.drafter.name, found.drafter.learns) == ("large", learns)
-    frees = memory.pressure_steps(MODEL, drafters, load)
-    assert frees[memory.UNLEARNED] == 46 * MB
-    assert frees["drafter small"] == 60 * MB
-
-
 def test_each_step_frees_what_it_says() -> None:
     load = Workload(num_seqs=8, max_len=1024, precision="fp16", prefill_rows=256)
     frees = memory.pressure_steps(MODEL, DRAFTERS, load)
@@ -162,7 +145,7 @@ def test_a_model_without_weights_has_the_size_of_the_loaded_one(
 
 def test_what_does_not_fit_is_refused_with_the_smallest_budget(default_model: Path) -> None:
     config = EngineConfig(model=str(default_model), max_model_len=512)
-    planner = Planner.of(config, torch.device("cpu"))
+    planner = Planner.of(config, "cpu")
     least = planner.smallest().total
     with pytest.raises(CapacityError, match=f"smallest that works is {-(-least // 2**20)}MiB"):
         planner.fit(least - 1)
@@ -171,7 +154,7 @@ def test_what_does_not_fit_is_refused_with_the_smallest_budget(default_model: Pa
 
 def test_what_does_not_fit_is_refused_with_the_precision_that_would(default_model: Path) -> None:
     config = EngineConfig(model=str(default_model), max_model_len=2048)
-    planner = Planner.of(config, torch.device("cpu"))
+    planner = Planner.of(config, "cpu")
     rounded = planner.rounded()
     assert [*rounded] == ["int8", "k8v4", "int4"]
     below = planner.smallest().total
@@ -179,7 +162,7 @@ def test_what_does_not_fit_is_refused_with_the_precision_that_would(default_mode
         assert least < below
         with pytest.raises(CapacityError, match=f"; --kv {kv} fits, which may change tokens"):
             planner.fit(below - 1)
-        assert Planner.of(replace(config, kv=kv), torch.device("cpu")).fit(least).total <= least
+        assert Planner.of(replace(config, kv=kv), "cpu").fit(least).total <= least
         below = least
     with pytest.raises(CapacityError) as refused:
         planner.fit(below - 1)
@@ -203,7 +186,7 @@ def test_a_budget_changes_no_token(default_model: Path, drafter: str) -> None:
         for i in range(len(TEXTS))
     ]
     wanted = LLM(str(default_model), **sizes).generate(TEXTS, params)
-    planner = Planner.of(EngineConfig(model=str(default_model), **sizes), torch.device("cpu"))
+    planner = Planner.of(EngineConfig(model=str(default_model), **sizes), "cpu")
     least, whole = planner.smallest().total, planner.plan().total
     for share in (0, 0.6, 1):
         llm = LLM(str(default_model), memory_budget=int(least + share * (whole - least)), **sizes)
@@ -216,26 +199,6 @@ def test_a_budget_changes_no_token(default_model: Path, drafter: str) -> None:
         if llm.plan.drafter.name != "none":
             assert stats.drafted > stats.accepted > 0
         assert share == 0 or llm.plan.drafter.name != "none"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("budget", "learns"), [("230MiB", False), ("340MiB", True)])
-def test_nothing_is_learned_where_that_does_not_fit(
-    default_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, budget: str, learns: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(learned, "folder", lambda: tmp_path)
-    sizes = {"memory_budget": budget, "max_model_len": 512, "max_num_seqs": 2}
-    llm = LLM(model=str(default_model), learn=True, **sizes)
-    assert llm.plan is not None
-    assert llm.plan.drafter.name == "mlp_speculator++recycling"
-    assert llm.plan.drafter.learns == llm.target().learn == learns
-    told = [each.message for each in caplog.records if memory.UNLEARNED in each.message]
-    assert len(told) == (not learns)
-    llm.generate("The sea is", SamplingParams(max_tokens=100, ignore_eos=True))
-    del llm
-    gc.collect()
-    assert bool([*tmp_path.iterdir()]) == learns
 
 
 @pytest.mark.parametrize("given", ["600", "600 mb", "-1", -1, "much"])

@@ -30,7 +30,12 @@ def model(tmp_path):
 
 def subject(path, on="cpu", **options):
     return Subject.of(
-        path, [OpenedFile.now(path)], EngineConfig(**options), device=on, backend="Torch"
+        path,
+        [OpenedFile.now(path)],
+        EngineConfig(**options),
+        device=on,
+        backend="Torch",
+        threads=2,
     )
 
 

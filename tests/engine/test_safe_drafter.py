@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from forerun.core.config import EngineConfig
 from forerun.core.types import Draft
@@ -119,7 +118,7 @@ WRONG = [
     ([5, 6], "propose returned a list instead of a Draft"),
     (Draft.chain([1] * 9), "a draft has 9 nodes, its budget was 8: draft.trim(budget) cuts it"),
     (Draft.chain([24]), "token 24 is not in the vocabulary of 24"),
-    (Draft.chain(torch.tensor([1, 2])), "a draft's token is a Tensor instead of an int"),
+    (Draft.chain(np.array([1, 2])), "a draft's token is an int64 instead of an int"),
     (Draft((1, 2), (-1, 0.0)), "a draft's parent is a float instead of an int"),
     (Draft((1,), (-1,), np.array([0.5])), "a draft's confidence is a ndarray instead of a tuple"),
     *(

@@ -58,7 +58,7 @@ def test_backend_native_without_a_compiler_says_what_to_install(uncompiled: Path
     done = forerun_in(uncompiled, "generate", "Hi", "--backend", "native")
     assert done.returncode == 2
     assert done.stderr.startswith("error: backend native cannot run this model on cpu")
-    assert "not built; install a C++20 compiler" in done.stderr
+    assert "not built; install a wheel, or a C++20 compiler" in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
@@ -75,7 +75,7 @@ def test_without_a_compiler_it_answers_and_notes_it_once(
     assert done.stdout.strip()
     note = " ".join(done.stderr.split())
     assert note.count("native kernels: no (not built)") == 1
-    assert note.count("install a C++20 compiler") == 1
+    assert note.count("install a wheel, or a C++20 compiler") == 1
 
 
 # No pip, no network, a broken index: `forerun pull`

@@ -114,7 +114,16 @@ def test_the_commands_of_a_page_have_these_options(page):
 
 OTHERS = {
     *("--target", "--config", "--build", "--editable", "--no-deps", "--check", "--extra-index-url"),
-    *("--without-lab", "--headless", "--rounds", "--gguf", "--nproc-per-node", "--cov", "--cpu"),
+    *(
+        "--without-lab",
+        "--without-torch",
+        "--headless",
+        "--rounds",
+        "--gguf",
+        "--nproc-per-node",
+        "--cov",
+        "--cpu",
+    ),
 }
 """Flags of other programs that pages name."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 
 from forerun.core import tree

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from torch import Tensor

@@ -5,25 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache as memo
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.model.backends.native import load as load_native
 from forerun.model.cache.base import KVCache
 from forerun.model.config import RopeConfig
-from forerun.model.decoder import Decoder
 from forerun.model.kernels import native as kernels
 from forerun.model.model import LayerPlan, Model
-from tests.native.models import GATED, PER_LAYER, random_weights, reference, same_bits, text
+from tests.arrays import assert_close, same_bits
+from tests.native.models import GATED, PER_LAYER, random_weights, reference, stored, text
 
 CONFIG = replace(GATED, num_layers=4, head_dim=16, rope=RopeConfig(10_000.0, 16))
 """Heads this narrow have a phase more in the native kernels."""
 WEIGHTS = random_weights(CONFIG)
-TORCH = reference(CONFIG, WEIGHTS)
 PREFIX = text(70)
 DRAFT = Segment(0, len(PREFIX), text(6, seed=1), (-1, 0, 0, 1, 2, 2))
 
@@ -37,7 +36,7 @@ plans = st.sets(st.integers(0, 7)).map(lambda chosen: LayerPlan(tuple(sorted(cho
 def model_of(kind: str) -> Model:
     """The torch decoder, or a native one, with quantized weights or the torch decoder's."""
     if kind == "torch":
-        return TORCH
+        return reference(CONFIG, WEIGHTS)
     if kind == "float":
         return load_native(CONFIG, WEIGHTS, num_threads=2)
     return load_native(CONFIG, random_weights(CONFIG, "q8_0"), num_threads=2)
@@ -61,10 +60,10 @@ def rows(
     cache: KVCache,
     *segments: Segment,
     taps: tuple[int, ...] = (),
-) -> Tensor:
+) -> Floats:
     """Final states and taps, side by side."""
     hidden = model.forward(Batch(segments), cache, taps, plan)
-    return torch.cat([hidden.last, *hidden.taps], dim=-1)
+    return np.concatenate([hidden.last, *hidden.taps], axis=-1)
 
 
 def test_plans_are_spelled_by_layers() -> None:
@@ -89,9 +88,8 @@ def test_an_exit_is_the_norm_of_the_layers_output(kind: str, depth: int) -> None
     hidden = model.forward(batch, cache_of(model), (depth - 1, 3), plan)
     assert same_bits(hidden.taps[0], tap)
     assert same_bits(hidden.taps[1], tap)
-    weight = WEIGHTS["norm"].dequantize()
-    normed = torch.nn.functional.rms_norm(tap, weight.shape, weight, CONFIG.norm_eps)
-    torch.testing.assert_close(hidden.last, normed)
+    size = np.sqrt((tap.astype(np.float64) ** 2).mean(-1, keepdims=True) + CONFIG.norm_eps)
+    assert_close(hidden.last, tap / size * WEIGHTS["norm"].dequantize())
 
 
 @both
@@ -103,7 +101,7 @@ def test_the_row_law_holds_within_a_plan(kind: str, plan: LayerPlan, cut: int) -
     whole = rows(model, plan, cache, DRAFT, taps=(1,))
     pieces = replace(DRAFT, stop=cut), replace(DRAFT, first=cut)
     parts = [rows(model, plan, cache, piece, taps=(1,)) for piece in pieces]
-    assert same_bits(torch.cat(parts), whole)
+    assert same_bits(np.concatenate(parts), whole)
 
 
 @both
@@ -121,9 +119,9 @@ def test_what_a_plan_leaves_in_the_cache_changes_no_later_pass(kind: str, plan: 
 @given(plan=plans)
 @few
 def test_native_plans_equal_the_torch_decoders(plan: LayerPlan) -> None:
-    model = model_of("float")
-    ours, theirs = (rows(m, plan, used_cache_of(m), DRAFT, taps=(0, 2, 3)) for m in (model, TORCH))
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-3)
+    models = model_of("float"), model_of("torch")
+    ours, theirs = (rows(m, plan, used_cache_of(m), DRAFT, taps=(0, 2, 3)) for m in models)
+    assert_close(ours, theirs, rtol=1e-3, atol=2e-3)
 
 
 @needs_kernels
@@ -138,14 +136,11 @@ def test_plans_taking_turns_on_late_threads_change_nothing() -> None:
             assert same_bits(rows(model, plan, cache, DRAFT), states)
 
 
-SHARED_TORCH = reference(PER_LAYER, random_weights(PER_LAYER))
-
-
 @memo
 def sharing(kind: str) -> Model:
     """A model whose last layer reads the first's keys and values."""
     if kind == "torch":
-        return SHARED_TORCH
+        return reference(PER_LAYER, random_weights(PER_LAYER))
     return load_native(PER_LAYER, random_weights(PER_LAYER), num_threads=2)
 
 
@@ -169,20 +164,20 @@ def test_layers_that_share_keys_skip_with_the_layer_that_has_them(kind: str) -> 
 def test_native_plans_of_shared_keys_equal_the_torch_decoders(chosen: set[int]) -> None:
     plan = LayerPlan(tuple(sorted(chosen)))
     prefix = Segment(0, 0, PREFIX)
-    models = (sharing("native"), SHARED_TORCH)
+    models = (sharing("native"), sharing("torch"))
     ours, theirs = (
         rows(m, plan, m.new_cache(1, 128, "fp32"), prefix, taps=(0, 1, 2)) for m in models
     )
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=2e-3)
+    assert_close(ours, theirs, rtol=1e-3, atol=2e-3)
 
 
 def test_a_plan_skips_what_it_says() -> None:
     """Equal to weights whose skipped sublayers add nothing."""
-    silent = dict(TORCH.weights)
+    silent = dict(WEIGHTS)
     for name in ("layers.1.o", "layers.2.down"):
-        silent[name] = torch.zeros_like(silent[name])
-    other = Decoder(CONFIG, silent)
+        silent[name] = stored(name, np.zeros(silent[name].shape, np.float32), "f32")
+    model, other = reference(CONFIG, WEIGHTS), reference(CONFIG, silent)
     prefix = Segment(0, 0, PREFIX)
     expected = rows(other, None, other.new_cache(1, 128, "fp32"), prefix)
     plan = LayerPlan.of(4, skip_attn=[1], skip_mlp=[2])
-    assert torch.equal(rows(TORCH, plan, TORCH.new_cache(1, 128, "fp32"), prefix), expected)
+    assert np.array_equal(rows(model, plan, model.new_cache(1, 128, "fp32"), prefix), expected)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from forerun.core.errors import ConfigError, LoadError
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import Checkpoint, open_checkpoint

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import errno
 import fcntl
 import json
@@ -13,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -25,8 +28,8 @@ from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.loader import load_model, read_config
 from forerun.weights.checkpoint import open_checkpoint
+from tests.arrays import same_bits
 from tests.model.tiny import hf_model, prefill
-from tests.native.models import same_bits
 from tests.native.test_families import WIDTHS
 
 pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native kernels")

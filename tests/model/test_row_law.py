@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import cache as memo
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from forerun.core import tree
+from forerun.core.arrays import Floats
 from forerun.core.batch import Segment
 from forerun.model.config import (
     ExpertsConfig,
@@ -21,13 +22,13 @@ from forerun.model.config import (
     RopeConfig,
 )
 from forerun.model.kernels import native as kernels
-from forerun.model.kernels.reference import KEY_BLOCK
 from forerun.model.model import Model
-from tests.model.tiny import logits_of, random_decoder
+from tests.arrays import normal, same_bits
 from tests.native import models
-from tests.native.models import same_bits
+from tests.native.models import logits_of
 
 VOCAB = 61
+KEY_BLOCK = 128  # of the torch decoder, and two of the native one's
 MAX_LEN = 2 * KEY_BLOCK + 100
 
 GATED = {
@@ -80,7 +81,8 @@ TORCH["hybrid"] = ModelConfig(
 NATIVE = {f"native {name}": kind for name, kind in models.KINDS.items()}
 # Under an emulator (`dev/arm`) the kernels alone: torch's decoders show nothing of them and take an hour.
 EMULATED = "EMULATED" in os.environ
-KINDS = [*(() if EMULATED else TORCH), *(NATIVE if kernels.available() else ())]
+HAS_TORCH = find_spec("torch") is not None
+KINDS = [*(TORCH if HAS_TORCH and not EMULATED else ()), *(NATIVE if kernels.available() else ())]
 
 law = settings(
     deadline=None,
@@ -100,25 +102,26 @@ bases = st.one_of(
 def decoder_of(kind: str, num_threads: int = 2) -> Model:
     """A model of a kind; of torch's the threads are the process's."""
     if kind in TORCH:
+        from tests.torch.decoders import random_decoder
+
         return random_decoder(TORCH[kind])
     return models.native(*NATIVE[kind], num_threads)
 
 
 @memo
 def text() -> tuple[int, ...]:
-    generator = torch.Generator().manual_seed(1)
-    return tuple(torch.randint(0, VOCAB, (MAX_LEN,), generator=generator).tolist())
+    return tuple(np.random.default_rng(1).integers(0, VOCAB, MAX_LEN).tolist())
 
 
 @memo
-def plain_logits(kind: str) -> Tensor:
+def plain_logits(kind: str) -> Floats:
     """Logits (MAX_LEN, V) of `text`, decoded one row a pass."""
     decoder = decoder_of(kind)
     cache = decoder.new_cache(1, MAX_LEN)
-    return torch.cat([decode(decoder, cache, 0, (token,)) for token in text()])
+    return np.concatenate([decode(decoder, cache, 0, (token,)) for token in text()])
 
 
-def decode(decoder: Model, cache, slot: int, tokens: tuple[int, ...]) -> Tensor:
+def decode(decoder: Model, cache, slot: int, tokens: tuple[int, ...]) -> Floats:
     """One pass over a chain, all of it kept; logits (n, V)."""
     segment = Segment(slot, cache.length(slot), tokens, certain=len(tokens))
     logits = logits_of(decoder, cache, segment)
@@ -187,7 +190,7 @@ def test_a_tree_grown_in_pieces_equals_one_pass(data, kind: str, base: int, size
     whole = logits_of(decoder, cache, Segment(0, base, nodes, parents))
     first = logits_of(decoder, cache, Segment(0, base, nodes, parents, stop=cut))
     second = logits_of(decoder, cache, Segment(0, base, nodes, parents, first=cut))
-    assert same_bits(torch.cat((first, second)), whole)
+    assert same_bits(np.concatenate((first, second)), whole)
 
 
 @law
@@ -205,7 +208,7 @@ def test_company_does_not_matter(data, kind: str, lengths: list[int]) -> None:
         )
     together = logits_of(decoder, cache, *segments)
     alone = [logits_of(decoder, cache, segment) for segment in segments]
-    assert same_bits(together, torch.cat(alone))
+    assert same_bits(together, np.concatenate(alone))
 
 
 @law
@@ -245,6 +248,7 @@ def test_cache_history_does_not_matter(data, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TORCH)
 def test_any_number_of_threads(kind: str) -> None:
+    torch = pytest.importorskip("torch")
     decoder = decoder_of(kind)
     for num_threads in (1, 2):
         torch.set_num_threads(num_threads)
@@ -253,8 +257,9 @@ def test_any_number_of_threads(kind: str) -> None:
         assert same_bits(logits, plain_logits(kind)[:20])
 
 
+@pytest.mark.skipif(not HAS_TORCH, reason="the decoder is torch's")
 def test_the_head_obeys_it() -> None:
     decoder = decoder_of("gated")
-    hidden = torch.randn(21, 32, generator=torch.Generator().manual_seed(3))
-    alone = torch.cat([decoder.head(row[None]) for row in hidden])
+    hidden = normal(21, 32, seed=3)
+    alone = np.concatenate([decoder.head(row[None]) for row in hidden])
     assert same_bits(decoder.head(hidden), alone)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -13,9 +17,9 @@ from torch import Tensor
 
 from forerun.core.batch import Batch, Segment
 from forerun.model.cache.base import KVCache
-from forerun.model.config import ModelConfig, weight_shapes
-from forerun.model.decoder import Decoder
 from forerun.model.loader import load_model
+from forerun.model.model import Model
+from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import FORMATS
 from forerun.weights.stored import StoredTensor
@@ -312,24 +316,11 @@ def hf_logits(model: transformers.PreTrainedModel, tokens: Iterable[int]) -> Ten
     return logits
 
 
-def random_decoder(config: ModelConfig, seed: int = 0) -> Decoder:
-    """A decoder with random weights; layer norms get biases."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for name, shape in weight_shapes(config).items():
-        weights[name] = torch.randn(shape, generator=generator) * (0.3 if len(shape) == 2 else 1)
-        if name.endswith(".decay"):  # states fade
-            weights[name] = -0.1 * weights[name].abs()
-        if config.norm == "layer" and "norm" in name:
-            weights[f"{name}.bias"] = torch.randn(shape, generator=generator)
-    return Decoder(config, weights)
+def logits_of(model: Model, cache: KVCache, *segments: Segment) -> Tensor:
+    """Logits (R, V) of one pass, to be compared with Hugging Face's."""
+    return torch.from_numpy(model.head(model.forward(Batch(segments), cache).last))
 
 
-def logits_of(decoder: Decoder, cache: KVCache, *segments: Segment) -> Tensor:
-    """Logits (R, V) of one pass."""
-    return decoder.head(decoder.forward(Batch(segments), cache).last)
-
-
-def prefill(decoder: Decoder, tokens: Iterable[int], max_len: int = 256) -> Tensor:
-    """Logits (T, V) of a whole text in one pass over a fresh cache."""
-    return logits_of(decoder, decoder.new_cache(1, max_len), Segment(0, 0, tuple(tokens)))
+def prefill(model: Model, tokens: Iterable[int], max_len: int = 256) -> Tensor:
+    """Logits (T, V) of a whole text in one pass over a fresh cache, to be compared with Hugging Face's."""
+    return logits_of(model, model.new_cache(1, max_len), Segment(0, 0, tuple(tokens)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
+from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
-from forerun.drafters.mlp_speculator.network import MLPSpeculator, MLPSpeculatorConfig
 from forerun.model.backends.native import load as load_native
+from tests.arrays import normal
 from tests.native.models import GATED, VOCAB, random_weights
 
 WIDTH = GATED.hidden_size
-TOKENS = torch.arange(0, VOCAB, 3)
+TOKENS = np.arange(0, VOCAB, 3)
 KINDS = {
     "lstm": {"cell": "lstm", "tie_lstm_embs": True},
     "lstm, a map for each gate": {"cell": "lstm"},
@@ -30,14 +31,13 @@ def weights_of(*, tokens=TOKENS, **options) -> RecurrentWeights:
         "target_head": True,
     }
     config = MLPSpeculatorConfig(VOCAB, WIDTH, n_predict=3, **{**chosen, **options})
-    generator = torch.Generator().manual_seed(3)
     tensors = {}
-    for name, parameter in MLPSpeculator(config).named_parameters():
+    for i, (name, shape) in enumerate(config.shapes().items()):
         if name.startswith("head_map"):
             continue
-        rows = len(tokens) if name.startswith("head") and tokens is not None else len(parameter)
-        values = torch.randn(rows, *parameter.shape[1:], generator=generator)
-        is_norm, scale = parameter.dim() == 1, 2 if name.startswith("head") else 8
+        rows = len(tokens) if name.startswith("head") and tokens is not None else shape[0]
+        values = normal(rows, *shape[1:], seed=100 + i)
+        is_norm, scale = len(shape) == 1, 2 if name.startswith("head") else 8
         tensors[name] = values / 4 + name.endswith("weight") if is_norm else values / scale
     return RecurrentWeights(config, tensors, tokens, (1.0, 0.8))
 
@@ -47,4 +47,4 @@ def target(dtype="f32", **options):
 
 
 def hidden(num_rows):
-    return torch.randn(num_rows, WIDTH, generator=torch.Generator().manual_seed(num_rows))
+    return normal(num_rows, WIDTH, seed=num_rows)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 
 from forerun import _native
 from forerun.core.random import Noise
-from forerun.drafters.eagle3.drafting import EagleWeights, NativeEagle, TorchEagle
-from forerun.drafters.eagle3.files import shapes
-from forerun.drafters.eagle3.network import Eagle3Config
+from forerun.drafters.eagle3.config import Eagle3Config
+from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
 from forerun.drafting.tree_noise import TreeNoise
+from tests.arrays import normal
 from tests.native.models import VOCAB
 from tests.native.networks import TOKENS, WIDTH, target
 
@@ -42,19 +42,17 @@ KINDS = {
 
 
 def weights_of(config: Eagle3Config) -> EagleWeights:
-    generator = torch.Generator().manual_seed(5)
     tensors = {
-        name: torch.randn(*shape, generator=generator) / (4 if "norm" in name else 6)
-        for name, shape in shapes(config).items()
+        name: normal(*shape, seed=500 + i) / (4 if "norm" in name else 6)
+        for i, (name, shape) in enumerate(config.shapes().items())
     }
     tensors = {n: 1 + t if "norm" in n else t for n, t in tensors.items()}
     return EagleWeights(config, tensors, TOKENS, (1.0, 0.7))
 
 
 def text(slot, length):
-    generator = torch.Generator().manual_seed(slot)
-    tokens = torch.randint(0, VOCAB, (length,), generator=generator).tolist()
-    return tokens, torch.randn(length, 3 * WIDTH, generator=generator)
+    tokens = np.random.default_rng(slot).integers(0, VOCAB, length).tolist()
+    return tokens, normal(length, 3 * WIDTH, seed=slot)
 
 
 def fill(network, lengths, step=1000):
@@ -78,8 +76,16 @@ NOISES = (TreeNoise(Noise(5), 30), TreeNoise(Noise(6), 9, temperature=0.8, top_p
 LENGTHS = (5, 70, 130)  # one, two and three chunks of attention
 
 
+def torch_eagle(weights):
+    """The oracle; without torch the test is skipped."""
+    pytest.importorskip("torch")
+    from forerun.torch.networks.drafting import TorchEagle
+
+    return TorchEagle(weights, target(), MAX_LEN)
+
+
 def native(weights, model=None, bits=32):
-    return NativeEagle(weights, model or target(), 3, MAX_LEN, bits)
+    return EagleNetwork(weights, model or target(), 3, MAX_LEN, bits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,7 +93,7 @@ def test_trees_are_those_of_the_torch_module(kind):
     """Keys and values are fp16 here."""
     weights = weights_of(KINDS[kind])
     ours = drafts(fill(native(weights), LENGTHS))
-    torch_trees = drafts(fill(TorchEagle(weights, target(), MAX_LEN), LENGTHS))
+    torch_trees = drafts(fill(torch_eagle(weights), LENGTHS))
     for (tokens, parents, chances), (tokens2, parents2, chances2) in zip(
         ours, torch_trees, strict=True
     ):

@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 from forerun.core.random import Noise
 from forerun.core.types import TopK
-from forerun.drafting.best_first import grow_texts
-from forerun.drafting.ngram.suffix_index import SuffixIndex
-from forerun.drafting.ngram.token_table import (
+from forerun.drafting.tree_noise import TreeNoise, native_noises
+from tests.oracles import ngram_model as oracle
+from tests.oracles.suffix_index import SuffixIndex
+from tests.oracles.token_table import (
     ENTRY,
     ENTRY_NBYTES,
     WAYS,
     FileTable,
     LiveTable,
+    context_hashes,
 )
-from forerun.drafting.tree_noise import TreeNoise, native_noises
 
 _native = pytest.importorskip("forerun._native")
 
@@ -82,8 +83,6 @@ NOISES = st.none() | st.builds(
 def test_the_native_trees_are_those_of_their_oracle(
     rows, num_sets, order, buckets, token_nbytes, past, asked, min_chance, has_file, noises
 ) -> None:
-    from forerun.drafting.ngram.token_table import context_hashes
-
     # marks that contexts of the test have
     buckets = [
         [(next(context_hashes([t % 5], 1)) & 0xFFFF, size, tokens) for t, size, tokens in entries]
@@ -94,7 +93,7 @@ def test_the_native_trees_are_those_of_their_oracle(
     trees = []
     num_nodes = [most for _, most in asked]
     seen = noises[: len(asked)], native_noises(noises[: len(asked)])
-    for module, grow in ((_native, _native.grow_trees), (None, grow_texts)):
+    for module, grow in ((_native, _native.grow_trees), (None, oracle.grow_trees)):
         live = (module.LiveTable if module else LiveTable)(order, nbytes)
         learned(live, rows)
         new_index = module.SuffixIndex if module else SuffixIndex

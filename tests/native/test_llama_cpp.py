@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +14,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-import pytest
 import torch
 
 from forerun.core.batch import Segment
@@ -77,11 +80,10 @@ def test_logits_are_llama_cpps(
     script = Path(__file__).with_name("llama_logits.py")
     command = [PYTHON, script, file, ADAPTER, out, *map(str, TEXT)]
     subprocess.run(command, check=True, capture_output=True)
-    theirs = torch.from_numpy(np.load(out))
+    theirs = np.load(out)
     native = load_model(open_checkpoint(file), backend="native")
     ours = logits_of(native, native.new_cache(1, 128), Segment(0, 0, TEXT))
-    is_close = (ours - theirs).abs().amax(-1) < 0.05 * theirs.std()
+    is_close = np.abs(ours - theirs).max(-1) < 0.05 * theirs.std()
     # Where two experts are nearly as good, a rounding elsewhere chooses the other one; later rows see that one.
-    assert is_close.float().mean() > 0.7
-    both = torch.stack((ours[is_close].flatten(), theirs[is_close].flatten()))
-    assert torch.corrcoef(both)[0, 1] > 0.9999
+    assert is_close.mean() > 0.7
+    assert np.corrcoef(ours[is_close].ravel(), theirs[is_close].ravel())[0, 1] > 0.9999

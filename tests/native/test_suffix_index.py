@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.drafting.ngram.suffix_index import SuffixIndex, index_nbytes, new_index
+from forerun.drafting.ngram.texts import Texts, index_nbytes
+from tests.oracles.suffix_index import SuffixIndex
 
 _native = pytest.importorskip("forerun._native")
 
@@ -24,7 +25,7 @@ LIMITS = st.tuples(
 
 
 def test_the_native_index_is_used_where_it_was_built() -> None:
-    assert isinstance(new_index(4), _native.SuffixIndex)
+    assert isinstance(Texts(4, 100).shared, _native.SuffixIndex)
 
 
 @given(PIECES, WORDS, st.integers(1, 6), CAPACITIES, st.sampled_from([0.0, 0.5, 2.0]), LIMITS)

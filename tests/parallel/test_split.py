@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from forerun.core.errors import LoadError
 from forerun.model.config import ExpertsConfig, LayerConfig, ModelConfig
@@ -14,6 +13,7 @@ from forerun.model.random_model import random_config, stored_floats
 from forerun.parallel.split import split
 from forerun.weights.codes import Codes
 from forerun.weights.rtn import requantize
+from tests.arrays import normal
 
 SHAPES = [(9, 3, 64), (12, 2, 128), (14, 2, 64), (4, 1, 256), (16, 16, 32), (32, 8, 128)]
 """Query heads, kv heads and head dimensions of SmolLM2, Qwen2.5, Gemma 3 and others."""
@@ -70,9 +70,8 @@ def test_models_that_cannot_be_cut_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_columns_of_a_quantized_matrix_are_those_of_its_values(bits: int) -> None:
-    matrix = torch.randn(5, 128, generator=torch.Generator().manual_seed(1))
-    stored = requantize(stored_floats("w", matrix), bits)
-    assert torch.equal(stored.columns(32, 96).dequantize(), stored.dequantize()[:, 32:96])
+    stored = requantize(stored_floats("w", normal(5, 128, seed=1)), bits)
+    assert np.array_equal(stored.columns(32, 96).dequantize(), stored.dequantize()[:, 32:96])
     with pytest.raises(LoadError, match="columns 16 to 64 of 'w' cut"):
         stored.columns(16, 64)
 

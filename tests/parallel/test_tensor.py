@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.model import packing
@@ -60,7 +59,7 @@ class Together:
     def forward(self, segment: Segment, rows: np.ndarray | None = None) -> list[np.ndarray]:
         """Every rank's hidden states."""
         tokens = list(segment.tokens[segment.first : segment.stop])
-        inputs = self.decoders[0].embed(torch.tensor(tokens)).numpy() if rows is None else rows
+        inputs = self.decoders[0].embed(np.array(tokens)) if rows is None else rows
         width, sublayers = self.config.hidden_size, list(range(2 * self.config.num_layers))
 
         def work(rank: int) -> np.ndarray:
@@ -75,14 +74,6 @@ class Together:
             return hidden
 
         return self.each(work)
-
-
-@pytest.fixture(autouse=True)
-def one_thread_a_rank() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 FAMILIES = {
@@ -106,7 +97,7 @@ def test_ranks_agree_to_the_bit_and_with_the_whole_model(family: str, size: int)
     every = together.forward(Segment(0, 0, CHAIN))
     assert all(np.array_equal(every[0], other) for other in every)
     whole = native.load(config, together.weights, num_threads=1)
-    hidden = whole.forward(Batch((Segment(0, 0, CHAIN),)), _opened(whole)).last.numpy()
+    hidden = whole.forward(Batch((Segment(0, 0, CHAIN),)), _opened(whole)).last
     assert np.allclose(every[0], hidden, rtol=2e-3, atol=2e-3)
 
 
@@ -137,8 +128,8 @@ def test_the_split_head_is_the_head(size: int, k: int) -> None:
     hidden = np.random.default_rng(5).standard_normal((4, config.hidden_size)).astype(np.float32)
     hidden[1] = 0.0  # all logits are equal
     hidden[2] = np.nan
-    logits = torch.empty(4, 90)
-    wanted = whole.topk(torch.from_numpy(hidden), k, log_normaliser=True, logits=logits)
+    logits = np.empty((4, 90), np.float32)
+    wanted = whole.topk(hidden, k, log_normaliser=True, logits=logits)
     tokens = [part.tokens for part in together.parts]
     out = np.empty((4, 90), np.float32)
     found = {}
@@ -154,7 +145,7 @@ def test_the_split_head_is_the_head(size: int, k: int) -> None:
     together.each(work)
     assert np.array_equal(found[0].ids, wanted.ids)
     assert np.array_equal(found[0].values, wanted.values, equal_nan=True)
-    assert np.array_equal(out, logits.numpy(), equal_nan=True)
+    assert np.array_equal(out, logits, equal_nan=True)
     assert wanted.log_normaliser is not None
     assert np.allclose(found[0].log_normaliser, wanted.log_normaliser, equal_nan=True)
 

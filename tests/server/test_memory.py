@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 SIZES = ("--max-num-seqs", "4", "--max-model-len", "3500")
 SAID = re.compile(
-    r"memory: (\d+) MiB for model and server, (\d+) MiB for Python and torch: at most (\d+) MiB"
+    r"memory: (\d+) MiB for model and server, (\d+) MiB for Python: at most (\d+) MiB"
 )
 
 

@@ -10,7 +10,6 @@ import time
 import httpx
 import numpy as np
 import pytest
-import torch
 
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
@@ -251,7 +250,7 @@ def states(llm, text):
         handle = llm.submit(ids[:stop], params)
         handle.wait()
         found.append(handle.runs[0].states()[0])
-    (top,) = llm.model.topk(torch.from_numpy(found[-1][None]), 1).ids[0]
+    (top,) = llm.model.topk(found[-1][None], 1).ids[0]
     plain = llm.generate([ids], SamplingParams(temperature=0, max_tokens=1))[0].outputs[0]
     assert (int(top),) == plain.token_ids  # the head agrees that this is what it reads
     return np.stack(found)

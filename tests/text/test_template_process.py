@@ -18,7 +18,6 @@ from forerun.text.chat_template import RESERVED, ChatTemplate
 from forerun.text.template_process import TemplateProcess
 from tests.server.test_reasoning import MISTRAL, THINKS
 from tests.text.test_chat_template import FAILING, MESSAGES, TEMPLATES
-from tests.text.test_user_tokenizer import TEMPLATE
 
 TOKENS = ("<s>", "</s>")
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
@@ -32,7 +31,7 @@ SOME = {
     **TEMPLATES,
     "thinks": THINKS,
     "mistral": MISTRAL,
-    "mood": TEMPLATE,
+    "mood": "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}{{ mood }}",
     "calls": "{{ messages | tojson }}{{ tools | tojson }}{{ x }}",
 }
 LOOP = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3

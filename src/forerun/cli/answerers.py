@@ -17,8 +17,6 @@ from forerun.server.client import Chunk, ChunkStream, Remote
 if TYPE_CHECKING:
     from forerun.llm import LLM
 
-LEARN_S = 0.2
-"""Seconds that drafters may learn after an answer, while it is read."""
 WAY_OUT = "/clear forgets the conversation, /save FILE keeps it"
 ROUTE = "/chat/completions"
 OURS = "forerun"
@@ -79,7 +77,6 @@ class LocalModel:
         spec = self.llm.drafter_spec
         self.stats.setdefault(spec.text(), SpecStats()).add(measured.stats)
         self.measured.append(measured)
-        self.llm.loop.learn(LEARN_S)
         has_ended = is_whole and given.finish_reason is not FinishReason.LENGTH
         ids, text, line = [*given.token_ids], given.text, measured.line(spec.name)
         while not has_ended and text.endswith("\ufffd"):  # half a character: it is computed again

@@ -146,7 +146,7 @@ class Measured:
     def document(self, llm: LLM) -> dict[str, object]:
         """Convert the results to JSON values, after those of `environment`."""
         stats = self.stats
-        return environment(llm.config.model, llm.drafter_spec.name) | {
+        return environment(llm.config.model, llm.drafter_spec.name, llm.model.num_threads) | {
             "tokens": self.tokens,
             "seconds": round(self.seconds, 4),
             "tok_s": round(self.tok_s, 2),
@@ -205,14 +205,12 @@ def answer(
     return completion, measured, is_whole
 
 
-def environment(model: str, drafter: str) -> dict[str, object]:
+def environment(model: str, drafter: str, threads: int) -> dict[str, object]:
     """Collect the fields that every JSON document has besides its results."""
-    import torch
-
     return {
         "model": model,
         "drafter": drafter,
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "peak_rss_mb": round(peak_nbytes() / 2**20, 1),
     }
 

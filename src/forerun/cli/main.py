@@ -1,6 +1,6 @@
 """`forerun`: finds the commands of both houses and maps errors to one line.
 
-Commands import what they need when they run, so `forerun --help` never waits for torch.
+Commands import what they need when they run, so `forerun --help` never waits for the engine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from forerun.cli.help import USAGE_ERROR, Command, Group, entries, main_name
 from forerun.core import registry
+from forerun.core.device import NO_TORCH
 from forerun.core.errors import ForerunError
 
 NOT_GROUPED = ("check_drafter",)
@@ -33,8 +34,11 @@ _PIPE_CLOSED = 141
 """Exit code of a program that a closed pipe has ended: 128 + SIGPIPE."""
 
 
-def app() -> typer.Typer:
-    """Make the application with every command there is; `bench_report.py` is `report` of the command `bench`."""
+def app(asked: str = "") -> typer.Typer:
+    """Make the application with every command there is; `bench_report.py` is `report` of the command `bench`.
+
+    Where a command is asked for, it and its subcommands alone are imported.
+    """
     result = typer.Typer(
         name="forerun",
         cls=Group,
@@ -44,6 +48,8 @@ def app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     names = registry.names("commands")
+    if (module := asked.replace("-", "_")) in names:
+        names = [name for name in names if f"{name}_".startswith(f"{module}_")]
     listed = [name for group in GROUPS.values() for name in group]
     names.sort(key=lambda name: (listed.index(name) if name in listed else len(listed), name))
     modules = {name: registry.load("commands", name) for name in names}
@@ -78,7 +84,7 @@ def main() -> None:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
-        command = get_command(app())
+        command = get_command(app(*arguments[:1]))
         with command.make_context("forerun", [*arguments]) as context:
             command.invoke(context)
     except typer.Exit as end:
@@ -86,6 +92,8 @@ def _run(arguments: Sequence[str]) -> int:
     except ForerunError as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
+        if error.name == "torch":
+            return _refuse(NO_TORCH)
         package, _, drafter = (error.name or "").rpartition(".")
         if package != "forerun.drafters":
             raise

@@ -333,11 +333,13 @@ def typed_models(context: typer.Context) -> list[str]:
 def placed(config: EngineConfig) -> EngineConfig:
     """Return the configuration of the process that runs the command; others serve it here, and exit when it ends.
 
-    Raises ConfigError if there are not as many processes as are asked for.
+    Raises ConfigError if there are not as many processes as are asked for, or torch is not installed, which joins them.
     """
-    from forerun.core.device import num_cores
+    from forerun.core.device import num_cores, torch_problem
     from forerun.parallel.place import Place
 
+    if config.num_ranks > 1 and (problem := torch_problem()):
+        raise ConfigError(problem)
     place = Place.of()
     if place.rank > 0 and place.size != config.num_ranks:
         raise typer.Exit(2)  # rank 0 says why
@@ -357,7 +359,7 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
     from forerun.hub.names import check_name
 
-    check_name(config.model)  # before torch is imported, which takes seconds
+    check_name(config.model)  # before the engine is imported
     from forerun.cli.console import stderr, working
     from forerun.core.device import num_cores
     from forerun.llm import LLM
@@ -367,7 +369,7 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
     config = replace(config, threads=config.threads or num_cores(), program=program)
     with working(f"loading {config.model}"):
         llm = LLM(config, **overrides)
-    if config.backend == "auto" and llm.device.type == "cpu" and not native.available():
+    if config.backend == "auto" and llm.device == "cpu" and not native.available():
         stderr().print(native.summary(), style="yellow")
     return llm
 

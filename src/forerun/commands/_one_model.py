@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from forerun.cli import console
 from forerun.core import registry, sizes
 from forerun.core.config import EngineConfig
-from forerun.core.device import available_nbytes, choose_device, num_cores, set_threads
+from forerun.core.device import available_nbytes, num_cores
 from forerun.core.errors import LoadError
 from forerun.drafting.find import method_of
 from forerun.engine.planner import Planner
@@ -18,7 +18,7 @@ from forerun.engine.profile import choices
 from forerun.model.backends import native as native_backend
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import limits
-from forerun.model.loader import blank_weights, choose_backend, read_config
+from forerun.model.loader import blank_weights, choose_backend, device_of, read_config
 from forerun.model.pass_work import expected_experts, pass_work
 from forerun.text.answers.forms import form_of
 from forerun.text.tokenizer import Tokenizer
@@ -38,8 +38,8 @@ _KINDS = {"gguf": "GGUF", "hf": "Hugging Face folder"}
 def document(model: str, quant: str) -> dict[str, Any]:
     """Collect all facts as JSON values. Raises LoadError for a model that cannot be loaded."""
     config = EngineConfig(model=model, quant=cast("Scheme", quant), program="command")
-    device = choose_device(config.device)
-    threads = set_threads(num_cores())
+    device = device_of(config)
+    threads = num_cores()
     planner = Planner.of(config, device)
     checkpoint, decoder = planner.checkpoint, planner.model.config
     backend = choose_backend(config.backend, decoder, device)

@@ -23,7 +23,7 @@ MEANINGS = {
     "step_buffers": "of the rows of one pass",
     "logits": "of the rows that are looked at together",
     "tokenizer": "pieces, merges, cache",
-    "program": "modules over what Python and torch take",
+    "program": "modules over what Python and NumPy take",
     "server": "its modules, threads and requests",
 }
 
@@ -40,29 +40,23 @@ def command(
 
     Keys and values stay as --kv says; what fewer bits would allow is said as well.
 
-    Counted is what becomes resident over a bare Python with torch. Exits 1 if a budget is too small, or without one
+    Counted is what becomes resident over a bare Python with NumPy. Exits 1 if a budget is too small, or without one
     if the machine has less memory available.
     """
-    from forerun.core.device import (
-        available_nbytes,
-        bare_nbytes,
-        choose_device,
-        num_cores,
-        set_threads,
-    )
+    from forerun.core.device import available_nbytes, bare_nbytes
 
     bare = bare_nbytes()  # before more is loaded
     from forerun.cli import console
     from forerun.core import sizes
     from forerun.engine.memory import COMMAND_NBYTES
     from forerun.engine.planner import Planner
+    from forerun.model.loader import device_of
 
     bare -= COMMAND_NBYTES
     config = replace(config, program="server" if server else "command")
-    set_threads(config.threads or num_cores())
-    planner = Planner.of(config, choose_device(config.device))
+    planner = Planner.of(config, device_of(config))
     budget = config.budget_nbytes
-    if config.learn and not planner.drafters[0].learns:
+    if config.learn and not planner.spec.keeps():
         name = planner.drafters[0].name
         console.stderr().print(f"learn has no effect: drafter {name} keeps nothing")
     smallest, chosen = planner.smallest(), planner.plan()
@@ -83,7 +77,7 @@ def command(
             console.report().print(f"In fewer bits, which may change tokens: {each}.")
         whole = sizes.mebibytes(bare + (chosen.total if budget is None else budget))
         console.report().print(
-            f"With {sizes.mebibytes(bare)} of Python and torch the process takes at most {whole}."
+            f"With {sizes.mebibytes(bare)} of Python the process takes at most {whole}."
         )
     if not fits:
         raise typer.Exit(1)

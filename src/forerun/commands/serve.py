@@ -189,11 +189,12 @@ def without_sharing(config: EngineConfig) -> EngineConfig:
     from forerun.core import registry
     from forerun.drafting.find import method_of
     from forerun.drafting.spec import DrafterSpec
+    from forerun.model.kernels import native
 
     if config.learn:
         raise ConfigError("give --learn or --no-shared-drafts, not both")
     spec = DrafterSpec.of_config(config)
-    if spec.is_auto:
+    if spec.is_auto and native.available():
         spec = DrafterSpec.of("suffix")
     for part in spec.parts or (spec,):
         if part.unshared() is None:
@@ -252,7 +253,7 @@ def _whole(budget: int | None) -> str:
 
     bare -= COMMAND_NBYTES
     each = (sizes.mebibytes(nbytes) for nbytes in (budget, bare, budget + bare))
-    return "memory: {} for model and server, {} for Python and torch: at most {}\n".format(*each)
+    return "memory: {} for model and server, {} for Python: at most {}\n".format(*each)
 
 
 def _log_to_stderr(with_requests: bool) -> None:

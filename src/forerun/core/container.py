@@ -11,7 +11,7 @@ MARGIN = 0.05
 
 
 def container_budget() -> int:
-    """Return the budget that a container's limit leaves after Python, torch and a margin. Raises ConfigError."""
+    """Return the budget that a container's limit leaves after Python and a margin. Raises ConfigError."""
     limit = cgroup.memory_limit()
     if limit is None:
         raise ConfigError(
@@ -23,6 +23,6 @@ def container_budget() -> int:
     if budget <= 0:
         raise ConfigError(
             f"memory_budget must have room, got 'cgroup': the container's limit is {sizes.mebibytes(limit)}, Python "
-            f"and torch take {sizes.mebibytes(bare)} of it; give the container more"
+            f"takes {sizes.mebibytes(bare)} of it; give the container more"
         )
     return budget

@@ -1,7 +1,6 @@
 """The machine: device, threads, and what a measurement depends on.
 
-torch is imported where it is needed, not at the top, so that importing core stays cheap. Nothing is
-chosen behind the user's back: every choice is an argument, and `auto` means what is said below.
+Nothing is chosen behind the user's back: every choice is an argument, and `auto` means what is said below.
 """
 
 from __future__ import annotations
@@ -13,13 +12,9 @@ import math
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from forerun.core import cgroup, system
 from forerun.core.errors import ConfigError, check_least
-
-if TYPE_CHECKING:
-    import torch
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +23,12 @@ _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
 """An option of glibc's mallopt: heaps that threads are spread over, each with freed memory of its own."""
 
+NO_TORCH = (
+    "torch is not installed: it comes with forerun's extra torch, and with the extra lab for what measures, trains or "
+    "quantizes (pip install 'forerun[torch]'; docs/installing.md)"
+)
+"""What who asks for torch is told where it is missing."""
+
 # CPU features (Linux names) that decide which kernels can run, best first.
 _FEATURES = (
     *("amx_int8", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "fma", "f16c"),
@@ -35,35 +36,19 @@ _FEATURES = (
 )
 
 
-def choose_device(name: str = "auto") -> torch.device:
+def choose_device(name: str = "auto") -> str:
     """Return the device of that name; `auto` is the CPU, the only one with kernels. Raises ConfigError."""
-    import torch
-
-    if name == "auto":
-        if torch.cuda.is_available():
-            _log.warning(
-                "computing on the CPU; --device cuda (device='cuda') uses the GPU, in fp32 without kernels"
-            )
-        name = "cpu"
     kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+    if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
         raise ConfigError(f"unknown device '{name}': write auto, cpu, cuda or cuda:<number>")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device '{name}' is not there: torch {torch.__version__} sees "
-            f"{torch.cuda.device_count()} CUDA devices; use device=cpu"
-        )
-    return torch.device(name)
+    return "cpu" if kind == "auto" else name
 
 
-def set_threads(num_threads: int | None = None) -> int:
-    """Let torch compute with this many threads, by default one a usable core; return it."""
-    import torch
-
-    num_threads = num_cores() if num_threads is None else num_threads
-    check_least("threads", num_threads, 1)
-    torch.set_num_threads(num_threads)
-    return num_threads
+def num_threads(wanted: int | None = None) -> int:
+    """Return how many threads compute: those that are wanted, by default one a usable core. Raises ConfigError."""
+    count = num_cores() if wanted is None else wanted
+    check_least("threads", count, 1)
+    return count
 
 
 def num_cores(root: Path = Path("/")) -> int:
@@ -119,8 +104,8 @@ def _mallopt(option: int, value: int) -> None:
 
 
 def bare_nbytes() -> int:
-    """Return the bytes that Python and torch take, measured in this process: right while nothing else is loaded."""
-    importlib.import_module("torch")
+    """Return the bytes that Python and NumPy take, measured in this process: right while nothing else is loaded."""
+    importlib.import_module("numpy")
     return resident_nbytes()
 
 
@@ -153,26 +138,27 @@ def native_problem() -> str | None:
     return None
 
 
+def torch_problem() -> str | None:
+    """Return why torch cannot be used, and how to get it; None if it can."""
+    try:
+        importlib.import_module("torch")
+    except ModuleNotFoundError:
+        return NO_TORCH
+    return None
+
+
 def report() -> dict[str, str | int | None]:
-    """Describe what a measurement depends on: versions, CPU and its features, threads, accelerator.
-
-    `native` is "yes" or the reason why not; `cuda` is None without a device.
-    """
-    import torch
-
+    """Describe what a measurement depends on: versions, CPU and its features; `native` is "yes" or why not."""
     import forerun
 
     present = (_cpu_field("flags") or _cpu_field("Features") or "").split()
     return {
         "forerun": forerun.__version__,
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
         "platform": platform.platform(),
         "cpu": _cpu_field("model name") or platform.machine(),
         "isa": " ".join(feature for feature in _FEATURES if feature in present),
         "cores": num_cores(),
-        "threads": torch.get_num_threads(),
-        "cuda": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         "native": native_problem() or "yes",
     }
 

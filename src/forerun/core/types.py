@@ -9,17 +9,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core import tree
+from forerun.core.arrays import Floats
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +135,8 @@ class Outcome:
 
     path: tuple[int, ...]
     emitted: tuple[int, ...]
-    logits: Tensor | None = None
-    hidden: Tensor | None = None
+    logits: Floats | None = None
+    hidden: Floats | None = None
     best: tuple[int, ...] | None = None
     top: TopK | None = None
 
@@ -147,7 +145,7 @@ class Outcome:
         if self.best is not None:
             return [*self.best[rows]]
         assert self.logits is not None
-        ids: list[int] = self.logits[rows].argmax(dim=-1).tolist()
+        ids: list[int] = self.logits[rows].argmax(-1).tolist()
         return ids
 
 

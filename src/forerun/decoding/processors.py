@@ -3,8 +3,8 @@
 A `LogitsPipeline` is built once a sequence. Which drafted tokens are accepted is decided in `verify`; when a sequence
 ends, in `stops`.
 
-Rows are processed one at a time, on the host: at this size NumPy is faster than torch, and its single
-thread makes a row's result depend neither on its neighbours nor on the number of threads.
+Rows are processed one at a time, by one thread: a row's result depends neither on its neighbours nor on the number
+of threads.
 
 The order is: banned tokens (the grammar's mask, end tokens before `min_tokens`), logit bias,
 repetition, frequency and presence penalties, temperature, top-k, top-p, min-p. Each filter sees what
@@ -18,16 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from forerun.core.arrays import Floats
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise, no_token
 from forerun.core.types import TokenLogprob
 from forerun.decoding.grammar import GrammarState
 
-Row = NDArray[np.float32]
+Row = Floats
 
 MIN_TEMPERATURE = 1e-5  # below it, fp32 can hardly tell the distribution from the greedy choice
 NUM_CANDIDATES = 1024  # the nucleus is looked for among that many tokens before all are sorted
@@ -81,16 +80,16 @@ class LogitsPipeline:
         return self._grammar
 
     def adjusted(
-        self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
-    ) -> Tensor:
+        self, logits: Row, generated: Sequence[int], grammar: GrammarState | None = None
+    ) -> Row:
         """Return the logits (V,) after bans, bias and penalties: what the greedy choice and the softmax see."""
-        return torch.from_numpy(self._adjust(_host(logits), generated, grammar))
+        return self._adjust(logits, generated, grammar)
 
     def probs(
-        self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
-    ) -> Tensor:
-        """Return the law (V,), fp32, on the CPU, of the next token; one-hot at temperature 0."""
-        row = self._adjust(_host(logits), generated, grammar)
+        self, logits: Row, generated: Sequence[int], grammar: GrammarState | None = None
+    ) -> Row:
+        """Return the probabilities (V,) of the next token; one-hot at temperature 0."""
+        row = self._adjust(logits, generated, grammar)
         law = np.zeros_like(row)
         if self.params.is_greedy:
             law[row.argmax()] = 1
@@ -98,10 +97,10 @@ class LogitsPipeline:
             probs = _softmax(row, self.factor)
             ids = kept(probs, self.params)
             law[ids] = probs[ids] / np.float32(probs[ids].sum(dtype=np.float64))
-        return torch.from_numpy(law)
+        return law
 
     def choose(
-        self, logits: Tensor, generated: Sequence[int], grammar: GrammarState | None = None
+        self, logits: Row, generated: Sequence[int], grammar: GrammarState | None = None
     ) -> int:
         """Return the token that plain decoding takes next: the largest logit, or score, the lowest id among equals.
 
@@ -110,10 +109,10 @@ class LogitsPipeline:
         """
         position = self._num_prompt + len(generated)
         if grammar is not None and not (self.changes_logits or self.params.has_filters):
-            token = self._best(_host(logits), position)
+            token = self._best(logits, position)
             if grammar.allows(token):  # so it is the best of those that are allowed
                 return token
-        return self._best(self._adjust(_host(logits), generated, grammar), position)
+        return self._best(self._adjust(logits, generated, grammar), position)
 
     def _best(self, row: Row, position: int) -> int:
         params = self.params
@@ -160,12 +159,12 @@ def end_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
     return ends if params.ignore_eos else ends | eos_ids
 
 
-def logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprob:
+def logprobs(logits: Row, token: int, num_top: int) -> TokenLogprob:
     """Return the log-probabilities of `token` and of the likeliest tokens by the raw logits (V,).
 
     `num_top` of the likeliest are reported, all if there are fewer.
     """
-    row = _host(logits)
+    row = logits
     shifted = row - row.max()
     log_probs = shifted - np.log(np.exp(shifted).sum(dtype=np.float64))
     rank = 1 + int((row > row[token]).sum() + (row[:token] == row[token]).sum())
@@ -173,11 +172,6 @@ def logprobs(logits: Tensor, token: int, num_top: int) -> TokenLogprob:
     return TokenLogprob(
         token, float(log_probs[token]), rank, tuple((int(i), float(log_probs[i])) for i in top)
     )
-
-
-def _host(row: Tensor) -> Row:
-    array: Row = row.detach().cpu().numpy()
-    return array
 
 
 def _ids(tokens: Iterable[int]) -> NDArray[np.int64]:

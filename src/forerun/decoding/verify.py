@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from torch import Tensor
-
 from forerun.core import tree
+from forerun.core.arrays import Floats
 from forerun.core.random import no_token
 from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.processors import LogitsPipeline
@@ -33,10 +32,10 @@ Timers = Callable[[str], AbstractContextManager[None]]
 def verify(
     seq: Seq,
     draft: Draft,
-    logits: Tensor | Best,
+    logits: Floats | Best,
     pipeline: LogitsPipeline,
     *,
-    hidden: Tensor | None = None,
+    hidden: Floats | None = None,
     top: TopK | None = None,
     timers: Timers = lambda phase: nullcontext(),
 ) -> Outcome:

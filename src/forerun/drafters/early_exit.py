@@ -99,7 +99,7 @@ class EarlyExit(ModelDrafter):
     def _feed(self, builders: Sequence[DraftBuilder]) -> list[Scores]:
         batch, wanted = new_rows(builders)
         hidden = self.model.forward(batch, self.cache, plan=self.plan)
-        return [Scores(row) for row in self.model.head(hidden.last[wanted]).unbind()]
+        return [Scores(row) for row in self.model.head(hidden.last[wanted])]
 
 
 def _plan(options: Options, num_layers: int) -> LayerPlan:

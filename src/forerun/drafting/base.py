@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from forerun.core.errors import ConfigError
+from forerun.core.opened import OpenedFile
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Model
+from forerun.model.packed import PackedFile
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from forerun.drafting.ngram.ngram_model import AnyNGramModel
+    from forerun._native import TextNGramModel
 
-NGramKind = Literal["native", "python"]
-"""Where an n-gram model lives: in the native extension, or in Python."""
 SELF = "self"
 """The name under which `Target.load` loads the target's own file again."""
 
@@ -68,8 +68,12 @@ class Target:
     """Loads a draft model."""
     path: Path | None = None
     """The target's file or folder; None if it was not loaded from one."""
+    names: frozenset[str] = frozenset()
+    """The tensors of its file."""
+    packed_beside: Callable[[str, Sequence[OpenedFile]], PackedFile | None] | None = None
+    """Names the file in which something of that name, made of other files and of the target's, is kept packed."""
     learn: bool = False
-    """Keep what is learned of this target for the next process, and learn more of it while nothing else runs."""
+    """Keep what is learned of this target for the next process."""
     learned_in: Path | None = None
     """The folder where it is kept; None: in the cache."""
 
@@ -102,10 +106,10 @@ class Drafter:
     """Bytes of a block of the drafter's own keys and values, where they come out of the target's memory."""
     parts: Sequence[Drafter] = ()
     """The drafters that it combines; none: it is a single one."""
-    gives_ngrams: NGramKind | None = None
-    """The kind of what `ngram_model` returns; None: it has no such model."""
-    takes_ngrams: NGramKind | None = None
-    """The kind that `propose_with` takes; None: it takes none."""
+    gives_ngrams: bool = False
+    """Has an `ngram_model`, which a network can guess with."""
+    takes_ngrams: bool = False
+    """Can `propose_with` what another drafter knows."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Start a sequence whose prompt is in the target's cache and whose first token ends `seq.tokens`.
@@ -132,20 +136,16 @@ class Drafter:
     def end(self, seq: Seq) -> None:
         """Forget a sequence that finished or was preempted. Harmless for an unknown one."""
 
-    def idle(self) -> bool:
-        """Take one step of at most 50 ms while no request runs; return whether there is more to do."""
-        return False
-
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the bytes held at most for `num_seqs` sequences of `max_len` tokens."""
         return DrafterBytes()
 
-    def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
+    def ngram_model(self, seqs: Sequence[Seq]) -> TextNGramModel:
         """Return the n-gram model of the texts, for a network to draft with; called if `gives_ngrams`."""
         raise NotImplementedError
 
     def propose_with(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: AnyNGramModel
+        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: TextNGramModel
     ) -> list[Draft]:
         """Guess as `propose` does, with what another drafter knows of the texts; asked if `takes_ngrams`."""
         raise NotImplementedError

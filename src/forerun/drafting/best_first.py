@@ -17,16 +17,16 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Floats, Ids
 from forerun.core.types import EMPTY_DRAFT, Draft
-from forerun.drafting.ngram.ngram_model import GuessPlace, NGramModel, TextNGramModel, python_ngrams
-from forerun.drafting.ngram.token_table import AnyLiveTable, LiveTable
-from forerun.drafting.tree_noise import TreeNoise, native_noises
-from forerun.model.model import top_k
+from forerun.drafting.tree_noise import TreeNoise
+
+if TYPE_CHECKING:
+    from forerun._native import GuessPlace, NGramModel, TextNGramModel
 
 MAX_STEPS = 16
 """Steps of a draft."""
@@ -60,7 +60,7 @@ class DraftLimits(NamedTuple):
 
 GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """Tokens, parents, and the chance of each node once its parent is right; best first."""
-TakeSteps = Callable[[int, Sequence[Step]], Sequence[tuple[Tensor, Tensor]]]
+TakeSteps = Callable[[int, Sequence[Step]], Sequence[tuple[Ids, Floats]]]
 """Takes the step's number and the sequences' tokens; gives for each the tokens (k,) to guess, and their chances."""
 
 
@@ -87,13 +87,14 @@ def grow(
     limits: DraftLimits,
     max_depth: int,
     take_steps: TakeSteps | None,
-    ngrams: TextNGramModel = (),
+    ngrams: Sequence[tuple[Sequence[int], NGramModel]] = (),
     sees_depth_alone: bool = False,
     noises: Sequence[TreeNoise | None] = (),
 ) -> list[GuessTree]:
     """Grow a tree below each sequence's last token: of nodes that are reached with a chance of at least `min_chance`.
 
-    `ngrams` is what is known of each text, none: the network guesses alone; without `take_steps` there is no network.
+    `ngrams` are the last tokens of each text, and the model to look them up in; none: the network guesses alone.
+    Without `take_steps` there is no network.
     Where the network's guesses depend on the depth alone, it takes one step a depth. `noises` are what the drafts of
     requests that sample see, of each sequence; none: all are greedy.
     """
@@ -128,73 +129,44 @@ def grow(
     return trees
 
 
-def grow_texts(
-    texts: Sequence[Any],
-    shared: Any,
-    file: Any,
-    live: AnyLiveTable,
-    num_nodes: Sequence[int],
-    min_chance: float,
-    noises: Sequence[TreeNoise | None] = (),
-) -> list[GuessTree]:
-    """Grow a tree for each text, document 0 of its index: what its last tokens say in all indexes and tables.
-
-    All are native, or all their references, as `new_live_table` and its like make them.
-    """
-    if isinstance(live, LiveTable):
-        return _grow_alone(python_ngrams(texts, shared, file, live), num_nodes, min_chance, noises)
-    from forerun import _native
-
-    asked = num_nodes, min_chance, native_noises(noises)
-    return _native.grow_trees(texts, shared, file, live, *asked)
-
-
-def grow_context(
-    context: Sequence[int],
-    file: Any,
-    live: AnyLiveTable,
-    indexes: Sequence[Any],
-    num_nodes: int,
-    min_chance: float,
-) -> GuessTree:
-    """Grow a tree below some tokens, which may be those of no text."""
-    if isinstance(live, LiveTable):
-        known = NGramModel(file, live, indexes)
-        return _grow_alone([(context, known)], [num_nodes], min_chance, ())[0]
-    from forerun import _native
-
-    return _native.grow_tree(context, file, live, indexes, num_nodes, min_chance)
-
-
-def _grow_alone(
-    ngrams: TextNGramModel,
-    num_nodes: Sequence[int],
-    min_chance: float,
-    noises: Sequence[TreeNoise | None],
-) -> list[GuessTree]:
-    limits = DraftLimits(num_steps=0, min_chance=min_chance)
-    return grow([0] * len(num_nodes), num_nodes, limits, 0, None, ngrams, noises=noises)
+def models_of(texts: TextNGramModel | None) -> list[tuple[Sequence[int], NGramModel]]:
+    """Return what is known of each text, as `grow` takes it; none of None."""
+    return [] if texts is None else [(texts.context(i), texts.model(i)) for i in range(len(texts))]
 
 
 def likeliest(
-    logits: Tensor, step: Step, tokens: Tensor | None, temperatures: Sequence[float]
-) -> tuple[Tensor, Tensor]:
+    logits: Floats, step: Step, tokens: Ids | None, temperatures: Sequence[float]
+) -> tuple[Ids, Floats]:
     """Return the tokens (k,) of a row of logits (V',) to guess after a step, and their chances, noise apart.
 
     They are the likeliest, and after them those of the largest scores with the noise that the step's draft sees.
     `tokens` (V',) are those of the logits, None: all; `temperatures` go by depth, the last for all below.
     """
-    logits = logits / temperatures[min(step.depth, len(temperatures) - 1)]
-    best = _largest(logits)
+    logits = logits / np.float32(temperatures[min(step.depth, len(temperatures) - 1)])
+    best = largest(logits, NUM_NEXT)
     if step.noise is not None:
-        scored = step.noise.largest(step.depth, logits, tokens, NUM_NEXT).to(best.device)
-        best = torch.cat([best, scored[~torch.isin(scored, best)]])
-    return best if tokens is None else tokens.to(best.device)[best], logits.softmax(-1)[best]
+        scored = step.noise.largest(step.depth, logits, tokens, NUM_NEXT)
+        best = np.concatenate([best, scored[~np.isin(scored, best)]])
+    return best if tokens is None else tokens[best], softmax(logits)[best]
 
 
-def _largest(values: Tensor) -> Tensor:
-    ids = top_k(values[None], min(NUM_NEXT, len(values))).ids[0]
-    return torch.from_numpy(ids).to(values.device)
+def softmax(logits: Floats) -> Floats:
+    """Return the probabilities (n,) of logits (n,); NaN where they are not numbers."""
+    with np.errstate(invalid="ignore"):
+        exps: Floats = np.exp(logits - logits.max())
+    exps /= exps.sum()
+    return exps
+
+
+def largest(values: Floats, count: int) -> Ids:
+    """Return where the largest values stand, descending; of equal ones the first, NaN as the largest."""
+    values = np.where(np.isnan(values), np.float32(np.inf), values)
+    count = min(count, len(values))
+    if not count:
+        return np.empty(0, np.int64)
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    found = np.flatnonzero(values >= least)
+    return found[np.argsort(-values[found], kind="stable")][:count]
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:

@@ -16,15 +16,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from torch import Tensor
+import numpy as np
 
 from forerun.core import tree
+from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafting.base import Drafter
-from forerun.drafting.best_first import NUM_NEXT
+from forerun.drafting.best_first import NUM_NEXT, largest, softmax
 from forerun.drafting.tree_noise import TreeNoise, noise_below
 
 
@@ -122,15 +123,15 @@ class DraftBuilder:
 class Scores:
     """Logits (n,) of the tokens (n,) that a model may guess below a row; `tokens` None: of the whole vocabulary."""
 
-    logits: Tensor
-    tokens: Tensor | None = None
+    logits: Floats
+    tokens: Ids | None = None
     vocab_size: int = 0
 
-    def whole(self) -> Tensor:
+    def whole(self) -> Floats:
         """Spread the logits to (V,): minus infinity, so no probability, for every other token."""
         if self.tokens is None:
             return self.logits
-        row = self.logits.new_full((self.vocab_size,), -math.inf)
+        row = np.full(self.vocab_size, -np.inf, np.float32)
         row[self.tokens] = self.logits
         return row
 
@@ -192,9 +193,9 @@ def _best(builder: DraftBuilder, row: int, scores: Scores, width: int) -> list[t
     if pipeline.changes_logits:
         tokens, logits = None, pipeline.adjusted(scores.whole(), generated)
     if builder.noise is None:
-        best = logits.softmax(dim=-1).topk(min(width, len(logits)))
-        found = best.indices if tokens is None else tokens[best.indices.cpu()]
-        ranked = [*zip(found.tolist(), best.values.tolist(), strict=True)]
+        best, probs = largest(logits, width), softmax(logits)
+        found = best if tokens is None else tokens[best]
+        ranked = [*zip(found.tolist(), probs[best].tolist(), strict=True)]
     else:
         depth = len(generated) - len(builder.seq.generated)
         ranked = [*islice(_by_score(builder.noise, depth, logits, tokens), width)]
@@ -202,10 +203,10 @@ def _best(builder: DraftBuilder, row: int, scores: Scores, width: int) -> list[t
 
 
 def _by_score(
-    noise: TreeNoise, depth: int, logits: Tensor, tokens: Tensor | None
+    noise: TreeNoise, depth: int, logits: Floats, tokens: Ids | None
 ) -> Iterator[tuple[int, float]]:
     """Yield the tokens (n,) of the largest scores that the filters leave, with their chances."""
-    law = (logits / noise.temperature).softmax(dim=-1)
+    law = softmax(logits / np.float32(noise.temperature))
     best = noise.largest(depth, logits, tokens, NUM_NEXT)
     if len(best) == 0:
         return  # nothing may be guessed
@@ -216,7 +217,7 @@ def _by_score(
             yield token, seen[token]
 
 
-def _is_left(noise: TreeNoise, law: Tensor, p: float) -> bool:
+def _is_left(noise: TreeNoise, law: Floats, p: float) -> bool:
     """Tell whether the filters leave a token of probability p; of equal ones at the border, all."""
     above = law > p
     return (

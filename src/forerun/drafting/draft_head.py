@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
+from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError
 from forerun.drafting.draft_builder import Scores
 from forerun.drafting.vocabulary import Vocabulary
@@ -36,8 +36,8 @@ OWN_TOKENS = 1024
 class OwnTokens:
     """The tokens of one text that are not on the list, and their part of the head."""
 
-    def __init__(self, model: Model, is_listed: Tensor) -> None:
-        self.ids = torch.empty(0, dtype=torch.int64)
+    def __init__(self, model: Model, is_listed: NDArray[np.bool_]) -> None:
+        self.ids: Ids = np.empty(0, np.int64)
         """Ascending, each once."""
         self.part: HeadPart | None = None
         """None without such tokens."""
@@ -48,41 +48,41 @@ class OwnTokens:
 
     def read(self, tokens: Sequence[int]) -> None:
         """Take up what has come to the text since."""
-        new = torch.tensor([*islice(tokens, self._num_read, None)], dtype=torch.int64)
+        new = np.fromiter(islice(tokens, self._num_read, None), np.int64)
         self._num_read = len(tokens)
         new = new[new < len(self._is_listed)]
         if len(new := new[~self._is_listed[new]]):
             self._last.extend(new.tolist())
-            ids = torch.tensor(sorted({*self._last}))
-            if not torch.equal(ids, self.ids):
+            ids = np.array(sorted({*self._last}), np.int64)
+            if not np.array_equal(ids, self.ids):
                 self.ids, self.part = ids, self._model.head_part(ids)
 
 
 class DraftHead:
     """Scores the tokens on a list, and of each text its own."""
 
-    def __init__(self, model: Model, vocab_size: int, listed: Tensor) -> None:
+    def __init__(self, model: Model, vocab_size: int, listed: Ids) -> None:
         self.vocab_size = vocab_size
         self._model = model
         self._listed = listed
         self._part = model.head_part(listed)
-        self._is_listed = torch.zeros(vocab_size, dtype=torch.bool)
+        self._is_listed = np.zeros(vocab_size, np.bool_)
         self._is_listed[listed] = True
 
     def new_text(self) -> OwnTokens:
         """Start to keep a text's own tokens."""
         return OwnTokens(self._model, self._is_listed)
 
-    def scores(self, hidden: Tensor, own: Sequence[tuple[OwnTokens, int]]) -> list[Scores]:
+    def scores(self, hidden: Floats, own: Sequence[tuple[OwnTokens, int]]) -> list[Scores]:
         """Score rows (M, D); `own` are each text's tokens, and how many of the rows are its."""
         logits, rows, first = self._part.logits(hidden), [], 0
         for text, num_rows in own:
             part, tokens = slice(first, first + num_rows), self._listed
             scored = logits[part]
             if text.part is not None:
-                scored = _concatenated(scored, text.part.logits(hidden[part]))
-                tokens = _concatenated(tokens, text.ids)
-            rows += [Scores(row, tokens, self.vocab_size) for row in scored.unbind()]
+                scored = np.concatenate([scored, text.part.logits(hidden[part])], -1)
+                tokens = np.concatenate([tokens, text.ids])
+            rows += [Scores(row, tokens, self.vocab_size) for row in scored]
             first += num_rows
         return rows
 
@@ -91,12 +91,6 @@ class DraftHead:
         row_nbytes = math.ceil(self._part.nbytes / len(self._listed))
         tables = self._is_listed.nbytes + self._listed.nbytes
         return self._part.nbytes + tables + num_texts * OWN_TOKENS * row_nbytes
-
-
-def _concatenated(first: Tensor, second: Tensor) -> Tensor:
-    """Concatenate both along the last axis, on the CPU; the threads of `torch.cat` would disturb the model's."""
-    both = (first.numpy(force=True), second.numpy(force=True))
-    return torch.from_numpy(np.concatenate(both, axis=-1))
 
 
 def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
@@ -110,7 +104,7 @@ def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
     ]
 
 
-def list_of(draft_vocab: str, vocabulary: Vocabulary | None, vocab_size: int) -> Tensor | None:
+def list_of(draft_vocab: str, vocabulary: Vocabulary | None, vocab_size: int) -> Ids | None:
     """Choose the list that `draft_vocab` means, auto, full or a number; None for all tokens. Raises ConfigError."""
     if draft_vocab == "full" or (draft_vocab == "auto" and vocab_size < 2 * LIST_SIZE):
         return None
@@ -122,13 +116,13 @@ def list_of(draft_vocab: str, vocabulary: Vocabulary | None, vocab_size: int) ->
     return first_tokens(vocabulary, vocab_size, size)
 
 
-def first_tokens(vocabulary: Vocabulary | None, vocab_size: int, size: int) -> Tensor:
+def first_tokens(vocabulary: Vocabulary | None, vocab_size: int, size: int) -> Ids:
     """Choose a list (size,) where nothing was counted: the first ids of a vocabulary are its frequent tokens."""
     return chosen(range(vocab_size), must_have(vocabulary, vocab_size), size)
 
 
-def chosen(ranked: Sequence[int], needed: Sequence[int], size: int) -> Tensor:
+def chosen(ranked: Sequence[int], needed: Sequence[int], size: int) -> Ids:
     """Choose a list (size,), ascending: the needed tokens, then the first ranked ones."""
     kept = dict.fromkeys(needed)
     others = (token for token in ranked if token not in kept)
-    return torch.tensor(sorted([*kept, *islice(others, max(0, size - len(kept)))]))
+    return np.array(sorted([*kept, *islice(others, max(0, size - len(kept)))]), np.int64)

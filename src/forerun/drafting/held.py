@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 
 import numpy as np
-from torch import Tensor
 
-_LEAVES = (str, bytes, int, float, array, np.ndarray, Tensor, FunctionType, Iterator)
+_LEAVES = (str, bytes, int, float, array, np.ndarray, FunctionType, Iterator)
 
 
 def held_nbytes(*roots: object, without: Iterable[object] = ()) -> int:
@@ -31,8 +30,6 @@ def held_nbytes(*roots: object, without: Iterable[object] = ()) -> int:
             total += item.nbytes()  # type: ignore[attr-defined]
             continue
         total += sys.getsizeof(item)
-        if isinstance(item, Tensor):
-            total += item.element_size() * item.nelement()
         if not isinstance(item, _LEAVES):
             stack.extend(_parts(item))
     return total
@@ -40,7 +37,7 @@ def held_nbytes(*roots: object, without: Iterable[object] = ()) -> int:
 
 def _says_its_size(item: object) -> bool:
     method = getattr(type(item), "nbytes", None)
-    if not inspect.isroutine(method) or isinstance(item, Tensor | np.ndarray):
+    if not inspect.isroutine(method) or isinstance(item, np.ndarray):
         return False
     try:
         return len(inspect.signature(method).parameters) == 1

@@ -12,9 +12,11 @@ from forerun.core import registry
 from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, unknown
 from forerun.drafting.find import find, is_file
+from forerun.model.kernels import native
 from forerun.weights.gguf import GgufCheckpoint
 
-AUTO_CHOICE = "recycling"
+AUTO_CHOICE, AUTO_WITHOUT_KERNELS = "recycling", "prompt_lookup"
+"""What `auto` is where neither a profile nor what ships for the target knows better; tables are native."""
 
 _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
 _NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash")
@@ -60,7 +62,8 @@ def named(drafter: str) -> str:
 
 def implied(given: Mapping[str, object]) -> str:
     """Choose the drafter that options alone mean: `model=...` is a draft model, or the network in that folder."""
-    name = next((name for key, name in _IMPLYING.items() if key in given), AUTO_CHOICE)
+    choice = AUTO_CHOICE if native.available() else AUTO_WITHOUT_KERNELS
+    name = next((name for key, name in _IMPLYING.items() if key in given), choice)
     return _reader_of(str(given["model"])) if name == "draft_model" else name
 
 

@@ -48,7 +48,7 @@ def _broken(draft: object, budget: int, vocab_size: int | None) -> str | None:
         for value in values:
             if type(value) is not int:
                 return (
-                    f"a draft's {name} is {_a(value)} instead of an int: tensor.tolist() gives ints"
+                    f"a draft's {name} is {_a(value)} instead of an int: array.tolist() gives ints"
                 )
     for token in draft.tokens:
         if vocab_size is not None and not 0 <= token < vocab_size:

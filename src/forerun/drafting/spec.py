@@ -17,6 +17,7 @@ from forerun.drafting import parse
 from forerun.drafting.base import Drafter, Target
 from forerun.drafting.find import checked, find, method_of
 from forerun.drafting.union import united
+from forerun.model.kernels import native
 
 AUTO_NETWORKS = ("mtp", "mlp_speculator")
 """The methods whose network joins `auto` where the target's file has one, or one ships for it: the first."""
@@ -119,7 +120,7 @@ class DrafterSpec:
 
     def for_target(self, target: Target) -> DrafterSpec:
         """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
-        known = registry.names("drafters") if self.is_auto else ()
+        known = registry.names("drafters") if self.is_auto and native.available() else ()
         for network in AUTO_NETWORKS:
             if network in known and method_of(network).ships_for(target):
                 return DrafterSpec.of(f"{network}++{self.name}")

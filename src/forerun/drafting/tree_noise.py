@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from forerun.core.arrays import Floats, Ids
 from forerun.core.random import Noise
 from forerun.core.types import Seq
 from forerun.decoding.processors import MIN_TEMPERATURE
@@ -42,11 +41,10 @@ class TreeNoise(NamedTuple):
     top_k: int = 0
     """0: all."""
 
-    def largest(self, depth: int, logits: Tensor, tokens: Tensor | None, k: int) -> Tensor:
+    def largest(self, depth: int, logits: Floats, tokens: Ids | None, k: int) -> Ids:
         """Return where the k largest scores of logits (n,) at a depth stand; tokens (n,) None: the first ids."""
-        ids = None if tokens is None else tokens.numpy(force=True)
         place, factor = self.position + depth, 1 / self.temperature
-        return torch.tensor(self.noise.largest(place, logits.numpy(force=True), ids, factor, k))
+        return np.array(self.noise.largest(place, logits, tokens, factor, k), np.int64)
 
     def see(self, depth: int, chances: Mapping[int, float]) -> dict[int, float]:
         """Return the chances that tokens at a depth are the target's choice."""

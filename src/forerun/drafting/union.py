@@ -42,7 +42,7 @@ class Union(Drafter):
         self.network: Drafter | None = None
         """The one of a pair that guesses with the n-gram model of `tables`, for one tree in one call."""
         for network, self.tables in ((first, second), (second, first)):
-            if network.takes_ngrams and network.takes_ngrams == self.tables.gives_ngrams:
+            if network.takes_ngrams and self.tables.gives_ngrams:
                 self.network, self.max_nodes = network, network.max_nodes
                 break
 
@@ -73,10 +73,6 @@ class Union(Drafter):
         """End the sequence in both."""
         for part in self.parts:
             part.end(seq)
-
-    def idle(self) -> bool:
-        """Take a step of the first that has something to do."""
-        return any(part.idle() for part in self.parts)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Add up what both hold, by kind."""

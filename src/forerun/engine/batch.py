@@ -13,7 +13,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.types import Draft, Seq
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from forerun.core.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Pass:
         """True if no sequence reads a prompt."""
         return all(one.is_complete and one.num_pending == 1 for one in self.seq_rows)
 
-    def head_rows(self, hidden: Tensor, rows: range) -> Tensor:
+    def head_rows(self, hidden: Floats, rows: range) -> Floats:
         """Select the states of some rows with logits from all (R, D); a view where every row has logits."""
         if len(self.logit_rows) == self.batch.num_rows:
             return hidden[rows.start : rows.stop]

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from forerun.core.arrays import Floats
 from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError, short_repr
 from forerun.core.params import SamplingParams
@@ -99,7 +98,7 @@ class Engine:
         self.timers = Timers()
         self.trace: Trace | None = None
         self.sequences: dict[int, SequenceState] = {}
-        self._logits: Tensor | None = None
+        self._logits: Floats | None = None
         self._logit_rows = logit_rows
         self._next_id = 0
         self._seeds = random.Random(config.seed)
@@ -178,10 +177,6 @@ class Engine:
     def num_read(self, seq: Seq) -> int | None:
         """Count the tokens of its prompt whose rows the cache holds; None for a sequence that does not run."""
         return None if seq.slot < 0 else min(self.cache.length(seq.slot), seq.num_prompt)
-
-    def idle(self) -> bool:
-        """Let the drafter do a small step of its own while no request runs; return whether there is more."""
-        return not self.has_work and self.proposer.drafter.idle()
 
     def abort(self, seq_id: int) -> Event | None:
         """Cancel a sequence, keeping what it has emitted; its last event, or None if it has ended before."""
@@ -294,7 +289,7 @@ class Engine:
         wanted = [*hidden.taps, *([hidden.last] if self.proposer.drafter.features.last else [])]
         features = None  # what the drafter asked to see
         if wanted:
-            features = wanted[0] if len(wanted) == 1 else torch.cat(wanted, dim=-1)
+            features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)
         states = (self.sequences[one.seq.id] for one in work.seq_rows)
         writes = not all(state.needs_only_argmax for state in states)
         results: list[StepResult] = []
@@ -309,7 +304,7 @@ class Engine:
                         results += self._verify_one(span, hidden, features, logits, top, rows.start)
         return results
 
-    def _head(self, rows: Tensor, writes: bool) -> tuple[Tensor | Best, TopK | None]:
+    def _head(self, rows: Floats, writes: bool) -> tuple[Floats | Best, TopK | None]:
         """Return the logits of rows (M, D), or only the likeliest tokens, and what the drafter asked for.
 
         All come out of one read of the weights. The next call overwrites the logits.
@@ -318,7 +313,7 @@ class Engine:
         k = min(self.proposer.drafter.features.top_k, vocab_size)
         if writes and (self._logits is None or len(self._logits) < len(rows)):
             self._logits = None  # freed before the larger one is there
-            self._logits = torch.empty(len(rows), vocab_size, device=rows.device)
+            self._logits = np.empty((len(rows), vocab_size), np.float32)
         logits = self._logits[: len(rows)] if writes and self._logits is not None else None
         top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0, logits=logits)
         shown = top if k else None
@@ -331,8 +326,8 @@ class Engine:
         self,
         span: tuple[SequenceRows, range, range],
         hidden: Hidden,
-        features: Tensor | None,
-        logits: Tensor | Best,
+        features: Floats | None,
+        logits: Floats | Best,
         top: TopK | None,
         first: int,
     ) -> list[StepResult]:
@@ -387,7 +382,7 @@ class Engine:
                 observed.append(result)
             else:
                 state.has_begun = True
-                prompt = torch.cat(state.prompt_features) if state.prompt_features else None
+                prompt = np.concatenate(state.prompt_features) if state.prompt_features else None
                 state.prompt_features.clear()
                 self.proposer.drafter.begin(state.seq, replace(result.outcome, hidden=prompt))
         if observed:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,9 +30,6 @@ from forerun.engine.engine import Engine
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.outputs import Spell
 from forerun.engine.request import RequestHandle, Sink
-
-MAX_LEARN_S = 1.0
-"""Seconds of learning that may be saved up."""
 
 
 class EngineLock:
@@ -146,7 +142,6 @@ class EngineLoop:
         self._dropped: deque[Callable[[], RequestHandle | None]] = deque()
         """Those of `_asked` that nobody holds. No Python code adds them: a signal handler could raise in it."""
         self._raised: BaseException | None = None
-        self._learn_s = 0.0  # that the drafter may still learn
 
     def submit(
         self,
@@ -213,20 +208,6 @@ class EngineLoop:
             if raised is not None:
                 raise raised
             return self.engine.has_work
-
-    def idle(self) -> bool:
-        """Let the drafter learn for a moment if no request runs; return whether there is more."""
-        with self.turns():
-            return self.engine.idle()
-
-    def learn(self, seconds: float) -> None:
-        """Let the drafter learn while no request runs, for about so long over all calls together."""
-        self._learn_s = min(self._learn_s + seconds, MAX_LEARN_S)
-        is_more = True
-        while is_more and self._learn_s > 0:
-            start_s = time.perf_counter()
-            is_more = self.idle()
-            self._learn_s -= time.perf_counter() - start_s
 
     def _deliver(self, event: Event) -> None:
         """Hand an event to its request; a sink that raises ends its request, no other."""

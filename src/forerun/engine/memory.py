@@ -1,6 +1,6 @@
 """The memory plan, in bytes by component: a pure function of numbers, known before anything is loaded.
 
-Everything over what Python and torch take by themselves is counted, native allocations too:
+Everything over what Python and NumPy take by themselves is counted, native allocations too:
 
     weights          packed, as the kernels read them
     kv               blocks of keys and values: of the sequences that run, their drafts' scratch rows, shared prefixes
@@ -10,7 +10,7 @@ Everything over what Python and torch take by themselves is counted, native allo
     step_buffers     hidden states and the kernels' scratch memory, of the rows of one pass
     logits           of the rows that are looked at together, with what sampling makes of one
     tokenizer        pieces, merges and their hash tables
-    program          modules of this package and of what it imports, parts of torch that are loaded when first used
+    program          modules of this package and of what it imports
     server           its modules, threads and requests, where one runs the model
 
 `plan` adds them up, `fit` chooses what a budget allows. Who gathers the numbers is `engine/planner.py`.
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from forerun.core.config import Precision, Program
 from forerun.engine.scratch import PassNumbers, scratch_nbytes
@@ -62,10 +61,6 @@ REQUEST_NBYTES, TOKEN_OF_REQUEST_NBYTES = 66_000, 20
 requests of 9, 722 and 2893 tokens (dev/LOG.md, "The memory of a server")."""
 NETWORK_NBYTES = 12_000_000
 """Bytes that building a drafting network adds: measured."""
-LEARNING_NBYTES = 13_000_000
-"""Bytes that learning while serving adds: measured."""
-UNLEARNED = "nothing learned while serving"
-"""Parts of a drafter that are given up before it is made smaller."""
 FEW_DRAFT_ROWS = 16
 """Rows of a draft beside a recurrent state where memory is short."""
 MIN_BUDGET_ROWS = 16
@@ -108,8 +103,6 @@ class DrafterNumbers:
     """Numbers that it reads of each row of the target's pass."""
     program: int = 0
     """Bytes of the program that it adds."""
-    learns: bool = False
-    """Whether it learns while it serves, for the next process too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,10 +252,7 @@ def pressure_steps(
     steps = {}
     if workload.num_checkpoints and model.state:
         steps["checkpoints of recurrent states"] = workload.num_checkpoints * model.state
-    steps |= {
-        UNLEARNED if smaller.name == before.name else f"drafter {smaller.name}": frees(smaller)
-        for before, smaller in pairwise(drafters)
-    }
+    steps |= {f"drafter {smaller.name}": frees(smaller) for smaller in drafters[1:]}
     if asked.num_nodes:
         half = replace(asked, num_nodes=asked.num_nodes // 2)
         steps["draft trees of half the nodes"] = frees(half)

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
+from forerun.core.device import num_threads
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
@@ -22,11 +21,10 @@ from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Workload
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS
-from forerun.model.cache.forms import fits_int4
+from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
-from forerun.parallel import load as parallel
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
@@ -85,14 +83,14 @@ class Planner:
     """What a configuration will take, and what a budget makes of it. Raises LoadError and ConfigError."""
 
     config: EngineConfig
-    device: torch.device
+    device: str
     spec: DrafterSpec
     """The drafter that is asked for."""
     checkpoint: Checkpoint
     tokenizer: Tokenizer
 
     @classmethod
-    def of(cls, config: EngineConfig, device: torch.device) -> Planner:
+    def of(cls, config: EngineConfig, device: str) -> Planner:
         """Make the planner of a model that is not open yet."""
         spec = DrafterSpec.of_config(config)
         checkpoint = open_checkpoint(resolve(config.model))
@@ -102,6 +100,8 @@ class Planner:
     def model(self) -> Model:
         """The model without its weights, or what the first process holds of it, which is the most."""
         if self.config.num_ranks > 1:
+            from forerun.parallel import load as parallel  # imports torch
+
             return parallel.blank(self.checkpoint, self.config)
         return self._blank(self.checkpoint, self.config.quant, self.config.head_bits)
 
@@ -119,7 +119,7 @@ class Planner:
                 kv: model.new_cache(1, BLOCK_ROWS, kv).block_nbytes
                 for kv in (self.config.kv, *self._others())
             },
-            threads=self.config.threads or torch.get_num_threads(),
+            threads=model.num_threads,
             state=0 if memory_of is None else memory_of.state_nbytes,
             state_row=0
             if memory_of is None
@@ -142,8 +142,8 @@ class Planner:
 
     @cached_property
     def drafters(self) -> list[DrafterNumbers]:
-        """The drafter that is asked for, the same if it learns nothing, smaller ones, and none, each once."""
-        return [*{(drafter.name, drafter.learns): drafter for drafter in self._drafters()}.values()]
+        """The drafter that is asked for, smaller ones, and none, each once."""
+        return [*{drafter.name: drafter for drafter in self._drafters()}.values()]
 
     def plan(self) -> MemoryPlan:
         """Return the plan of all that is asked for, whatever it takes."""
@@ -193,8 +193,6 @@ class Planner:
         drafter, wanted = chosen.drafter, self.drafters[0]
         if drafter.name != wanted.name:
             words.append("no drafter" if drafter.name == "none" else f"drafter {drafter.name}")
-        if wanted.learns and not drafter.learns and drafter.name != "none":
-            words.append(memory.UNLEARNED)
         if got.num_checkpoints < asked.num_checkpoints:
             words.append("no checkpoints of recurrent states")
         if got.logit_rows < asked.logit_rows:
@@ -215,16 +213,13 @@ class Planner:
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program = self.target(), 0
         asked = self.spec.for_target(target)
-        may_learn = self.config.learn and asked.keeps()
         spec: DrafterSpec | None = asked
         while spec is not None:
-            for learns in (True, False) if may_learn else (False,):
-                numbers = self._drafter(spec, replace(target, learn=learns))
-                learning = memory.LEARNING_NBYTES if learns and numbers.feature_width else 0
-                # What a network was the first to use stays, also where a smaller drafter is taken.
-                program = max(program, memory.NETWORK_NBYTES if numbers.feature_width else 0)
-                yield replace(numbers, program=program + learning, learns=learns)
-            spec, may_learn = spec.smaller(), False
+            numbers = self._drafter(spec, target)
+            # What a network was the first to use stays, also where a smaller drafter is taken.
+            program = max(program, memory.NETWORK_NBYTES if numbers.feature_width else 0)
+            yield replace(numbers, program=program)
+            spec = spec.smaller()
         yield DrafterNumbers(name="none", program=program)
 
     def _drafter(self, spec: DrafterSpec, target: Target) -> DrafterNumbers:
@@ -242,6 +237,8 @@ class Planner:
             cache,
             self._load,
             self.checkpoint.path,
+            self.checkpoint.names(),
+            learn=config.learn,
             learned_in=NOWHERE,
         )
 
@@ -255,6 +252,7 @@ class Planner:
         return blank_model(
             checkpoint,
             device=self.device,
+            num_threads=num_threads(self.config.threads),
             backend=self.config.backend,
             quant=quant,
             head_bits=head_bits,

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import forerun
 from forerun.core import device as machine
@@ -67,14 +68,15 @@ class Subject:
         *,
         device: str,
         backend: str,
+        threads: int,
     ) -> Subject:
         """Identify a model by the files that were opened, run as `config` says, on that device by that backend.
 
         Every option that is not known to have no effect counts; defaults are left out.
         """
         report = machine.report()
-        setting = {key: report[key] for key in ("cpu", "isa", "threads", "cuda")}
-        setting |= {"device": device, "backend": backend}
+        setting: dict[str, Any] = {key: report[key] for key in ("cpu", "isa")}
+        setting |= {"threads": threads, "device": device, "backend": backend}
         for option in fields(config):
             value = getattr(config, option.name)
             if option.name not in RESOLVED | WITHOUT_EFFECT and value != option.default:

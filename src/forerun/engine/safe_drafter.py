@@ -68,12 +68,6 @@ class SafeDrafter(Drafter):
             with self._guarded("end"):
                 self.inner.end(seq)
 
-    def idle(self) -> bool:
-        """Let the drafter do a step of its own; False from the first that fails on."""
-        with self._guarded("idle"):
-            return self._num_errors < MAX_ERRORS and self.inner.idle()
-        return False
-
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Return the drafter's own account of its memory."""
         return self.inner.memory(num_seqs, max_len)

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from forerun.core.arrays import Floats
 from forerun.core.types import Event, FinishReason, Outcome, Seq, TextPiece, TokenLogprob
 from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline, logprobs
@@ -37,12 +36,12 @@ class SequenceState:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     """Log-probabilities of the prompt's tokens after the first one."""
-    pooled: list[Tensor] = field(default_factory=list)
+    pooled: list[NDArray[np.floating]] = field(default_factory=list)
     """States of the prompt, as `pooling` wants them, and of how many tokens they are."""
     num_pooled: int = 0
     has_begun: bool = False
     """The prompt is in the cache and the drafter knows the sequence."""
-    prompt_features: list[Tensor] = field(default_factory=list)
+    prompt_features: list[Floats] = field(default_factory=list)
     start_s: float = field(default_factory=time.perf_counter)
     first_token_s: float | None = None
 
@@ -67,7 +66,7 @@ class SequenceState:
         """True while the prompt is read, if the log-probabilities of its tokens were asked for."""
         return self.seq.params.prompt_logprobs is not None and not self.has_begun
 
-    def score_prompt(self, base: int, states: Tensor, head: Callable[[Tensor], Tensor]) -> None:
+    def score_prompt(self, base: int, states: Floats, head: Callable[[Floats], Floats]) -> None:
         """Score prompt tokens, from the hidden states (R, D) of those from position `base` on."""
         num_top = self.seq.params.prompt_logprobs or 0
         first = max(base, len(self.prompt_logprobs))  # read again if it was preempted
@@ -78,29 +77,28 @@ class SequenceState:
                 token = self.seq.tokens[position]
                 self.prompt_logprobs.append(logprobs(row, token, num_top))
 
-    def pool(self, base: int, states: Tensor) -> None:
+    def pool(self, base: int, states: Floats) -> None:
         """Keep what is wanted of the states (R, D) of prompt tokens from position `base` on."""
         first, stop = (max(n - base, 0) for n in (self.num_pooled, self.seq.num_prompt))
-        rows = states[first:stop].float().cpu()
+        rows = states[first:stop]
         if not len(rows):  # read before, and again with what was generated after it was preempted
             return
         self.num_pooled += len(rows)
         match self.seq.params.pooling:
             case "last":
-                self.pooled = [rows[-1:].clone()]
+                self.pooled = [rows[-1:].copy()]
             case "mean":
-                total = rows.double().sum(0, keepdim=True)
+                total = rows.sum(0, dtype=np.float64, keepdims=True)
                 self.pooled = [self.pooled[0] + total] if self.pooled else [total]
             case _:
-                self.pooled.append(rows.clone())
+                self.pooled.append(rows.copy())
 
-    def states(self) -> NDArray[np.float32]:
+    def states(self) -> Floats:
         """Pool the prompt's states: (1, D), or with `none` a row for every token."""
-        rows = torch.cat(self.pooled)
+        rows = np.concatenate(self.pooled)
         if self.seq.params.pooling == "mean":
             rows = rows / self.num_pooled
-        found: NDArray[np.float32] = rows.float().numpy()
-        return found
+        return rows.astype(np.float32)
 
     def take(self, result: StepResult) -> Event:
         """Append the result to the sequence, and return the event with what is new."""
@@ -148,7 +146,7 @@ class StepResult:
         """Return the same where only the likeliest tokens of the rows are kept."""
         if (logits := self.outcome.logits) is None:
             return self
-        best = tuple(logits.argmax(dim=-1).tolist())
+        best = tuple(logits.argmax(-1).tolist())
         return replace(self, outcome=replace(self.outcome, logits=None, best=best))
 
 

@@ -6,6 +6,7 @@ import datetime
 import math
 import subprocess
 from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 def provenance(model: str, quant: str, **options: object) -> dict[str, object]:
     """Collect the origin of a run's results; `options` are JSON values."""
-    machine = device.report()
-    return {"date": now(), "commit": commit(), "model": model, "quant": quant, **machine, **options}
+    known = {"date": now(), "commit": commit(), "model": model, "quant": quant}
+    return {**known, **device.report(), "torch": _torch_version(), **options}
 
 
 def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, object]:
@@ -29,9 +30,18 @@ def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, objec
     path = resolve(config.model)
     quant = _stored_quant(path) if config.quant == "none" else config.quant
     known: dict[str, Any] = {"backend": type(llm.model).__name__, "head_bits": config.head_bits}
+    known["threads"] = llm.model.num_threads
     if config.kv != "auto":
         known["kv"] = config.kv
     return provenance(path.stem, quant, **known, **options)
+
+
+def _torch_version() -> str | None:
+    """Name the torch that is installed, which need not be imported; None if there is none."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
 
 
 def now() -> str:

@@ -11,8 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from forerun.core.arrays import Floats
+
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "swiglu_oai"]
 """`swiglu_oai`: (min(u, 7) + 1) g sigmoid(1.702 g), gpt-oss's clamped gate."""
+SWIGLU_LIMIT, SWIGLU_ALPHA = 7.0, 1.702
+"""Of gpt-oss."""
+WIDTH_UNIT = 4
+"""Hidden sizes and head dims must be multiples of this for the row law to hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,16 @@ class RopeConfig:
     rotary_dim: int
     factors: tuple[float, ...] | None = None
     attention_factor: float = 1.0
+
+    def inverse_frequencies(self) -> Floats:
+        """Return the radians that a position adds to the angle of each feature pair, (rotary_dim / 2,)."""
+        exponents = np.arange(0, self.rotary_dim, 2, dtype=np.float32) / np.float32(self.rotary_dim)
+        # The power in fp64, which rounds alike everywhere; the rest in fp32, as the models were trained.
+        powers = np.power(self.theta, exponents, dtype=np.float64).astype(np.float32)
+        frequencies: Floats = np.float32(1) / powers
+        if self.factors is not None:
+            frequencies /= np.array(self.factors, np.float32)
+        return frequencies
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-import torch
-
 from forerun.core import registry
+from forerun.core.device import choose_device, torch_problem
 from forerun.core.errors import ConfigError, LoadError, unknown
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.arch.base.settings import Settings
@@ -27,6 +26,7 @@ from forerun.model.packed import PackedFile
 from forerun.weights.rtn import Scheme, quantized_format
 
 if TYPE_CHECKING:
+    from forerun.core.config import EngineConfig
     from forerun.weights.checkpoint import Checkpoint
     from forerun.weights.stored import StoredTensor
 
@@ -43,7 +43,8 @@ ASSISTANTS = (
 def load_model(
     checkpoint: Checkpoint,
     *,
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
+    num_threads: int | None = None,
     backend: str = "auto",
     shares_with: Model | None = None,
     quant: Scheme = "none",
@@ -60,7 +61,6 @@ def load_model(
     that is not supported or damaged.
     """
     config, arch = read_config(checkpoint)
-    device = torch.device(device)
     chosen = choose_backend(backend, config, device)
     packed = None
     if weight_cache and native.available():  # only the native backend packs
@@ -70,6 +70,7 @@ def load_model(
         config,
         stored_weights(checkpoint, arch, config),
         device=device,
+        num_threads=num_threads,
         shares_with=shares_with,
         quant=quant,
         head_bits=head_bits,
@@ -81,7 +82,8 @@ def load_model(
 def blank_model(
     checkpoint: Checkpoint,
     *,
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
+    num_threads: int | None = None,
     backend: str = "auto",
     shares_with: Model | None = None,
     quant: Scheme = "none",
@@ -89,11 +91,15 @@ def blank_model(
 ) -> Model:
     """Return the model that `load_model` would give, without its weights: for planning. Only metadata are read."""
     config, arch = read_config(checkpoint)
-    device = torch.device(device)
     weights = blank_weights(checkpoint, arch, config, quant)
     chosen = choose_backend(backend, config, device)
     return chosen.blank(
-        config, weights, device=device, shares_with=shares_with, head_bits=head_bits
+        config,
+        weights,
+        device=device,
+        num_threads=num_threads,
+        shares_with=shares_with,
+        head_bits=head_bits,
     )
 
 
@@ -107,7 +113,24 @@ def blank_weights(
         yield BlankWeight(name, shape, format, bool(bias))
 
 
-def choose_backend(name: str, config: ModelConfig, device: torch.device) -> Backend:
+def device_of(config: EngineConfig) -> str:
+    """Return the device that a configuration asks for, before a model is opened.
+
+    Raises ConfigError for one that is unknown, and where what would compute is not installed.
+    """
+    device = choose_device(config.device)
+    reason = native.reason()
+    if device == "cpu" and config.backend != "torch" and config.num_ranks == 1 and not reason:
+        return device
+    if problem := torch_problem():
+        kernels = (
+            f"the native kernels are not there ({reason}): {native.REMEDY}; else " if reason else ""
+        )
+        raise ConfigError(kernels + problem)
+    return device
+
+
+def choose_backend(name: str, config: ModelConfig, device: str) -> Backend:
     """Return the backend of that name, or for `auto` the best that supports the model on the device.
 
     Raises ConfigError if there is none of that name, LoadError if it does not support the model.

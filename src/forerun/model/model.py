@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
@@ -26,8 +25,8 @@ from forerun.model.config import ModelConfig
 class Hidden:
     """`last` (R, D): the state the head reads, after the final norm. `taps`: the asked layers' outputs, (R, D)."""
 
-    last: Tensor
-    taps: tuple[Tensor, ...] = ()
+    last: Floats
+    taps: tuple[Floats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ class LayerPlan:
 class HeadPart:
     """The head of some tokens by itself, to be asked often."""
 
-    logits: Callable[[Tensor], Tensor]
-    """Logits (M, n) of its tokens, fp32, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
+    logits: Callable[[Floats], Floats]
+    """Logits (M, n) of its tokens, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
     nbytes: int
     """Bytes it holds besides the model's weights."""
 
@@ -70,8 +69,13 @@ class Model(Protocol):
 
     config: ModelConfig
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Embed tokens (R,) int64 as (R, D) fp32, without learned positions."""
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute, the caller's included."""
+        ...
+
+    def embed(self, ids: Ids) -> Floats:
+        """Embed tokens (R,) as (R, D), without learned positions."""
         ...
 
     def forward(
@@ -80,7 +84,7 @@ class Model(Protocol):
         cache: KVCache,
         taps: tuple[int, ...] = (),
         plan: LayerPlan | None = None,
-        inputs: Tensor | None = None,
+        inputs: Floats | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -89,32 +93,32 @@ class Model(Protocol):
         """
         ...
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits (M, V), fp32, of hidden states (M, D)."""
+    def head(self, hidden: Floats) -> Floats:
+        """Return the logits (M, V) of hidden states (M, D)."""
         ...
 
     def topk(
         self,
-        hidden: Tensor,
+        hidden: Floats,
         k: int,
         *,
         log_normaliser: bool = False,
-        logits: Tensor | None = None,
+        logits: Floats | None = None,
     ) -> TopK:
         """Return the k largest logits of each row and their tokens, k from 1 to V, descending; the normaliser if asked.
 
-        Into `logits` (M, V) fp32, where given, all of them are written, as `head` gives them.
-        Of equal ones the lowest id comes first. NaN counts as larger than any number, as in
-        `torch.topk`; so `topk(hidden, 1).ids[:, 0]` is `head(hidden).argmax(-1)`. Raises ValueError for another k.
+        Into `logits` (M, V), where given, all of them are written, as `head` gives them.
+        Of equal ones the lowest id comes first. NaN counts as larger than any number, as
+        libraries have it; so `topk(hidden, 1).ids[:, 0]` is `head(hidden).argmax(-1)`. Raises ValueError for another k.
         """
         ...
 
-    def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Return the logits (M, n) of some tokens (n,) int64, those of `head(hidden)[:, ids]`, bit for bit."""
+    def head_rows(self, hidden: Floats, ids: Ids) -> Floats:
+        """Return the logits (M, n) of some tokens (n,), those of `head(hidden)[:, ids]`, bit for bit."""
         ...
 
-    def head_part(self, ids: Tensor) -> HeadPart:
-        """Return the head of some tokens (n,) int64, n from 1: it reads few bytes besides theirs."""
+    def head_part(self, ids: Ids) -> HeadPart:
+        """Return the head of some tokens (n,), n from 1: it reads few bytes besides theirs."""
         ...
 
     def new_cache(
@@ -138,15 +142,15 @@ class Model(Protocol):
         ...
 
 
-def head_matrix(model: Model, tokens: Tensor | None, device: torch.device | str = "cpu") -> Tensor:
-    """Return the head's rows (n, D) of some tokens (n,), None for all, fp32: what it makes of unit vectors.
+def head_matrix(model: Model, tokens: Ids | None) -> Floats:
+    """Return the head's rows (n, D) of some tokens (n,), None for all: what it makes of unit vectors.
 
     A soft cap of logits is linear near 0, so there the vectors are short.
     """
     size = 1.0 if model.config.logits_cap is None else 2.0**-6
-    unit = size * torch.eye(model.config.hidden_size, device=device)
-    rows = model.head(unit) if tokens is None else model.head_rows(unit, tokens.to(device))
-    return (rows.float().T / size).contiguous()
+    unit = np.eye(model.config.hidden_size, dtype=np.float32) * np.float32(size)
+    rows = model.head(unit) if tokens is None else model.head_rows(unit, tokens)
+    return np.ascontiguousarray(rows.T / np.float32(size))
 
 
 def reserve_rows(batch: Batch, cache: KVCache) -> None:
@@ -158,30 +162,3 @@ def reserve_rows(batch: Batch, cache: KVCache) -> None:
                 f"{stop} rows do not fit a cache of {cache.max_len}: "
                 "allow a longer context or stop earlier"
             )
-
-
-def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
-    """Choose the tokens of `Model.topk` from logits (M, V)."""
-    if not 1 <= k <= logits.shape[1]:
-        raise ValueError(f"k must be 1 to {logits.shape[1]}, got {k}")
-    if k == 1:
-        ids = logits.argmax(-1, keepdim=True)
-    else:
-        more, ids = logits.topk(min(k + 1, logits.shape[1]))
-        is_clear = (more[:, :-1] > more[:, 1:]).all(-1).tolist()  # of equal ones torch takes any
-        rows = zip(ids[:, :k], is_clear, logits, more, strict=True)
-        chosen = [
-            own if clear else _first_of_equals(row, largest[:k])
-            for own, clear, row, largest in rows
-        ]
-        ids = torch.stack(chosen) if chosen else logits.new_empty(0, k, dtype=torch.int64)
-    # Row by row: torch sums one row in another order than several.
-    sums = [row.logsumexp(-1).item() for row in logits] if log_normaliser else None
-    norm = None if sums is None else np.array(sums, np.float32)
-    return TopK(ids.cpu().numpy(), logits.gather(-1, ids).cpu().numpy(), norm)
-
-
-def _first_of_equals(row: Tensor, largest: Tensor) -> Tensor:
-    """Return the tokens (k,) of the largest logits (k,) of a row (V,); torch takes any of equal ones."""
-    ids = (~(row < largest[-1])).nonzero()[:, 0]  # NaN is the largest
-    return ids[row[ids].sort(descending=True, stable=True).indices[: len(largest)]]

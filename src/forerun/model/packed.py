@@ -16,9 +16,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 import numpy as np
 
@@ -56,10 +56,8 @@ PackedWeight = tuple[str, str | None, tuple[int, ...], list[Bytes]]
 """A weight as it lies in memory: name, format (None for a norm), shape, bytes, its bias's last."""
 
 
-class PackedWeights(Protocol):
-    """A model whose weights are packed, written or read; implemented by `backends.native.NativeDecoder`."""
-
-    config: ModelConfig
+class PackedArrays(Protocol):
+    """Weights that are packed, written or read; implemented by `drafting.networks.packed.NetworkWeights`."""
 
     @property
     def num_threads(self) -> int:
@@ -74,10 +72,6 @@ class PackedWeights(Protocol):
         """Return all weights as they lie in memory."""
         ...
 
-    def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
-        """Pack one weight. Raises LoadError for a shape or a format that has no kernel."""
-        ...
-
     def add_blank(
         self,
         name: str,
@@ -89,14 +83,24 @@ class PackedWeights(Protocol):
         """Make room for a weight; return the bytes to fill, its bias's last. Raises ValueError."""
         ...
 
+    def check(self) -> None:
+        """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
+        ...
+
+
+class PackedWeights(PackedArrays, Protocol):
+    """Those of a model; implemented by `backends.native.NativeDecoder`."""
+
+    config: ModelConfig
+
+    def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
+        """Pack one weight. Raises LoadError for a shape or a format that has no kernel."""
+        ...
+
     def add_in_place(
         self, name: str, form: str, shape: Sequence[int], has_bias: bool, data: Bytes
     ) -> list[Bytes]:
         """Take a packed weight as it lies at the beginning of `data`; return its bytes. Raises ValueError."""
-        ...
-
-    def check(self) -> None:
-        """Raise ValueError, naming it, for a weight whose shape does not fit the others."""
         ...
 
 
@@ -139,6 +143,8 @@ class PackedFile:
     folder: PackedFolder
     name: str
     key: Mapping[str, object]
+    min_nbytes: int
+    """Of weights that are kept."""
     is_mapped: bool = False
     """Whether decoders compute out of the file itself, whose pages all processes share."""
 
@@ -158,15 +164,26 @@ class PackedFile:
         model = model.resolve()
         digest = hashlib.sha256(json.dumps([str(model), rounding]).encode()).hexdigest()[:16]
         return cls(
-            folder(), f"{model.stem}-{digest}{SUFFIX}", _key(model, opened, rounding), is_mapped
+            folder(),
+            f"{model.stem}-{digest}{SUFFIX}",
+            _key(model, opened, rounding),
+            MIN_NBYTES,
+            is_mapped,
         )
+
+    @classmethod
+    def beside(
+        cls, model: Path, opened: Sequence[OpenedFile], name: str, others: Sequence[OpenedFile]
+    ) -> PackedFile:
+        """Name the file in which something made of a model and of other files is kept. Raises ConfigError."""
+        return replace(cls.of(model, [*opened, *others], beside=name), min_nbytes=0)
 
     @property
     def path(self) -> Path:
         """Where the file lies; it may not exist."""
         return self.folder.path / self.name
 
-    def load(self, decoder: PackedWeights) -> bool:
+    def load(self, decoder: PackedArrays) -> bool:
         """Give the decoder its weights. Return False, with some of them set or none, if the file cannot be used."""
         try:
             with open_to_read(self.path) as file:
@@ -179,9 +196,9 @@ class PackedFile:
         self.folder.touch(self.path)
         return True
 
-    def save(self, decoder: PackedWeights) -> None:
+    def save(self, decoder: PackedArrays) -> None:
         """Write the decoder's weights, where there is room for them; those that are mapped take their place."""
-        if decoder.nbytes() < MIN_NBYTES or not self.folder.limit_nbytes:
+        if decoder.nbytes() < self.min_nbytes or not self.folder.limit_nbytes:
             return
         try:
             self._write(decoder)
@@ -191,7 +208,7 @@ class PackedFile:
         if self.is_mapped:
             self.load(decoder)
 
-    def _read(self, file: BinaryIO, decoder: PackedWeights) -> None:
+    def _read(self, file: BinaryIO, decoder: PackedArrays) -> None:
         header = read_header(file)
         if header["key"] != self.key:
             raise ValueError("it was made of other files or by other code")
@@ -200,7 +217,7 @@ class PackedFile:
             raise ValueError("it is not whole")
         weights = header["weights"]
         if self.is_mapped:
-            places = _map(file, start, decoder, weights)
+            places = _map(file, start, cast(PackedWeights, decoder), weights)
         else:
             places = [array for one in weights for array in decoder.add_blank(*one)]
 
@@ -216,7 +233,7 @@ class PackedFile:
             raise ValueError("its bytes have changed")
         decoder.check()
 
-    def _write(self, decoder: PackedWeights) -> None:
+    def _write(self, decoder: PackedArrays) -> None:
         weights = sorted(decoder.packed(), key=_is_norm)  # matrices are whole lines of 64 bytes
         arrays = [array for *_, arrays in weights for array in arrays]
         header = {

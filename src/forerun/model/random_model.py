@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from forerun.model.backends import native
+from forerun.core.arrays import Floats
+from forerun.model.backends import native, torch
 from forerun.model.config import ModelConfig, RopeConfig, weight_shapes
-from forerun.model.decoder import Decoder
 from forerun.model.model import Model
 from forerun.weights.codes import FORMATS
 from forerun.weights.stored import StoredTensor
@@ -35,23 +33,23 @@ def random_config(
 
 def random_weights(
     seed: int, config: ModelConfig, sharpness: float = 1.0, noise: float = 0.0
-) -> dict[str, Tensor]:
-    """Return the weights by name, fp32. `sharpness` scales the logits; `noise` disturbs the weights of that seed."""
-    generator = torch.Generator().manual_seed(seed)
+) -> dict[str, Floats]:
+    """Return the weights by name. `sharpness` scales the logits; `noise` disturbs the weights of that seed."""
+    draw = np.random.default_rng(seed)
     weights = {
-        name: torch.randn(size, generator=generator) * (0.3 if len(size) > 1 else 0.1)
-        for name, size in weight_shapes(config).items()
+        name: draw.standard_normal(shape, np.float32) * np.float32(0.3 if len(shape) > 1 else 0.1)
+        for name, shape in weight_shapes(config).items()
     }
     for name in weights:
         if name.endswith("norm"):
             weights[name] = 1 + weights[name]
         if name.endswith(".decay"):  # states fade
-            weights[name] = -weights[name].abs()
-    weights["norm"] = weights["norm"] * sharpness
-    generator = torch.Generator().manual_seed(1000 + seed)
+            weights[name] = -np.abs(weights[name])
+    weights["norm"] = weights["norm"] * np.float32(sharpness)
+    draw = np.random.default_rng(1000 + seed)
     for name, weight in weights.items():
-        disturbance = torch.randn(weight.shape, generator=generator)
-        weights[name] = weight + noise * weight.std() * disturbance
+        disturbance = draw.standard_normal(weight.shape, np.float32)
+        weights[name] = weight + np.float32(noise) * weight.std() * disturbance
     return weights
 
 
@@ -60,15 +58,13 @@ def random_model(
 ) -> Model:
     """Return a random model on the native kernels, without them on torch; with noise, one that often says the same."""
     shape = random_config(**config)
-    weights = random_weights(seed, shape, sharpness, noise)
-    if native.unsupported(shape, torch.device("cpu")) is not None:
-        return Decoder(shape, weights)
-    stored = {name: stored_floats(name, weight) for name, weight in weights.items()}
-    return native.load(shape, stored, num_threads=1)
+    backend = torch if native.unsupported(shape, "cpu") else native
+    weights = random_weights(seed, shape, sharpness, noise).items()
+    stored = [(name, stored_floats(name, weight)) for name, weight in weights]
+    return backend.load(shape, stored, num_threads=1)
 
 
-def stored_floats(name: str, weight: Tensor) -> StoredTensor:
-    """Return a weight, fp32, as a checkpoint's tensor."""
-    rows = weight.reshape(len(weight) if weight.dim() > 1 else 1, -1).numpy()
-    data = np.ascontiguousarray(rows).view(np.uint8)
-    return StoredTensor(name, tuple(weight.shape), FORMATS["f32"], data)
+def stored_floats(name: str, weight: Floats) -> StoredTensor:
+    """Return a weight as a checkpoint's tensor."""
+    rows = np.ascontiguousarray(weight).reshape(len(weight) if weight.ndim > 1 else 1, -1)
+    return StoredTensor(name, weight.shape, FORMATS["f32"], rows.view(np.uint8))

@@ -6,13 +6,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from forerun.core.config import EngineConfig
-from forerun.core.device import choose_device, return_freed, set_threads
+from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.hub.names import resolve
 from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.backends.native import MAX_ROWS, NativeDecoder
-from forerun.model.loader import blank_weights, choose_backend, read_config, stored_weights
+from forerun.model.loader import (
+    blank_weights,
+    choose_backend,
+    device_of,
+    read_config,
+    stored_weights,
+)
 from forerun.model.packed import PackedFile
 from forerun.parallel.follower import Does, TensorFollower, obey
 from forerun.parallel.group import RankGroup, excuse, join, meet
@@ -39,11 +45,12 @@ def load(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
         layers = stages(model, config.num_ranks)
         leader = _meet(checkpoint, config)
         assert isinstance(leader, Leader)
-        decoder = Pipeline(model, layers, leader)
+        decoder = Pipeline(model, layers, leader, config.threads)
         _fill(decoder, decoder.cut(checkpoint, arch), decoder.names(), checkpoint, config)
     else:
         parts = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
-        decoder = TensorParallel(model, parts, _join(_meet(checkpoint, config), model, parts))
+        group = _join(_meet(checkpoint, config), model, parts)
+        decoder = TensorParallel(model, parts, group, config.threads)
         _fill_part(decoder, checkpoint, arch, config)
     decoder.wait_for_others()
     return decoder
@@ -54,8 +61,6 @@ def follow(config: EngineConfig) -> None:
 
     Raises ConfigError, LoadError before the ranks have met.
     """
-    if config.threads is not None:
-        set_threads(config.threads)
     try:
         checkpoint = open_checkpoint(resolve(config.model))
         _read(checkpoint, config)
@@ -79,18 +84,18 @@ def blank(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
     model, arch = _read(checkpoint, config)
     weights = blank_weights(checkpoint, arch, model, config.quant)
     if config.pipeline_parallel_size > 1:
-        stage = Stage(model, stages(model, config.num_ranks)[0], 0)
+        stage = Stage(model, stages(model, config.num_ranks)[0], 0, config.threads)
         packing.fill_blank(stage, stage.blank(weights), config.head_bits)
         return stage
     part, *_ = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
-    decoder = PartDecoder(model, part)
+    decoder = PartDecoder(model, part, num_threads=config.threads)
     packing.fill_blank(decoder, part.blank(weights, model), config.head_bits)
     return decoder
 
 
 def _read(checkpoint: Checkpoint, config: EngineConfig) -> tuple[ModelConfig, Arch]:
     model, arch = read_config(checkpoint)
-    if choose_backend(config.backend, model, choose_device(config.device)) is not native:
+    if choose_backend(config.backend, model, device_of(config)) is not native:
         raise ConfigError(
             "a model over several processes needs the native kernels: leave out --backend and --device, "
             "and see `forerun check`"
@@ -120,12 +125,12 @@ def _loaded(leader: Follower, checkpoint: Checkpoint, config: EngineConfig) -> D
     model, arch = _read(checkpoint, config)
     rank = Place.of().rank
     if config.pipeline_parallel_size > 1:
-        stage = Stage(model, stages(model, config.num_ranks)[rank], rank)
+        stage = Stage(model, stages(model, config.num_ranks)[rank], rank, config.threads)
         _fill(stage, stage.cut(checkpoint, arch), stage.names(), checkpoint, config)
         return StageFollower(stage, leader).does
     parts = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
     group = _join(leader, model, parts)
-    decoder = PartDecoder(model, parts[rank], group)
+    decoder = PartDecoder(model, parts[rank], group, config.threads)
     _fill_part(decoder, checkpoint, arch, config)
     return TensorFollower(group, decoder, parts).does
 

@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from forerun.parallel import link
     from forerun.weights.base import Checkpoint
     from forerun.weights.stored import StoredTensor
-
-Floats = NDArray[np.float32]
 
 NO_TOKENS = 16
 """Rows of the embedding of ranks that are given rows: the fewest that the kernels take. They are never read."""
@@ -53,7 +50,9 @@ def stages(config: ModelConfig, size: int) -> list[range]:
 class Stage(NativeDecoder):
     """The layers that one rank holds: `config` is that of the whole model."""
 
-    def __init__(self, config: ModelConfig, layers: range, rank: int) -> None:
+    def __init__(
+        self, config: ModelConfig, layers: range, rank: int, num_threads: int | None = None
+    ) -> None:
         own = replace(
             config,
             num_layers=len(layers),
@@ -61,7 +60,7 @@ class Stage(NativeDecoder):
         )
         if rank > 0:
             own = replace(own, vocab_size=NO_TOKENS, tied_head=True, learned_position_offset=None)
-        super().__init__(own)
+        super().__init__(own, num_threads=num_threads)
         self.config, self.layers, self.rank = config, layers, rank
         self._whole = LayerPlan.of(config.num_layers)
         if rank > 0:
@@ -109,9 +108,13 @@ class Pipeline(Stage):
     """The model as rank 0 has it. Implements `model.model.Model`."""
 
     def __init__(
-        self, config: ModelConfig, all_layers: Sequence[range], leader: link.Leader
+        self,
+        config: ModelConfig,
+        all_layers: Sequence[range],
+        leader: link.Leader,
+        num_threads: int | None = None,
     ) -> None:
-        super().__init__(config, all_layers[0], 0)
+        super().__init__(config, all_layers[0], 0, num_threads)
         self._leader, self._all_layers = leader, all_layers
         self._book = CacheBook()
         self.delay_s = 0.0
@@ -138,7 +141,7 @@ class Pipeline(Stage):
     ) -> None:
         assert isinstance(cache, PartCache)
         if inputs is None:
-            inputs = self.embed(torch.from_numpy(Batch(tuple(segments)).tokens())).numpy()
+            inputs = self.embed(Batch(tuple(segments)).tokens())
         last, rows, own = self.run(cache, segments, inputs, taps, sublayers)
         found = [own]
         if news := self._book.news():

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import TopK
 from forerun.model.backends.native import MAX_ROWS, NativeDecoder
@@ -32,8 +31,14 @@ if TYPE_CHECKING:
 class PartDecoder(NativeDecoder):
     """What one rank holds of a model: `config` is that of the whole model."""
 
-    def __init__(self, config: ModelConfig, part: Part, group: RankGroup | None = None) -> None:
-        super().__init__(part.config(config))
+    def __init__(
+        self,
+        config: ModelConfig,
+        part: Part,
+        group: RankGroup | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        super().__init__(part.config(config), num_threads=num_threads)
         self.config, self.part = config, part
         if group is not None:
             self._native.set_ranks(group.ranks)
@@ -49,8 +54,14 @@ class PartDecoder(NativeDecoder):
 class TensorParallel(PartDecoder):
     """Implements `model.model.Model`. `parts` are those of all ranks."""
 
-    def __init__(self, config: ModelConfig, parts: Sequence[Part], group: RankGroup) -> None:
-        super().__init__(config, parts[0], group)
+    def __init__(
+        self,
+        config: ModelConfig,
+        parts: Sequence[Part],
+        group: RankGroup,
+        num_threads: int | None = None,
+    ) -> None:
+        super().__init__(config, parts[0], group, num_threads)
         self._group = group
         self._book = CacheBook()
         self._tokens = [part.tokens for part in parts]
@@ -77,24 +88,24 @@ class TensorParallel(PartDecoder):
     ) -> None:
         assert isinstance(cache, PartCache)
         if inputs is None:  # here, so that a wrong token is found before the others are told
-            inputs = self.embed(torch.from_numpy(Batch(tuple(segments)).tokens())).numpy()
+            inputs = self.embed(Batch(tuple(segments)).tokens())
         order = self._book.news(), cache.number, packed(segments), sublayers
         self._group.leader.send("pass", *order)
         super()._pass(cache, segments, inputs, hidden, taps, tapped, sublayers)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Return the logits (M, V), fp32, of hidden states (M, D)."""
-        logits = torch.empty(len(hidden), self.config.vocab_size)
+    def head(self, hidden: Floats) -> Floats:
+        """Return the logits (M, V) of hidden states (M, D)."""
+        logits = np.empty((len(hidden), self.config.vocab_size), np.float32)
         self.topk(hidden, 1, logits=logits)
         return logits
 
     def topk(
         self,
-        hidden: Tensor,
+        hidden: Floats,
         k: int,
         *,
         log_normaliser: bool = False,
-        logits: Tensor | None = None,
+        logits: Floats | None = None,
     ) -> TopK:
         """Return the k likeliest tokens of each row; see `model.model.Model`."""
         vocab_size = self.config.vocab_size
@@ -105,17 +116,16 @@ class TensorParallel(PartDecoder):
         if self._head is None:
             own = self._native.first_head_rows(len(self.part.tokens))
             self._head = SplitHead(self._group, own, self._tokens)
-        rows = np.ascontiguousarray(hidden.to(torch.float32).numpy())
-        every = None if logits is None else logits.numpy()
-        asked = k, log_normaliser, every is not None
+        rows = np.ascontiguousarray(hidden)
+        asked = k, log_normaliser, logits is not None
         step = rows_at_once(
-            self._group.num_floats, len(self.part.tokens), rows.shape[1], k, every is not None
+            self._group.num_floats, len(self.part.tokens), rows.shape[1], k, logits is not None
         )
         found = []
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             self._group.leader.send("head", len(part), *asked)
-            out = None if every is None else every[first : first + step]
+            out = None if logits is None else logits[first : first + step]
             found.append(self._head.topk(part, *asked, out))
         ids, values, norms = zip(*found, strict=True)
         norm = np.concatenate(norms) if log_normaliser else None

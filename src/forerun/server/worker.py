@@ -269,14 +269,13 @@ class Worker:
         self._end_all()
 
     def _serve(self, llm: LLM) -> None:
-        engine, is_learning = llm.loop.engine, False
+        engine = llm.loop.engine
         while not self._is_closing:
-            for job in self._new_jobs(wait=not (engine.has_work or is_learning)):
+            for job in self._new_jobs(wait=not engine.has_work):
                 self._do(job, llm)
             if engine.has_work and not self._is_closing:
                 self._step(llm)
             self._send(self._deliveries(engine))
-            is_learning = not self._is_closing and llm.loop.idle()
 
     def _new_jobs(self, *, wait: bool = False) -> Iterator[_Job]:
         try:

@@ -6,11 +6,12 @@ ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
+import numpy as np
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
@@ -105,11 +106,14 @@ class _Vocabulary:
                 f"the metadata is corrupt: {len(tokens)} tokens have {len(types)} types "
                 f"and {len(self.scores)} scores"
             )
+        self.ids = dict(zip(tokens, range(len(tokens))))
+        self.types = np.array(types)
         # llama.cpp takes what is written like an end token for one, even if the file calls it a word.
-        self.types = [TokenType.CONTROL if t in END_TEXTS else k for t, k in zip(tokens, types)]
+        self.types[[self.ids[text] for text in END_TEXTS if text in self.ids]] = TokenType.CONTROL
 
-    def ids(self) -> dict[str, int]:
-        return {token: i for i, token in enumerate(self.tokens)}
+    def of(self, *kinds: TokenType) -> dict[int, str]:
+        """Return the tokens of some kinds, by id."""
+        return {i: self.tokens[i] for i in np.flatnonzero(np.isin(self.types, kinds)).tolist()}
 
     def id_of(self, key: str, default: int | None = None) -> int | None:
         """Return the id under `<key>_token_id`. Raises LoadError if there is no such token."""
@@ -125,26 +129,29 @@ class _Vocabulary:
 def _byte_level(vocabulary: _Vocabulary) -> Encoding:
     fields = vocabulary.fields
     rule = pre_tokenizer(fields.get("pre", str) or "default")
-    merges = [_split_merge(merge) for merge in fields.list("merges", str)]
-    encoder = Encoder(BPE(vocabulary.ids(), merges, ignore_merges=rule.whole_words))
+    encoder = Encoder(BPE(vocabulary.ids, _pairs(fields), ignore_merges=rule.whole_words))
     encoder.pre_tokenizer = rule.build()
+    encoder.decoder = decoders.ByteLevel()
     return _encoding(vocabulary, encoder, byte_level_piece, adds_bos=rule.adds_bos)
 
 
-def _split_merge(merge: str) -> tuple[str, str]:
-    # A token may be a space, so the one that parts the two is not the first character.
-    cut = merge.find(" ", 1)
-    if cut < 0:
-        raise LoadError(
-            f"the metadata is corrupt: {short_repr(merge)} in tokenizer.ggml.merges is no pair"
-        )
-    return merge[:cut], merge[cut + 1 :]
+def _pairs(fields: _Fields) -> list[tuple[str, str]]:
+    """Return the merges. Raises LoadError for one that is no pair."""
+    pairs = []
+    for merge in fields.list("merges", str):
+        cut = merge.find(" ", 1)  # a token may be a space: the first character parts nothing
+        if cut < 0:
+            raise LoadError(
+                f"the metadata is corrupt: {short_repr(merge)} in tokenizer.ggml.merges is no pair"
+            )
+        pairs.append((merge[:cut], merge[cut + 1 :]))
+    return pairs
 
 
 def _sentencepiece(vocabulary: _Vocabulary) -> Encoding:
     unknown_id = vocabulary.id_of("unknown", default=0)
     model = BPE(
-        vocabulary.ids(),
+        vocabulary.ids,
         list(_merges(vocabulary)),
         unk_token=vocabulary.tokens[unknown_id or 0],
         fuse_unk=True,
@@ -155,6 +162,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Encoding:
     encoder.normalizer = normalizers.Sequence(
         [*([normalizers.Prepend(SPACE)] if adds_space else []), normalizers.Replace(" ", SPACE)]
     )
+    encoder.decoder = _decoder(adds_space)
     return _encoding(
         vocabulary,
         encoder,
@@ -168,25 +176,32 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Encoding:
 
 def _lines(vocabulary: _Vocabulary) -> Encoding:
     """Read SentencePiece BPE with its merges in the file, which never reach over the end of a line (Gemma 4)."""
-    merges = [_split_merge(merge) for merge in vocabulary.fields.list("merges", str)]
+    merges = _pairs(vocabulary.fields)
     unknown_id = vocabulary.id_of("unknown", default=0)
     unknown_token = vocabulary.tokens[unknown_id or 0]
-    model = BPE(
-        vocabulary.ids(), merges, unk_token=unknown_token, fuse_unk=True, byte_fallback=True
-    )
+    model = BPE(vocabulary.ids, merges, unk_token=unknown_token, fuse_unk=True, byte_fallback=True)
     encoder = Encoder(model)
     encoder.normalizer = normalizers.Replace(" ", SPACE)
     encoder.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+"), "isolated")
+    encoder.decoder = _decoder(adds_space=False)
     breaks = [token for token in vocabulary.tokens if not token.strip("\n")]
     encoder.add_tokens([AddedToken(token, normalized=False) for token in breaks if token])
     return _encoding(vocabulary, encoder, sentencepiece_piece, adds_bos=True, default_bos=2)
+
+
+def _decoder(adds_space: bool) -> decoders.Decoder:
+    """Return what makes text of SentencePiece's tokens, for callers of the library's tokenizer."""
+    parts = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*parts, *([decoders.Strip(" ", 1, 0)] if adds_space else [])])
 
 
 def _merges(vocabulary: _Vocabulary) -> Iterator[tuple[str, str]]:
     """Yield what SentencePiece merges: any two tokens that make a third, the best score first."""
     normal = {
         token: score
-        for token, kind, score in zip(vocabulary.tokens, vocabulary.types, vocabulary.scores)
+        for token, kind, score in zip(
+            vocabulary.tokens, vocabulary.types.tolist(), vocabulary.scores
+        )
         if kind == TokenType.NORMAL
     }
     for token in sorted(normal, key=lambda token: -normal[token]):
@@ -208,12 +223,12 @@ def _encoding(
     """Read what both kinds of tokenizer share: special tokens, BOS and EOS, the chat template."""
     fields = vocabulary.fields
     _add_special_tokens(encoder, vocabulary, fields.get("name", str, "general.") or "")
-    special = {i: vocabulary.tokens[i] for i, t in enumerate(vocabulary.types) if t in _SPECIAL}
+    special = vocabulary.of(*_SPECIAL)
     bos_id, eos_id = vocabulary.id_of("bos", default_bos), vocabulary.id_of("eos", default_eos)
     file_adds_bos = fields.get("add_bos_token", bool)
     return Encoding(
         encoder=encoder,
-        pieces=[_piece(*pair, normal_piece) for pair in zip(vocabulary.tokens, vocabulary.types)],
+        pieces=_Pieces(vocabulary, normal_piece),
         special_ids=frozenset(special),
         eos_ids=end_ids(special, (eos_id, vocabulary.id_of("eot"), vocabulary.id_of("eom"))),
         bos_id=bos_id,
@@ -231,10 +246,22 @@ def _fill_ids(vocabulary: _Vocabulary) -> dict[str, int]:
     return {ours: token for ours, token in token_ids.items() if token is not None}
 
 
-def _piece(token: str, kind: int, normal_piece: Callable[[str], bytes]) -> bytes | None:
-    if kind == TokenType.UNUSED:
-        return None
-    return normal_piece(token) if kind in (TokenType.NORMAL, TokenType.BYTE) else token.encode()
+class _Pieces(Sequence[bytes | None]):
+    """The bytes of each token, worked out where they are asked for: few are, of a large vocabulary."""
+
+    def __init__(self, vocabulary: _Vocabulary, normal_piece: Callable[[str], bytes]) -> None:
+        self._tokens, self._types = vocabulary.tokens, vocabulary.types.astype(np.int8)
+        self._normal_piece = normal_piece
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, index: Any) -> Any:
+        kind, token = self._types[index], self._tokens[index]
+        if kind == TokenType.UNUSED:
+            return None
+        is_normal = kind in (TokenType.NORMAL, TokenType.BYTE)
+        return self._normal_piece(token) if is_normal else token.encode()
 
 
 def _add_special_tokens(encoder: Encoder, vocabulary: _Vocabulary, model_name: str) -> None:
@@ -244,11 +271,10 @@ def _add_special_tokens(encoder: Encoder, vocabulary: _Vocabulary, model_name: s
     tokens = [
         AddedToken(
             token,
-            special=kind in _SPECIAL,
+            special=vocabulary.types[i] in _SPECIAL,
             normalized=False,
             rstrip=is_phi3 and token not in _PHI3_KEEPS_SPACE,
         )
-        for token, kind in zip(vocabulary.tokens, vocabulary.types)
-        if kind in (*_SPECIAL, TokenType.USER_DEFINED)
+        for i, token in vocabulary.of(*_SPECIAL, TokenType.USER_DEFINED).items()
     ]
     encoder.add_tokens(tokens)

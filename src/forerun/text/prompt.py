@@ -1,6 +1,6 @@
 """What a prompt may be, and its token ids: text, ids, chat messages, and the dictionaries vLLM and tokenizers write.
 
-Ids come as a list, or as a tensor or an array: a row is a prompt, and a table of rows is a batch of them.
+Ids come as a list or an array: a row is a prompt, and a table of rows is a batch of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from forerun.text.tokenizer import Tokenizer
 
 
 class Array(Protocol):
-    """A tensor, or an array of NumPy or the like."""
+    """An array of NumPy or the like."""
 
     def tolist(self) -> Any:
         """Return the numbers as (nested) lists."""
@@ -130,12 +130,12 @@ def _is_dict(value: object) -> bool:
 
 
 def _to_list(value: Any) -> Any:
-    """Return tensors and arrays as lists and numbers, all else as it is."""
+    """Return arrays as lists and numbers, all else as it is."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def items_of(value: Any) -> list[Any]:
-    """Return the numbers of a list, a tensor or an array. Raises RequestError for anything else."""
+    """Return the numbers of a list or an array. Raises RequestError for anything else."""
     items = _to_list(value)
     if isinstance(items, str | bytes | Mapping) or not hasattr(items, "__iter__"):
         raise RequestError(

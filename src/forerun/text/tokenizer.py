@@ -105,6 +105,11 @@ class Tokenizer:
         stream = TextStream(self, skip_special=skip_special, is_start=is_start)
         return stream.push(ids) + stream.flush()
 
+    @property
+    def encoder(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer, which encodes: without a BOS token, or the chat template."""
+        return self._encoding.encoder
+
     def token_bytes(self, token_id: int) -> bytes | None:
         """Return the bytes a token stands for; None for an id the tokenizer does not know (padding)."""
         pieces = self._encoding.pieces

@@ -11,7 +11,6 @@ import mmap
 from collections.abc import Mapping
 from pathlib import Path
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,12 +22,17 @@ from forerun.text.gguf_tokenizer import tokenizer_from_gguf
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.codes import FORMATS, WeightFormat
-from forerun.weights.gguf_header import Header, TensorInfo, read_header
+from forerun.weights.gguf_header import (
+    DEFAULT_ALIGNMENT,
+    TENSOR_TYPES,
+    Header,
+    TensorInfo,
+    read_header,
+)
 from forerun.weights.gguf_parts import check_parts, check_present, part_paths
 from forerun.weights.stored import StoredTensor
 
-_TYPES: Mapping[int, str] = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
-_FORMATS = {name: form for name, form in FORMATS.items() if name.upper() in _TYPES.values()}
+_FORMATS = {name: form for name, form in FORMATS.items() if name.upper() in TENSOR_TYPES.values()}
 
 IDS = WeightFormat("i64", 64, block_nbytes=8)
 """Token ids of a drafter's head; no weights."""
@@ -95,7 +99,7 @@ def _open(path: Path) -> tuple[Header, NDArray[np.uint8], OpenedFile]:
 
 
 def _add_tensors(tensors: dict[str, StoredTensor], header: Header, data: NDArray[np.uint8]) -> None:
-    alignment = header.metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
+    alignment = header.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise LoadError(f"the file is corrupt: general.alignment is {alignment!r}")
     _check_types(header)
@@ -133,7 +137,7 @@ def _check_types(header: Header) -> None:
 
 
 def _type_name(info: TensorInfo) -> str:
-    return _TYPES.get(info.type_id, f"type {info.type_id}")
+    return TENSOR_TYPES.get(info.type_id, f"type {info.type_id}")
 
 
 def _format(info: TensorInfo) -> WeightFormat | None:

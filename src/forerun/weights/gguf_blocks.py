@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +33,8 @@ def unpack(data: Bytes, format: WeightFormat) -> Codes:
 
 def quantize(values: Floats, format: WeightFormat) -> Bytes:
     """Round fp32 (N, K) to the nearest codes of each block: (N, bytes a row)."""
+    import gguf  # a tenth of a second, for rounding alone
+
     blocks: Bytes = gguf.quantize(values, gguf.GGMLQuantizationType[format.name.upper()])
     return blocks
 

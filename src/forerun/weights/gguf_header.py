@@ -13,8 +13,8 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
-import gguf
 import numpy as np
 
 from forerun.core.errors import LoadError, short_repr
@@ -27,7 +27,39 @@ _VERSIONS = (2, 3)
 _MAX_DIMS = 4
 _LONGEST_NAME = 256
 
-_Kind = gguf.GGUFValueType
+DEFAULT_ALIGNMENT = 32
+"""Of the data and each tensor in it, where the metadata name none."""
+
+TENSOR_TYPES: Mapping[int, str] = {
+    **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
+    **dict(enumerate(("Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"), 6)),
+    **dict(enumerate(("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"), 16)),
+    **dict(enumerate(("I8", "I16", "I32", "I64", "F64", "IQ1_M", "BF16"), 24)),
+    **{34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0"},
+}  # fmt: skip
+"""ggml's names of how tensors are stored, by their numbers in the file (`ggml_type`)."""
+
+
+class _Kind(IntEnum):
+    """Types of metadata (`gguf_type`)."""
+
+    (
+        UINT8,
+        INT8,
+        UINT16,
+        INT16,
+        UINT32,
+        INT32,
+        FLOAT32,
+        BOOL,
+        STRING,
+        ARRAY,
+        UINT64,
+        INT64,
+        FLOAT64,
+    ) = range(13)
+
+
 _NUMBERS: Mapping[int, np.dtype[np.generic]] = {
     _Kind.UINT8: np.dtype("<u1"),
     _Kind.INT8: np.dtype("<i1"),

@@ -50,7 +50,7 @@ class HfCheckpoint(Checkpoint):
         self.architecture = str(architectures[0])
         self._tensors: dict[str, StoredTensor] = {}
         for file, names in _weight_files(path, self.files).items():
-            stored = _read_tensors(file, names, self.files)
+            stored = read_tensors(file, names, self.files)
             lacking = names - stored.keys()
             if lacking:
                 raise LoadError(
@@ -122,12 +122,17 @@ def _leads_out(file: object) -> bool:
     )
 
 
-def _read_tensors(path: Path, names: Set[str], opened: list[OpenedFile]) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages."""
+def read_tensors(
+    path: Path, names: Set[str] = frozenset(), opened: list[OpenedFile] | None = None
+) -> dict[str, StoredTensor]:
+    """Return the tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages.
+
+    `names` are those that an index says it has; the file is added to those that were `opened`. Raises LoadError.
+    """
     try:
         with safetensors.safe_open(path, framework="np"):  # checks the header
             pass
-        with open_noted(path, opened) as file:
+        with open_noted(path, [] if opened is None else opened) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, safetensors.SafetensorError) as error:
         lost = f" (the index says it has '{min(names)}' and {len(names) - 1} more)" if names else ""

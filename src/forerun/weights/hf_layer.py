@@ -36,7 +36,7 @@ class PackedLayer:
         tensor = self.tensor(part)
         if tensor.format.name not in ("f16", "bf16", "f32"):
             raise LoadError(f"tensor '{tensor.name}' is {tensor.format.name}, not floating-point")
-        return tensor.dequantize().numpy()
+        return tensor.dequantize()
 
     def bytes(self, part: str, dtype: str = "I8") -> Bytes:
         """Return a tensor of int8 or another type of a byte, as bytes. Raises LoadError."""

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 
+from forerun.core import device
 from forerun.core.errors import ConfigError, unknown
 from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.gguf_blocks import quantize
@@ -82,8 +82,8 @@ def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:
 
     def rounded(start: int) -> np.ndarray:
         rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME))
-        return quantize(rows.dequantize().numpy(), format)
+        return quantize(rows.dequantize(), format)
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+    with ThreadPoolExecutor(device.num_cores()) as pool:
         data = np.concatenate(list(pool.map(rounded, starts)))
     return StoredTensor(stored.name, stored.shape, format, data)

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from forerun.core.errors import LoadError
 from forerun.weights import gguf_blocks
@@ -88,12 +86,12 @@ class StoredTensor:
 
     def changed(self, change: Callable[[Floats], Floats]) -> StoredTensor:
         """Return what `change` makes of the numbers of a vector, as fp32."""
-        values = change(self.dequantize().numpy()).astype(np.float32).reshape(1, -1)
+        values = change(self.dequantize()).astype(np.float32).reshape(1, -1)
         return StoredTensor(self.name, self.shape, FORMATS["f32"], values.view(np.uint8))
 
     def flat(self) -> StoredTensor:
         """Return the numbers as one vector, fp32."""
-        values = self.dequantize().numpy().reshape(1, -1)
+        values = self.dequantize().reshape(1, -1)
         return StoredTensor(self.name, (values.size,), FORMATS["f32"], values.view(np.uint8))
 
     def codes(self) -> Codes:
@@ -108,14 +106,14 @@ class StoredTensor:
             raise ValueError(f"'{self.name}' is stored as {self.format.name}: it has no codes")
         return gguf_blocks.unpack(self.data, self.format)
 
-    def dequantize(self) -> Tensor:
+    def dequantize(self) -> Floats:
         """Return the values, fp32, shape `shape`, in memory of their own."""
         stored = self.unpacked()
         if stored.read is not None or stored.format.group is not None:
             values = stored.codes().values()
         else:
             values = _floats(np.ascontiguousarray(stored.data), self.format.name)
-        return torch.from_numpy(values).reshape(self.shape)
+        return values.reshape(self.shape)
 
     def unpacked(self) -> StoredTensor:
         """Return this tensor with codes in another layout unpacked once, and columns in another order as fp16."""

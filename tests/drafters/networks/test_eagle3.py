@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun.drafters.eagle3.network import Eagle3, Eagle3Config, Keys
+from forerun.drafters.eagle3.config import Eagle3Config
+from forerun.torch.networks.eagle3 import Eagle3, Keys
 
 V, D, W, L = 40, 16, 40, 7
 SMALL = Eagle3Config(

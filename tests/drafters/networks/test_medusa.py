@@ -2,7 +2,8 @@
 
 import torch
 
-from forerun.drafters.medusa.network import Medusa, MedusaConfig
+from forerun.drafters.medusa.config import MedusaConfig
+from forerun.torch.networks.medusa import Medusa
 
 SMALL = MedusaConfig(vocab_size=30, hidden_size=8, medusa_num_heads=3, medusa_num_layers=2)
 

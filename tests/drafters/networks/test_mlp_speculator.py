@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from forerun.drafters.mlp_speculator.network import MLPSpeculator, MLPSpeculatorConfig, rms
+from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
+from forerun.torch.networks.mlp_speculator import MLPSpeculator, rms
 
 SMALL = MLPSpeculatorConfig(vocab_size=50, hidden_size=12, inner_dim=8, n_predict=3)
 V, D, P, N = 50, 12, 8, 3

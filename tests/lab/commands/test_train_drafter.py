@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,8 +93,9 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
         )  # the machine's
         raise KeyboardInterrupt
 
-    data = Data(record["model"], record["vocabulary"], Path("x"), [], [], [], torch.arange(3))
-    monkeypatch.setattr("forerun.cli.options.load", lambda config, **_: SimpleNamespace(model=None))
+    data = Data(record["model"], record["vocabulary"], Path("x"), [], [], [], np.arange(3))
+    llm = SimpleNamespace(model=SimpleNamespace(num_threads=1))
+    monkeypatch.setattr("forerun.cli.options.load", lambda config, **_: llm)
     monkeypatch.setattr("forerun.lab.train.session.read_data", lambda *_: data)
     monkeypatch.setattr("forerun.lab.train.networks.new", lambda *_: SimpleNamespace())
     monkeypatch.setattr("forerun.lab.train.session.new_trainer", new_trainer)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
-import torch
 
 from forerun.cli import options
 from forerun.drafters.recycling import table_file
@@ -129,5 +129,5 @@ def test_counting_and_its_share() -> None:
     counts = trim.count([[3, 3, 5, 9], [5, 3]], 6)
     assert counts.tolist() == [0, 0, 0, 3, 0, 2]
     assert trim.ranked(counts) == [3, 5, 0, 1, 2, 4]
-    assert trim.coverage(counts, torch.tensor([0, 3])) == pytest.approx(0.6)
+    assert trim.coverage(counts, np.array([0, 3])) == pytest.approx(0.6)
     assert trim.coverage(counts, None) == 1

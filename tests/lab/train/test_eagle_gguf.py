@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
-import torch
 
 from forerun.core.errors import LoadError
 from forerun.drafters.eagle3 import Options, build, files
@@ -19,8 +19,8 @@ from tests.drafters.test_eagle3 import IDS, NORMS, OURS, WIDTH, layer_tensors, s
 from tests.tiny import tiny_model
 
 LLAMA = OURS | {"fc_norm": False, "norm_before_fc": True, "norm_output": False}
-TENSORS = layer_tensors() | {
-    "input_norm.weight": torch.linspace(0.5, 1.5, 3 * WIDTH),
+TENSORS = layer_tensors(seed=11) | {  # whose drafts rounding leaves in their order
+    "input_norm.weight": np.linspace(0.5, 1.5, 3 * WIDTH, dtype=np.float32),
     "draft_ids": IDS,
 }
 VOCAB = [f"t{i}" for i in range(24)]
@@ -51,7 +51,7 @@ def exported(folder, of_target, config=LLAMA, tensors=TENSORS):
 
 def drafts(model):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
-    states = torch.randn(5, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
+    states = np.random.default_rng(1).standard_normal((5, 3 * WIDTH), np.float32)
     drafter.network.feed(0, [*range(5)], states)
     return drafter.features.layers, drafter.network.draft([0], [8], 4, 0.0)[0]
 
@@ -69,11 +69,12 @@ def test_what_is_written_says_the_same_again(tmp_path, of_target, takes_head, no
     assert before.config.rms_norm_eps == eps
     same = {"target_head": takes_head, "rms_norm_eps": before.config.rms_norm_eps}
     assert replace(after.config, **same) == before.config
-    assert after.tokens.equal(before.tokens)
+    assert after.tokens.tolist() == before.tokens.tolist()
     if takes_head:
         assert after.tensors["lm_head.weight"].shape == (len(IDS), WIDTH)
     for name, tensor in before.tensors.items():  # Q8_0: half a step, and a scale in half precision
-        assert torch.allclose(after.tensors[name], tensor, rtol=0, atol=tensor.abs().max() / 200)
+        step = np.abs(tensor).max() / 200
+        np.testing.assert_allclose(after.tensors[name], tensor, rtol=0, atol=step)
     (layers, expected), (other, found) = drafts(ours), drafts(out)
     assert layers == other
     assert found[0][:3] == expected[0][:3]
@@ -105,8 +106,8 @@ def test_the_package_finds_what_llama_cpp_looks_for(tmp_path, of_target):
     assert "token_embd.weight" not in tensors
     norms = {"attn_norm": "input_layernorm", "attn_norm_2": "hidden_norm"}
     for name, ours in norms.items():
-        written = torch.from_numpy(tensors[f"blk.0.{name}.weight"].data.copy())
-        assert written.equal(TENSORS[f"midlayer.{ours}.weight"])
+        written = tensors[f"blk.0.{name}.weight"].data
+        assert np.array_equal(written, np.asarray(TENSORS[f"midlayer.{ours}.weight"]))
 
 
 def test_heads_turn_in_pairs_as_ours_turn_in_halves(tmp_path, of_target):
@@ -114,23 +115,25 @@ def test_heads_turn_in_pairs_as_ours_turn_in_halves(tmp_path, of_target):
     _, out = exported(tmp_path, of_target)
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(out).tensors}
     scores = []
-    x = torch.randn(2, 2 * WIDTH, generator=torch.Generator().manual_seed(2))
-    angles = torch.arange(2)[:, None] * 10000.0 ** (-torch.arange(0, 16, 2) / 16)
+    x = np.random.default_rng(2).standard_normal((2, 2 * WIDTH), np.float32)
+    angles = np.arange(2)[:, None] * 10000.0 ** (-np.arange(0, 16, 2) / 16)
     for is_written in (True, False):
         turned = []
         for name in ("q", "k"):
-            weight = TENSORS[f"midlayer.self_attn.{name}_proj.weight"]
+            weight = np.asarray(TENSORS[f"midlayer.self_attn.{name}_proj.weight"])
             if is_written:
                 stored = tensors[f"blk.0.attn_{name}.weight"]
-                weight = torch.from_numpy(gguf.dequantize(stored.data, stored.tensor_type))
+                weight = gguf.dequantize(stored.data, stored.tensor_type)
             head = (x @ weight.T)[:, :16]
             first, second = (
                 (head[:, 0::2], head[:, 1::2]) if is_written else (head[:, :8], head[:, 8:])
             )
-            cos, sin = angles.cos(), angles.sin()
-            turned.append(torch.cat([first * cos - second * sin, second * cos + first * sin], 1))
+            cos, sin = np.cos(angles), np.sin(angles)
+            turned.append(
+                np.concatenate([first * cos - second * sin, second * cos + first * sin], 1)
+            )
         scores.append(turned[0] @ turned[1].T)
-    assert torch.allclose(*scores, rtol=0.03, atol=0.1)
+    np.testing.assert_allclose(*scores, atol=0.02 * np.abs(scores[1]).max())
 
 
 WRONG = [

@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.drafting import best_first
-from forerun.drafting.ngram.token_table import (
-    FileTable,
-    context_hashes,
-    new_file_table,
-    new_live_table,
-    pack,
-    unpack_count,
-)
+from forerun.drafting.ngram.token_table import pack
 from forerun.lab.train import table
+from tests.oracles.token_table import FileTable, context_hashes, unpack_count
+
+_native = pytest.importorskip("forerun._native")
 
 WORDS = st.lists(st.integers(0, 3), max_size=12)
 TEXTS = st.lists(st.tuples(WORDS, WORDS), max_size=6)
@@ -93,7 +88,7 @@ def test_a_count_survives_in_a_byte(count: int) -> None:
 def test_a_table_keeps_within_its_size(texts, nbytes: int) -> None:
     made = table.make(texts, 3, nbytes, 2)
     assert made.nbytes <= max(nbytes, 8)  # nothing takes 8 bytes
-    new_file_table(made.offsets, made.data, 2)
+    _native.FileTable(made.offsets, made.data, 2)
 
 
 def test_what_corrects_shorter_contexts_is_kept_first() -> None:
@@ -116,10 +111,10 @@ def naive_tau(texts, file, order: int) -> float:
     for prompt, answer in texts:
         here, left = [*prompt], [*answer]
         while left:
-            tokens, parents, _ = best_first.grow_context(
+            tokens, parents, _ = _native.grow_tree(
                 here[-order:],
                 file,
-                new_live_table(order, 0),
+                _native.LiveTable(order, 0),
                 (),
                 table.MEASURED_NODES,
                 table.MIN_CHANCE,
@@ -137,7 +132,7 @@ def naive_tau(texts, file, order: int) -> float:
 @given(TEXTS, TEXTS)
 def test_tokens_a_pass_are_those_of_a_plain_simulation(texts, others) -> None:
     made = table.make(texts, 3, 100_000, 2)
-    file = new_file_table(made.offsets, made.data, 2)
+    file = _native.FileTable(made.offsets, made.data, 2)
     for asked in (texts, others):
         assert table.tokens_a_pass(asked, file, 3) == pytest.approx(naive_tau(asked, file, 3))
     assert table.tokens_a_pass(texts, None, 3) == 1.0
@@ -150,7 +145,7 @@ def test_a_table_guesses_the_text_it_was_made_of_better_with_more_room() -> None
     taus = []
     for nbytes in (0, 2000, 8000, 100_000):
         made = table.make(texts, 4, nbytes, 2)
-        file = new_file_table(made.offsets, made.data, 2)
+        file = _native.FileTable(made.offsets, made.data, 2)
         taus.append(table.tokens_a_pass(texts, file, 4))
     assert taus == sorted(taus)
     assert taus[0] == 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -59,8 +59,8 @@ class SharedBytesMachine(RuleBasedStateMachine):
         length = cache.length(slot)
         if not cache.reserve(slot, stop - length):
             return False
-        rows = torch.tensor(tokens[length:stop], dtype=torch.float32) + which
-        k = rows[:, None, None].expand(stop - length, HEADS, WIDTH)
+        rows = np.array(tokens[length:stop], np.float32) + which
+        k = np.tile(rows[:, None, None], (1, HEADS, WIDTH))
         for layer in range(LAYERS):
             cache.write(layer, slot, length, k + layer, -k)
         cache.keep(slot, range(stop - length))
@@ -106,11 +106,11 @@ class SharedBytesMachine(RuleBasedStateMachine):
         for (which, slot), tokens in getattr(self, "held", {}).items():
             cache = self.caches[which]
             length = cache.length(slot)
-            expected = torch.tensor(tokens[:length], dtype=torch.float32) + which
+            expected = np.array(tokens[:length], np.float32)[:, None] + which
             for layer in range(LAYERS):
                 keys, values = cache.read(layer, slot, length)
-                assert torch.equal(keys, (expected + layer)[None, :, None].expand_as(keys))
-                assert torch.equal(values, -expected[None, :, None].expand_as(values))
+                assert np.array_equal(keys, np.tile(expected + layer, (HEADS, 1, WIDTH)))
+                assert np.array_equal(values, -np.tile(expected, (HEADS, 1, WIDTH)))
 
 
 TestSharedBytes = SharedBytesMachine.TestCase

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from forerun.core import tree
+from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
@@ -128,7 +128,7 @@ class DraftModel(ModelDrafter):
     """Runs a model of its own, one slot a sequence."""
 
     def __init__(
-        self, model: Model, options: Options, target: Target, listed: Tensor | None = None
+        self, model: Model, options: Options, target: Target, listed: Ids | None = None
     ) -> None:
         """Take the model and, if its head is trimmed, the `listed` tokens, ascending."""
         super().__init__(options)
@@ -207,9 +207,9 @@ class DraftModel(ModelDrafter):
         if self.head is not None:
             return self.head.scores(states, own)
         logits = self.model.head(states)[:, : self.vocab_size]
-        return [Scores(row) for row in logits.unbind()]
+        return [Scores(row) for row in logits]
 
-    def _states(self, batch: Batch, wanted: Sequence[int]) -> Tensor:
+    def _states(self, batch: Batch, wanted: Sequence[int]) -> Floats:
         """Run a batch in parts and return the last hidden states (M, D) of the wanted rows."""
         states, first = [], 0
         for part in batch.split(MAX_ROWS):
@@ -217,12 +217,10 @@ class DraftModel(ModelDrafter):
             stop = first + part.num_rows
             states.append(last[[row - first for row in wanted if first <= row < stop]])
             first = stop
-        return torch.cat(states)
+        return np.concatenate(states)
 
 
-def _listed(
-    options: Options, target: Target, vocab_size: int, trimmed: Tensor | None
-) -> Tensor | None:
+def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | None) -> Ids | None:
     """Return the tokens that are scored in every text, None for all. Raises ConfigError."""
     size = options.list_size
     if size and trimmed is not None:

@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
@@ -54,15 +53,15 @@ def is_one(model: str) -> bool:
     return path.is_file() and _read(path).get("model_type") == KIND
 
 
-def save(folder: Path, config: TrimmedConfig, tokens: Tensor) -> None:
+def save(folder: Path, config: TrimmedConfig, tokens: Ids) -> None:
     """Write both files; the tokens ascend. Raises OSError."""
-    mask = torch.zeros(config.vocab_size, dtype=torch.bool)
+    mask = np.zeros(config.vocab_size, np.bool_)
     mask[tokens] = True
-    tensors = {"d2t": tokens - torch.arange(len(tokens)), "t2d": mask}
+    tensors = {"d2t": tokens - np.arange(len(tokens)), "t2d": mask}
     network_folder.write(folder, asdict(config), tensors)
 
 
-def load(model: str, target: Target) -> tuple[str, Tensor]:
+def load(model: str, target: Target) -> tuple[str, Ids]:
     """Return a draft's name and the tokens (n,) it may guess in every text, ascending.
 
     Raises LoadError for a damaged folder, ConfigError for a target of another tokenizer.
@@ -77,13 +76,12 @@ def load(model: str, target: Target) -> tuple[str, Tensor]:
         )
     if target.path is not None and (name := name_of(target.path)) != config.target:
         _log.warning("%s was trimmed for the words of %s, not of %s", folder, config.target, name)
-    try:
-        tensors = safetensors.torch.load((folder / TENSORS).read_bytes())
-        offsets, mask = tensors["d2t"], tensors["t2d"]
-    except (OSError, KeyError, safetensors.SafetensorError) as error:
-        raise LoadError(f"{folder / TENSORS} cannot be read: {error}") from error
-    tokens = offsets + torch.arange(len(offsets))
-    if not len(tokens) or not torch.equal(mask.nonzero()[:, 0], tokens):
+    tensors = network_folder.read_arrays(folder / TENSORS)
+    if not {"d2t", "t2d"} <= tensors.keys():
+        raise LoadError(f"{folder / TENSORS} cannot be read: it has no d2t and t2d")
+    offsets, mask = tensors["d2t"], tensors["t2d"]
+    tokens = offsets.astype(np.int64) + np.arange(len(offsets))
+    if not len(tokens) or not np.array_equal(np.flatnonzero(mask), tokens):
         raise LoadError(f"{folder / TENSORS} is damaged: d2t and t2d name different tokens")
     if len(mask) > target.model.config.vocab_size:
         raise LoadError(f"{folder} has {len(mask)} tokens, more than the model")

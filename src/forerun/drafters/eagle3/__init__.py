@@ -13,19 +13,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
+from forerun.core.arrays import Floats
 from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.eagle3 import files, gguf
-from forerun.drafters.eagle3.drafting import NativeEagle, TorchEagle, new_network
+from forerun.drafters.eagle3.drafting import EagleNetwork
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import MAX_STEPS, GuessTree
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.drafting.tree_noise import noise_below
 from forerun.model.cache.blocks import common_prefix
+
+if TYPE_CHECKING:
+    from forerun._native import TextNGramModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ def build(options: Options, target: Target) -> Eagle3Drafter:
     file = _gguf(options.model)
     weights = files.read(options.model, target) if file is None else gguf.read(file, target)
     limits = (target.max_num_seqs, target.max_len)
-    network = new_network(weights, target.model, *limits, options.bits)
+    network = EagleNetwork(weights, target.model, *limits, options.bits)
     return Eagle3Drafter(options, network, weights.config.layers, *limits)
 
 
@@ -79,12 +81,12 @@ class Eagle3Drafter(NetworkDrafter):
     def __init__(
         self,
         options: Options,
-        network: NativeEagle | TorchEagle,
+        network: EagleNetwork,
         layers: tuple[int, ...],
         num_slots: int,
         max_len: int,
     ) -> None:
-        super().__init__(options, network.ngrams)
+        super().__init__(options)
         self.network, self.max_len = network, max_len
         self.features = Features(layers=layers)
         self._free = [*range(num_slots)]
@@ -121,7 +123,7 @@ class Eagle3Drafter(NetworkDrafter):
         self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
 
     def _trees(
-        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: AnyNGramModel | None
+        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: TextNGramModel | None
     ) -> list[GuessTree]:
         slots, o = [self._slots[seq.id] for seq in seqs], self.options
         noises = [noise_below(seq) for seq in seqs]
@@ -154,7 +156,7 @@ class Eagle3Drafter(NetworkDrafter):
         self._free.remove(slot)
         return slot
 
-    def _feed(self, seq: Seq, tokens: Sequence[int], states: Tensor) -> None:
+    def _feed(self, seq: Seq, tokens: Sequence[int], states: Floats) -> None:
         slot = self._slots[seq.id]
         self.network.feed(slot, list(tokens), states)
         if slot in self._complete:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
+from forerun.drafters.eagle3.config import NUM_LAYERS, Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights
-from forerun.drafters.eagle3.network import NUM_LAYERS, Eagle3, Eagle3Config
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
@@ -69,26 +69,21 @@ def read(model: str, target: Target) -> EagleWeights:
     tensors = {_our_name(name): name for name in folder.tensors}
     tokens = _tokens(folder, tensors, target.model.config.vocab_size)
     config, rope = _config(folder, tensors, target.model.config, tokens)
-    wanted = shapes(config)
+    wanted = config.shapes()
     for ours, shape in wanted.items():
         folder.need({tensors.get(ours, ours): shape})
     for ours in sorted(tensors.keys() - wanted.keys()):
         if not (ours == "embed_tokens.weight" and config.target_embedding):
             raise LoadError(f"{folder.path}: tensor '{tensors[ours]}' is none of such a network")
-    found = {ours: folder.tensors[tensors[ours]].float() for ours in wanted}
+    found = {ours: folder.tensors[tensors[ours]].astype(np.float32) for ours in wanted}
     if rope.attention_factor != 1:
         _sharpened(found, config, rope.attention_factor)
     return EagleWeights(config, found, tokens, network_folder.temperatures(folder))
 
 
-def shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
-    """List the tensors of a network by the names of `Eagle3`."""
-    return network_folder.parameter_shapes(lambda: Eagle3(config))
-
-
 def untrained(target: Target) -> EagleWeights:
     """Make a network of random weights, in the shape of the target's own layers."""
-    shape, generator = target.model.config, torch.Generator().manual_seed(0)
+    shape = target.model.config
     num_tokens = min(shape.vocab_size, UNTRAINED_TOKENS)
     last = shape.num_layers - 1
     config = Eagle3Config(
@@ -104,13 +99,8 @@ def untrained(target: Target) -> EagleWeights:
         layers=(min(1, last), last // 2, last) if last else (0, 0, 0),
         target_head=True,
     )
-    tensors = {
-        name: torch.randn(*size, generator=generator) / size[-1] ** 0.5
-        if len(size) > 1
-        else torch.ones(size)
-        for name, size in shapes(config).items()
-    }
-    return EagleWeights(config, tensors, torch.arange(num_tokens))
+    tensors = network_folder.untrained_tensors(config.shapes())
+    return EagleWeights(config, tensors, np.arange(num_tokens))
 
 
 def _our_name(name: str) -> str:
@@ -119,7 +109,7 @@ def _our_name(name: str) -> str:
     return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
 
 
-def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor | None:
+def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Ids | None:
     """Read the tokens of the head; takes their names out of `tensors`. Raises LoadError."""
     ids, offsets, mask = (
         tensors.pop(name, None) for name in (network_folder.DRAFT_IDS, "d2t", "t2d")
@@ -129,14 +119,14 @@ def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor 
     if offsets is None:
         return None
     d2t = folder.tensors[offsets]
-    if d2t.dim() != 1 or d2t.is_floating_point():
+    if d2t.ndim != 1 or network_folder.is_float(d2t):
         raise LoadError(f"{folder.path}: tensor '{offsets}' must be whole numbers in a row")
     tokens = network_folder.token_ids(
-        folder, offsets, vocab_size, d2t.long() + torch.arange(len(d2t))
+        folder, offsets, vocab_size, d2t.astype(np.int64) + np.arange(len(d2t))
     )
     if mask is not None:
-        known = folder.tensors[mask].bool()
-        if [*known.shape] != [vocab_size] or not known.nonzero()[:, 0].equal(tokens):
+        known = folder.tensors[mask].astype(np.bool_)
+        if known.shape != (vocab_size,) or not np.array_equal(np.flatnonzero(known), tokens):
             raise LoadError(
                 f"{folder.path}: tensor '{mask}' does not name the tokens of '{offsets}'"
             )
@@ -144,7 +134,7 @@ def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Tensor 
 
 
 def _config(
-    folder: Folder, tensors: Mapping[str, str], target: ModelConfig, tokens: Tensor | None
+    folder: Folder, tensors: Mapping[str, str], target: ModelConfig, tokens: Ids | None
 ) -> tuple[Eagle3Config, RopeConfig]:
     """Read the configuration, and compare it with the target's. Raises LoadError."""
     layer = folder.config.get("transformer_layer_config")
@@ -215,11 +205,11 @@ def _rope(folder: Folder, head_dim: int) -> RopeConfig:
     return found
 
 
-def _sharpened(tensors: dict[str, Tensor], config: Eagle3Config, factor: float) -> None:
+def _sharpened(tensors: dict[str, Floats], config: Eagle3Config, factor: float) -> None:
     """Multiply queries and keys, where they are made or normed, by what yarn multiplies their rotations by."""
     kind = "norm" if config.qk_norm else "proj"
     for name in (f"midlayer.self_attn.{part}_{kind}.weight" for part in "qk"):
-        tensors[name] = factor * tensors[name]
+        tensors[name] = np.float32(factor) * tensors[name]
 
 
 def _layers(folder: Folder, num_layers: int) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError
 from forerun.core.types import LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters.gemma4_assistant import files
@@ -63,7 +63,7 @@ METHOD = Method(
 class Text:
     """What is kept of a sequence: rows of the target's last pass, which of them was committed last, its own tokens."""
 
-    hidden: Tensor
+    hidden: Floats
     row: int
     own: OwnTokens | None
 
@@ -90,7 +90,7 @@ class AssistantDrafter(StepDrafter):
         assert outcome.hidden is not None, "asked for by `features`"
         listed = self.network.listed
         own = None if listed is None else listed.new_text()
-        self._texts[seq.id] = Text(outcome.hidden[-1:].clone(), 0, own)
+        self._texts[seq.id] = Text(outcome.hidden[-1:].copy(), 0, own)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -116,7 +116,7 @@ class AssistantDrafter(StepDrafter):
         for seq, text in zip(seqs, texts, strict=True):
             if text.own is not None:
                 text.own.read(seq.tokens)
-        states: list[dict[int, Tensor]] = []
+        states: list[dict[int, Floats]] = []
         """By step and sequence: the state h after it."""
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
@@ -128,8 +128,8 @@ class AssistantDrafter(StepDrafter):
             ]
             slots = [seqs[step.sequence].slot for step in steps]
             tokens = [step.token for step in steps]
-            found, after = self.network.step(self.cache, slots, tokens, torch.stack(before))
-            states.append({s.sequence: h for s, h in zip(steps, after.unbind(), strict=True)})
+            found, after = self.network.step(self.cache, slots, tokens, np.stack(before))
+            states.append({s.sequence: h for s, h in zip(steps, after, strict=True)})
             owns = (texts[step.sequence].own for step in steps)
             return self.network.scores(found, [own for own in owns if own is not None])
 

@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
 from forerun.drafters.gemma4_assistant.network import AssistantWeights, Clusters
 from forerun.drafting.base import Target
 from forerun.drafting.networks.decoders import as_stored
-from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.folder import UNTRAINED, untrained_tensors
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import Settings
 from forerun.model.config import LayerConfig, ModelConfig, weight_shapes
@@ -26,7 +25,6 @@ from forerun.model.loader import ASSISTANTS, check_shapes, find_arch, stored_wei
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.renamed import RenamedCheckpoint
-from forerun.weights.stored import StoredTensor
 
 _LIKE = {"hf": "Gemma4ForCausalLM", "gguf": "gemma4"}
 _FAMILY = "gemma4"
@@ -76,18 +74,12 @@ def untrained(target: ModelConfig) -> AssistantWeights:
         tied_head=True,
         borrows_kv=True,
     )
-    generator = torch.Generator().manual_seed(0)
-
-    def random(name: str, *shape: int) -> StoredTensor:
-        scale = shape[-1] ** -0.5
-        matrix = torch.randn(*shape, generator=generator) * scale
-        return as_stored(name, matrix if len(shape) > 1 else torch.ones(shape))
-
-    layers = tuple((name, random(name, *shape)) for name, shape in weight_shapes(config).items())
     width = target.hidden_size
-    return AssistantWeights(
-        config, layers, random("pre", width, 2 * width), random("post", width, width)
-    )
+    shapes = {"pre": (width, 2 * width), "post": (width, width)}
+    random = untrained_tensors(shapes | weight_shapes(config))
+    stored = {name: as_stored(name, values) for name, values in random.items()}
+    pre, post = stored.pop("pre"), stored.pop("post")
+    return AssistantWeights(config, tuple(stored.items()), pre, post)
 
 
 def _as_model(checkpoint: Checkpoint, target: ModelConfig) -> RenamedCheckpoint:
@@ -179,13 +171,15 @@ def _clusters(checkpoint: Checkpoint, config: ModelConfig) -> Clusters | None:
         raise LoadError(
             f"tensor '{centroids.name}' should be {(count, config.hidden_size)}, but is {centroids.shape}"
         )
-    if config.vocab_size % count or not order.sort().values.equal(torch.arange(config.vocab_size)):
+    if config.vocab_size % count or not np.array_equal(
+        np.sort(order), np.arange(config.vocab_size)
+    ):
         raise LoadError(
             f"'masked_embedding.token_ordering' must have each of {config.vocab_size} tokens once, in {count} clusters"
         )
     if most > count:
         raise LoadError(f"'centroid_intermediate_top_k' is {most}, of {count} clusters")
-    return Clusters(centroids.dequantize().float(), order.view(count, -1), most)
+    return Clusters(centroids.dequantize(), order.reshape(count, -1), most)
 
 
 def _number(checkpoint: Checkpoint, key: str) -> int:
@@ -195,7 +189,7 @@ def _number(checkpoint: Checkpoint, key: str) -> int:
     return value
 
 
-def _integers(checkpoint: Checkpoint, name: str) -> Tensor:
+def _integers(checkpoint: Checkpoint, name: str) -> Ids:
     """Read a tensor of token ids, which no format of weights is. Raises LoadError."""
     if name not in checkpoint.names():
         raise LoadError(f"the checkpoint has no tensor '{name}'")
@@ -203,4 +197,4 @@ def _integers(checkpoint: Checkpoint, name: str) -> Tensor:
     if stored.format.name not in ("I64", "I32"):
         raise LoadError(f"tensor '{name}' is {stored.format.name}, but must be whole numbers")
     values = stored.data.reshape(-1).view(np.int64 if stored.format.name == "I64" else np.int32)
-    return torch.from_numpy(values.astype(np.int64))
+    return values.astype(np.int64)

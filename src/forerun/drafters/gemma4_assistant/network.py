@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
+from forerun.drafting.best_first import largest
 from forerun.drafting.draft_builder import Scores
 from forerun.drafting.draft_head import DraftHead, OwnTokens
 from forerun.drafting.networks.decoders import decoder_beside, map_beside
@@ -33,8 +34,8 @@ from forerun.weights.stored import StoredTensor
 class Clusters:
     """What cuts the head: `centroids` (C, A), the tokens of each cluster (C, V / C), and how many clusters are read."""
 
-    centroids: Tensor
-    tokens: Tensor
+    centroids: Floats
+    tokens: Ids
     num_read: int
 
 
@@ -61,34 +62,34 @@ class AssistantNetwork:
         self.post = map_beside(target, weights.post, quant)
         self.listed: DraftHead | None = None
 
-    def cut(self, listed: Tensor) -> None:
+    def cut(self, listed: Ids) -> None:
         """Score these tokens (n,) and each text's own, where the file has no clusters."""
         if self.clusters is None:
             self.listed = DraftHead(self.decoder, self.decoder.config.vocab_size, listed)
 
     def step(
-        self, cache: KVCache, slots: list[int], tokens: list[int], hidden: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        self, cache: KVCache, slots: list[int], tokens: list[int], hidden: Floats
+    ) -> tuple[Floats, Floats]:
         """Take a token and the state before it of each slot: n (R, A), and the states h after them (R, D)."""
-        embedded = self.target.embed(torch.tensor(tokens))
-        inputs = self.pre.head(torch.cat([embedded, hidden.float().to(embedded.device)], -1))
+        embedded = self.target.embed(np.array(tokens))
+        inputs = self.pre.head(np.concatenate([embedded, hidden], -1))
         rows = (Segment(slot, cache.length(slot), (0,)) for slot in slots)
         found = self.decoder.forward(Batch(tuple(rows)), cache, inputs=inputs).last
         return found, self.post.head(found)
 
-    def scores(self, found: Tensor, own: list[OwnTokens]) -> list[Scores]:
+    def scores(self, found: Floats, own: list[OwnTokens]) -> list[Scores]:
         """Return what may follow rows n (R, A), each of another text."""
         vocab_size = self.decoder.config.vocab_size
         if self.clusters is not None:
             return [self._near(row, self.clusters) for row in found]
         if self.listed is not None:
             return self.listed.scores(found, [(text, 1) for text in own])
-        return [Scores(row, None, vocab_size) for row in self.decoder.head(found).unbind()]
+        return [Scores(row, None, vocab_size) for row in self.decoder.head(found)]
 
-    def _near(self, row: Tensor, clusters: Clusters) -> Scores:
+    def _near(self, row: Floats, clusters: Clusters) -> Scores:
         """Score the tokens of the clusters nearest to a row (A,)."""
-        best = (clusters.centroids @ row).topk(clusters.num_read).indices
-        ids = clusters.tokens[best].flatten().sort().values
+        best = largest(clusters.centroids @ row, clusters.num_read)
+        ids = np.sort(clusters.tokens[best].ravel())
         logits = self.decoder.head_rows(row[None], ids)[0]
         return Scores(logits, ids, self.decoder.config.vocab_size)
 

@@ -11,12 +11,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from forerun.core.errors import LoadError
+from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import MedusaWeights
-from forerun.drafters.medusa.network import Medusa, MedusaConfig
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
@@ -49,11 +48,11 @@ def read(model: str, target: Target) -> MedusaWeights:
     if (name := names.pop(network_folder.DRAFT_IDS, None)) is not None:
         tokens = network_folder.token_ids(folder, name, config.vocab_size)
         config = replace(config, draft_vocab_size=len(tokens))
-    wanted = network_folder.parameter_shapes(lambda: Medusa(config))
+    wanted = config.shapes()
     folder.need({names.get(name, name): size for name, size in wanted.items()})
     if extra := names.keys() - wanted.keys():
         raise LoadError(f"{folder.path}: tensor '{names[min(extra)]}' is none of such a network")
-    found = {name: folder.tensors[names[name]].float() for name in wanted}
+    found = {name: folder.tensors[names[name]].astype(np.float32) for name in wanted}
     return MedusaWeights(config, found, tokens, network_folder.temperatures(folder))
 
 
@@ -73,11 +72,7 @@ def _config(folder: Folder, target: Target) -> MedusaConfig:
 
 def untrained(target: Target) -> MedusaWeights:
     """Make heads of random weights, one block each."""
-    shape, generator = target.model.config, torch.Generator().manual_seed(0)
-    width, tokens = shape.hidden_size, network_folder.untrained_tokens(shape.vocab_size)
-    tensors = dict[str, Tensor]()
-    for k in range(NUM_HEADS):
-        weight = torch.randn(width, width, generator=generator) / width**0.5
-        tensors |= {f"{k}.0.linear.weight": weight, f"{k}.0.linear.bias": torch.zeros(width)}
-    config = MedusaConfig(shape.vocab_size, width, NUM_HEADS, target_head=True)
-    return MedusaWeights(config, tensors, tokens)
+    shape = target.model.config
+    config = MedusaConfig(shape.vocab_size, shape.hidden_size, NUM_HEADS, target_head=True)
+    tensors = network_folder.untrained_tensors(config.shapes())
+    return MedusaWeights(config, tensors, network_folder.untrained_tokens(shape.vocab_size))

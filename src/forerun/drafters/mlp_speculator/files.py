@@ -12,17 +12,19 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
+from forerun.core.opened import OpenedFile
+from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
-from forerun.drafters.mlp_speculator.network import MLPSpeculator, MLPSpeculatorConfig
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import UNTRAINED, Folder
+from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
 from forerun.model.model import head_matrix
+from forerun.model.packed import PackedFile
 from forerun.text.hf_tokenizer import read_json
 
 MODEL_TYPE = "mlp_speculator"
@@ -47,18 +49,39 @@ def read(model: str, target: Target) -> RecurrentWeights:
     """Read a network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
-    path = shipped(target) if model == AUTO else Path(model).expanduser()
-    if path is None:
-        raise LoadError(
-            "no network ships for this model: give model=FOLDER, as forerun train drafter writes it"
-        )
-    folder = network_folder.read(path, target)
+    folder = network_folder.read(_path(model, target), target)
     config, tensors, tokens = stored(folder, target)
     head_map = tensors.pop("head_map.weight", None)
     if head_map is not None:
         tensors["head.0.weight"] = head_matrix(target.model, tokens) @ head_map
     temperatures = network_folder.temperatures(folder)
-    return RecurrentWeights(config, tensors, tokens, temperatures, head_map)
+    return RecurrentWeights(config, tensors, tokens, temperatures)
+
+
+def read_config(model: str, target: Target) -> RecurrentWeights:
+    """Read a network without its tensors. Raises LoadError."""
+    folder = network_folder.read_config(_path(model, target), target)
+    return RecurrentWeights(
+        _config(folder, target), {}, temperatures=network_folder.temperatures(folder)
+    )
+
+
+def packed_file(model: str, target: Target, bits: int) -> PackedFile | None:
+    """Return where a network is kept as the kernels take it, beside the target's packed weights; None: nowhere."""
+    if model == UNTRAINED or target.packed_beside is None:
+        return None
+    path = _path(model, target)
+    files = [path / network_folder.CONFIG, path / network_folder.TENSORS]
+    return target.packed_beside(f"{path.resolve()} {bits}", [*map(OpenedFile.now, files)])
+
+
+def _path(model: str, target: Target) -> Path:
+    path = shipped(target) if model == AUTO else Path(model).expanduser()
+    if path is None:
+        raise LoadError(
+            "no network ships for this model: give model=FOLDER, as forerun train drafter writes it"
+        )
+    return path
 
 
 def shipped(target: Target) -> Path | None:
@@ -75,14 +98,14 @@ def shipped(target: Target) -> Path | None:
 
 def stored(
     folder: Folder, target: Target
-) -> tuple[MLPSpeculatorConfig, dict[str, Tensor], Tensor | None]:
+) -> tuple[MLPSpeculatorConfig, dict[str, Array], Ids | None]:
     """Read the configuration, the tensors of `MLPSpeculator`, and the tokens of the head. Raises LoadError."""
     config = _config(folder, target)
     names = {name.removeprefix(_PREFIX): name for name in folder.tensors}
     tokens = None
     if (name := names.pop(network_folder.DRAFT_IDS, None)) is not None:
         tokens = network_folder.token_ids(folder, name, config.vocab_size)
-    wanted = network_folder.parameter_shapes(lambda: MLPSpeculator(config))
+    wanted = config.shapes()
     if tokens is not None:
         heads = [name for name in wanted if name.startswith("head.")]
         wanted |= dict.fromkeys(heads, (len(tokens), config.inner_dim))
@@ -91,13 +114,13 @@ def stored(
     for name in sorted(names.keys() - wanted.keys()):
         if not (config.tie_weights and name.partition(".")[2].split(".")[0].isdecimal()):
             raise LoadError(f"{folder.path}: tensor '{names[name]}' is none of such a network")
-    found = {name: folder.tensors[names[name]].float() for name in wanted}
+    found = {name: folder.tensors[names[name]].astype(np.float32) for name in wanted}
     return config, found, tokens
 
 
 def untrained(target: Target) -> RecurrentWeights:
     """Make an LSTM of random weights, as wide as the target."""
-    shape, generator = target.model.config, torch.Generator().manual_seed(0)
+    shape = target.model.config
     width = shape.hidden_size
     config = MLPSpeculatorConfig(
         vocab_size=shape.vocab_size,
@@ -110,13 +133,8 @@ def untrained(target: Target) -> RecurrentWeights:
         target_embedding=True,
         target_head=True,
     )
-    sizes = {"projs.0": 4 * width, "projs.1": 4 * width, "emb_map": width}
-    tensors = {
-        f"{name}.weight": torch.randn(size, width, generator=generator) / width**0.5
-        for name, size in sizes.items()
-    }
-    for name in ("cell_ln", "state_ln"):
-        tensors |= {f"{name}.0.weight": torch.ones(width), f"{name}.0.bias": torch.zeros(width)}
+    tensors = network_folder.untrained_tensors(config.shapes())
+    del tensors["head_map.weight"]  # the head is the target's own
     return RecurrentWeights(config, tensors, network_folder.untrained_tokens(shape.vocab_size))
 
 

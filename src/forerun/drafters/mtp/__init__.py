@@ -15,9 +15,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters.mtp import files
@@ -30,6 +30,7 @@ from forerun.drafting.networks.drafter import committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
+from forerun.model.head_inside import head_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,10 @@ def example(target: Target) -> Options:
 
 def ships_for(target: Target) -> bool:
     """Tell whether the target's own file has a head."""
-    return target.path is not None and files.has_head(target.path, target.model.config)
+    config = target.model.config
+    if target.path is None or head_of(target.names, config.num_layers) is None:
+        return False
+    return files.has_head(target.path, config)
 
 
 def smaller(options: Options) -> Options | None:
@@ -77,7 +81,7 @@ class HeadSlot:
     index: int
     own: OwnTokens | None
     is_whole: bool = True
-    state: Tensor | None = None
+    state: Floats | None = None
     """n of the last committed row (D,)."""
 
 
@@ -164,7 +168,7 @@ class MtpDrafter(StepDrafter):
         self.cache.close(slot.index, ())
         return True
 
-    def _feed(self, seq: Seq, tokens: list[int], hidden: Tensor) -> None:
+    def _feed(self, seq: Seq, tokens: list[int], hidden: Floats) -> None:
         """Compute and commit rows of tokens and the states (R, D) before them; without memory for them, let go."""
         slot = self._slots[seq.id]
         for start in range(0, len(tokens), MAX_ROWS):
@@ -187,11 +191,11 @@ class MtpDrafter(StepDrafter):
             elif slot.own is not None:
                 slot.own.read(seq.tokens)
         guessed = [Guessed() for _ in seqs]
-        states: list[dict[int, tuple[int, Tensor]]] = []
+        states: list[dict[int, tuple[int, Floats]]] = []
         """By step and sequence: the row that was computed, -1 the last committed one, and its state."""
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
-            here: dict[int, tuple[int, Tensor]] = {}
+            here: dict[int, tuple[int, Floats]] = {}
             for step in steps:
                 if step.parent < 0:
                     slot = slots[step.sequence]
@@ -203,7 +207,7 @@ class MtpDrafter(StepDrafter):
                 befores = [states[step.parent][step.sequence] for step in below]
                 here |= self._guess(below, befores, slots, guessed)
             states.append(here)
-            found = torch.stack([here[step.sequence][1] for step in steps])
+            found = np.stack([here[step.sequence][1] for step in steps])
             owns = [slots[step.sequence] for step in steps]
             return self._scores(found, [slot for slot in owns if slot is not None])
 
@@ -212,10 +216,10 @@ class MtpDrafter(StepDrafter):
     def _guess(
         self,
         steps: Sequence[Step],
-        befores: Sequence[tuple[int, Tensor]],
+        befores: Sequence[tuple[int, Floats]],
         slots: Sequence[HeadSlot | None],
         guessed: Sequence[Guessed],
-    ) -> dict[int, tuple[int, Tensor]]:
+    ) -> dict[int, tuple[int, Floats]]:
         """Compute a row a sequence, below the row and with the state before it."""
         segments = []
         for step, (row, _) in zip(steps, befores, strict=True):
@@ -225,17 +229,16 @@ class MtpDrafter(StepDrafter):
             own.parents.append(row)
             first, base = len(own.tokens) - 1, self.cache.length(slot.index)
             segments.append(Segment(slot.index, base, (*own.tokens,), (*own.parents,), first))
-        hidden = torch.stack([state for _, state in befores])
+        hidden = np.stack([state for _, state in befores])
         inputs = self.network.inputs([step.token for step in steps], hidden)
         found = self.network.run(Batch(tuple(segments)), self.cache, inputs)
         rows = (len(guessed[step.sequence].tokens) - 1 for step in steps)
         return {
-            step.sequence: (row, state)
-            for step, row, state in zip(steps, rows, found.unbind(), strict=True)
+            step.sequence: (row, state) for step, row, state in zip(steps, rows, found, strict=True)
         }
 
-    def _scores(self, states: Tensor, slots: Sequence[HeadSlot]) -> list[Scores]:
+    def _scores(self, states: Floats, slots: Sequence[HeadSlot]) -> list[Scores]:
         if self.head is None:
             logits = self.network.text.head(states)
-            return [Scores(row) for row in logits.unbind()]
+            return [Scores(row) for row in logits]
         return self.head.scores(states, [(slot.own, 1) for slot in slots if slot.own is not None])

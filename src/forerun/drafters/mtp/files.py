@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from forerun.core.errors import LoadError
 from forerun.drafters.mtp.network import HeadWeights
 from forerun.drafting.base import SELF, Target
 from forerun.drafting.networks.decoders import as_stored
-from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.folder import UNTRAINED, untrained_tensors
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import Settings
 from forerun.model.config import ModelConfig, weight_shapes
@@ -74,24 +73,12 @@ def one_layer(config: ModelConfig) -> ModelConfig:
 
 def untrained(config: ModelConfig) -> HeadWeights:
     """Make a head of random weights, for checks and to measure what a draft costs."""
-    block, generator = one_layer(config), torch.Generator().manual_seed(0)
-
-    def random(*shape: int) -> Tensor:
-        scale = shape[-1] ** -0.5
-        return (
-            torch.randn(*shape, generator=generator) * scale
-            if len(shape) > 1
-            else torch.ones(shape)
-        )
-
-    width = config.hidden_size
-    stored = tuple(
-        (name, as_stored(name, random(*shape)))
-        for name, shape in weight_shapes(block).items()
-        if name != "embed"
-    )
-    fc = as_stored("fc", random(width, 2 * width))
-    return HeadWeights(block, fc, torch.ones(width), torch.ones(width), stored)
+    block, width = one_layer(config), config.hidden_size
+    shapes = {name: shape for name, shape in weight_shapes(block).items() if name != "embed"}
+    random = untrained_tensors({"fc": (width, 2 * width), **shapes})
+    stored = {name: as_stored(name, values) for name, values in random.items()}
+    fc, ones = stored.pop("fc"), np.ones(width, np.float32)
+    return HeadWeights(block, fc, ones, ones, tuple(stored.items()))
 
 
 def _check(checkpoint: Checkpoint, names: HeadNames, config: ModelConfig) -> None:
@@ -147,8 +134,8 @@ def _read(
     return HeadWeights(
         config,
         checkpoint.tensor(f"{names.fc}.weight"),
-        embedding_norm.dequantize().float(),
-        hidden_norm.dequantize().float(),
+        embedding_norm.dequantize(),
+        hidden_norm.dequantize(),
         (*block, ("norm", norm)),
         text,
     )

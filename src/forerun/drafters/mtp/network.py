@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch
-from forerun.drafting.networks.decoders import decoder_beside, device_of, map_beside, ones, rms
+from forerun.drafting.networks.decoders import decoder_beside, map_beside, ones, rms
 from forerun.model.cache.base import KVCache
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
@@ -34,8 +34,8 @@ class HeadWeights:
 
     config: ModelConfig
     fc: StoredTensor
-    embedding_norm: Tensor
-    hidden_norm: Tensor
+    embedding_norm: Floats
+    hidden_norm: Floats
     block: tuple[tuple[str, StoredTensor], ...]
     text: tuple[tuple[str, StoredTensor], ...] = ()
     """An embedding and a head of its own, `embed` and `head`; none: the model's."""
@@ -45,8 +45,8 @@ class HeadNetwork:
     """Runs a head beside its target: `fc` and the block are decoders of the target's backend."""
 
     def __init__(self, weights: HeadWeights, target: Model, quant: Scheme) -> None:
-        self.eps, self.device = weights.config.norm_eps, device_of(target)
-        self.norms = [n.to(self.device) for n in (weights.embedding_norm, weights.hidden_norm)]
+        self.eps = weights.config.norm_eps
+        self.norms = (weights.embedding_norm, weights.hidden_norm)
         self.fc = map_beside(target, weights.fc, quant)
         self.block = decoder_beside(target, weights.config, weights.block, quant)
         self.text = target
@@ -59,16 +59,15 @@ class HeadNetwork:
             )  # no pass is run that would need another
             self.text = decoder_beside(target, bare, [*weights.text, norm])
 
-    def inputs(self, tokens: list[int], hidden: Tensor) -> Tensor:
+    def inputs(self, tokens: list[int], hidden: Floats) -> Floats:
         """Make the block's rows (R, D) of tokens and the states (R, D) before them."""
-        embedded = self.text.embed(torch.tensor(tokens))
-        parts = (embedded, hidden.float().to(self.device))
+        parts = (self.text.embed(np.array(tokens)), hidden)
         normed = [
             rms(weight, self.eps, part) for weight, part in zip(self.norms, parts, strict=True)
         ]
-        return self.fc.head(torch.cat(normed, -1))
+        return self.fc.head(np.concatenate(normed, -1))
 
-    def run(self, batch: Batch, cache: KVCache, inputs: Tensor) -> Tensor:
+    def run(self, batch: Batch, cache: KVCache, inputs: Floats) -> Floats:
         """Compute rows: their states n (R, D), normed."""
         return self.block.forward(batch, cache, inputs=inputs).last
 

@@ -18,24 +18,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.kept_table import KeptTable
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
-from forerun.drafting.best_first import drafts_of, grow_texts
-from forerun.drafting.ngram.ngram_model import AnyNGramModel, text_ngrams
+from forerun.drafting.best_first import drafts_of
 from forerun.drafting.ngram.texts import Texts
-from forerun.drafting.ngram.token_table import (
-    NUM_LIVE,
-    AnyFileTable,
-    LiveTable,
-    new_live_table,
-)
-from forerun.drafting.tree_noise import noise_below
+from forerun.drafting.ngram.token_table import NUM_LIVE
+from forerun.drafting.tree_noise import native_noises, noise_below
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
+from forerun.model.kernels import native
+
+if TYPE_CHECKING:
+    from forerun._native import FileTable, TextNGramModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +118,19 @@ METHOD = Method(
 
 
 class Recycling(Drafter):
-    """Trees of the target's own next tokens."""
+    """Trees of the target's own next tokens. Raises LoadError where the native library is not there."""
 
     features = Features(top_k=NUM_LIVE)
+    gives_ngrams = True
 
-    def __init__(self, options: Options, table: AnyFileTable | None) -> None:
+    def __init__(self, options: Options, table: FileTable | None) -> None:
         self.options, self.table, self.max_nodes = options, table, options.num_draft
-        new_table = partial(new_live_table, options.order, round(options.table_mb * 1e6))
-        self.live, self._new_table = new_table(), new_table
-        self.gives_ngrams = "python" if isinstance(self.live, LiveTable) else "native"
+        native.require()
+        from forerun import _native
+
+        nbytes = round(options.table_mb * 1e6)
+        self._new_table = partial(_native.LiveTable, options.order, nbytes)
+        self.live = self._new_table()
         self.learned: KeptTable | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
 
@@ -143,24 +146,28 @@ class Recycling(Drafter):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence, best first, of what the tables, this text and other outputs say together."""
+        from forerun import _native
+
         self.texts.share(seqs)
         most = self.options.num_draft
-        trees = grow_texts(
+        trees = _native.grow_trees(
             [self.texts.own(seq) for seq in seqs],
             self.texts.shared,
             self.table,
             self.live,
             [min(budget, most) for budget in budgets],
             self.options.min_chance,
-            [noise_below(seq) for seq in seqs],
+            native_noises([noise_below(seq) for seq in seqs]),
         )
         return drafts_of(trees)
 
-    def ngram_model(self, seqs: Sequence[Seq]) -> AnyNGramModel:
+    def ngram_model(self, seqs: Sequence[Seq]) -> TextNGramModel:
         """Return the n-gram model of the tables, each text and other outputs, for a network to draft with."""
+        from forerun import _native
+
         self.texts.share(seqs)
         own = [self.texts.own(seq) for seq in seqs]
-        return text_ngrams(own, self.texts.shared, self.table, self.live)
+        return _native.TextNGramModel(own, self.texts.shared, self.table, self.live)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

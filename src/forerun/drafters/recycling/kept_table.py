@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forerun.drafting.learned import KeptFile, origin_of, path_of
-from forerun.drafting.ngram.token_table import AnyLiveTable
+
+if TYPE_CHECKING:
+    from forerun._native import LiveTable
 
 
 class KeptTable:
@@ -22,8 +25,8 @@ class KeptTable:
         self,
         model: Path,
         vocabulary: str,
-        live: AnyLiveTable,
-        new_table: Callable[[], AnyLiveTable],
+        live: LiveTable,
+        new_table: Callable[[], LiveTable],
         place: Path | None = None,
     ) -> None:
         """Take up what the file holds; `new_table` makes an empty table like `live`, `place` is another folder."""

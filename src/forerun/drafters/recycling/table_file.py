@@ -12,14 +12,19 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from forerun.core import files
 from forerun.core.errors import LoadError
-from forerun.drafting.ngram.token_table import AnyFileTable, PackedTable, new_file_table
+from forerun.drafting.ngram.token_table import PackedTable
 from forerun.drafting.vocabulary import Vocabulary, fingerprint
 from forerun.hub.names import cache_root
+from forerun.model.kernels import native
+
+if TYPE_CHECKING:
+    from forerun._native import FileTable
 
 SUFFIX = ".table"
 HEAD_NBYTES = 1024
@@ -69,7 +74,7 @@ def known_tables() -> Iterator[Path]:
             _log.warning("no tables of %s are used: %s", folder, error)
 
 
-def load_known(vocabulary: Vocabulary, model: str | None) -> AnyFileTable | None:
+def load_known(vocabulary: Vocabulary, model: str | None) -> FileTable | None:
     """Load the table made for this tokenizer, for this model if there is one; broken ones are logged and skipped."""
     for path in fitting_tables(vocabulary, model):
         try:
@@ -99,8 +104,11 @@ def read_header(path: Path) -> TableHeader:
     return _read_head(path)[0]
 
 
-def load(path: Path, vocabulary: Vocabulary) -> AnyFileTable:
+def load(path: Path, vocabulary: Vocabulary) -> FileTable:
     """Map the table in a file. Raises LoadError for a torn or foreign file and for another tokenizer's."""
+    native.require()
+    from forerun import _native
+
     header, start = _read_head(path)
     if (ours := fingerprint(vocabulary)) != header.vocabulary:
         raise LoadError(
@@ -116,7 +124,7 @@ def load(path: Path, vocabulary: Vocabulary) -> AnyFileTable:
         if zlib.crc32(bytes_.data) != header.checksum:
             raise LoadError(f"{path} is damaged: its bytes have changed")
         offsets = np.asarray(bytes_[:middle]).view(np.uint32)
-        return new_file_table(offsets, np.asarray(bytes_[middle:]), header.token_nbytes)
+        return _native.FileTable(offsets, np.asarray(bytes_[middle:]), header.token_nbytes)
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} cannot be read as a table: {error}") from error
 

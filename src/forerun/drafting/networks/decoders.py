@@ -11,25 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from forerun.core.arrays import Floats
 from forerun.core.errors import LoadError
 from forerun.model.backends import native
 from forerun.model.backends import torch as torch_backend
 from forerun.model.config import ModelConfig
-from forerun.model.kernels import reference
 from forerun.model.model import Model
 from forerun.weights.codes import FORMATS
 from forerun.weights.rtn import Scheme, requantize
 from forerun.weights.stored import StoredTensor
 
 _BITS: Mapping[Scheme, int] = {"int8": 8, "int4": 4}
-
-
-def device_of(target: Model) -> torch.device:
-    """Return where the target computes."""
-    return target.embed(torch.empty(0, dtype=torch.int64)).device
 
 
 def decoder_beside(
@@ -43,10 +36,9 @@ def decoder_beside(
     Without a weight `embed` its rows are given as vectors: it has no vocabulary.
     """
     config, named = _with_embedding(config, weights)
-    device = device_of(target)
     if not isinstance(target, native.NativeDecoder):
-        return torch_backend.load(config, named, device=device)
-    if reason := native.unsupported(config, device):
+        return torch_backend.load(config, named, shares_with=target)
+    if reason := native.unsupported(config, "cpu"):
         raise LoadError(f"what drafts cannot run beside the native kernels: {reason}")
     return native.load(config, named, shares_with=target, quant=quant)
 
@@ -79,19 +71,20 @@ def without_layers(config: ModelConfig, vocab_size: int, width: int) -> ModelCon
 
 def ones(name: str, size: int) -> StoredTensor:
     """Return a norm's weight that changes nothing."""
-    return as_stored(name, torch.ones(size))
+    return as_stored(name, np.ones(size, np.float32))
 
 
-def as_stored(name: str, tensor: Tensor) -> StoredTensor:
-    """Return a tensor as a file would hold it, in fp32."""
-    values = np.ascontiguousarray(tensor.detach().cpu().float().numpy())
+def as_stored(name: str, values: Floats) -> StoredTensor:
+    """Return numbers as a file would hold them, in fp32."""
+    values = np.ascontiguousarray(values, np.float32)
     data = values.reshape(len(values) if values.ndim > 1 else 1, -1).view(np.uint8)
     return StoredTensor(name, tuple(values.shape), FORMATS["f32"], data)
 
 
-def rms(weight: Tensor, eps: float, x: Tensor) -> Tensor:
+def rms(weight: Floats, eps: float, x: Floats) -> Floats:
     """Divide rows (R, D) by their root mean square and multiply by a weight (D,)."""
-    return reference.rms_norm(x, weight, eps)
+    scale: Floats = 1 / np.sqrt(np.square(x).mean(-1, keepdims=True) + np.float32(eps))
+    return x * scale * weight
 
 
 def _with_embedding(
@@ -101,4 +94,7 @@ def _with_embedding(
     if any(name == "embed" for name, _ in named):
         return config, named
     bare = replace(config, vocab_size=1, tied_head=True)
-    return bare, [("embed", as_stored("embed", torch.zeros(1, config.hidden_size))), *named]
+    return bare, [
+        ("embed", as_stored("embed", np.zeros((1, config.hidden_size), np.float32))),
+        *named,
+    ]

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, NGramKind
+from forerun.drafting.base import Drafter, DrafterBytes
 from forerun.drafting.best_first import (
     MAX_STEPS,
-    DraftLimits,
     GuessTree,
-    TakeSteps,
     drafts_of,
-    grow,
 )
-from forerun.drafting.ngram.ngram_model import AnyNGramModel
 from forerun.drafting.tree_noise import TreeNoise, noise_below
-from forerun.model.model import Model
 from forerun.weights.rtn import Scheme
+
+if TYPE_CHECKING:
+    from forerun._native import TextNGramModel
 
 _BITS = {"none": 16, "int8": 8, "int4": 4}
 
@@ -64,69 +63,27 @@ class NetworkOptions:
 class StateNetwork:
     """A network that guesses from the target's last state: what `LastStateDrafter` asks."""
 
-    ngrams: NGramKind
-    """The kind of n-gram model that `draft` takes."""
-
     def draft(
         self,
-        hidden: Tensor,
+        hidden: Floats,
         tokens: Sequence[int],
         num_nodes: Sequence[int],
         num_steps: int,
         min_chance: float,
-        ngrams: AnyNGramModel | None = None,
+        ngrams: TextNGramModel | None = None,
         min_doubt: float = 0.0,
         rows: Sequence[int] | None = None,
         noises: Sequence[TreeNoise | None] = (),
     ) -> list[GuessTree]:
         """Grow a tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
 
-        With `rows`, those rows of `hidden` are: torch is slow to take them out. `ngrams` is what is known of each text.
+        With `rows`, those rows of `hidden` are, which are not copied. `ngrams` is what is known of each text.
         """
         raise NotImplementedError
 
     def nbytes(self) -> int:
         """Count the bytes of the weights, the rows of the target's head included."""
         raise NotImplementedError
-
-
-class TorchStateNetwork(StateNetwork):
-    """Grows trees in Python; `new_draft` computes the steps."""
-
-    ngrams = "python"
-
-    def __init__(self, max_depth: int, *, sees_depth_alone: bool = False) -> None:
-        self.max_depth, self.sees_depth_alone = max_depth, sees_depth_alone
-
-    def new_draft(self, hidden: Tensor) -> TakeSteps:
-        """Begin drafts at the states (B, D)."""
-        raise NotImplementedError
-
-    def draft(
-        self,
-        hidden: Tensor,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        ngrams: AnyNGramModel | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-        noises: Sequence[TreeNoise | None] = (),
-    ) -> list[GuessTree]:
-        """Grow a tree for each sequence, the likeliest node first."""
-        take_steps = self.new_draft(hidden if rows is None else hidden[[*rows]])
-        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
-        assert ngrams is None or isinstance(ngrams, Sequence)
-        found = (tokens, num_nodes, limits, self.max_depth, take_steps, ngrams or ())
-        return grow(*found, self.sees_depth_alone, noises)
-
-
-def target_logits(target: Model, state: Tensor, tokens: Tensor | None) -> Tensor:
-    """Apply the target's head to a state (D,): logits of the tokens (V',), None for all."""
-    if tokens is None:
-        return target.head(state[None])[0]
-    return target.head_rows(state[None], tokens.to(state.device))[0]
 
 
 def committed_rows(outcome: Outcome) -> tuple[int, ...]:
@@ -137,15 +94,17 @@ def committed_rows(outcome: Outcome) -> tuple[int, ...]:
 class NetworkDrafter(Drafter):
     """Drafts with a trained network, alone or with what is known of the texts; `_trees` asks the network."""
 
-    def __init__(self, options: NetworkOptions, takes_ngrams: NGramKind) -> None:
-        self.options, self.max_nodes, self.takes_ngrams = options, options.num_draft, takes_ngrams
+    takes_ngrams = True
+
+    def __init__(self, options: NetworkOptions) -> None:
+        self.options, self.max_nodes = options, options.num_draft
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence, its likeliest nodes first, in one call for all."""
         return self.propose_with(seqs, budgets, None)
 
     def propose_with(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: AnyNGramModel | None
+        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: TextNGramModel | None
     ) -> list[Draft]:
         """Guess with what is known of each text; None: alone."""
         wanted = [min(budget, self.options.num_draft) for budget in budgets]
@@ -154,7 +113,7 @@ class NetworkDrafter(Drafter):
         return drafts_of(self._trees(seqs, wanted, ngrams))
 
     def _trees(
-        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: AnyNGramModel | None
+        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: TextNGramModel | None
     ) -> list[GuessTree]:
         """Grow a tree of at most `num_nodes[i]` nodes below each sequence's last token."""
         raise NotImplementedError
@@ -166,23 +125,23 @@ class LastStateDrafter(NetworkDrafter):
     features = LAST_HIDDEN
 
     def __init__(self, options: NetworkOptions, network: StateNetwork, width: int) -> None:
-        super().__init__(options, network.ngrams)
+        super().__init__(options)
         self.network, self.width = network, width
-        self.states: dict[int, tuple[Tensor, int]] = {}
+        self.states: dict[int, tuple[Floats, int]] = {}
         """Rows of a pass, and which of them: nothing is copied until it is asked for."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state after the prompt."""
         assert outcome.hidden is not None, "asked for by `features`"
-        self.states[seq.id] = outcome.hidden[-1:].clone(), 0  # not the whole prompt's rows
+        self.states[seq.id] = outcome.hidden[-1:].copy(), 0  # not the whole prompt's rows
 
     def _trees(
-        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: AnyNGramModel | None
+        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: TextNGramModel | None
     ) -> list[GuessTree]:
         found = [self.states[seq.id] for seq in seqs]
         states, rows = found[0][0], [found[0][1]]
         if len(seqs) > 1:
-            states = torch.stack([hidden[row] for hidden, row in found])
+            states = np.stack([hidden[row] for hidden, row in found])
             rows = [*range(len(seqs))]
         tokens, o = [seq.tokens[-1] for seq in seqs], self.options
         noises = [noise_below(seq) for seq in seqs]

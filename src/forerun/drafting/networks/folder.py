@@ -7,20 +7,24 @@ A matrix may be stored as int8 codes (N, K) with `<name>.scales` (N, K / 32) fp1
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import safetensors
-import safetensors.torch
-import torch
-from torch import Tensor, nn
+import safetensors.numpy
+from numpy.typing import NDArray
 
 from forerun.core import files
+from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
 from forerun.drafting.base import Target
 from forerun.drafting.vocabulary import fingerprint
 from forerun.text.hf_tokenizer import read_json
+from forerun.weights.codes import FORMATS
+from forerun.weights.hf import read_tensors
 
 UNTRAINED = "untrained"
 """The name of a network of random weights: for checks, and to measure what a draft costs."""
@@ -28,9 +32,13 @@ UNTRAINED_TOKENS = 4096
 """Of its head, at most."""
 CONFIG, TENSORS = "config.json", "model.safetensors"
 SCALES = ".scales"
+_WHOLE = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
 DRAFT_IDS = "draft_ids"
 """The tokens of a head that does not know all."""
 GROUP = 32
+
+Array = NDArray[Any]
+"""Of floats, or of the whole numbers that name tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ class Folder:
 
     path: Path
     config: Mapping[str, object]
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Array]
 
     def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """Read a whole number of the configuration, by the first name that is there. Raises LoadError."""
@@ -76,32 +84,36 @@ class Folder:
             if len(sizes) != len(shape) or any(b not in (a, -1) for a, b in zip(sizes, shape)):
                 wanted = ", ".join("any" if size < 0 else str(size) for size in shape)
                 raise LoadError(f"{self.path}: tensor '{name}' is {sizes}, expected [{wanted}]")
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if is_float(tensor) and not bool(np.isfinite(tensor).all()):
                 raise LoadError(f"{self.path}: tensor '{name}' holds values that are not finite")
 
 
 def read(path: Path, target: Target) -> Folder:
     """Read a folder that fits a target. Raises LoadError that says what is wrong, and where."""
+    return replace(read_config(path, target), tensors=_with_scales(path, _tensors(path)))
+
+
+def read_config(path: Path, target: Target) -> Folder:
+    """Read a folder that fits a target, without its tensors. Raises LoadError."""
     config = config_of(path)
     _check_target(path, config.get("target"), target)
-    return Folder(path, config, _with_scales(path, _tensors(path)))
+    return Folder(path, config, {})
 
 
-def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> None:
+def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Array]) -> None:
     """Write a folder, made if it is not there; the configuration last, so that one that is read is whole.
 
     Raises OSError.
     """
     path.mkdir(parents=True, exist_ok=True)
-    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    files.replace(path / TENSORS, safetensors.torch.save(stored, {"format": "pt"}))
+    stored = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    files.replace(path / TENSORS, safetensors.numpy.save(stored, {"format": "pt"}))
     files.replace(path / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
 
 
-def parameter_shapes(make: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:
-    """List the parameters of a module by name, without the memory that they would take."""
-    with torch.device("meta"):
-        return {name: tuple(each.shape) for name, each in make().named_parameters()}
+def is_float(array: Array) -> bool:
+    """Tell whether an array holds floating-point numbers."""
+    return np.issubdtype(array.dtype, np.floating)
 
 
 def describe_target(target: Target, name: str) -> dict[str, object]:
@@ -116,20 +128,32 @@ def describe_target(target: Target, name: str) -> dict[str, object]:
     }
 
 
-def untrained_tokens(vocab_size: int) -> Tensor | None:
-    """List the tokens of an untrained network's head (V',) int64; None for all."""
-    return None if vocab_size <= UNTRAINED_TOKENS else torch.arange(UNTRAINED_TOKENS)
+def untrained_tokens(vocab_size: int) -> Ids | None:
+    """List the tokens of an untrained network's head (V',); None for all."""
+    return None if vocab_size <= UNTRAINED_TOKENS else np.arange(UNTRAINED_TOKENS)
 
 
-def token_ids(folder: Folder, name: str, vocab_size: int, ids: Tensor | None = None) -> Tensor:
-    """Read ascending ids of tokens (V',) int64, or check those `ids` that were made of a tensor. Raises LoadError."""
+def untrained_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """Draw random matrices that keep the size of what they read, norms of ones and biases of zeros."""
+    source = np.random.default_rng(0)
+    found = dict[str, Array]()
+    for name, shape in shapes.items():
+        if len(shape) > 1:
+            found[name] = source.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5)
+        else:
+            found[name] = np.full(shape, not name.endswith("bias"), np.float32)
+    return found
+
+
+def token_ids(folder: Folder, name: str, vocab_size: int, ids: Array | None = None) -> Ids:
+    """Read ascending ids of tokens (V',), or check those `ids` that were made of a tensor. Raises LoadError."""
     ids = folder.tensors[name] if ids is None else ids
-    is_right = ids.dim() == 1 and len(ids) > 0 and not ids.is_floating_point()
-    if not is_right or ids[0] < 0 or ids[-1] >= vocab_size or bool((ids.diff() <= 0).any()):
+    is_right = ids.ndim == 1 and len(ids) > 0 and not is_float(ids)
+    if not is_right or ids[0] < 0 or ids[-1] >= vocab_size or bool((np.diff(ids) <= 0).any()):
         raise LoadError(
             f"{folder.path}: tensor '{name}' must be ascending token ids below {vocab_size}"
         )
-    return ids.long()
+    return ids.astype(np.int64)
 
 
 def temperatures(folder: Folder) -> tuple[float, ...]:
@@ -141,20 +165,21 @@ def temperatures(folder: Folder) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def rounded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def rounded(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Round matrices to int8 codes in groups of 32 with fp16 scales, as `bits=8` runs them; the rest in fp16."""
-    stored = dict[str, Tensor]()
+    stored = dict[str, Array]()
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
+        if not is_float(tensor):
             stored[name] = tensor
-        elif tensor.dim() != 2 or tensor.shape[1] % GROUP:
-            stored[name] = tensor.half()
+        elif tensor.ndim != 2 or tensor.shape[1] % GROUP:
+            stored[name] = tensor.astype(np.float16)
         else:
-            groups = tensor.float().reshape(len(tensor), -1, GROUP)
-            scales = (groups.abs().amax(-1) / 127).half()
-            inverse = torch.where(scales > 0, 1 / scales.float(), 0.0)
-            codes = (groups * inverse[..., None]).round().clamp(-127, 127)
-            stored[name] = codes.to(torch.int8).reshape(tensor.shape)
+            groups = tensor.astype(np.float32).reshape(len(tensor), -1, GROUP)
+            scales = (np.abs(groups).max(-1) / 127).astype(np.float16)
+            wide = scales.astype(np.float32)
+            inverse = np.divide(1, wide, out=np.zeros_like(wide), where=wide > 0)
+            codes = np.clip(np.round(groups * inverse[..., None]), -127, 127)
+            stored[name] = codes.astype(np.int8).reshape(tensor.shape)
             stored[name + SCALES] = scales
     return stored
 
@@ -182,7 +207,7 @@ def _check_target(path: Path, trained: object, target: Target) -> None:
             )
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _tensors(path: Path) -> dict[str, Array]:
     index = path / f"{TENSORS}.index.json"
     names = [TENSORS]
     if index.is_file():
@@ -195,25 +220,36 @@ def _tensors(path: Path) -> dict[str, Tensor]:
             f"{path} holds pytorch_model.bin, which can run code when it is read: take a copy with {TENSORS}, or "
             "convert it with safetensors.torch.save_file(torch.load(..., weights_only=True), ...)"
         )
-    tensors = dict[str, Tensor]()
+    tensors = dict[str, Array]()
     for name in names:
-        try:
-            tensors |= safetensors.torch.load_file(path / name)
-        except (OSError, safetensors.SafetensorError) as error:
-            raise LoadError(f"{path / name} cannot be read: {error}") from error
+        tensors |= read_arrays(path / name)
     return tensors
 
 
-def _with_scales(path: Path, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Read the tensors of a safetensors file, numbers that are no whole ones as fp32. Raises LoadError."""
+    found = dict[str, Array]()
+    for name, stored in read_tensors(path).items():
+        kind = stored.format.name
+        if kind in _WHOLE:
+            found[name] = stored.data.reshape(-1).view(_WHOLE[kind]).reshape(stored.shape)
+        elif kind in FORMATS:
+            found[name] = stored.dequantize()
+        else:
+            raise LoadError(f"{path}: tensor '{name}' is {kind}, which no network is stored as")
+    return found
+
+
+def _with_scales(path: Path, stored: Mapping[str, Array]) -> dict[str, Array]:
     """Multiply codes by their scales, fp32. Raises LoadError for scales that do not fit."""
-    tensors = dict[str, Tensor]()
+    tensors = dict[str, Array]()
     for name, tensor in stored.items():
         scales = stored.get(name + SCALES)
         if scales is not None:
-            if tensor.dim() != 2 or [*scales.shape] != [len(tensor), tensor.shape[1] // GROUP]:
+            if tensor.ndim != 2 or [*scales.shape] != [len(tensor), tensor.shape[1] // GROUP]:
                 raise LoadError(f"{path}: tensor '{name}{SCALES}' does not fit '{name}'")
-            groups = tensor.float().reshape(len(tensor), -1, GROUP)
-            tensor = (groups * scales.float()[..., None]).reshape(tensor.shape)
+            groups = tensor.astype(np.float32).reshape(len(tensor), -1, GROUP)
+            tensor = (groups * scales[..., None]).reshape(tensor.shape)
         if not name.endswith(SCALES):
             tensors[name] = tensor
     return tensors

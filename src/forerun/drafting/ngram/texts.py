@@ -5,34 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
 
 from forerun.core.types import Seq
-from forerun.drafting.ngram.suffix_index import Index, index_nbytes, new_index
+from forerun.model.kernels import native
+
+if TYPE_CHECKING:
+    from forerun._native import SuffixIndex
+
+Continuation = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], float]
+"""A tree's tokens, parents and confidence, and its score: how many of its tokens should be accepted."""
+_TOKEN_NBYTES = 14
+"""4 bytes for the token, 8 for its position, and an eighth of room for arrays to grow."""
 
 
 @dataclass(slots=True)
 class _History:
     """One running sequence: its own index, and how much of it has been read into which."""
 
-    own: Index
+    own: SuffixIndex
     document: int
     num_shared: int
     num_own: int = 0
 
 
 class Texts:
-    """Indexes that follow the running sequences; `shared` outlives them, the oldest outputs are forgotten first."""
+    """Indexes that follow the running sequences; `shared` outlives them, the oldest outputs are forgotten first.
+
+    Raises LoadError where the native library is not there.
+    """
 
     def __init__(self, max_depth: int, shared_tokens: int) -> None:
         """Set the longest match that is looked for, and how many tokens of outputs are kept for other requests."""
         self.max_depth, self.shared_tokens = max_depth, shared_tokens
-        self.shared = new_index(max_depth, shared_tokens)
+        native.require()
+        from forerun import _native
+
+        self._new_index = _native.SuffixIndex
+        self.shared = self._new_index(max_depth, shared_tokens)
         self._histories: dict[int, _History] = {}
         self._documents = count()
 
     def begin(self, seq: Seq, num_emitted: int) -> None:
         """Follow a sequence; its output before a preemption, all but the last `num_emitted`, is shared already."""
-        own = new_index(self.max_depth)
+        own = self._new_index(self.max_depth)
         num_shared = len(seq.tokens) - num_emitted
         self._histories[seq.id] = _History(own, next(self._documents), num_shared)
 
@@ -46,7 +62,7 @@ class Texts:
                 self.shared.extend(history.document, seq.tokens[history.num_shared :])
             history.num_shared = len(seq.tokens)
 
-    def own(self, seq: Seq) -> Index:
+    def own(self, seq: Seq) -> SuffixIndex:
         """Return the index of a sequence's text, up to its last token."""
         history = self._histories[seq.id]
         history.own.extend(0, seq.tokens[history.num_own :])
@@ -65,3 +81,8 @@ class Texts:
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Count the shared index when full, and the indexes of full sequences."""
         return index_nbytes(self.shared_tokens) + num_seqs * (index_nbytes(max_len) + 512)
+
+
+def index_nbytes(num_tokens: int) -> int:
+    """Count the bytes an index holds at most: of that capacity, or with one document so long."""
+    return num_tokens * _TOKEN_NBYTES + 1024

@@ -1,48 +1,29 @@
 """Which tokens come next: counts by the last 1 to `order` tokens, of rows the target has computed.
 
-Two kinds answer the same question. `LiveTable` learns while requests run, in a fixed number of bytes: what was
-learned longest ago is forgotten first. `FileTable` is read from a file that `forerun train table` wrote.
-A context is known by a 64-bit hash of its tokens, so a table never stores a text.
+Two kinds of `csrc/drafters/token_table.cpp` answer the same question. `LiveTable` learns while requests run, in a fixed
+number of bytes: what was learned longest ago is forgotten first. `FileTable` is read from a file that `forerun train
+table` wrote. A context is known by a 64-bit hash of its tokens, so a table never stores a text.
 
-`csrc/drafters/token_table.cpp` has both, and answers the same to the last bit. What is here is their reference, and
-what runs without a compiler.
+Here is how a file's are packed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.types import TopK
-from forerun.model.kernels import native
 
-if TYPE_CHECKING:
-    from forerun import _native
-
-ENTRY_NBYTES = 64
-"""A context of a live table: its hash, its age, its count and `NUM_LIVE` tokens with theirs. One cache line."""
 NUM_LIVE = 6
 """Tokens a live table keeps for a context."""
-ENTRY = np.dtype(
-    [
-        ("hash", "<u8"),
-        ("age", "<u4"),
-        ("total", "<f4"),
-        ("tokens", "<i4", NUM_LIVE),
-        ("counts", "<f4", NUM_LIVE),
-    ]
-)
-"""An entry as bytes; a token -1 is none."""
+PRIOR = 6.0
+"""Weight of what shorter contexts say, in occurrences of the context."""
 PER_BUCKET = 4
 """Contexts of a file's bucket, on average: a bucket is read from its start."""
-WAYS = 4
-"""Contexts that compete for the same place: the one learned longest ago gives way."""
-FADE = np.float32(0.7)
-"""Decay of a context's earlier counts each time it is seen."""
 
 _MASK = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
@@ -51,16 +32,6 @@ VerifiedTree = tuple[Sequence[int], Sequence[int], Sequence[int], TopK]
 """The last tokens before a draft, its tokens and parents, and the target's distribution at root and nodes."""
 Hash = TypeVar("Hash", int, NDArray[Any])
 """One hash, or an array of them as uint64."""
-Counts = tuple[float, list[tuple[int, float]]]
-"""Times a context was seen, and the tokens that followed, each with its share of those times."""
-
-
-def context_hashes(tokens: Sequence[int], order: int) -> Iterator[int]:
-    """Hash the last 1, 2, ... `order` tokens; fewer if there are fewer tokens."""
-    found = 0
-    for token in reversed(tokens[-order:]):
-        found = grow_hash(found, token)
-        yield found
 
 
 def grow_hash(hash: Hash, token: Hash) -> Hash:
@@ -73,155 +44,6 @@ def grow_hash(hash: Hash, token: Hash) -> Hash:
 def place_of(hash: Hash, num_places: int) -> Hash:
     """Choose which of so many sets or buckets a context belongs to: by the high 32 bits of its hash."""
     return (hash >> 32) * num_places >> 32
-
-
-@dataclass(slots=True)
-class _Entry:
-    hash: int
-    age: int
-    total: np.float32 = field(default_factory=np.float32)
-    tokens: list[int] = field(default_factory=list)
-    counts: list[np.float32] = field(default_factory=list)
-
-    def add(self, tokens: Sequence[int], counts: Sequence[float]) -> None:
-        """Count one more occurrence: all counts fade, the new ones are added; the rarest tokens give way."""
-        self.total = self.total * FADE + np.float32(1)
-        self.counts = [count * FADE for count in self.counts]
-        for token, more in zip(tokens, counts, strict=True):
-            count = np.float32(more)
-            if token in self.tokens:
-                place = self.tokens.index(token)
-                self.counts[place] += count
-            elif len(self.tokens) < NUM_LIVE:
-                self.tokens.append(token)
-                self.counts.append(count)
-            else:
-                place = self.counts.index(min(self.counts))
-                if self.counts[place] < count:
-                    self.tokens[place], self.counts[place] = token, count
-
-
-class LiveTable:
-    """Learns the tokens after a context; `nbytes` is its size from the start, `age` rises with every context."""
-
-    def __init__(self, order: int, nbytes: int) -> None:
-        self.order = order
-        self.age = 0
-        self._num_sets = max(1, nbytes // (WAYS * ENTRY_NBYTES))
-        self._sets: dict[int, list[_Entry]] = {}
-
-    def learn(
-        self, tokens: Sequence[int], likeliest: Sequence[int], probs: Sequence[float]
-    ) -> None:
-        """Learn the target's likeliest tokens after `tokens`, with their probabilities."""
-        for hash in context_hashes(tokens, self.order):
-            self._entry(hash).add(likeliest, probs)
-
-    def learn_trees(self, trees: Sequence[VerifiedTree]) -> None:
-        """Learn from the rows of verified trees: row 0 follows the tail, row 1 + i node i."""
-        for tail, tokens, parents, top in trees:
-            tails = [[*tail]]
-            for token, parent in zip(tokens, parents, strict=True):
-                tails.append([*tails[1 + parent], token])
-            rows = zip(tails, top.ids.tolist(), top.probs().tolist(), strict=True)
-            for each, likeliest, probs in rows:
-                self.learn(each, likeliest, probs)
-
-    def find(self, hash: int) -> Counts | None:
-        """Look up the counts after a context; None if it is not known."""
-        for entry in self._sets.get(place_of(hash, self._num_sets), ()):
-            if entry.hash == hash:
-                counts = map(float, entry.counts)
-                return float(entry.total), [*zip(entry.tokens, counts, strict=True)]
-        return None
-
-    def entries(self, since: int = 0) -> bytes:
-        """Dump the contexts learned after an age, each once, as `ENTRY`s; those learned longest ago first."""
-        found = [e for entries in self._sets.values() for e in entries if e.age > since]
-        rows = np.zeros(len(found), ENTRY)
-        rows["tokens"] = -1
-        for row, entry in zip(rows, sorted(found, key=lambda e: e.age), strict=True):
-            row["hash"], row["age"], row["total"] = entry.hash, entry.age, entry.total
-            row["tokens"][: len(entry.tokens)] = entry.tokens
-            row["counts"][: len(entry.counts)] = entry.counts
-        return rows.tobytes()
-
-    def absorb(self, entries: bytes) -> None:
-        """Take over another table's `entries`, as if they were learned now. Raises ValueError for a part of one."""
-        for row in np.frombuffer(entries, ENTRY):
-            known = self._entry(int(row["hash"]))
-            num = int((row["tokens"] != -1).sum())
-            known.total = row["total"]
-            known.tokens, known.counts = row["tokens"][:num].tolist(), [*row["counts"][:num]]
-
-    def __sizeof__(self) -> int:
-        return self._num_sets * WAYS * ENTRY_NBYTES
-
-    def _entry(self, hash: int) -> _Entry:
-        self.age += 1
-        entries = self._sets.setdefault(place_of(hash, self._num_sets), [])
-        known = next((entry for entry in entries if entry.hash == hash), None)
-        if known is None:
-            known = _Entry(hash, self.age)
-            if len(entries) < WAYS:
-                entries.append(known)
-            else:
-                entries[min(range(WAYS), key=lambda i: entries[i].age)] = known
-        known.age = self.age
-        return known
-
-
-class FileTable:
-    """Counts as they lie in a file, never copied: buckets of entries, `offsets[i]` is where bucket i begins.
-
-    A context's bucket is its hash's high 32 bits times the number of buckets over 2^32. An entry is the hash's low
-    16 bits, the count as (16 + low 4 bits) * 2^(high 4 bits) / 16, the number of tokens, and for each its id (2 or 3
-    bytes) and its share of the count in 255ths.
-    """
-
-    def __init__(
-        self, offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
-    ) -> None:
-        if token_nbytes not in (2, 3):
-            raise ValueError("token_nbytes must be 2 or 3")
-        if len(offsets) < 2 or offsets[-1] != len(data) or (offsets[1:] < offsets[:-1]).any():
-            raise ValueError("the offsets do not fit the data")
-        self._offsets, self._data, self._token_nbytes = offsets, data, token_nbytes
-
-    def find(self, hash: int) -> Counts | None:
-        """Look up the counts after a context; None if it is not known."""
-        bucket = place_of(hash, len(self._offsets) - 1)
-        at, stop = int(self._offsets[bucket]), int(self._offsets[bucket + 1])
-        data, width = self._data, self._token_nbytes + 1
-        while stop - at >= 4:
-            mark, size, num = (
-                int(data[at]) | int(data[at + 1]) << 8,
-                int(data[at + 2]),
-                int(data[at + 3]),
-            )
-            at += 4
-            if stop - at < num * width:
-                return None
-            if mark == hash & 0xFFFF:
-                total = unpack_count(size)
-                rows = [data[at + i * width : at + (i + 1) * width].tobytes() for i in range(num)]
-                return total, [
-                    (int.from_bytes(row[:-1], "little"), total * row[-1] / 255) for row in rows
-                ]
-            at += num * width
-        return None
-
-    def __sizeof__(self) -> int:
-        return self._offsets.nbytes + self._data.nbytes
-
-
-def unpack_count(packed: int) -> float:
-    """Unpack a count from its byte.
-
-    >>> [unpack_count(byte) for byte in (0, 16, 40, 255)]
-    [1.0, 2.0, 6.0, 63488.0]
-    """
-    return ((16 + (packed & 15)) << (packed >> 4)) / 16
 
 
 def pack(
@@ -259,7 +81,12 @@ def pack(
 
 @dataclass(frozen=True, slots=True)
 class PackedTable:
-    """The bytes of a `FileTable`, and what they were counted on."""
+    """The bytes of a `FileTable`, and what they were counted on.
+
+    Buckets of entries; `offsets[i]` is where bucket i begins. A context's bucket is its hash's high 32 bits times the
+    number of buckets over 2^32. An entry is the hash's low 16 bits, the count as (16 + low 4 bits) * 2^(high 4 bits)
+    / 16, the number of tokens, and for each its id (2 or 3 bytes) and its share of the count in 255ths.
+    """
 
     offsets: NDArray[np.uint32]
     data: NDArray[np.uint8]
@@ -272,19 +99,3 @@ class PackedTable:
     def nbytes(self) -> int:
         """Bytes of the offsets and the entries."""
         return self.offsets.nbytes + self.data.nbytes
-
-
-AnyLiveTable: TypeAlias = "LiveTable | _native.LiveTable"
-AnyFileTable: TypeAlias = "FileTable | _native.FileTable"
-
-
-def new_live_table(order: int, nbytes: int) -> AnyLiveTable:
-    """Make an empty table: the native one where it was built."""
-    return native.native_or_reference(LiveTable)(order, nbytes)
-
-
-def new_file_table(
-    offsets: NDArray[np.uint32], data: NDArray[np.uint8], token_nbytes: int
-) -> AnyFileTable:
-    """Make a table of bytes that are kept: the native one where it was built. Raises ValueError if they do not fit."""
-    return native.native_or_reference(FileTable)(offsets, data, token_nbytes)

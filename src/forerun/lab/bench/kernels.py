@@ -25,10 +25,10 @@ from forerun.lab.output import Column, show_table
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.config import flops_per_token
-from forerun.model.decoder import Decoder
 from forerun.model.kernels import limits
 from forerun.model.model import Model
 from forerun.model.pass_work import share_read
+from forerun.torch.decoder import Decoder
 
 OURS = "forerun"
 READ, PEAK = "read", "int8 peak"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, unknown
 from forerun.lab.output import publish
 
@@ -60,6 +62,15 @@ def settings_of(
         bf16=has_bf16(),
         **given,
     )
+
+
+def load(config: EngineConfig) -> LLM:
+    """Load the model that is learned from; from now on torch has as many threads."""
+    from forerun.torch.backend import set_threads
+
+    llm = opt.load(config, controller=False)
+    set_threads(llm.model.num_threads)
+    return llm
 
 
 def count_of(text: str) -> int:

@@ -83,7 +83,7 @@ def command(
         raise typer.Exit(130) from None
     path = profile.save()
     if as_json:
-        environment = console.environment(config.model, profile.drafter)
+        environment = console.environment(config.model, profile.drafter, llm.model.num_threads)
         console.print_json(profile.document() | environment | {"profile": str(path)})
     else:
         report.show(profile, best, len(search.tried))

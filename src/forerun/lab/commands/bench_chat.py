@@ -41,6 +41,6 @@ def command(
     again = chat.run(roomy, params, turns, conversations, "again with room for all")
     different = sum(a.answer != b.answer for a, b in zip(found, again, strict=True))
     rows = [{k: v for k, v in asdict(turn).items() if k != "answer"} for turn in found]
-    document = console.environment(config.model, llm.drafter_spec.text())
+    document = console.environment(config.model, llm.drafter_spec.text(), llm.model.num_threads)
     document |= {"budget_bytes": config.budget_nbytes, "turns": rows, "different": different}
     publish(document, lambda: chat.show(found, different), as_json=as_json, fails=different > 0)

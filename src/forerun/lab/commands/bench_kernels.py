@@ -48,8 +48,6 @@ def command(
     as_json: opt.Json = False,
 ) -> None:
     """Time passes of some shapes, a read of the weights' bytes, and other engines, in turns. Prints v(k) and GB/s."""
-    import torch
-
     from forerun.cli import console
     from forerun.lab.bench import kernels
     from forerun.lab.bench.peers import base
@@ -57,11 +55,11 @@ def command(
 
     shapes = [kernels.Case.of(text, context) for text in opt.names(cases)]
     alone: dict[str, kernels.Passes] = {}
-    if one_thread:  # first, because torch has as many threads as the model loaded last
+    if one_thread:  # first, so that both are not in memory
         timers = kernels.timers(opt.load(config, threads=1).model, shapes, kernels.BURST_S)
         alone[f"{kernels.OURS}, 1 thread"] = lambda case: timers[case]()
     llm = opt.load(config)
-    setup = base.Setup(llm.path, torch.get_num_threads(), 0, peers_dir)
+    setup = base.Setup(llm.path, llm.model.num_threads, 0, peers_dir)
     workers = [base.single(name, base.PASSES, setup) for name in opt.names(peers)]
     others = {str(peer.peer): peer.seconds for peer in workers} | alone
     if repeats is None:
@@ -75,7 +73,7 @@ def command(
         for worker in workers:
             worker.close()
     document = {
-        **console.environment(config.model, "none"),
+        **console.environment(config.model, "none", llm.model.num_threads),
         "provenance": provenance.origin(config, llm, context=context, repeats=repeats),
         "mflop_row": round(flops_per_token(llm.model.config, context) / 1e6, 2),
         **timings.document(),

@@ -18,9 +18,9 @@ def command(
 ) -> None:
     """Check that a drafter keeps the contract; exit 1 if it does not. Takes some seconds."""
     from forerun.cli import console
-    from forerun.core.device import set_threads
     from forerun.lab.contract.candidate import Candidate
     from forerun.lab.contract.contract import run
+    from forerun.torch.backend import set_threads
 
     set_threads(1)  # the models are tiny
     out, rows = console.report(), []

@@ -60,6 +60,9 @@ def command(
     )
     watched = console.track(steps, "sampling", len(prompts) * len(settings))
     report = distribution.Report(tuple(c for checks in watched for c in checks), false_alarm)
-    document = console.environment(config.model, llm.drafter_spec.name) | report.document()
+    document = (
+        console.environment(config.model, llm.drafter_spec.name, llm.model.num_threads)
+        | report.document()
+    )
     show = partial(distribution.show, report)
     publish(document, show, as_json=as_json, fails=bool(report.failed))

@@ -58,5 +58,7 @@ def command(
         for name, each in results.items()
     ]
     sizes = {"texts": len(texts), "tokens": sums[0].tokens, "window": window}
-    document = console.environment(config.model, "none") | sizes | {"rows": rows}
+    document = (
+        console.environment(config.model, "none", llm.model.num_threads) | sizes | {"rows": rows}
+    )
     publish(document, lambda: fidelity.show(rows, **sizes), as_json=as_json)

@@ -71,7 +71,7 @@ def command(
         f"{score.tokens / score.seconds:.0f} tokens/s"
     )
     publish(
-        console.environment(config.model, "none") | named | figures | sizes,
+        console.environment(config.model, "none", llm.model.num_threads) | named | figures | sizes,
         lambda: console.report().print(said),
         as_json=as_json,
     )

@@ -82,7 +82,9 @@ def command(
 
     steps = scores.grade(rules, prompts, ask, Store(origin, out), batch=batch)
     figures = scores.document([*console.track(steps, "answering", len(prompts))])
-    named = console.environment(config.model, llm.drafter_spec.name) | {"task": task}
+    named = console.environment(config.model, llm.drafter_spec.name, llm.model.num_threads) | {
+        "task": task
+    }
     said = (
         f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
         f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; "

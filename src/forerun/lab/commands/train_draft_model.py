@@ -66,7 +66,7 @@ def command(
         *(tokens, eval_every, loss, text), batch=batch, lr=lr, patience=patience, seed=seed
     )
     with session.processes() as is_first:
-        llm = opt.load(config, controller=False)
+        llm = shared.load(config)
         sibling = llm.model if source is None else load(Options(model=source), llm.target())
         shape = draft_model.shape_for(sibling.config, llm.model.config, vocab, layers, max_cost)
         data = session.read_data(llm, answers, text or (), vocab)

@@ -99,7 +99,7 @@ def command(
         seed=seed,
     )
     with session.processes() as is_first:
-        llm = opt.load(config, controller=False)
+        llm = shared.load(config)
         data = session.read_data(llm, answers, text or (), vocab)
         torch.manual_seed(seed)
         if begin is None:

@@ -19,10 +19,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from forerun.cli import console
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
@@ -55,7 +56,7 @@ class Distribution:
     """The likely beginnings of what follows a prompt, each with its chance, and the exact row after it."""
 
     mass: Mapping[Tokens, float]
-    rows: Mapping[Tokens, Tensor]
+    rows: Mapping[Tokens, Floats]
     """(V,): probabilities of the token after a beginning; every one in `mass` but the longest has its row."""
 
     def allows(self, sample: Tokens) -> bool:
@@ -189,7 +190,7 @@ def exact_distribution(
 ) -> Distribution:
     """The distribution of up to `length` tokens: every sequence whose mass is at least `floor`."""
     mass: dict[Tokens, float] = {(): 1.0}
-    rows: dict[Tokens, Tensor] = {}
+    rows: dict[Tokens, Floats] = {}
     cache = model.new_cache(1, len(prompt) + length)
     beginnings: list[Tokens] = [()]
     pipeline = LogitsPipeline(params, prompt)
@@ -200,8 +201,9 @@ def exact_distribution(
             logits = model.head(model.forward(batch, cache).last[-1:])[0]
             row = pipeline.probs(logits, beginning)
             rows[beginning] = row
-            probs = row.double() / row.double().sum() * mass[beginning]
-            for token in (probs >= floor).nonzero().flatten().tolist():
+            wide = row.astype(np.float64)
+            probs = wide / wide.sum() * mass[beginning]
+            for token in np.flatnonzero(probs >= floor).tolist():
                 longer.append((*beginning, token))
                 mass[longer[-1]] = float(probs[token])
         beginnings = longer

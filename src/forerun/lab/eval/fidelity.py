@@ -63,7 +63,7 @@ def reader(model: Model, window: int) -> Read:
 
     def read(tokens: Sequence[int]) -> Tensor:
         segment = Segment.of(0, 0, tokens, EMPTY_DRAFT)
-        return model.head(model.forward(Batch((segment,)), cache).last).cpu()
+        return torch.from_numpy(model.head(model.forward(Batch((segment,)), cache).last))
 
     return read
 
@@ -105,7 +105,7 @@ def systems(llm: LLM, window: int, peers_dir: Path) -> Iterator[dict[str, Read]]
         yield named
         return
     peer = base.single(
-        PEER, base.LOGITS, base.Setup(llm.path, torch.get_num_threads(), window, peers_dir)
+        PEER, base.LOGITS, base.Setup(llm.path, llm.model.num_threads, window, peers_dir)
     )
     try:
         peer.start()

@@ -126,8 +126,8 @@ def _score(model: Model, tokens: Sequence[int], window: TextWindow, cache: KVCac
     rows = hidden[window.first - 1 - window.start :]
     nll = 0.0
     for start in range(0, len(rows), HEAD_ROWS):
-        logits = model.head(rows[start : start + HEAD_ROWS])
+        logits = torch.from_numpy(model.head(rows[start : start + HEAD_ROWS]))
         begin = window.first + start
-        goal = torch.tensor(tokens[begin : begin + len(logits)], device=logits.device)
+        goal = torch.tensor(tokens[begin : begin + len(logits)])
         nll += float(functional.cross_entropy(logits, goal, reduction="none").double().sum())
     return Score(len(rows), nll, time.perf_counter() - begin_s)

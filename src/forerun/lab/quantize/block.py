@@ -18,8 +18,7 @@ from forerun.core.errors import ConfigError
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.flatten import rounded
 from forerun.model.config import ModelConfig, weight_shapes
-from forerun.model.decoder import inverse_frequencies
-from forerun.model.kernels import reference as ops
+from forerun.torch import reference as ops
 from forerun.weights.codes import Codes
 
 Site = Literal["attn", "o", "mlp", "down"]
@@ -85,7 +84,8 @@ class WholeBlock:
         if config.qk_norm:
             query, key = self._norm("q_norm", query), self._norm("k_norm", key)
         if config.rope is not None:
-            angles = torch.arange(len(x))[:, None] * inverse_frequencies(config.rope)
+            frequencies = torch.from_numpy(config.rope.inverse_frequencies())
+            angles = torch.arange(len(x))[:, None] * frequencies
             factor = config.rope.attention_factor
             cos, sin = angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
             query, key = ops.rope(query, cos, sin), ops.rope(key, cos, sin)

@@ -165,7 +165,7 @@ class QuantizeJob(ABC):
         stored = stored_weights(self.checkpoint, self.arch, self.config, start)
         weights = {}
         for name, tensor in stored:
-            values = tensor.dequantize()
+            values = torch.from_numpy(tensor.dequantize())
             if not torch.isfinite(values).all():
                 raise LoadError(f"tensor '{tensor.name}' holds NaN or infinity")
             weights[name.removeprefix(start)] = values

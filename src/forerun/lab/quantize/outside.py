@@ -17,8 +17,8 @@ from forerun.lab.quantize.hf_export import named
 from forerun.lab.quantize.tensor_file import Chunks
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig, weight_shapes
-from forerun.model.kernels import reference as ops
 from forerun.model.loader import stored_weights
+from forerun.torch import reference as ops
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.stored import StoredTensor
 
@@ -43,12 +43,18 @@ class Outside:
         ids = np.array(texts)
         states = torch.empty(*ids.shape, config.hidden_size)
         for text, each in zip(ids, states, strict=True):
-            torch.mul(stored.rows(text).dequantize(), config.embedding_multiplier, out=each)
+            torch.mul(
+                torch.from_numpy(stored.rows(text).dequantize()),
+                config.embedding_multiplier,
+                out=each,
+            )
         stored.release()
         if config.learned_position_offset is not None:
             table = dict(stored_weights(self.checkpoint, self.arch, config, "positions"))
             first = config.learned_position_offset
-            states += table["positions"].rows(slice(first, first + ids.shape[1])).dequantize()
+            states += torch.from_numpy(
+                table["positions"].rows(slice(first, first + ids.shape[1])).dequantize()
+            )
         return states
 
     def loss(self, states: Tensor, ids: Tensor) -> float:
@@ -91,9 +97,9 @@ class Outside:
         step = max(1, _LOGITS_AT_A_TIME // max(1, rows[..., 0].numel()))
         for start in range(0, config.vocab_size, step):
             part = slice(start, min(start + step, config.vocab_size))
-            logits = rows @ stored[name].rows(part).dequantize().T
+            logits = rows @ torch.from_numpy(stored[name].rows(part).dequantize()).T
             if f"{name}.bias" in stored:
-                logits += stored[f"{name}.bias"].dequantize()[part]
+                logits += torch.from_numpy(stored[f"{name}.bias"].dequantize())[part]
             yield logits / config.logits_divisor
             stored[name].release()
 
@@ -109,10 +115,10 @@ class Outside:
 
     def _norm(self, x: Tensor) -> Tensor:
         parts = dict(stored_weights(self.checkpoint, self.arch, self.config, "norm"))
-        weight = parts["norm"].dequantize()
+        weight = torch.from_numpy(parts["norm"].dequantize())
         if self.config.norm == "rms":
             return ops.rms_norm(x, weight, self.config.norm_eps)
-        bias = parts["norm.bias"].dequantize() if "norm.bias" in parts else None
+        bias = torch.from_numpy(parts["norm.bias"].dequantize()) if "norm.bias" in parts else None
         return ops.layer_norm(x, weight, bias, self.config.norm_eps)
 
 
@@ -121,7 +127,7 @@ def _halves(stored: StoredTensor) -> Iterator[np.ndarray]:
     for start in range(0, stored.shape[0], _ROWS_AT_A_TIME) if is_matrix else (0,):
         rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME)) if is_matrix else stored
         yield as_fp16(
-            rows.dequantize(),
+            torch.from_numpy(rows.dequantize()),
             f"tensor '{stored.name}' holds numbers that fp16, which the layouts ask for, cannot hold",
         )
         stored.release()

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forerun.core.arrays import Ids
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.states import StateReader
 from forerun.model.model import Model
@@ -58,6 +59,10 @@ class TrainBatch:
     at: Tensor
     """(N,) int64: the rows learned from."""
     pieces: tuple[PackedPiece, ...]
+
+    def embedded(self, model: Model) -> Tensor:
+        """Embed the tokens as a model does, (R, D) fp32."""
+        return torch.from_numpy(model.embed(self.tokens.numpy()))
 
 
 def lengths(replies: Sequence[Reply], depth: int) -> int:
@@ -127,7 +132,7 @@ def pack(pieces: Sequence[Piece], depth: int, read: StateReader) -> TrainBatch:
     )
 
 
-def teacher(batch: TrainBatch, model: Model, ids: Tensor) -> Tensor:
+def teacher(batch: TrainBatch, model: Model, ids: Ids) -> Tensor:
     """What the target says in each row: probabilities (R, V') bf16 of the draft vocabulary, as it is served."""
-    logits = model.head_rows(batch.last, ids)
+    logits = torch.from_numpy(model.head_rows(batch.last.numpy(), ids))
     return (logits - batch.log_normaliser[:, None]).exp_().bfloat16()

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.drafting.networks.folder import write as write_folder
@@ -28,9 +29,9 @@ from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import Learner
 from forerun.llm import LLM
 from forerun.model.config import ModelConfig
-from forerun.model.kernels import reference as ops
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
+from forerun.torch import reference as ops
 from forerun.weights.checkpoint import Checkpoint
 
 MODEL = "model"
@@ -87,7 +88,7 @@ def weights_of(checkpoint: Checkpoint, layers: Sequence[int]) -> dict[str, Tenso
     found = dict[str, Tensor]()
     for part in ("norm", *(f"layers.{i}." for i in layers)):
         for name, stored in stored_weights(checkpoint, arch, shape, part):
-            found[name] = stored.dequantize().float()
+            found[name] = torch.from_numpy(stored.dequantize()).float()
             stored.release()
     return found
 
@@ -155,7 +156,7 @@ class DraftModelLearner(Learner):
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Text by text."""
         found: list[list[Tensor]] = [[] for _ in range(self.depth)]
-        embedded = self.source.embed(batch.tokens)
+        embedded = batch.embedded(self.source)
         for piece in batch.pieces:
             out = self.net(embedded[piece.first : piece.stop + self.depth]).float()
             for index, rows in enumerate(found):
@@ -167,7 +168,7 @@ class DraftModelLearner(Learner):
         self,
         folder: Path,
         weights: Mapping[str, Tensor],
-        ids: Tensor,
+        ids: Ids,
         target: Mapping[str, object],
         temperatures: Sequence[float],
     ) -> None:
@@ -180,7 +181,7 @@ class DraftModelLearner(Learner):
         """Draft as many tokens as it was measured with, in 8 bits: its file is fp16."""
         return {"model": str(folder), "num_draft": self.depth, "quant": QUANT}
 
-    def figures(self, llm: LLM, folder: Path, ids: Tensor, tau: float) -> dict[str, object]:
+    def figures(self, llm: LLM, folder: Path, ids: Ids, tau: float) -> dict[str, object]:
         """Measure the cost of a step."""
         from forerun.drafters.draft_model import Options, load
 
@@ -203,7 +204,7 @@ def write(
     folder: Path,
     checkpoint: Checkpoint,
     weights: Mapping[str, Tensor],
-    ids: Tensor,
+    ids: Ids,
     vocabulary: str,
     num_tokens: int,
     name: str,
@@ -215,7 +216,7 @@ def write(
     outside = {"norm": weights["norm.weight"]}
     for part in ("embed",) if config.tied_head else ("embed", "head"):
         for key, stored in stored_weights(checkpoint, arch, config, part):
-            outside[key] = stored.dequantize()
+            outside[key] = torch.from_numpy(stored.dequantize())
             stored.release()
     tensors = named(arch, config, None, {key: _half(t) for key, t in outside.items()})
     for i in range(num_layers):
@@ -225,10 +226,9 @@ def write(
             if key.startswith(f"layers.{i}.")
         }
         tensors |= named(arch, config, i, layer)
-    written = {key: torch.from_numpy(np.asarray(array)) for key, array in tensors.items()}
-    write_folder(
-        model, config_json(checkpoint, config) | {"num_hidden_layers": num_layers}, written
-    )
+    written = {key: np.asarray(array) for key, array in tensors.items()}
+    described = config_json(checkpoint, config) | {"num_hidden_layers": num_layers}
+    write_folder(model, described, written)
     write_other_files(checkpoint, model)
     from forerun.drafters.draft_model import trimmed
 
@@ -243,15 +243,15 @@ def _half(weight: Tensor) -> np.ndarray:
     return array
 
 
-def measured_cost(target: Model, draft: Model, ids: Tensor) -> float:
+def measured_cost(target: Model, draft: Model, ids: Ids) -> float:
     """CPU time of a step of the draft, its head cut to `ids`, as a share of a pass of the target: one row each.
 
     Steps and passes by turns, above a context of `CONTEXT` rows; medians.
     """
     part = draft.head_part(ids)
-    heads: dict[Model, Callable[[Tensor], object]] = {target: target.head, draft: part.logits}
+    heads: dict[Model, Callable[[Floats], object]] = {target: target.head, draft: part.logits}
     caches = {model: model.new_cache(1, CONTEXT + 1) for model in heads}
-    tokens = tuple((ids[torch.arange(CONTEXT) % len(ids)]).tolist())
+    tokens = tuple(ids[np.arange(CONTEXT) % len(ids)].tolist())
     for model, cache in caches.items():
         model.forward(Batch((Segment(0, 0, tokens),)), cache, ())
         cache.keep(0, range(CONTEXT))

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks.folder import is_float
 from forerun.lab.train.learners import KINDS, kind_module
 
 
@@ -18,5 +21,5 @@ def export(folder: Path, out: Path, target: Target) -> None:
     kind = network_folder.config_of(folder).get("model_type")
     module = kind_module(str(kind) if kind in KINDS else "eagle3")
     config, tensors = module.exported(folder, target)
-    halves = {n: t.half() if t.is_floating_point() else t for n, t in tensors.items()}
+    halves = {n: t.astype(np.float16) if is_float(t) else t for n, t in tensors.items()}
     network_folder.write(out, config | {"torch_dtype": "float16"}, halves)

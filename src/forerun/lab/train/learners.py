@@ -19,8 +19,10 @@ from typing import Any
 from torch import Tensor
 
 from forerun.core import registry
+from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks.folder import Array
 from forerun.lab.output import writing
 from forerun.lab.train.batches import TrainBatch
 from forerun.llm import LLM
@@ -65,7 +67,7 @@ class Learner(ABC):
         self,
         folder: Path,
         weights: Mapping[str, Tensor],
-        ids: Tensor,
+        ids: Ids,
         target: Mapping[str, object],
         temperatures: Sequence[float],
     ) -> None:
@@ -83,7 +85,7 @@ class Learner(ABC):
         """Return the options that the drafter of a written folder is run with."""
         return {"model": str(folder)}
 
-    def figures(self, llm: LLM, folder: Path, ids: Tensor, tau: float) -> dict[str, object]:
+    def figures(self, llm: LLM, folder: Path, ids: Ids, tau: float) -> dict[str, object]:
         """Measure what the record says besides, of a written folder."""
         return {}
 
@@ -96,12 +98,12 @@ def write_network(
     folder: Path,
     config: Mapping[str, object],
     weights: Mapping[str, Tensor],
-    ids: Tensor,
+    ids: Ids,
     *,
     int8: bool = False,
 ) -> None:
     """Write config.json and model.safetensors, fp16 or int8 codes. Raises ForerunError if there is no room."""
-    tensors = {name: weight.half() for name, weight in weights.items()}
+    tensors: dict[str, Array] = {name: each.half().numpy() for name, each in weights.items()}
     if int8:
         tensors = network_folder.rounded(tensors)
     with writing(folder):
@@ -134,7 +136,7 @@ def kind_module(name: str) -> ModuleType:
     return import_module(f"forerun.lab.train.kinds.{name}")
 
 
-def new_learner(kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]) -> Learner:
+def new_learner(kind: Kind, target: Model, ids: Ids, weights: Mapping[str, Tensor]) -> Learner:
     """Make an untrained drafter; `weights` are the target's as fp32, those of its last layer and norm, for eagle3.
 
     Raises ConfigError.

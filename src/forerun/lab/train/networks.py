@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch import Tensor
+import torch
 
+from forerun.core.arrays import Ids
 from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafting.base import Target
@@ -21,14 +22,14 @@ SHIPPED_KIND = "mlp_speculator"
 """Of the networks that come with the package."""
 
 
-def new(llm: LLM, kind: Kind, ids: Tensor) -> Learner:
+def new(llm: LLM, kind: Kind, ids: Ids) -> Learner:
     """Make an untrained network of the target; eagle3 begins as its last layer. Raises ConfigError."""
     last = [llm.model.config.num_layers - 1]
     weights = weights_of(open_checkpoint(llm.path), last) if kind.name == "eagle3" else {}
     return new_learner(kind, llm.model, ids, weights)
 
 
-def trained(target: Target, begin: Path) -> tuple[Learner, Kind, Tensor]:
+def trained(target: Target, begin: Path) -> tuple[Learner, Kind, Ids]:
     """Make the network that a folder of `forerun train drafter` holds, of its kind, and its draft vocabulary.
 
     `auto` is the network that ships for the target. Raises ConfigError if none does, and LoadError for a folder of
@@ -49,6 +50,6 @@ def trained(target: Target, begin: Path) -> tuple[Learner, Kind, Tensor]:
     learner = new_learner(kind, target.model, ids, {})
     weights = learner.net.state_dict()
     folder.need({name: tuple(weight.shape) for name, weight in weights.items()})
-    learner.net.load_state_dict({name: folder.tensors[name].float() for name in weights})
+    learner.net.load_state_dict({n: torch.from_numpy(folder.tensors[n]).float() for n in weights})
     learner.is_trained = True
     return learner, kind, ids

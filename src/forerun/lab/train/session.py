@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 
 from forerun.cli import console
 from forerun.core import files
+from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.drafting.vocabulary import fingerprint
@@ -53,7 +55,7 @@ class Data:
     texts: list[Reply]
     train: list[Reply]
     held_out: list[Reply]
-    ids: Tensor
+    ids: Ids
 
 
 def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int) -> Data:
@@ -72,11 +74,11 @@ def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int)
     return Data(name, vocabulary, path, windows, train, measured, ids)
 
 
-def draft_ids(found: Sequence[Reply], num: int, vocab_size: int) -> Tensor:
+def draft_ids(found: Sequence[Reply], num: int, vocab_size: int) -> Ids:
     """Return the most frequent tokens of replies, ascending (n,) int64."""
     counts = Counter(token for reply in found for token in reply.tokens[reply.first :])
     ranked = [token for token, _ in counts.most_common(num)]
-    return torch.tensor(sorted(token for token in ranked if token < vocab_size))
+    return np.array(sorted(token for token in ranked if token < vocab_size), np.int64)
 
 
 def _windows(llm: LLM, path: Path) -> list[Reply]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from forerun.core.arrays import Ids
 from forerun.lab.train import batches
 from forerun.lab.train.learners import Learner
 from forerun.lab.train.replies import Reply
@@ -76,12 +77,12 @@ def measure(
     target: Model,
     replies: Iterable[Reply],
     read: StateReader,
-    ids: Tensor,
+    ids: Ids,
     head: Tensor,
     depth: int,
 ) -> list[SimulatedReply]:
     """Run the network along replies. `head` (V', D) are the target's rows of the draft vocabulary `ids`."""
-    found = []
+    found, tokens = [], torch.from_numpy(ids)
     for reply in replies:
         piece = batches.whole(reply, depth)
         if piece is None:
@@ -91,12 +92,12 @@ def measure(
         matches, alphas, right = [], [], []
         reached = torch.ones(len(batch.at), dtype=torch.bool)
         place = torch.full((target.config.vocab_size,), -1).index_put_(
-            (ids,), torch.arange(len(ids))
+            (tokens,), torch.arange(len(ids))
         )
         for index, out in enumerate(learner.outputs(batch)):
             rows = batch.at + 1 + index
             logits = (out.to(head.dtype) @ head.T).float()
-            matches.append(ids[logits.argmax(-1)] == batch.best[rows])
+            matches.append(tokens[logits.argmax(-1)] == batch.best[rows])
             alphas.append(torch.minimum(logits.softmax(-1), p[rows]).sum(-1))
             right.append(_by_temperature(logits[reached], place[batch.best[rows]][reached]))
             reached = reached & matches[-1]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -91,7 +92,6 @@ class StateReader:
             self.max_nbytes = 0
         self._nbytes += len(data)
 
-    @torch.no_grad()
     def _compute(self, reply: Reply, start: int) -> States:
         tokens, cache = reply.tokens, self._cache
         if len(tokens) > cache.max_len:
@@ -103,20 +103,17 @@ class StateReader:
             hidden = self.model.forward(Batch((Segment(0, at, part),)), cache, self.layers)
             cache.keep(0, range(len(part)))
             lasts.append(hidden.last)
-            taps.append(torch.cat(hidden.taps, -1) if self.layers else _no_taps(part))
+            taps.append(np.concatenate([np.empty((len(part), 0), np.float32), *hidden.taps], 1))
         self.num_computed += len(tokens)
-        last = torch.cat(lasts)[start:].half()
-        top = self.model.topk(last.float(), 1, log_normaliser=True)
+        last, tapped = (
+            torch.from_numpy(np.concatenate(each)[start:]).half() for each in (lasts, taps)
+        )
+        top = self.model.topk(last.float().numpy(), 1, log_normaliser=True)
         assert top.log_normaliser is not None
         normaliser, best = map(torch.from_numpy, (top.log_normaliser, top.ids[:, 0]))
-        return States(start, last, torch.cat(taps)[start:].half(), normaliser, best.contiguous())
+        return States(start, last, tapped, normaliser, best.contiguous())
 
 
 def _digest(tokens: Sequence[int], start: int) -> str:
     """Hash a text to 128 bits, as nothing would show that two texts share a file of states."""
-    return blake2b(torch.tensor([start, *tokens]).numpy().tobytes(), digest_size=16).hexdigest()
-
-
-def _no_taps(rows: tuple[int, ...]) -> Tensor:
-    """Taps of no layer, (R, 0)."""
-    return torch.empty(len(rows), 0)
+    return blake2b(np.array([start, *tokens], np.int64).tobytes(), digest_size=16).hexdigest()

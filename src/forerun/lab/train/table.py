@@ -12,23 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.drafting import best_first
-from forerun.drafting.ngram.ngram_model import PRIOR
-from forerun.drafting.ngram.token_table import (
-    PER_BUCKET,
-    AnyFileTable,
-    PackedTable,
-    grow_hash,
-    new_file_table,
-    new_live_table,
-    pack,
-)
+from forerun.drafting.ngram.token_table import PER_BUCKET, PRIOR, PackedTable, grow_hash, pack
 from forerun.lab.train.answers import Text
+from forerun.model.kernels import native
+
+if TYPE_CHECKING:
+    from forerun._native import FileTable
 
 NUM_KEPT = 4
 """Tokens of a context that go into a file."""
@@ -208,15 +202,17 @@ def cut(counted: Counted, nbytes: int, token_nbytes: int) -> PackedTable:
     return PackedTable(offsets, data, len(levels), token_nbytes, counted.num_tokens, len(order))
 
 
-def tokens_a_pass(texts: Iterable[Text], file: AnyFileTable | None, order: int) -> float:
+def tokens_a_pass(texts: Iterable[Text], file: FileTable | None, order: int) -> float:
     """Tokens a pass (tau) that a tree of `MEASURED_NODES` from the table alone would bring on these answers."""
-    nothing = new_live_table(order, 0)
+    from forerun import _native
+
+    nothing = _native.LiveTable(order, 0)
     num_tokens = num_passes = 0
     for prompt, answer in texts:
         tokens, place = [*prompt, *answer], len(prompt)
         while place < len(tokens):
             tail = tokens[max(0, place - order) : place]
-            tree = best_first.grow_context(tail, file, nothing, (), MEASURED_NODES, MIN_CHANCE)
+            tree = _native.grow_tree(tail, file, nothing, (), MEASURED_NODES, MIN_CHANCE)
             below = {
                 (parent, token): i for i, (token, parent) in enumerate(zip(*tree[:2], strict=True))
             }
@@ -235,6 +231,9 @@ def measure(
 
     Returns size in MB, contexts and tau of each.
     """
+    native.require()
+    from forerun import _native
+
     is_held_out = [not hash(prompt) % HELD_OUT for prompt, _ in texts]
     if all(is_held_out) or not any(is_held_out):  # few prompts
         is_held_out = [not i % HELD_OUT for i in range(len(texts))]
@@ -248,6 +247,7 @@ def measure(
         if made.num_contexts == known:
             break
         known = made.num_contexts
-        tau = tokens_a_pass(held_out, new_file_table(made.offsets, made.data, token_nbytes), order)
+        file = _native.FileTable(made.offsets, made.data, token_nbytes)
+        tau = tokens_a_pass(held_out, file, order)
         figures.append({"mb": made.nbytes / 1e6, "contexts": known, "tau": tau})
     return figures

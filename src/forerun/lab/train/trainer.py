@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, distributed
 
 from forerun.core import files
+from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.lab.output import writing
 from forerun.lab.train import batches, simulated
@@ -87,7 +88,7 @@ class Trainer:
         self,
         learner: Learner,
         target: Model,
-        ids: Tensor,
+        ids: Ids,
         settings: TrainSettings,
         read: StateReader,
         folder: Path,
@@ -97,7 +98,7 @@ class Trainer:
         self.learner, self.target, self.ids, self.depth = learner, target, ids, learner.depth
         self.settings, self.read, self.folder = settings, read, folder
         self.origin = dict(origin) | {"settings": asdict(settings)}
-        rows = head_matrix(learner.source, ids)
+        rows = torch.from_numpy(head_matrix(learner.source, ids))
         self.head = rows.bfloat16() if settings.bf16 else rows
         self.optimizer = Optimizer(learner.net, settings.optimizer, settings.lr, settings.vector_lr)
         self.progress = Progress()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
+from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.core.params import SamplingParams
@@ -59,11 +59,11 @@ def ranked(counts: Counts) -> list[int]:
     return ids
 
 
-def coverage(counts: Counts, tokens: Tensor | None) -> float:
+def coverage(counts: Counts, tokens: Ids | None) -> float:
     """Return the share of what was counted that a list has."""
     if tokens is None:
         return 1.0
-    return float(counts[tokens.numpy()].sum() / max(1, counts.sum()))
+    return float(counts[tokens].sum() / max(1, counts.sum()))
 
 
 def cost(draft: ModelConfig, target: ModelConfig, size: int | None) -> float:
@@ -129,7 +129,7 @@ def measure(
     llm: LLM,
     draft: Model,
     counts: Counts,
-    lists: Mapping[int, Tensor],
+    lists: Mapping[int, Ids],
     prompts: Sequence[TaskPrompt],
     *,
     max_tokens: int,
@@ -140,13 +140,13 @@ def measure(
 
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     target = llm.target()
-    heads: dict[int | None, Tensor | None] = {None: None} | dict(lists)
+    heads: dict[int | None, Ids | None] = {None: None} | dict(lists)
 
     def system(size: int | None) -> EngineSystem:
         vocab = "full" if size is None else "auto"
         options = Options(model="", num_draft=num_draft, draft_vocab=vocab)
 
-        def build(tokens: Tensor | None) -> Engine:
+        def build(tokens: Ids | None) -> Engine:
             return llm.with_drafter(DraftModel(draft, options, target, tokens)).engine
 
         return EngineSystem(str(size or WHOLE), partial(build, heads[size]), llm.tokenizer, params)
@@ -176,7 +176,7 @@ def fastest(figures: Sequence[Row], out: Path) -> int:
     return size
 
 
-def save(llm: LLM, draft: str, out: Path, counts: Counts, tokens: Tensor) -> dict[str, object]:
+def save(llm: LLM, draft: str, out: Path, counts: Counts, tokens: Ids) -> dict[str, object]:
     """Write the folder; what it says of itself, and which share of what was counted its tokens are."""
     from forerun.drafters.draft_model import trimmed
 

@@ -14,8 +14,7 @@ from forerun.model.arch.base.mapping import expert_source, experts_of, plain_sou
 from forerun.model.arch.base.rope import ropes
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import Kind, TensorSource
-from forerun.model.config import ExpertsConfig, LayerConfig, ModelConfig
-from forerun.model.kernels.reference import WIDTH_UNIT
+from forerun.model.config import WIDTH_UNIT, ExpertsConfig, LayerConfig, ModelConfig
 
 HF_ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 GGUF_ARCHITECTURES = ("gemma4",)

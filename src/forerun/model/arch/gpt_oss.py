@@ -13,8 +13,7 @@ from forerun.model.arch.base.mapping import (
 )
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import Kind, TensorSource
-from forerun.model.config import ModelConfig
-from forerun.model.kernels.reference import SWIGLU_ALPHA, SWIGLU_LIMIT
+from forerun.model.config import SWIGLU_ALPHA, SWIGLU_LIMIT, ModelConfig
 
 HF_ARCHITECTURES = ("GptOssForCausalLM",)
 GGUF_ARCHITECTURES = ("gpt-oss",)

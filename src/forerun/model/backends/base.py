@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import torch
-
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
 from forerun.model.packed import PackedFile
@@ -36,7 +34,7 @@ class Backend(Protocol):
     PRIORITY: int
     """`auto` takes the backend of the highest priority that supports the model."""
 
-    def unsupported(self, config: ModelConfig, device: torch.device) -> str | None:
+    def unsupported(self, config: ModelConfig, device: str) -> str | None:
         """Return why this model cannot run on this device; None if it can."""
         ...
 
@@ -45,7 +43,8 @@ class Backend(Protocol):
         config: ModelConfig,
         weights: Iterable[tuple[str, StoredTensor]],
         *,
-        device: torch.device,
+        device: str,
+        num_threads: int | None,
         shares_with: Model | None,
         quant: Scheme,
         head_bits: int | None,
@@ -54,7 +53,8 @@ class Backend(Protocol):
     ) -> Model:
         """Return the model of these weights, by the names of `model.config.weight_shapes`; a bias follows its weight.
 
-        A model that the backend has loaded and that this one `shares_with` may lend it threads and scratch memory.
+        A model that the backend has loaded and that this one `shares_with` may lend it threads and scratch memory;
+        else it has `num_threads`, by default one a usable core.
         `quant` rounds what is stored in more bits, `head_bits` the head, to 4 or 8 bits. `packed` is
         where packed weights are kept; a backend that packs nothing ignores it.
         Raises ConfigError for an option it does not have, LoadError for weights it cannot take.
@@ -66,7 +66,8 @@ class Backend(Protocol):
         config: ModelConfig,
         weights: Iterable[BlankWeight],
         *,
-        device: torch.device,
+        device: str,
+        num_threads: int | None,
         shares_with: Model | None,
         head_bits: int | None,
     ) -> Model:

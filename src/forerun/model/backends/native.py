@@ -1,6 +1,6 @@
 """The decoder on the CPU kernels: quantized weights as they are stored, a whole pass as one native call.
 
-It computes what `model/decoder.py` computes, with int8 activations where weights are integers. It knows
+It computes what `forerun.torch.decoder` computes, with int8 activations where weights are integers. It knows
 no checkpoint format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit
 for bit: a row's hidden state and logits do not depend on the other rows, on the number of threads or
 on the instruction set.
@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from forerun.core import device
+from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, LoadError
@@ -26,7 +26,6 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.native import NativeCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
-from forerun.model.decoder import inverse_frequencies
 from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, LayerPlan, Model, reserve_rows
 from forerun.model.packed import PackedFile, PackedWeight
@@ -49,9 +48,9 @@ MAX_TAPS = 16
 _UNIT = 16
 
 
-def unsupported(config: ModelConfig, device: torch.device) -> str | None:
+def unsupported(config: ModelConfig, device: str) -> str | None:
     """Return why this model cannot run on the native kernels here; None if it can."""
-    if device.type != "cpu":
+    if device != "cpu":
         return "the native kernels are for the CPU"
     layers = [config.layer(i) for i in range(config.num_layers)]
     own = {size for each in layers for size in (each.intermediate_size, each.head_dim) if size}
@@ -86,7 +85,7 @@ class NativeDecoder:
         from forerun import _native
 
         if runtime is None:
-            runtime = _native.Runtime(isa, num_threads or torch.get_num_threads())
+            runtime = _native.Runtime(isa, num_threads or device.num_cores())
             if isa == "auto":
                 native.note_choice(runtime.isa)
         self.config = config
@@ -106,7 +105,7 @@ class NativeDecoder:
         frequencies, factor = np.empty(0, np.float32), 1.0
         if layer.rope is not None:
             frequencies, factor = (
-                inverse_frequencies(layer.rope).numpy(),
+                layer.rope.inverse_frequencies(),
                 layer.rope.attention_factor,
             )
         self._native.set_attention(index, layer.sliding_window or 0, frequencies, factor)
@@ -128,12 +127,12 @@ class NativeDecoder:
 
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
         """Pack one weight, by its canonical name. Raises LoadError for a shape or a format that has no kernel."""
-        offset = None if bias is None else _floats(bias)
+        offset = None if bias is None else bias.dequantize()
         stored = stored.unpacked()
         form = stored.format.name
         try:
             if len(stored.shape) == 1:
-                self._native.set_norm(name, _floats(stored), offset)
+                self._native.set_norm(name, stored.dequantize(), offset)
             elif stored.read is not None:
                 self._add_codes(name, form, stored.codes(), offset)
             else:
@@ -214,7 +213,7 @@ class NativeDecoder:
         cache: KVCache,
         taps: tuple[int, ...] = (),
         plan: LayerPlan | None = None,
-        inputs: Tensor | None = None,
+        inputs: Floats | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -226,18 +225,18 @@ class NativeDecoder:
         if not self.config.borrows_kv:
             reserve_rows(batch, cache)
         width, layers = self.config.hidden_size, sorted(set(taps))
-        last = torch.empty(batch.num_rows, width)
-        tapped = torch.empty(len(layers), batch.num_rows, width)
+        last = np.empty((batch.num_rows, width), np.float32)
+        tapped = np.empty((len(layers), batch.num_rows, width), np.float32)
         given = None if inputs is None else _rows(inputs)
         sublayers = (plan or self._whole).sublayers
         start = 0
         for part in cache.parts(batch, MAX_ROWS):
             is_whole = part.num_rows == batch.num_rows
             here = slice(start, start + part.num_rows)
-            rows = tapped if is_whole else torch.empty(len(layers), part.num_rows, width)
-            x, hidden = None if given is None else given[here], last[here].numpy()
+            rows = tapped if is_whole else np.empty_like(tapped[:, here])
+            x = None if given is None else given[here]
             try:
-                self._pass(cache, part.segments, x, hidden, layers, rows.numpy(), sublayers)
+                self._pass(cache, part.segments, x, last[here], layers, rows, sublayers)
             except IndexError as error:
                 raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
             if not is_whole:
@@ -258,47 +257,46 @@ class NativeDecoder:
         """Compute at most MAX_ROWS rows, into `hidden` (R, D) and `tapped` (taps, R, D). Raises IndexError."""
         self._native.forward(cache.native, segments, inputs, hidden, taps, tapped, sublayers)
 
-    def embed(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Ids) -> Floats:
         """Embed tokens (R,) as (R, D) fp32, positions left out."""
-        rows = torch.empty(len(ids), self.config.hidden_size)
-        self._native.embed(_ids(ids), rows.numpy())
+        rows = np.empty((len(ids), self.config.hidden_size), np.float32)
+        self._native.embed(_ids(ids), rows)
         return rows
 
-    def head(self, hidden: Tensor) -> Tensor:
+    def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V), fp32, of hidden states (M, D)."""
-        logits = torch.empty(len(hidden), self.config.vocab_size)
-        self._native.head(_rows(hidden), logits.numpy())
+        logits = np.empty((len(hidden), self.config.vocab_size), np.float32)
+        self._native.head(_rows(hidden), logits)
         return logits
 
     def topk(
         self,
-        hidden: Tensor,
+        hidden: Floats,
         k: int,
         *,
         log_normaliser: bool = False,
-        logits: Tensor | None = None,
+        logits: Floats | None = None,
     ) -> TopK:
         """Return the k likeliest tokens of each row; see `model.model.Model`. Writes no logits unless asked for."""
         shape = len(hidden), k
         ids, values = np.empty(shape, np.int64), np.empty(shape, np.float32)
         norm = np.empty(len(hidden), np.float32) if log_normaliser else None
-        every = None if logits is None else logits.numpy()
-        self._native.topk(_rows(hidden), ids, values, norm, every)
+        self._native.topk(_rows(hidden), ids, values, norm, logits)
         return TopK(ids, values, norm)
 
-    def head_rows(self, hidden: Tensor, ids: Tensor) -> Tensor:
+    def head_rows(self, hidden: Floats, ids: Ids) -> Floats:
         """Return the logits (M, n) of some tokens (n,): columns of `head(hidden)`. Ascending ids are the fastest."""
-        logits = torch.empty(len(hidden), len(ids))
-        self._native.head_rows(_rows(hidden), _ids(ids), logits.numpy())
+        logits = np.empty((len(hidden), len(ids)), np.float32)
+        self._native.head_rows(_rows(hidden), _ids(ids), logits)
         return logits
 
-    def head_part(self, ids: Tensor) -> HeadPart:
+    def head_part(self, ids: Ids) -> HeadPart:
         """Return a copy of the rows of some tokens (n,). Raises ValueError for none, or one that there is not."""
         part = self._native.head_part(_ids(ids))
 
-        def logits(hidden: Tensor) -> Tensor:
-            rows = torch.empty(len(hidden), len(ids))
-            part.head(_rows(hidden), rows.numpy())
+        def logits(hidden: Floats) -> Floats:
+            rows = np.empty((len(hidden), len(ids)), np.float32)
+            part.head(_rows(hidden), rows)
             return rows
 
         return HeadPart(logits, part.nbytes())
@@ -333,7 +331,7 @@ def load(
     config: ModelConfig,
     weights: Mapping[str, StoredTensor] | Iterable[tuple[str, StoredTensor]],
     *,
-    device: torch.device | None = None,
+    device: str = "cpu",
     shares_with: Model | None = None,
     num_threads: int | None = None,
     isa: str = "auto",
@@ -347,7 +345,7 @@ def load(
     `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
     faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens
     are still looked up as stored. `packed` is read instead of the weights if it serves, else written.
-    The model that it `shares_with` lends its threads and scratch memory; else `num_threads` is by default torch's.
+    The model that it `shares_with` lends its threads and scratch memory; else `num_threads` is one a usable core.
     Raises LoadError if a weight is missing or has no kernel.
     """
     runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
@@ -361,24 +359,21 @@ def blank(
     config: ModelConfig,
     weights: Iterable[BlankWeight],
     *,
-    device: torch.device | None = None,
+    device: str = "cpu",
+    num_threads: int | None = None,
     shares_with: Model | None = None,
     head_bits: int | None = None,
 ) -> NativeDecoder:
     """Return a decoder whose weights are mapped but not written: `nbytes` is that of the loaded one."""
     runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
-    decoder = NativeDecoder(config, runtime=runtime)
+    decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads)
     fill_blank(decoder, weights, head_bits)
     return decoder
 
 
-def _rows(hidden: Tensor) -> np.ndarray:
-    return hidden.to(torch.float32).contiguous().numpy()
+def _rows(hidden: Floats) -> Floats:
+    return np.ascontiguousarray(hidden, np.float32)
 
 
-def _ids(ids: Tensor) -> np.ndarray:
-    return ids.to(torch.int64).contiguous().numpy()
-
-
-def _floats(stored: StoredTensor) -> np.ndarray:
-    return stored.dequantize().numpy()
+def _ids(ids: Ids) -> Ids:
+    return np.ascontiguousarray(ids, np.int64)

@@ -1,70 +1,34 @@
-"""The decoder on torch, in fp32: it runs every model on every device, and is the oracle of the native one."""
+"""The torch backend (`--backend torch`, `--device cuda`): `forerun.torch`, where the extra `torch` is installed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from forerun.core.errors import ConfigError
-from forerun.model.backends.base import BlankWeight, Progress
-from forerun.model.config import ModelConfig, weight_shapes
-from forerun.model.decoder import Decoder
+from forerun.core.device import torch_problem
+from forerun.model.config import ModelConfig
 from forerun.model.model import Model
-from forerun.model.packed import PackedFile
-from forerun.weights.rtn import Scheme, quantize_weight
-
-if TYPE_CHECKING:
-    from forerun.weights.stored import StoredTensor
 
 PRIORITY = 0
 
 
-def unsupported(config: ModelConfig, device: torch.device) -> str | None:
-    """Return None: torch runs every model."""
-    return None
+def unsupported(config: ModelConfig, device: str) -> str | None:
+    """Return why torch cannot run models here: it is not installed, or has no such device. It runs every model."""
+    if problem := torch_problem():
+        return problem
+    from forerun.torch.backend import missing_device
+
+    return missing_device(device)
 
 
-def load(
-    config: ModelConfig,
-    weights: Iterable[tuple[str, StoredTensor]],
-    *,
-    device: torch.device,
-    shares_with: Model | None = None,
-    quant: Scheme = "none",
-    head_bits: int | None = None,
-    packed: PackedFile | None = None,
-    progress: Progress | None = None,
-) -> Decoder:
-    """Return the decoder with fp32 weights on `device`. Raises ConfigError for `head_bits`."""
-    if head_bits is not None:
-        raise ConfigError(
-            f"a head of {head_bits} bits needs the native kernels: leave it out, or use backend native on a CPU"
-        )
-    total, loaded = len(weight_shapes(config)), 0
-    values: dict[str, Tensor] = {}
-    for name, stored in weights:
-        values[name] = quantize_weight(name, stored, quant).dequantize().to(device)
-        loaded += not name.endswith(".bias")
-        if progress is not None:
-            progress(loaded, total)
-    return Decoder(config, values)
+def load(*given: Any, **named: Any) -> Model:
+    """Return a model in fp32; see `forerun.torch.backend.load`."""
+    from forerun.torch import backend
+
+    return backend.load(*given, **named)
 
 
-def blank(
-    config: ModelConfig,
-    weights: Iterable[BlankWeight],
-    *,
-    device: torch.device,
-    shares_with: Model | None = None,
-    head_bits: int | None = None,
-) -> Decoder:
-    """Return the decoder on torch's device `meta`, whose tensors have sizes but no memory."""
-    values: dict[str, Tensor] = {}
-    for name, shape, _, has_bias in weights:
-        values[name] = torch.empty(shape, device="meta")
-        if has_bias:
-            values[f"{name}.bias"] = torch.empty(shape[:1], device="meta")
-    return Decoder(config, values)
+def blank(*given: Any, **named: Any) -> Model:
+    """Return a model without its weights; see `forerun.torch.backend.blank`."""
+    from forerun.torch import backend
+
+    return backend.blank(*given, **named)

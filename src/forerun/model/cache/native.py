@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from forerun.core.config import Precision
 from forerun.core.errors import memory_refused
 from forerun.model.cache.base import KVCache
-from forerun.model.cache.forms import check_head_dim
+from forerun.model.cache.int4 import check_head_dim
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 

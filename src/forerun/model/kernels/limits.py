@@ -10,9 +10,9 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from forerun.core import device
 from forerun.model.kernels import native
 
 PEAK_ROUNDS = 1_000_000
@@ -44,8 +44,8 @@ def measure(isa: str, num_threads: int) -> Limits:
 
 
 def reader(nbytes: int, num_threads: int | None = None) -> Action:
-    """Make what reads that many bytes, on torch's number of threads but not on those: they would spin on after it."""
-    num_threads = num_threads or torch.get_num_threads()
+    """Make what reads that many bytes, on threads of its own: those of passes would spin on after it."""
+    num_threads = device.num_threads(num_threads)
     pool = ThreadPoolExecutor(num_threads)
     parts = np.array_split(np.ones(nbytes, dtype=np.uint8), num_threads)
     read_part: Callable[[NDArray[np.uint8]], object] = np.max

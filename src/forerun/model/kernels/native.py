@@ -1,6 +1,6 @@
 """The optional native extension: is it there, and if not, why and what is lost.
 
-Without it models run on torch in fp32: an installation without a compiler is complete, only slower.
+Without it models run on torch in fp32, where the extra `torch` is installed, with drafters that need no kernels.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import logging
 import platform
 from functools import cache
-from typing import TypeVar
 
 from forerun.core.device import native_problem
+from forerun.core.errors import LoadError
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-REMEDY = "install a C++20 compiler (g++ 11, clang 14 or newer), then install forerun again"
+REMEDY = "install a wheel, or a C++20 compiler (g++ 11, clang 14 or newer) and then forerun again"
 """What to do about it, for messages."""
 
 
@@ -30,14 +28,13 @@ def available() -> bool:
     return reason() is None
 
 
-def native_or_reference(oracle: type[T]) -> type[T]:
-    """Return the native class of that name where it was built, which answers as its oracle does; else the oracle."""
-    if not available():
-        return oracle
-    from forerun import _native
-
-    native: type[T] = getattr(_native, oracle.__name__)
-    return native
+def require() -> None:
+    """Raise LoadError if the native kernels cannot be used: why, and what to do or take instead."""
+    if problem := reason():
+        raise LoadError(
+            f"this drafter needs the native kernels, and they are not there ({problem}): {REMEDY}; "
+            "none, prompt_lookup, lookahead and draft_model draft without them"
+        )
 
 
 @cache
@@ -69,6 +66,6 @@ def summary() -> str:
     if problem is None:
         return "native kernels: yes"
     return (
-        f"native kernels: no ({problem}). Everything works on torch alone, more slowly; "
-        f"for full speed {REMEDY}."
+        f"native kernels: no ({problem}). Models run on torch, more slowly, if the extra torch is installed, "
+        f"and without drafters of tables or networks; for all of it {REMEDY}."
     )

@@ -22,7 +22,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from forerun.cli import console
@@ -101,7 +100,7 @@ def peers(
     networks = [name for name in second_models(specs, EAGLE3) if name.endswith(".gguf")]
     setup = Setup(
         llm.path,
-        torch.get_num_threads(),
+        llm.model.num_threads,
         llm.max_len,
         folder,
         draft=resolve(drafts[0]) if drafts else None,

@@ -54,7 +54,6 @@ def draw_passes(
 RUNS: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "kept": ("Speed kept when memory is cut", runs.kept),
     "training": ("Training", runs.training),
-    "learning": ("Learning while serving", runs.learning),
     "calibration": ("Chance said and share accepted", runs.calibration),
 }
 
@@ -62,7 +61,7 @@ RUNS: Mapping[str, tuple[str, Callable[..., bool]]] = {
 def draw_run(
     name: str, figures: Sequence[object], folder: Path, stem: str, *, title: str = ""
 ) -> dict[str, str]:
-    """The same for a picture of `RUNS`: rows of points, lines of a metrics.csv, or pairs of moving taus."""
+    """The same for a picture of `RUNS`: rows of points, or lines of a metrics.csv."""
     return _save(folder, stem, title, (name, *RUNS[name], (figures,)))
 
 

@@ -1,4 +1,4 @@
-"""What single runs came to: training, learning between requests, memory that is cut, chances. A function a picture."""
+"""What single runs came to: training, memory that is cut, chances. A function a picture."""
 
 from __future__ import annotations
 
@@ -52,20 +52,6 @@ def training(axes: Axes, history: Sequence[Mapping[str, float]]) -> bool:
             ha="right",
             color=INK,
         )
-    return True
-
-
-def learning(axes: Axes, moving: Sequence[tuple[float, float]]) -> bool:
-    """Draw tokens a pass over the requests of a topic, with learning between them and without."""
-    if not moving:
-        return False
-    numbers = range(1, len(moving) + 1)
-    fixed, learning = zip(*moving, strict=True)
-    axes.plot(numbers, learning, color=OURS[0], linewidth=2, label="learning while serving")
-    axes.plot(numbers, fixed, color=SOFT, linewidth=2, label="as it shipped")
-    axes.fill_between(numbers, fixed, learning, color=OURS[0], alpha=0.12, linewidth=0)
-    axes.set_xlabel("requests of the topic, one after the other")
-    axes.set_ylabel("tokens a pass (tau), moving mean")
     return True
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
+import numpy as np
 from torch import Tensor
 
+from forerun.core.arrays import Ids
 from forerun.drafters.medusa import files
-from forerun.drafters.medusa.network import Medusa, MedusaConfig
+from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafting.base import Target
+from forerun.drafting.networks.folder import Array
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model, head_matrix
+from forerun.torch.networks.medusa import Medusa
 
 
 class MedusaLearner(Learner):
@@ -21,9 +24,7 @@ class MedusaLearner(Learner):
 
     name, piece = "medusa", PIECE
 
-    def __init__(
-        self, kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, kind: Kind, target: Model, ids: Ids, weights: Mapping[str, Tensor]) -> None:
         self.depth, self.source = kind.depth, target
         self.shape = MedusaConfig(
             target.config.vocab_size,
@@ -44,17 +45,17 @@ class MedusaLearner(Learner):
 LEARNER = MedusaLearner
 
 
-def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
+def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
     weights = files.read(str(folder), target)
-    config, tensors = weights.config, dict(weights.tensors)
+    config, tensors = weights.config, dict[str, Array](weights.tensors)
     for k in range(config.medusa_num_heads):
         head = f"{k}.{config.medusa_num_layers}.weight"
         if config.target_head:
             tensors[head] = head_matrix(target.model, None)
         elif weights.tokens is not None:
-            own = torch.zeros(config.vocab_size, config.hidden_size)
-            tensors[head] = own.index_copy(0, weights.tokens, tensors[head])
+            rows = np.zeros((config.vocab_size, config.hidden_size), np.float32)
+            rows[weights.tokens], tensors[head] = tensors[head], rows
     return {
         "model_type": files.MODEL_TYPE,
         "architectures": ["MedusaModel"],

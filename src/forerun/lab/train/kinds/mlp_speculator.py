@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.drafters.mlp_speculator import files
-from forerun.drafters.mlp_speculator.network import GATE_TABLES, MLPSpeculator, MLPSpeculatorConfig
+from forerun.drafters.mlp_speculator.config import GATE_TABLES, MLPSpeculatorConfig
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks.folder import Array
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model, head_matrix
+from forerun.torch.networks.mlp_speculator import MLPSpeculator
 
 _TOP_K = (4, 3, 2)
 """Tokens of each head that IBM's engine tries; the last for all later ones."""
@@ -26,9 +30,7 @@ class RecurrentLearner(Learner):
 
     name, piece = "mlp_speculator", PIECE
 
-    def __init__(
-        self, kind: Kind, target: Model, ids: Tensor, weights: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, kind: Kind, target: Model, ids: Ids, weights: Mapping[str, Tensor]) -> None:
         shape, self.depth = target.config, kind.depth
         if kind.cell not in ("mlp", "lstm"):
             raise ConfigError(f"--cell must be mlp or lstm, got {kind.cell!r}")
@@ -44,7 +46,7 @@ class RecurrentLearner(Learner):
         )
         self.source = target
         self.net = MLPSpeculator(self.shape)
-        rows = target.embed(torch.arange(min(shape.vocab_size, 4096)))
+        rows = torch.from_numpy(target.embed(np.arange(min(shape.vocab_size, 4096))))
         spread = float(rows.square().mean().sqrt()) or 1.0
         width = shape.hidden_size**-0.5
         for name, weight in self.net.named_parameters():
@@ -56,7 +58,7 @@ class RecurrentLearner(Learner):
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Rows are independent of each other: only the state and the tokens after it are read."""
-        added = self.net.token_map(self.source.embed(batch.tokens))
+        added = self.net.token_map(batch.embedded(self.source))
         state, found = self.net.begin(batch.last[batch.at]), []
         for index in range(self.shape.n_predict):
             state, out = self.net.advance(state, added[batch.at + 1 + index], index)
@@ -68,24 +70,24 @@ LEARNER = RecurrentLearner
 shipped = files.shipped
 
 
-def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Tensor]]:
+def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
     read = network_folder.read(folder, target)
     config, found, tokens = files.stored(read, target)
     is_lstm = config.cell == "lstm"
     if (map := found.pop("emb_map.weight", None)) is not None:
-        table = target.model.embed(torch.arange(config.vocab_size)).float() @ map.T
-        parts = table.chunk(table.shape[1] // config.inner_dim, 1)
+        table = target.model.embed(np.arange(config.vocab_size)) @ map.T
+        parts = np.split(table, table.shape[1] // config.inner_dim, 1)
         tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]] if is_lstm else ["emb.0"]
         found |= {f"{n}.weight": t for n, t in zip(tables, parts, strict=True)}
     if (map := found.pop("head_map.weight", None)) is not None:
         found["head.0.weight"] = head_matrix(target.model, None) @ map
     elif tokens is not None:
         for name in [name for name in found if name.startswith("head.")]:
-            rows = torch.zeros(config.vocab_size, config.inner_dim)
-            found[name] = rows.index_copy(0, tokens, found[name])
+            rows = np.zeros((config.vocab_size, config.inner_dim), np.float32)
+            rows[tokens], found[name] = found[name], rows
     prefix = "" if is_lstm else "speculator."
-    return _theirs(config), {prefix + name: tensor for name, tensor in found.items()}
+    return _theirs(config), {prefix + name: array for name, array in found.items()}
 
 
 def _theirs(ours: MLPSpeculatorConfig) -> dict[str, object]:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from forerun.core.errors import LoadError, short_repr
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import TensorSource
-from forerun.model.config import LayerConfig, ModelConfig, RecurrentConfig
-from forerun.model.kernels.reference import WIDTH_UNIT
+from forerun.model.config import WIDTH_UNIT, LayerConfig, ModelConfig, RecurrentConfig
 
 RECURRENT = ("linear_attention", "conv", "mamba")
 """Kinds of layers without attention, as configs spell them."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
+import numpy as np
 
 from forerun.core.errors import LoadError, short_repr
 from forerun.model.arch.base.settings import Settings, number_in
@@ -200,9 +200,9 @@ def _llama3(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
             f"'high_freq_factor' is {high:g}, but must exceed 'low_freq_factor' {low:g}"
         )
     original = scaling.number(_ORIGINAL, None, *_LENGTH)
-    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim
+    exponents = np.arange(0, rotary_dim, 2) / rotary_dim
     turns = original / (2 * math.pi * theta**exponents)
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    kept = ((turns - low) / (high - low)).clip(0, 1)
     return tuple((1 / (kept + (1 - kept) / factor)).tolist()), 1.0
 
 
@@ -219,8 +219,8 @@ def _yarn(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
     if scaling.values.get("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, rotary_dim - 1)
-    steps = torch.arange(rotary_dim // 2, dtype=torch.float64)
-    divided = ((steps - first) / max(last - first, 0.001)).clamp(0, 1)
+    steps = np.arange(rotary_dim // 2)
+    divided = ((steps - first) / max(last - first, 0.001)).clip(0, 1)
     divisors = 1 / (1 - divided + divided / factor)
     return tuple(divisors.tolist()), _yarn_sharpness(factor, scaling)
 

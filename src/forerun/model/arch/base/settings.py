@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.model.config import Activation
-from forerun.model.kernels.reference import WIDTH_UNIT
+from forerun.model.config import WIDTH_UNIT, Activation
 
 if TYPE_CHECKING:
     from forerun.weights.checkpoint import Checkpoint

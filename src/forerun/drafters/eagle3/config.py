@@ -1,0 +1,101 @@
+"""EAGLE-3 (Li et al., arXiv 2503.01840) as EAGLE-3.1 (arXiv 2605.09992) has it: one decoder layer behind the target.
+
+Row t stands for token t+1 seen with the target's states at t, and predicts token t+2:
+
+    g = fc [n(h_low); n(h_mid); n(h_high)]       n is `fc_norm.i`, an RMS norm, with `fc_norm`, else nothing;
+                                                 `norm_before_fc`: one norm, `input_norm`, of the three as one vector
+    x = [rms(e(token)) ; rms(g)]                   `input_layernorm`, `hidden_norm`: 2 D wide, read by q, k and v
+    r = g + attention(x);   a = r + mlp(rms(r))    `post_attention_layernorm`
+    logits = lm_head norm(a)
+
+A drafted row has no target states: its g is the a of the row before, or norm(a) with `norm_output`. Keys and values of
+rows with target states are kept; those of drafted rows are used within the draft only.
+
+D hidden width, L rows, S rows before them, H heads, G kv heads, E head dim, V' draft vocabulary, B sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forerun.model.config import RopeConfig
+
+NUM_LAYERS = 3
+"""Layers of the target whose outputs are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Eagle3Config:
+    """Shapes; names are those of Llama configurations."""
+
+    vocab_size: int
+    draft_vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rope_theta: float
+    rms_norm_eps: float
+    layers: tuple[int, ...]
+    """Whose outputs are read, ascending, counted from 0: `Features(layers=...)`."""
+    target_hidden_size: int = 0
+    """Width of the states that are read; 0 is `hidden_size`."""
+    fc_norm: bool = True
+    norm_before_fc: bool = False
+    norm_output: bool = True
+    qk_norm: bool = False
+    rope_factors: tuple[float, ...] | None = None
+    """Divisors of the rotary frequencies (E / 2,), as `RopeConfig` has them; None: none."""
+    norm_before_residual: bool = False
+    """The residual starts from rms(g) instead of g."""
+    target_embedding: bool = True
+    target_head: bool = False
+    """The head's rows are the target's; else `lm_head` (V', D)."""
+
+    @property
+    def rope(self) -> RopeConfig:
+        """Return the rotary embedding of queries and keys."""
+        return RopeConfig(self.rope_theta, self.head_dim, self.rope_factors)
+
+    @property
+    def state_width(self) -> int:
+        """Return the width of one state of the target."""
+        return self.target_hidden_size or self.hidden_size
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """List the network's tensors by name."""
+        width, source, states = (
+            self.hidden_size,
+            2 * self.hidden_size,
+            NUM_LAYERS * self.state_width,
+        )
+        heads, groups = (
+            count * self.head_dim for count in (self.num_attention_heads, self.num_key_value_heads)
+        )
+        attention, mlp = "midlayer.self_attn", "midlayer.mlp"
+        found: dict[str, tuple[int, ...]] = {
+            "fc": (width, states),
+            f"{attention}.q_proj": (heads, source),
+            f"{attention}.k_proj": (groups, source),
+            f"{attention}.v_proj": (groups, source),
+            f"{attention}.o_proj": (width, heads),
+            f"{mlp}.gate_proj": (self.intermediate_size, width),
+            f"{mlp}.up_proj": (self.intermediate_size, width),
+            f"{mlp}.down_proj": (width, self.intermediate_size),
+            "midlayer.input_layernorm": (width,),
+            "midlayer.hidden_norm": (width,),
+            "midlayer.post_attention_layernorm": (width,),
+            "norm": (width,),
+        }
+        if self.qk_norm:
+            found |= {f"{attention}.{part}_norm": (self.head_dim,) for part in "qk"}
+        if self.fc_norm:
+            found |= {f"fc_norm.{i}": (self.state_width,) for i in range(NUM_LAYERS)}
+        if self.norm_before_fc:
+            found["input_norm"] = (states,)
+        if not self.target_embedding:
+            found["embed_tokens"] = (self.vocab_size, width)
+        if not self.target_head:
+            found["lm_head"] = (self.draft_vocab_size, width)
+        return {f"{name}.weight": shape for name, shape in found.items()}

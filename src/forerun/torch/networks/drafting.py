@@ -1,0 +1,270 @@
+"""Networks that draft in torch, nothing rounded: the oracles of the native ones, whose trees they grow in Python.
+
+B sequences, R rows of a step, D width of the target, p inner width, V' tokens of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.arrays import Floats, Ids
+from forerun.drafters.eagle3.drafting import EagleWeights
+from forerun.drafters.medusa.drafting import MedusaWeights
+from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
+from forerun.drafting import best_first
+from forerun.drafting.best_first import (
+    MAX_STEPS,
+    DraftLimits,
+    GuessTree,
+    Step,
+    TakeSteps,
+    grow,
+    models_of,
+)
+from forerun.drafting.networks.drafter import StateNetwork
+from forerun.drafting.tree_noise import TreeNoise
+from forerun.model.model import Model, head_matrix
+from forerun.torch.networks.eagle3 import Eagle3, Keys
+from forerun.torch.networks.medusa import Medusa
+from forerun.torch.networks.mlp_speculator import MLPSpeculator, RecurrentState
+
+if TYPE_CHECKING:
+    from forerun._native import TextNGramModel
+
+
+class TorchStateNetwork(StateNetwork):
+    """Grows trees in Python; `new_draft` computes the steps."""
+
+    def __init__(self, max_depth: int, *, sees_depth_alone: bool = False) -> None:
+        self.max_depth, self.sees_depth_alone = max_depth, sees_depth_alone
+
+    def new_draft(self, hidden: Floats) -> TakeSteps:
+        """Begin drafts at the states (B, D)."""
+        raise NotImplementedError
+
+    def draft(
+        self,
+        hidden: Floats,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        ngrams: TextNGramModel | None = None,
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
+        noises: Sequence[TreeNoise | None] = (),
+    ) -> list[GuessTree]:
+        """Grow a tree for each sequence, the likeliest node first."""
+        take_steps = self.new_draft(hidden if rows is None else hidden[[*rows]])
+        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
+        found = (tokens, num_nodes, limits, self.max_depth, take_steps, models_of(ngrams))
+        return grow(*found, self.sees_depth_alone, noises)
+
+
+def target_logits(target: Model, state: Tensor, tokens: Ids | None) -> Floats:
+    """Apply the target's head to a state (D,): logits of the tokens (V',), None for all."""
+    if tokens is None:
+        return target.head(state[None].numpy())[0]
+    return target.head_rows(state[None].numpy(), tokens)[0]
+
+
+class TorchRecurrent(TorchStateNetwork):
+    """The oracle of `RecurrentNetwork`."""
+
+    def __init__(self, weights: RecurrentWeights, target: Model) -> None:
+        super().__init__(weights.config.max_depth)
+        self.weights, self.target, self.tokens = weights, target, weights.tokens
+        self.heads = [torch.from_numpy(rows) for rows in weights.heads]
+        with torch.device("meta"):  # its own head takes no memory: it is not used
+            self.net = MLPSpeculator(weights.config)
+        own = {n: torch.from_numpy(t) for n, t in weights.tensors.items() if "head" not in n}
+        self.net.load_state_dict(own, strict=False, assign=True)
+        self.net.requires_grad_(False)
+
+    def new_draft(self, hidden: Floats) -> TakeSteps:
+        """Begin at the states (B, D); a step computes one row after the other."""
+        states_of = torch.from_numpy(hidden)
+        states: list[dict[int, RecurrentState]] = []
+
+        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
+            after = {}
+            for s in steps:
+                first = not number
+                before = (
+                    self.begin(states_of[s.sequence]) if first else states[s.parent][s.sequence]
+                )
+                token = torch.tensor(s.token)
+                after[s.sequence] = self.advance(token, s.depth, before)
+            states.append(after)
+            return [self.likeliest(after[s.sequence].x, s) for s in steps]
+
+        return take_steps
+
+    def begin(self, hidden: Tensor) -> RecurrentState:
+        """Start at the target's states (..., D), before any token is read."""
+        return self.net.begin(hidden)
+
+    def advance(self, tokens: Tensor, depth: int, state: RecurrentState) -> RecurrentState:
+        """Compute the state after a token each (...)."""
+        if self.weights.config.target_embedding:
+            rows = torch.from_numpy(self.target.embed(tokens.reshape(-1).numpy()))
+            added = self.net.token_map(rows.reshape(*tokens.shape, -1))
+        else:
+            added = self.net.embed(tokens, depth)
+        return self.net.advanced(state, added, depth)
+
+    def likeliest(self, state: Tensor, step: Step) -> tuple[Ids, Floats]:
+        """Return the tokens (k,) to guess after a state (p,), and their chances."""
+        if self.heads:
+            logits = (self.heads[min(step.depth, len(self.heads) - 1)] @ state).numpy()
+        else:
+            logits = target_logits(self.target, state, self.tokens)
+        return best_first.likeliest(logits, step, self.tokens, self.weights.temperatures)
+
+    def nbytes(self) -> int:
+        """Count the bytes of the weights; a head of the target's counts there."""
+        return sum(tensor.nbytes for tensor in self.weights.tensors.values())
+
+
+class TorchMedusa(TorchStateNetwork):
+    """The oracle of `MedusaNetwork`."""
+
+    def __init__(self, weights: MedusaWeights, target: Model) -> None:
+        super().__init__(weights.config.medusa_num_heads, sees_depth_alone=True)
+        self.weights, self.target = weights, target
+        with torch.device("meta"):
+            self.net = Medusa(weights.config)
+        own = {name: torch.from_numpy(each) for name, each in weights.tensors.items()}
+        self.net.load_state_dict(own, assign=True)
+        self.net.requires_grad_(False)
+
+    def new_draft(self, hidden: Floats) -> TakeSteps:
+        """Begin at the states (B, D), which every head reads."""
+        states = torch.from_numpy(hidden)
+
+        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
+            return [self.likeliest(states[step.sequence], step) for step in steps]
+
+        return take_steps
+
+    def likeliest(self, state: Tensor, step: Step) -> tuple[Ids, Floats]:
+        """Return the tokens (k,) that the head of a depth guesses after a state (D,), and their chances."""
+        tokens = self.weights.tokens
+        if self.weights.config.target_head:
+            logits = target_logits(self.target, self.net.output(state, step.depth), tokens)
+        else:
+            logits = self.net.logits(state, step.depth).numpy()
+        return best_first.likeliest(logits, step, tokens, self.weights.temperatures)
+
+    def nbytes(self) -> int:
+        """Count the bytes of the weights; the head is the target's own."""
+        return sum(tensor.nbytes for tensor in self.weights.tensors.values())
+
+
+@dataclass(slots=True)
+class _Rows:
+    """A slot: keys and values of the rows, and the last one's g and token."""
+
+    keys: Keys | None = None
+    length: int = 0
+    token: int = 0
+    g: Tensor | None = None
+
+
+class TorchEagle:
+    """The oracle of `EagleNetwork`. A slot holds a sequence: keys and values of the rows that were fed."""
+
+    def __init__(self, weights: EagleWeights, target: Model, max_len: int) -> None:
+        self.weights, self.max_len = weights, max_len
+        embedding = head = None
+        if weights.config.target_embedding:
+            embedding = torch.from_numpy(target.embed(np.arange(target.config.vocab_size)))
+        if weights.config.target_head:
+            head = torch.from_numpy(head_matrix(target, weights.tokens))
+        self.net = Eagle3(weights.config, embedding=embedding, head=head)
+        state = {name: torch.from_numpy(tensor) for name, tensor in weights.tensors.items()}
+        self.net.load_state_dict(state, strict=False)
+        self.net.requires_grad_(False)
+        self.slots: dict[int, _Rows] = {}
+
+    def clear(self, slot: int) -> None:
+        """Forget the rows of a slot."""
+        self.slots.pop(slot, None)
+
+    def reuse(self, slot: int, source: int, rows: int) -> None:
+        """Begin a slot with the first rows of a slot, which may be the same; `feed` goes on from there."""
+        held = self.slots[source].keys
+        assert held is not None
+        keys = Keys(held.keys[:, :, :rows], held.values[:, :, :rows])
+        self.slots[slot] = _Rows(keys, rows)
+
+    def feed(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
+        """Add rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
+        rows = self.slots.setdefault(slot, _Rows())
+        if rows.length + len(tokens) > self.max_len:
+            raise IndexError("the sequence does not fit the cache")
+        g = self.net.fuse(torch.from_numpy(states))[None]
+        rows.keys = self._run(rows.keys, g, tokens, rows.length)[2]
+        rows.length, rows.token, rows.g = rows.length + len(tokens), tokens[-1], g[:, -1:]
+
+    def draft(
+        self,
+        slots: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        ngrams: TextNGramModel | None = None,
+        min_doubt: float = 0.0,
+        noises: Sequence[TreeNoise | None] = (),
+    ) -> list[GuessTree]:
+        """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
+        rows = [self.slots[slot] for slot in slots]
+        after: list[dict[int, tuple[Tensor, Keys]]] = []
+
+        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
+            found, here = [], {}
+            for step in steps:
+                own = rows[step.sequence]
+                assert own.keys is not None
+                assert own.g is not None
+                if number:
+                    g, keys = after[step.parent][step.sequence]
+                else:  # the last fed row again, over those before it
+                    g, keys = own.g, Keys(own.keys.keys[:, :, :-1], own.keys.values[:, :, :-1])
+                g, logits, keys = self._run(keys, g, [step.token], own.length - 1 + step.depth)
+                here[step.sequence] = g, keys
+                found.append(
+                    best_first.likeliest(
+                        logits[0, -1].numpy(), step, self.weights.tokens, self.weights.temperatures
+                    )
+                )
+            after.append(here)
+            return found
+
+        tokens = [each.token for each in rows]
+        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
+        found = (tokens, num_nodes, limits, MAX_STEPS, take_steps, models_of(ngrams))
+        return best_first.grow(*found, noises=noises)
+
+    def nbytes(self) -> int:
+        """Count the weights, the rows of the target's head included."""
+        held = [*self.net.state_dict().values(), *self.net.buffers()]
+        return sum(tensor.nbytes for tensor in (*held, *self.weights.tensors.values()))
+
+    def row_nbytes(self) -> int:
+        """Count what a row keeps: fp32, and a new cache while the old one is there."""
+        config = self.weights.config
+        return 2 * 8 * config.num_key_value_heads * config.head_dim
+
+    def _run(
+        self, keys: Keys | None, g: Tensor, tokens: Sequence[int], position: int
+    ) -> tuple[Tensor, Tensor, Keys]:
+        ids = torch.tensor([[*tokens]])
+        positions = torch.arange(position, position + len(tokens))[None]
+        return self.net.step(g, ids, positions, keys)

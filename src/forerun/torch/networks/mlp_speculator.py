@@ -1,0 +1,181 @@
+"""The MLP speculator (Wertheimer et al., arXiv 2404.19124), and the same with an LSTM cell (Snowflake's `sum_lstm`).
+
+A state starts as the target's hidden state h_t (after the final norm) and is advanced by one token a step: step i reads
+token t+1+i and its output predicts token t+2+i. With a = state weight 0.5^(0.5/n), b = sqrt((1 - a^2) p/2):
+
+    x = rms(h) / sqrt(2)                     with `scale_input`, else h
+    u = P_i x + (b/a) E[token]               P_0 reads h, the others a step; all are P_1 with `tie_weights`
+    mlp:   x = gelu(ln(u)),  y = x
+    lstm:  f, i, o = sigmoid(u_1, u_2, u_3);  c = f c + i gelu(ln_cell(u_4));  x = o gelu(ln_state(c)),  y = x
+    logits = head y
+
+`rms(x) = x / sqrt(mean(x^2) + 1e-6)`, ln is rms times weight plus bias, gelu the exact one, c starts at zero.
+
+The target's embedding and head need not be copied: with `target_embedding`, E[token] = `emb_map` e(token), as wide as
+all of u (or as p, then used for each of the cell's four parts); with `target_head`, logits = W (`head_map` y), W rows
+of the target's head. Both maps can be multiplied into copies of the rows, which other engines read.
+
+D hidden width of the target, p inner width, n steps, V vocabulary, B rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from forerun.drafters.mlp_speculator.config import (
+    EPS,
+    GATE_TABLES,
+    NUM_GATES,
+    MLPSpeculatorConfig,
+)
+
+
+class RecurrentState(NamedTuple):
+    """After some steps: what the next one reads, (..., D) at first, then (..., p), and the cell (..., p)."""
+
+    x: Tensor
+    cell: Tensor
+
+
+class ScaledNorm(nn.Module):
+    """rms times weight plus bias."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise over the last dimension of (..., p), with scale and shift where there are any."""
+        return rms(x) * self.weight + self.bias
+
+
+class MLPSpeculator(nn.Module):
+    """The network that is trained, and drafts in torch.
+
+    `embedding` (V, D) and `head` (V', D) are the target's rows, where the configuration takes those.
+    """
+
+    embedding: Tensor | None
+    target_rows: Tensor | None
+
+    def __init__(
+        self,
+        config: MLPSpeculatorConfig,
+        *,
+        embedding: Tensor | None = None,
+        head: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("embedding", embedding, persistent=False)
+        self.register_buffer("target_rows", head, persistent=False)
+        own = 1 if config.tie_weights else config.n_predict
+        inner, width = config.inner_dim, config.num_parts * config.inner_dim
+        sources = [config.hidden_size] + [inner] * (
+            min(config.n_predict, 2 if own == 1 else own) - 1
+        )
+        projections = [nn.Linear(source, width, bias=False) for source in sources]
+        if config.target_embedding:
+            self.emb_map = nn.Linear(config.hidden_size, config.embedding_dim, bias=False)
+        if config.target_head:
+            self.head_map = nn.Linear(inner, config.hidden_size, bias=False)
+        else:
+            self.head = _modules(
+                nn.Linear(inner, config.vocab_size, bias=False) for _ in range(own)
+            )
+        if config.cell == "mlp":
+            self.proj = nn.ModuleList(projections)
+            self.ln = _modules(ScaledNorm(inner) for _ in range(own))
+            if not config.target_embedding:
+                self.emb = _modules(nn.Embedding(config.vocab_size, inner) for _ in range(own))
+            return
+        self.projs = nn.ModuleList(projections)
+        self.cell_ln = _modules([ScaledNorm(inner)])
+        self.state_ln = _modules([ScaledNorm(inner)])
+        if not config.target_embedding:
+            tables = ["forget_emb"] if config.tie_lstm_embs else list(GATE_TABLES)
+            for name in tables:
+                setattr(self, name, _modules([nn.Embedding(config.vocab_size, inner)]))
+
+    def begin(self, hidden: Tensor) -> RecurrentState:
+        """Start at the target's hidden states (..., D), before any token is read."""
+        x = rms(hidden) / math.sqrt(2) if self.config.scale_input else hidden
+        return RecurrentState(x, hidden.new_zeros(*hidden.shape[:-1], self.config.inner_dim))
+
+    def step(
+        self, state: RecurrentState, tokens: Tensor, index: int
+    ) -> tuple[RecurrentState, Tensor]:
+        """Read tokens (...) int64 as step `index`; return the state after it, and logits (..., V) or (..., V')."""
+        state, out = self.advance(state, self.embed(tokens, index), index)
+        return state, self.logits(out, index)
+
+    def embed(self, tokens: Tensor, index: int = 0) -> Tensor:
+        """Compute what tokens (...) add to u, (..., `embedding_dim`)."""
+        if self.config.target_embedding:
+            assert self.embedding is not None, "the target's embedding"
+            return self.token_map(self.embedding[tokens])
+        if self.config.cell == "mlp":
+            table: Tensor = self.emb[self._own(index)](tokens)
+            return table * self.config.token_weight
+        names = ["forget_emb"] if self.config.tie_lstm_embs else GATE_TABLES
+        return torch.cat([getattr(self, name)[0](tokens) for name in names], -1) * (
+            self.config.token_weight
+        )
+
+    def token_map(self, rows: Tensor) -> Tensor:
+        """Compute what tokens add to u, of the target's embeddings of them (..., D)."""
+        mapped: Tensor = self.emb_map(rows)
+        return mapped.float() * self.config.token_weight
+
+    def advance(
+        self, state: RecurrentState, added: Tensor, index: int
+    ) -> tuple[RecurrentState, Tensor]:
+        """Take a step whose token adds `added` to u; return the state after it, and what the head's rows multiply."""
+        state = self.advanced(state, added, index)
+        return state, self._out(state.x)
+
+    def advanced(self, state: RecurrentState, added: Tensor, index: int) -> RecurrentState:
+        """Return the state after a step whose token adds `added` to u."""
+        inner = self.config.inner_dim
+        if self.config.cell == "mlp":  # sums in fp32, whatever autocast multiplies in
+            u = self.proj[min(index, len(self.proj) - 1)](state.x).float() + added
+            x = functional.gelu(self.ln[self._own(index)](u))
+            return RecurrentState(x, state.cell)
+        u = self.projs[min(index, 1)](state.x).float().unflatten(-1, (NUM_GATES, inner))
+        u = u + added.unflatten(-1, (-1, inner))  # one part of `added` goes to all four
+        forget, take, give = u[..., :3, :].sigmoid().unbind(-2)
+        cell = forget * state.cell + take * functional.gelu(self.cell_ln[0](u[..., 3, :]))
+        x = give * functional.gelu(self.state_ln[0](cell))
+        return RecurrentState(x, cell)
+
+    def logits(self, out: Tensor, index: int = 0) -> Tensor:
+        """Compute the logits of what `advance` returns."""
+        if self.config.target_head:
+            assert self.target_rows is not None, "the target's head"
+            return functional.linear(out, self.target_rows)
+        found: Tensor = self.head[self._own(index)](out)
+        return found
+
+    def _out(self, x: Tensor) -> Tensor:
+        if not self.config.target_head:
+            return x
+        mapped: Tensor = self.head_map(x)
+        return mapped
+
+    def _own(self, index: int) -> int:
+        return 0 if self.config.tie_weights else index
+
+
+def rms(x: Tensor) -> Tensor:
+    """Scale the vectors (..., n) to unit mean square."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS)
+
+
+def _modules(modules: object) -> nn.ModuleList:
+    return nn.ModuleList(modules)  # type: ignore[arg-type]

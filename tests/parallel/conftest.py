@@ -1,0 +1,9 @@
+"""Ranks meet through torch; without it there is nothing to test."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+def pytest_ignore_collect() -> bool | None:
+    return True if find_spec("torch") is None else None

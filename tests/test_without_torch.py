@@ -1,0 +1,81 @@
+"""What is said and done where torch is not installed, and where the native kernels were not built."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+RUN = """
+import json, sys
+sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))  # importing them fails now
+from forerun.cli.main import _run
+for arguments in json.loads(sys.argv[2]):
+    print("forerun", *arguments, file=sys.stderr, flush=True)
+    print("ended with", _run(arguments), file=sys.stderr, flush=True)
+"""
+MODEL = __file__  # which is no model: it is not opened
+TORCH, KERNELS = "torch", "forerun._native"
+GENERATE = ("generate", "x", "-m", MODEL)
+
+
+def run(hidden: Sequence[str], *commands: Sequence[str]) -> list[str]:
+    """What each of the commands says on stderr, of one process in which modules cannot be imported."""
+    given = json.dumps(hidden), json.dumps(commands)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *given], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return [text.partition("\n")[2] for text in done.stderr.split("\nforerun ")]
+
+
+ASKS_TORCH = (
+    (*GENERATE, "--backend", "torch"),
+    (*GENERATE, "--device", "cuda"),
+    (*GENERATE, "--tensor-parallel-size", "2"),
+    (*GENERATE, "--pipeline-parallel-size", "2"),
+    ("plan", "-m", MODEL, "--backend", "torch"),
+    ("quantize", "-m", MODEL, "-o", "no-such-folder"),
+    ("train", "drafter", "-m", MODEL),
+    ("train", "draft-model", "-m", MODEL),
+    ("eval", "ppl", "no-such-text", "-m", MODEL),
+)
+
+
+def test_without_torch_what_needs_it_names_the_extra_in_a_line() -> None:
+    """Before a model is opened."""
+    for command, said in zip(ASKS_TORCH, run([TORCH], *ASKS_TORCH), strict=True):
+        line, code, *_ = said.splitlines()
+        assert line.startswith("error: torch is not installed"), (command, said)
+        assert "extra torch" in line
+        assert "extra lab" in line
+        assert code == "ended with 2"
+
+
+def test_without_either_both_remedies_are_named() -> None:
+    (said,) = run([TORCH, KERNELS], GENERATE)
+    line, code, *_ = said.splitlines()
+    assert "C++20 compiler" in line
+    assert "wheel" in line
+    assert "forerun[torch]" in line
+    assert code == "ended with 2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", [[KERNELS], [TORCH]])
+def test_a_model_answers_with_either(tiny_gguf, hidden: list[str]) -> None:
+    """Without kernels on torch: plain, or with drafters that need none; `auto` is one of those."""
+    model = ("-m", str(tiny_gguf), "-n", "4", "--raw")
+    able = ["none", "prompt_lookup", "lookahead", "draft_model:model=self", "auto"]
+    native = ["recycling", "suffix", "mlp_speculator:model=untrained", "medusa:model=untrained"]
+    asked = [("generate", "one two one two", *model, "-d", drafter) for drafter in able + native]
+    said = run(hidden, *asked)
+    for text in said[: len(able)]:
+        assert "ended with 0" in text
+    for text in said[len(able) :]:
+        assert ("ended with 2" in text) == (KERNELS in hidden), text
+        assert ("needs the native kernels" in text) == (KERNELS in hidden)
+        assert "Traceback" not in text
