@@ -11,11 +11,13 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 from collections import namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import safetensors.torch
 import torch
@@ -44,11 +46,15 @@ UNEVEN = {"gemma4_moe": {"hidden_size": 64, **WIDTHS["gemma4_moe"]}}
 """With vectors of one number and of five."""
 
 
+SAVE_MEANWHILE = packed.PackedFile.save_meanwhile
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
     """A cache of the test's own, which takes small models, too."""
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(packed, "MIN_NBYTES", 0)
+    monkeypatch.setattr(packed.PackedFile, "save_meanwhile", packed.PackedFile.save)
     return tmp_path / "cache" / "packed"
 
 
@@ -79,6 +85,27 @@ def serves(folder: Path, path: Path) -> bool:
     config, _ = read_config(open_checkpoint(folder))
     file = packed.PackedFile.of(folder, open_checkpoint(folder).files, quant="none", head_bits=None)
     return replace(file, name=path.name).load(NativeDecoder(config, num_threads=1))
+
+
+def test_the_first_answer_does_not_wait_for_the_copy(cache, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(packed.PackedFile, "save_meanwhile", SAVE_MEANWHILE)
+    write, goes_on = packed.PackedFile._write, Event()
+
+    def late(self, decoder) -> None:
+        assert goes_on.wait(60)
+        write(self, decoder)
+
+    monkeypatch.setattr(packed.PackedFile, "_write", late)
+    folder = saved(tmp_path)
+    first = load(folder)
+    answered = prefill(first, TOKENS)
+    assert not cache.exists()
+    goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "forerun-packed-copy":
+            thread.join()
+    monkeypatch.setattr(NativeDecoder, "add", None)
+    assert same_bits(prefill(load(folder), TOKENS), answered)
 
 
 @pytest.mark.parametrize("rounding", [{}, {"quant": "int4"}, {"head_bits": 4}])
@@ -152,6 +179,7 @@ def written(tmp_path_factory) -> tuple[packed.PackedFile, NativeDecoder, bytes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORERUN_CACHE", str(folder / "cache"))
         patch.setattr(packed, "MIN_NBYTES", 0)
+        patch.setattr(packed.PackedFile, "save_meanwhile", packed.PackedFile.save)
         decoder = load(folder)
         file = packed.PackedFile.of(
             folder, open_checkpoint(folder).files, quant="none", head_bits=None

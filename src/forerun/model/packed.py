@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 import numpy as np
@@ -207,6 +208,13 @@ class PackedFile:
             return
         if self.is_mapped:
             self.load(decoder)
+
+    def save_meanwhile(self, decoder: PackedArrays) -> None:
+        """Do so while the decoder is used, which changes none of its weights; a process that ends waits for it."""
+        if self.is_mapped:
+            self.save(decoder)  # the decoder shall compute out of the file
+        else:
+            Thread(target=self.save, args=(decoder,), name="forerun-packed-copy").start()
 
     def _read(self, file: BinaryIO, decoder: PackedArrays) -> None:
         header = read_header(file)

@@ -50,7 +50,7 @@ def fill(
     if missing:
         raise LoadError(f"weights are missing: {', '.join(missing)}")
     if packed is not None:
-        packed.save(decoder)
+        packed.save_meanwhile(decoder)
 
 
 def fill_blank(
