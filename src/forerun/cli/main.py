@@ -48,8 +48,8 @@ def app(asked: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     names = registry.names("commands")
-    if (module := asked.replace("-", "_")) in names:
-        names = [name for name in names if f"{name}_".startswith(f"{module}_")]
+    if (given := asked.replace("-", "_")) in names:
+        names = [name for name in names if f"{name}_".startswith(f"{given}_")]
     listed = [name for group in GROUPS.values() for name in group]
     names.sort(key=lambda name: (listed.index(name) if name in listed else len(listed), name))
     modules = {name: registry.load("commands", name) for name in names}
