@@ -27,7 +27,7 @@ NO_TORCH = (
     "torch is not installed: it comes with forerun's extra torch, and with the extra lab for what measures, trains or "
     "quantizes (pip install 'forerun[torch]'; docs/installing.md)"
 )
-"""What who asks for torch is told where it is missing."""
+"""The message where something needs torch and it is missing."""
 
 # CPU features (Linux names) that decide which kernels can run, best first.
 _FEATURES = (

@@ -12,7 +12,7 @@ from forerun.core.repetition import is_much
 from forerun.engine.stats import SpecStats
 from forerun.server.bodies import JsonRequest
 from forerun.server.errors import ApiError, of_stream
-from forerun.server.http import EventStream, JsonResponse, cancelled_on_disconnect, to_json
+from forerun.server.http import EventStreamResponse, JsonResponse, cancelled_on_disconnect, to_json
 from forerun.server.progress import PromptProgress
 from forerun.server.service import Service
 from forerun.server.worker import AsyncRequest, StreamEvent
@@ -68,7 +68,7 @@ class Writer(ABC):
         """Answer, as a stream or when all is there; a client that goes away ends the request."""
         request.state.entry.running = self.running
         if stream:
-            return EventStream(self._stream(), self.running.cancel, self.ping, self._ping_s)
+            return EventStreamResponse(self._stream(), self.running.cancel, self.ping, self._ping_s)
         async with cancelled_on_disconnect(request.receive, self.running.cancel):
             async for _ in self._events():
                 pass

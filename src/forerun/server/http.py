@@ -89,7 +89,7 @@ def error_response(error: ApiError, path: str = "") -> Response:
     return JsonResponse(error.body(path), error.status, dict(error.headers))
 
 
-class EventStream(Response):
+class EventStreamResponse(Response):
     """Send what an iterator gives as it comes; when the client goes, `on_disconnect` is called and it ends."""
 
     def __init__(

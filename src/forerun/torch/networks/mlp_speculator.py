@@ -1,21 +1,6 @@
-"""The MLP speculator (Wertheimer et al., arXiv 2404.19124), and the same with an LSTM cell (Snowflake's `sum_lstm`).
+"""The MLP speculator in torch: what is trained, and the oracle of the native one.
 
-A state starts as the target's hidden state h_t (after the final norm) and is advanced by one token a step: step i reads
-token t+1+i and its output predicts token t+2+i. With a = state weight 0.5^(0.5/n), b = sqrt((1 - a^2) p/2):
-
-    x = rms(h) / sqrt(2)                     with `scale_input`, else h
-    u = P_i x + (b/a) E[token]               P_0 reads h, the others a step; all are P_1 with `tie_weights`
-    mlp:   x = gelu(ln(u)),  y = x
-    lstm:  f, i, o = sigmoid(u_1, u_2, u_3);  c = f c + i gelu(ln_cell(u_4));  x = o gelu(ln_state(c)),  y = x
-    logits = head y
-
-`rms(x) = x / sqrt(mean(x^2) + 1e-6)`, ln is rms times weight plus bias, gelu the exact one, c starts at zero.
-
-The target's embedding and head need not be copied: with `target_embedding`, E[token] = `emb_map` e(token), as wide as
-all of u (or as p, then used for each of the cell's four parts); with `target_head`, logits = W (`head_map` y), W rows
-of the target's head. Both maps can be multiplied into copies of the rows, which other engines read.
-
-D hidden width of the target, p inner width, n steps, V vocabulary, B rows.
+The formulas stand in `drafters/mlp_speculator/config.py`.
 """
 
 from __future__ import annotations
