@@ -44,6 +44,7 @@ from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.hub.names import resolve
+from forerun.model import packed
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
@@ -250,11 +251,13 @@ class LLM:
         """End its requests, and let go of the weights: they are freed with the last LLM that shares them.
 
         `with LLM(...) as llm:` does so at the end of the block. Nothing can be asked any more. Harmless if done before.
+        Waits for a packed copy that is being written.
         """
         if self._loop is None:
             return
         self._loop.end_all()
         self._loop = None
+        packed.finish()
         del self.model, self.grammars
         return_freed()
 

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import shutil
-import threading
 from collections import namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -101,9 +100,8 @@ def test_the_first_answer_does_not_wait_for_the_copy(cache, tmp_path, monkeypatc
     answered = prefill(first, TOKENS)
     assert not cache.exists()
     goes_on.set()
-    for thread in threading.enumerate():
-        if thread.name == "forerun-packed-copy":
-            thread.join()
+    packed.finish()
+    assert cache.exists()
     monkeypatch.setattr(NativeDecoder, "add", None)
     assert same_bits(prefill(load(folder), TOKENS), answered)
 

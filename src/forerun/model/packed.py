@@ -13,12 +13,12 @@ import json
 import logging
 import mmap
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 import numpy as np
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from forerun.model.config import ModelConfig
     from forerun.weights.stored import StoredTensor
 
+_WRITER = "forerun-packed-copy"
 MIN_NBYTES = 16 << 20
 """A smaller model is packed so fast that it needs no file."""
 
@@ -121,6 +122,13 @@ def copies() -> list[tuple[PackedCopy, Path | None]]:
     except OSError as error:
         raise LoadError(f"packed weights cannot be listed: {error}") from error
     return [(entry, _model_of(entry.path)) for entry in entries]
+
+
+def finish() -> None:
+    """Wait until every copy that is being written is whole: its decoder's memory is not freed before."""
+    for thread in threading.enumerate():
+        if thread.name == _WRITER:
+            thread.join()
 
 
 def of_model(model: Path) -> list[PackedCopy]:
@@ -214,7 +222,7 @@ class PackedFile:
         if self.is_mapped:
             self.save(decoder)  # the decoder shall compute out of the file
         else:
-            Thread(target=self.save, args=(decoder,), name="forerun-packed-copy").start()
+            threading.Thread(target=self.save, args=(decoder,), name=_WRITER).start()
 
     def _read(self, file: BinaryIO, decoder: PackedArrays) -> None:
         header = read_header(file)
