@@ -50,7 +50,6 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model
 from forerun.model.model import Model
-from forerun.model.packed import PackedFile
 from forerun.parallel.place import Place
 from forerun.spellings import engine as spellings
 from forerun.text.messages import Message, Tools
@@ -300,7 +299,7 @@ class LLM:
             self._loads_beside,
             self.path,
             self._names,
-            partial(PackedFile.beside, self.path, self._files)
+            partial(packed.PackedFile.beside, self.path, self._files)
             if self.config.weight_cache
             else None,
             self.config.learn,

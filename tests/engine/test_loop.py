@@ -29,10 +29,11 @@ from forerun.engine.batch import SequenceRows
 from forerun.engine.loop import EngineLoop
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.request import RequestHandle
+from forerun.model.random_model import random_config
 from forerun.torch.decoder import Decoder
-from forerun.torch.random_model import random_config, random_weights
 from tests.engine.harness import GREEDY, LOOPING, engine_for, plain
 from tests.tiny import tiny_model
+from tests.torch.random_tensors import random_tensors
 
 PROMPTS = [[*prompt, last] for prompt in LOOPING for last in (3, 9)]
 WAIT_S = 60
@@ -307,7 +308,7 @@ def test_an_error_in_a_step_reaches_every_request_and_the_next_ones_run(loop, an
 def test_logits_that_are_no_numbers_end_their_request_alone(own):
     params = replace(GREEDY, **{"temperature": 1, "seed": 3, **own})
     config = replace(random_config(vocab_size=200), tied_head=False)
-    weights = random_weights(3, config, sharpness=3.0)
+    weights = random_tensors(3, config, sharpness=3.0)
     answers = plain(Decoder(config, weights), PROMPTS[:2], params)
     unused = min({*range(200)}.difference(*answers, *PROMPTS))
     weights["embed"][unused] = math.nan

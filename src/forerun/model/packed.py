@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
@@ -321,12 +322,14 @@ def _map(
     return places
 
 
+@cache
 def _code_digest() -> str:
     """Hash the code that reads, rounds and packs: a file that other code has written is not used."""
     from forerun import _native
 
     package = Path(__file__).parents[1]
-    sources = [p for part in ("weights", "model") for p in (package / part).rglob("*.py")]
+    parts = ("weights", "model", "drafters", "drafting/networks")  # those of `beside`, too
+    sources = [p for part in parts for p in (package / part).rglob("*.py")]
     digest = hashlib.sha256()
     for path in [Path(_native.__file__), *sorted(sources)]:
         digest.update(path.read_bytes())

@@ -16,8 +16,8 @@ from forerun.lab.train.draft_model import DraftModelLearner, shape_for
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import Trainer
 from forerun.model.config import RopeConfig
+from forerun.model.random_model import random_config
 from forerun.torch.decoder import Decoder
-from forerun.torch.random_model import random_config, random_weights
 from tests.lab.train.test_trainer import (
     FIRST,
     IDS,
@@ -28,13 +28,14 @@ from tests.lab.train.test_trainer import (
     counting_model,
 )
 from tests.tiny import tiny_model
+from tests.torch.random_tensors import random_tensors
 
 DEPTH = 2
 CONFIG = random_config(VOCAB, 4)
 
 
 def test_with_all_layers_it_is_the_target() -> None:
-    weights = random_weights(0, CONFIG, 1.0)
+    weights = random_tensors(0, CONFIG, 1.0)
     target = Decoder(CONFIG, weights)
     learner = DraftModelLearner(target, DEPTH, draft_model.DraftShape((0, 1, 2, 3), 1.0), weights)
     tokens = tuple(range(3, 20))
@@ -53,7 +54,7 @@ def reader(target, path) -> StateReader:
 
 def test_it_learns_what_the_target_says(tmp_path) -> None:
     target = counting_model()
-    weights = random_weights(3, replace(target.config, tied_head=False), 1.0)
+    weights = random_tensors(3, replace(target.config, tied_head=False), 1.0)
     learner = DraftModelLearner(target, DEPTH, draft_model.DraftShape((0, 2), 0.5), weights)
     read = reader(target, tmp_path)
     run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
@@ -70,7 +71,7 @@ def test_a_sibling_of_another_width_learns_what_the_target_says(tmp_path) -> Non
     target = counting_model()
     config = replace(random_config(VOCAB, 2), hidden_size=16, tied_head=False)
     assert config.hidden_size != target.config.hidden_size
-    weights = random_weights(3, config, 1.0)
+    weights = random_tensors(3, config, 1.0)
     sibling = Decoder(config, weights)
     shape = shape_for(config, target.config, 8, 0, 0.9)
     learner = DraftModelLearner(sibling, DEPTH, shape, weights)

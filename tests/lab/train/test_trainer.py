@@ -23,9 +23,10 @@ from forerun.lab.train.learners import Kind, new_learner, write_network
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.states import NAMES, StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
+from forerun.model.random_model import random_config
 from forerun.torch.decoder import Decoder
-from forerun.torch.random_model import random_config, random_weights
 from tests.tiny import tiny_model
+from tests.torch.random_tensors import random_tensors
 
 VOCAB, LENGTH, FIRST, DEPTH = 48, 60, 10, 2
 TARGET = tiny_model(1, sharpness=3.0, vocab_size=VOCAB, num_layers=3)
@@ -34,7 +35,7 @@ TARGET = tiny_model(1, sharpness=3.0, vocab_size=VOCAB, num_layers=3)
 def counting_model() -> Decoder:
     """Says token x + 1 after token x, nearly surely: its layers add nothing to the embedding."""
     shape = replace(random_config(VOCAB, 3), tied_head=False)
-    weights = random_weights(0, shape, sharpness=2.0)
+    weights = random_tensors(0, shape, sharpness=2.0)
     for name, weight in weights.items():
         if name.endswith((".o", ".down")):
             weight.zero_()

@@ -1,17 +1,7 @@
-"""EAGLE-3 (Li et al., arXiv 2503.01840) as EAGLE-3.1 (arXiv 2605.09992) has it: one decoder layer behind the target.
+"""EAGLE-3 in torch: what is trained, and the oracle of the native one.
 
-Row t stands for token t+1 seen with the target's states at t, and predicts token t+2:
-
-    g = fc [n(h_low); n(h_mid); n(h_high)]       n is `fc_norm.i`, an RMS norm, with `fc_norm`, else nothing;
-                                                 `norm_before_fc`: one norm, `input_norm`, of the three as one vector
-    x = [rms(e(token)) ; rms(g)]                   `input_layernorm`, `hidden_norm`: 2 D wide, read by q, k and v
-    r = g + attention(x);   a = r + mlp(rms(r))    `post_attention_layernorm`
-    logits = lm_head norm(a)
-
-A drafted row has no target states: its g is the a of the row before, or norm(a) with `norm_output`. Keys and values of
-rows with target states are kept; those of drafted rows are used within the draft only.
-
-D hidden width, L rows, S rows before them, H heads, G kv heads, E head dim, V' draft vocabulary, B sequences.
+The formulas stand in `drafters/eagle3/config.py`. D hidden width, L rows, S rows before them, H heads, G kv heads, E
+head dim, V' draft vocabulary, B sequences.
 """
 
 from __future__ import annotations

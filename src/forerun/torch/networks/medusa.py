@@ -1,10 +1,6 @@
-"""Medusa (Cai et al., arXiv 2401.10774): heads that each guess one token further from the target's last state alone.
+"""Medusa's heads in torch: what is trained, and the oracle of the native ones.
 
-Head k reads h_t (after the final norm) and predicts token t+2+k, whatever the tokens between: y = x + silu(W x + b)
-for each of its blocks, then the rows of its own head, or the target's with `target_head`.
-Names are those of the published files: `{k}.{j}.linear.weight`, `.bias` of block j, `{k}.{n}.weight` of the head.
-
-D hidden width of the target, V' draft vocabulary.
+The formulas and names stand in `drafters/medusa/config.py`. D hidden width of the target, V' draft vocabulary.
 """
 
 from __future__ import annotations
