@@ -298,6 +298,8 @@ void bind_decoder(nb::module_& m) {
              "is_apart"_a = false)
         .def("set_in_place", &set_in_place, "name"_a, "format"_a, "num_out"_a, "num_in"_a,
              "has_bias"_a, "bytes"_a.noconvert())
+        .def("move_to_memory", &Decoder::move_to_memory, "name"_a,
+             nb::call_guard<nb::gil_scoped_release>())
         .def("packed", &packed, "name"_a)
         .def("set_norm", &set_norm, "name"_a, "weight"_a.noconvert(), "bias"_a.none())
         .def(

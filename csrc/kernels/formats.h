@@ -27,6 +27,7 @@ struct Packed {
     Buffer memory, bias;
     std::unique_ptr<const Flattening> flat = nullptr;  // what `linear` points to
     Buffer places = {};                                // and its arrays
+    bool is_mapped = false;                            // of a file, in small pages
     std::size_t nbytes() const { return memory.nbytes() + bias.nbytes() + places.nbytes(); }
 };
 
@@ -71,6 +72,9 @@ Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
 // what is not aligned is copied. Throws std::invalid_argument for too few bytes.
 Packed in_place(const WeightFormat& format, int num_out, int num_in, bool has_bias,
                 const Buffer& bytes);
+
+// The same in memory of its own; the mapped pages are let go of as they are copied, though a pass may still read them.
+Packed in_memory(const Packed& mapped);
 
 // Some outputs of a layer, as they are stored. Throws std::invalid_argument for one it has not.
 Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows);

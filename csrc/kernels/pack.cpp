@@ -138,7 +138,7 @@ void write_floats(const Linear& linear, const TileRows& at, const std::uint8_t* 
 // the pool and its rules.
 template <class Write>
 void fill_tiles(Packed& packed, const float* bias, int num_threads, const Write& write) {
-    constexpr int least = 64;  // fewer tiles are packed faster by one thread
+    constexpr int least = 8;  // fewer tiles are packed faster by one thread
     const Linear& linear = packed.linear;
     const int num_out = linear.num_out, num_tiles = linear.num_tiles();
     const int threads = std::max(1, std::min(num_threads, num_tiles / least));

@@ -15,6 +15,10 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units,
                        const Wanted& wanted,
                        const std::function<void(int, const Part&)>& piece) {
     if (!is_checked_) check();
+    if (rows_of_) {  // which may have been moved since
+        embed_.tiles = rows_of_->head_weights().tiles;
+        embed_.bias = rows_of_->head_weights().bias;
+    }
     if (num_rows == 0 || num_units == 0) return;
     num_rows_ = num_rows;
     head_input_ = hidden;

@@ -163,9 +163,16 @@ void Decoder::set(const std::string& name, Packed packed) {
                           name.find("router") == name.npos && name.find("inp_") == name.npos;
     if (given.flat && !is_dense)
         throw std::invalid_argument(name + " cannot read flattened rows");
-    const Runtime::Turn turn(runtime_);
-    *weight.linear = given;
-    weight.packed = std::move(packed);
+    {
+        const Runtime::Turn turn(runtime_);
+        *weight.linear = given;
+        std::swap(weight.packed, packed);
+    }
+    // The weight that was there is freed here: one that is mapped needs the interpreter, whose holder may wait for a turn.
+}
+
+void Decoder::move_to_memory(const std::string& name) {
+    if (const Packed& mapped = find(name).packed; mapped.is_mapped) set(name, in_memory(mapped));
 }
 
 void Decoder::set_norm(const std::string& name, std::span<const float> values,
@@ -268,6 +275,7 @@ std::unique_ptr<Decoder> Decoder::first_head_rows(int num_rows) {
     auto part = std::make_unique<Decoder>(runtime_, shape);
     part->embed_ = head_weights();
     part->embed_.num_out = num_rows;
+    part->rows_of_ = this;
     part->is_checked_ = true;
     return part;
 }

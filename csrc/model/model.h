@@ -126,6 +126,8 @@ class Decoder {
     void set(const std::string& name, Packed packed);
     void set_norm(const std::string& name, std::span<const float> weight,
                   std::span<const float> bias);
+    // Copies a weight that is mapped into huge pages, while passes run; nothing for one that is not.
+    void move_to_memory(const std::string& name);
     // How a layer attends: to `window` positions, 0 for all; rotated by `frequencies`, the radians
     // that a position adds to each pair's angle, with cos and sin multiplied by `factor`.
     void set_attention(int layer, int window, std::span<const float> frequencies, float factor);
@@ -347,6 +349,7 @@ class Decoder {
     Norm final_norm_, per_layer_norm_;
     bool is_checked_ = false;
     Ranks* ranks_ = nullptr;  // null: the model is whole
+    const Decoder* rows_of_ = nullptr;  // whose first head rows these are
     std::vector<Kind> kinds_;
     int most_dim_ = 0;  // widest head
     std::vector<float> zeros_, ones_;  // (E): a sink's value, and the weight of a norm without one

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 from collections import namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -134,17 +136,61 @@ def test_mapped_weights_say_the_same_and_lie_in_the_file(family, rounding, tmp_p
     second = load(folder, **rounding, mmap=True)
     assert same_bits(prefill(first, TOKENS), expected)
     assert same_bits(prefill(second, TOKENS), expected)
-    path = str(only_file())
-    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    ranges = [[int(at, 16) for at in row[0].split("-")] for row in maps if row[-1] == path]
     for model in (first, second):
-        data = [arrays[0] for _, form, _, arrays in model.packed() if form is not None]
-        starts = [array.ctypes.data for array in data]
-        kept = [any(low <= at < high for low, high in ranges) for at in starts]
-        assert sum(kept) > len(kept) / 2  # what is not aligned is copied
+        lie_there = mapped(model, only_file())
+        assert sum(lie_there) > len(lie_there) / 2  # what is not aligned is copied
     path_of = only_file()
     path_of.unlink()  # whoever maps it keeps it
     assert same_bits(prefill(second, TOKENS), expected)
+
+
+def mapped(model: NativeDecoder, path: Path) -> list[bool]:
+    """Whether each matrix lies in a mapping of the file."""
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    ranges = [[int(at, 16) for at in row[0].split("-")] for row in maps if row[-1] == str(path)]
+    data = [arrays[0] for _, form, _, arrays in model.packed() if form is not None]
+    return [any(low <= array.ctypes.data < high for low, high in ranges) for array in data]
+
+
+def moved() -> None:
+    """Wait until no weights move any more."""
+    for thread in threading.enumerate():
+        if thread.name == "forerun-weights":
+            thread.join()
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *UNEVEN])
+def test_weights_that_move_to_memory_beside_passes_change_no_bit(family, tmp_path) -> None:
+    folder = saved(tmp_path, family)
+    expected = prefill(load(folder), TOKENS)
+    model = load(folder)
+    while "forerun-weights" in [thread.name for thread in threading.enumerate()]:
+        assert same_bits(prefill(model, TOKENS), expected)
+    assert not any(mapped(model, only_file()))
+    assert same_bits(prefill(model, TOKENS), expected)
+
+
+def test_the_first_head_rows_of_a_model_are_its_own_wherever_they_move(tmp_path) -> None:
+    folder = saved(tmp_path)
+    load(folder)
+    model = load(folder, mmap=True)
+    part = model.native.first_head_rows(20)
+    hidden = np.ones((3, model.config.hidden_size), np.float32)
+    expected = model.head(hidden)[:, :20]
+    for name, *_ in [*model.packed()]:
+        model.move_to_memory(name)
+    assert not any(mapped(model, only_file()))
+    logits = np.empty((3, 20), np.float32)
+    part.head(hidden, logits)
+    assert same_bits(logits, expected)
+
+
+def test_a_model_may_go_while_its_weights_move(tmp_path) -> None:
+    folder = saved(tmp_path)
+    for _ in range(50):
+        prefill(load(folder), TOKENS)
+    moved()
+    assert str(only_file()) not in Path("/proc/self/maps").read_text()
 
 
 def test_a_changed_file_is_not_mapped(tmp_path) -> None:

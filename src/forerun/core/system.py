@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import IO
 
@@ -31,6 +33,15 @@ READ_ONLY = (
 """Flags to open a file that is only read."""
 _LOCKED_BYTE = 1 << 40
 """Windows locks bytes, and keeps others from reading them: one that no file has."""
+
+HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
+"""Whether programs may ask for huge pages of memory; macOS and Windows keep them for privileged ones."""
+
+
+def lower_priority() -> None:
+    """Let the calling thread, and it alone, yield to those that compute; where a thread has no priority, do nothing."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def try_lock(fd: int) -> bool:

@@ -1,9 +1,10 @@
 """Packed weights on disk, so that a model is packed once and the next start only reads.
 
 A file a model and way of rounding. Its header says of which state of the model's files, and by which
-code, it was made: what does not fit is packed again and written over. The weights are read into huge pages, which the
-kernels stream fastest, or mapped, so that processes share them. No file that is missing, damaged or cannot be
-written fails a start. How much the files may take together is up to `packed_folder.py`.
+code, it was made: what does not fit is packed again and written over. A start maps the file and computes out of it at
+once; meanwhile the weights move into huge pages, which the kernels stream fastest, unless processes shall share them.
+No file that is missing, damaged or cannot be written fails a start. How much the files may take together is up to
+`packed_folder.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 
@@ -75,15 +75,13 @@ class PackedArrays(Protocol):
         """Return all weights as they lie in memory."""
         ...
 
-    def add_blank(
-        self,
-        name: str,
-        form: str | None,
-        shape: Sequence[int],
-        has_bias: bool,
-        is_apart: bool = False,
-    ) -> list[Bytes]:
-        """Make room for a weight; return the bytes to fill, its bias's last. Raises ValueError."""
+    def add_in_place(
+        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool, data: Bytes
+    ) -> list[int]:
+        """Take a weight, its bias behind it, as it lies at the beginning of `data`; return the bytes of each.
+
+        A matrix may stay where it lies, which is only read; what is small is copied. Raises ValueError.
+        """
         ...
 
     def check(self) -> None:
@@ -100,10 +98,19 @@ class PackedWeights(PackedArrays, Protocol):
         """Pack one weight. Raises LoadError for a shape or a format that has no kernel."""
         ...
 
-    def add_in_place(
-        self, name: str, form: str, shape: Sequence[int], has_bias: bool, data: Bytes
+    def add_blank(
+        self,
+        name: str,
+        form: str | None,
+        shape: Sequence[int],
+        has_bias: bool,
+        is_apart: bool = False,
     ) -> list[Bytes]:
-        """Take a packed weight as it lies at the beginning of `data`; return its bytes. Raises ValueError."""
+        """Make room for a weight; return the bytes to fill, its bias's last. Raises ValueError."""
+        ...
+
+    def move_to_memory(self, name: str) -> None:
+        """Copy a weight that is mapped into huge pages, while the decoder is used; nothing for one that is not."""
         ...
 
 
@@ -229,23 +236,17 @@ class PackedFile:
         header = read_header(file)
         if header["key"] != self.key:
             raise ValueError("it was made of other files or by other code")
-        start, fd = first_weight(file), file.fileno()
-        if os.fstat(fd).st_size != start + header["nbytes"]:
+        start = first_weight(file)
+        if os.fstat(file.fileno()).st_size != start + header["nbytes"]:
             raise ValueError("it is not whole")
-        weights = header["weights"]
-        if self.is_mapped:
-            places = _map(file, start, cast(PackedWeights, decoder), weights)
-        else:
-            places = [array for one in weights for array in decoder.add_blank(*one)]
-
-        def read(place: tuple[Bytes, int]) -> int:
-            data, offset = place
-            if not self.is_mapped and os.preadv(fd, [data.data], start + offset) != len(data):
-                raise ValueError("it is not whole")
-            return checksum(data)
-
+        data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)[start:]
+        arrays = list[Bytes]()
+        for name, form, shape, has_bias in header["weights"]:
+            for nbytes in decoder.add_in_place(name, form, shape, has_bias, data):
+                arrays.append(data[:nbytes])
+                data = data[nbytes:]
         with ThreadPoolExecutor(decoder.num_threads) as pool:
-            found = sum(pool.map(read, chunks(places))) % 2**64
+            found = sum(pool.map(checksum, chunks(arrays))) % 2**64
         if found != header["checksum"]:
             raise ValueError("its bytes have changed")
         decoder.check()
@@ -298,28 +299,6 @@ def _model_of(path: Path) -> Path | None:
 
 def _is_norm(weight: PackedWeight) -> bool:
     return weight[1] is None
-
-
-def _map(
-    file: BinaryIO, start: int, decoder: PackedWeights, weights: Iterable[Sequence]
-) -> list[Bytes]:
-    """Give a decoder weights in the file's own pages, norms copied; return the bytes. Raises OSError, ValueError."""
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # only some systems have huge pages of files
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-    data, places = np.frombuffer(mapped, np.uint8)[start:], list[Bytes]()
-    for name, form, shape, has_bias in weights:
-        if form is None:
-            arrays = decoder.add_blank(name, form, shape, has_bias)
-        else:
-            arrays = decoder.add_in_place(name, form, shape, has_bias, data)
-        for array in arrays:
-            if form is None:
-                array[:] = data[: len(array)]
-            places.append(data[: len(array)])
-            data = data[len(array) :]
-    return places
 
 
 @cache

@@ -58,13 +58,11 @@ def in_huge_pages(parts: Iterable[memoryview]) -> Iterator[bytearray]:
     yield page
 
 
-def chunks(arrays: list[Bytes]) -> Iterator[tuple[Bytes, int]]:
-    """Yield pieces of the arrays, and where each lies behind the header."""
-    offset = 0
+def chunks(arrays: Iterable[Bytes]) -> Iterator[Bytes]:
+    """Yield pieces of the arrays."""
     for array in arrays:
         for first in range(0, len(array), _CHUNK):
-            yield array[first : first + _CHUNK], offset + first
-        offset += len(array)
+            yield array[first : first + _CHUNK]
 
 
 def checksum(data: Bytes) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from forerun.core import system
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight, Progress
 from forerun.model.config import weight_shapes
@@ -32,6 +35,8 @@ def fill(
     missing = dict.fromkeys(weight_shapes(decoder.config) if names is None else names)
     total = len(missing)
     if packed is not None and packed.load(decoder):
+        if not packed.is_mapped and system.HAS_HUGE_PAGES:
+            _move_meanwhile(decoder)
         if progress is not None:
             progress(total, total)
         return
@@ -51,6 +56,22 @@ def fill(
         raise LoadError(f"weights are missing: {', '.join(missing)}")
     if packed is not None:
         packed.save_meanwhile(decoder)
+
+
+def _move_meanwhile(decoder: PackedWeights) -> None:
+    """Move mapped weights into huge pages beside the first passes, while the decoder and the program live."""
+    names, alive = [name for name, *_ in decoder.packed()], weakref.ref(decoder)
+
+    def move() -> None:
+        system.lower_priority()
+        for name in names:
+            mapped = alive()
+            if mapped is None or not threading.main_thread().is_alive():
+                return
+            mapped.move_to_memory(name)
+            del mapped
+
+    threading.Thread(target=move, name="forerun-weights").start()
 
 
 def fill_blank(

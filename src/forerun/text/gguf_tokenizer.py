@@ -137,14 +137,16 @@ def _byte_level(vocabulary: _Vocabulary) -> Encoding:
 
 def _pairs(fields: _Fields) -> list[tuple[str, str]]:
     """Return the merges. Raises LoadError for one that is no pair."""
-    pairs = []
-    for merge in fields.list("merges", str):
+    merges = fields.list("merges", str)
+    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
+    for i in [i for i, (first, second) in enumerate(pairs) if not (first and second)]:
+        merge = merges[i]
         cut = merge.find(" ", 1)  # a token may be a space: the first character parts nothing
         if cut < 0:
             raise LoadError(
                 f"the metadata is corrupt: {short_repr(merge)} in tokenizer.ggml.merges is no pair"
             )
-        pairs.append((merge[:cut], merge[cut + 1 :]))
+        pairs[i] = merge[:cut], merge[cut + 1 :]
     return pairs
 
 
@@ -250,18 +252,18 @@ class _Pieces(Sequence[bytes | None]):
     """The bytes of each token, worked out where they are asked for: few are, of a large vocabulary."""
 
     def __init__(self, vocabulary: _Vocabulary, normal_piece: Callable[[str], bytes]) -> None:
-        self._tokens, self._types = vocabulary.tokens, vocabulary.types.astype(np.int8)
-        self._normal_piece = normal_piece
+        self._tokens, self._normal_piece = vocabulary.tokens, normal_piece
+        self._is_unused = vocabulary.types == TokenType.UNUSED
+        self._is_normal = np.isin(vocabulary.types, (TokenType.NORMAL, TokenType.BYTE))
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def __getitem__(self, index: Any) -> Any:
-        kind, token = self._types[index], self._tokens[index]
-        if kind == TokenType.UNUSED:
+        if self._is_unused[index]:
             return None
-        is_normal = kind in (TokenType.NORMAL, TokenType.BYTE)
-        return self._normal_piece(token) if is_normal else token.encode()
+        token = self._tokens[index]
+        return self._normal_piece(token) if self._is_normal[index] else token.encode()
 
 
 def _add_special_tokens(encoder: Encoder, vocabulary: _Vocabulary, model_name: str) -> None:

@@ -26,6 +26,8 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMS = 4
 _LONGEST_NAME = 256
+_BLOCK = 1 << 20
+"""Bytes of a list of texts that are looked at together; no text is longer."""
 
 DEFAULT_ALIGNMENT = 32
 """Of the data and each tensor in it, where the metadata name none."""
@@ -162,18 +164,14 @@ class _Reader:
         return values
 
     def _texts(self, count: int) -> list[str]:
-        # Vocabularies have 10^5 elements: this is the loop that decides how long opening takes.
-        data, end, at = self._data, len(self._data), self.at
-        length_at = struct.Struct("<Q").unpack_from
+        # Vocabularies have 10^5 elements: this is the loop that decides how long opening takes. Bytes are cut faster
+        # than a map.
         texts: list[str] = []
         try:
-            while len(texts) < count and at < end:
-                start = at + 8
-                at = start + length_at(data, at)[0]
-                texts.append(data[start:at].decode())
+            while len(texts) < count:
+                self.at += _split(self._data[self.at : self.at + _BLOCK], texts, count)
         except (struct.error, UnicodeDecodeError) as error:
             raise LoadError("the file is truncated or corrupt inside a list of texts") from error
-        self._skip_to(at if len(texts) == count else end + 1)
         return texts
 
     def _take(self, num_bytes: int) -> bytes:
@@ -187,3 +185,20 @@ class _Reader:
                 f"the file is truncated: its header does not end within {len(self._data)} bytes"
             )
         self.at = stop
+
+
+def _split(block: bytes, texts: list[str], count: int) -> int:
+    """Add the texts that a block begins with, up to `count` in all; return how many bytes they take.
+
+    Raises struct.error if there is not one whole text.
+    """
+    length_at, at, start = struct.Struct("<Q").unpack_from, 0, len(texts)
+    while len(texts) < count and at + 8 <= len(block):
+        stop = at + 8 + length_at(block, at)[0]
+        if stop > len(block):
+            break
+        texts.append(block[at + 8 : stop].decode())
+        at = stop
+    if len(texts) == start:
+        raise struct.error("a text does not end")
+    return at

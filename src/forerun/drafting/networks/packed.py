@@ -77,20 +77,20 @@ class NetworkWeights:
         """Return everything, as a file holds it."""
         return iter(self._weights.values())
 
-    def add_blank(
-        self,
-        name: str,
-        form: str | None,
-        shape: Sequence[int],
-        has_bias: bool,
-        is_apart: bool = False,
-    ) -> list[Bytes]:
-        """Make room for what a file holds; return the bytes to fill."""
+    def add_in_place(
+        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool, data: Bytes
+    ) -> list[int]:
+        """Take a weight, its bias behind it, as it lies at the beginning of `data`; return the bytes of each."""
         count = math.prod(shape)
         bits = 64 if form == IDS else 32 if form is None else FORMATS[form].bits_per_weight
-        arrays = [np.empty(round(count * bits / 8), np.uint8) for _ in range(1 + has_bias)]
+        nbytes, arrays = round(count * bits / 8), list[Bytes]()
+        for first in range(0, nbytes * (1 + has_bias), nbytes):
+            taken = data[first : first + nbytes]
+            if len(taken) < nbytes:
+                raise ValueError(f"too few bytes for {name}")
+            arrays.append(taken.copy() if form in (None, IDS) else taken)
         self._weights[name] = name, form, tuple(shape), arrays
-        return arrays
+        return [nbytes] * len(arrays)
 
     def check(self) -> None:
         """Leave the check to the network, which knows its shapes."""

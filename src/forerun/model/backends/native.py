@@ -10,6 +10,7 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -183,17 +184,28 @@ class NativeDecoder:
         return self._packed(name)[-1]
 
     def add_in_place(
-        self, name: str, form: str, shape: Sequence[int], has_bias: bool, data: np.ndarray
-    ) -> list[np.ndarray]:
-        """Take a packed matrix, its bias behind it, as `data` (bytes) begin; return its bytes.
+        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool, data: np.ndarray
+    ) -> list[int]:
+        """Take a packed weight, its bias behind it, as `data` (bytes) begin; return the bytes of each.
 
-        `data` are kept and only read: of a file that is mapped, all processes share them. What is not aligned to 64
-        bytes is copied. Raises ValueError for too few bytes.
+        A matrix stays there, and is only read; norms, and what is not aligned to 64 bytes, are copied.
+        Raises ValueError for too few bytes.
         """
-        num_out, num_in = shape
-        self._native.set_in_place(name, form, num_out, num_in, has_bias, data)
+        if form is None:
+            sizes = [math.prod(shape) * 4] * (1 + has_bias)
+            if sum(sizes) > len(data):
+                raise ValueError(f"too few bytes for {name}")
+            weight, *bias = np.split(data[: sum(sizes)].copy().view(np.float32), 1 + has_bias)
+            self._native.set_norm(name, weight, bias[0] if bias else None)
+        else:
+            num_out, num_in = shape
+            self._native.set_in_place(name, form, num_out, num_in, has_bias, data)
         self._names[name] = None
-        return self._packed(name)[-1]
+        return [array.nbytes for array in self._packed(name)[-1]]
+
+    def move_to_memory(self, name: str) -> None:
+        """Copy a weight that is mapped into huge pages, while the decoder is used; nothing for one that is not."""
+        self._native.move_to_memory(name)
 
     def packed(self) -> Iterator[PackedWeight]:
         """Return all weights as they lie in memory."""
