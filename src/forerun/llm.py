@@ -386,7 +386,6 @@ class LLM:
             drafter,
             config,
             eos_ids=eos_ids,
-            prior=known,
             grammars=self.grammars.start,
             logit_rows=logit_rows,
             draft_forced=self.drafter_spec.name != "none",

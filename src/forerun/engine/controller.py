@@ -1,13 +1,58 @@
-"""The interface of a controller, its prior knowledge, and a controller with a fixed budget."""
+"""How much to draft: how many nodes to ask a drafter for, and how many of its nodes to verify, none included.
+
+Leviathan et al. (arXiv 2211.17192, theorem 3.8) choose the draft length that emits most tokens a second, given one
+acceptance rate and one cost. Here every node has its own probability and every size its measured cost. A step of n
+sequences emits one token a sequence and
+
+    sum over the verified nodes of path_probability,   the product of P(accepted | parent accepted) along the path,
+
+and takes pass(n + nodes) + sum ask(nodes asked for), in plain passes of one sequence. At `rate` tokens a plain pass of
+late, a time t is worth rate * t tokens. So the nodes are verified that maximise
+
+    sum path_probability - MARGIN * rate * (pass(n + nodes) - pass(n)),
+
+and as many are asked for as maximise what the first, second, ... node of late added to that, less MARGIN * rate * ask.
+
+What is not tried is not learned: larger questions are tried for a fixed share of the time. Nodes that
+were cut are compared with the tokens that came all the same, at no cost. Nothing here reads a clock or draws a number:
+the same measurements give the same choices. And none changes a token.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import median
 from typing import Protocol
 
+from forerun.core import tree
 from forerun.core.costs import CostCurve
+from forerun.core.means import CASES, MEMORY, DecayedMean
 from forerun.core.types import Draft, Seq
+
+MARGIN = 1.25
+"""The best of many estimates is overestimated."""
+EXPLORATION = 0.004
+"""Share of the time for trials."""
+RESERVE = 0.5
+"""Plain passes that are saved for trials, at most and at first."""
+TRIAL_STEPS = 2
+"""A drafter's first draft after a pause is slow, it has to read what it missed."""
+PLAIN_EVERY = 64
+"""Steps after which a plain pass is worth a trial: the unit of all costs."""
+STATED = 2.0
+"""Cases that a stated confidence weighs as much as."""
+PLAIN_FIRST = 2
+"""Plain passes that a process begins with: the unit of all costs."""
+LAST_PASSES = 5
+"""Passes whose median is the machine's present speed."""
+FIRST_COSTS = {1: 1.0, 4: 1.15, 16: 2.0}
+"""Cost of a pass by its rows before any is measured: nearly free up to four."""
+FIRST_VALUE = 0.5
+"""What the first node is taken to add before any draft; each further one half as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +64,6 @@ class DraftResult:
     path: tuple[int, ...]
     tokens: tuple[int, ...] = ()
     """Tokens that the step emitted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """Earlier measurements (`engine/profile.py`), in plain passes of one sequence; measurements replace it."""
-
-    pass_cost: CostCurve = field(default_factory=lambda: CostCurve({1: 1.0, 4: 1.15, 16: 2.0}))
-    """Cost of a pass by its rows; without an earlier run rows are taken to be nearly free up to four."""
-    draft_cost: CostCurve = field(default_factory=CostCurve)
-    """Cost of a proposal by its nodes."""
-    nodes: tuple[tuple[float, float], ...] = ()
-    """For node i, how often drafts had it, and how often it was accepted then."""
 
 
 class Controller(Protocol):
@@ -53,10 +86,231 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed(Controller):
-    """The same budget for every sequence, always: for comparisons."""
+    """The same budget for every sequence, always."""
 
     budget: int
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
         """Return the same budget for every sequence."""
         return {seq.id: self.budget for seq in seqs}
+
+
+class Adaptive(Controller):
+    """Chooses what maximises expected tokens a second; `longest` is the largest draft."""
+
+    def __init__(self, longest: int, pass_cost: Mapping[int, float] | None = None) -> None:
+        """Begin with the cost of passes by their rows, in plain passes; measurements take its place."""
+        self.longest = longest
+        self.pass_cost, self.ask_cost = CostCurve(pass_cost or FIRST_COSTS), CostCurve()
+        self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
+        self._unit_s = 0.0
+        """Seconds of a plain pass at the machine's present speed; 0 before it is known."""
+        self._units = deque[float](maxlen=LAST_PASSES)
+        self._knows_asking = False
+        self._acceptance, self._value = AcceptanceRates(), NodeValues()
+        self._of_seqs: dict[int, NodeValues] = {}
+        self._tokens = self._time = 1 / (1 - MEMORY)  # of a sequence; time in plain passes of its batch
+        self._plan: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
+        self._drafts: dict[int, tuple[Draft, list[float]]] = {}  # with their nodes' probabilities
+        self._asked_before: frozenset[int] = frozenset()
+        self._since_plain, self._reserve, self._trial_steps = 0, RESERVE, 0
+
+    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+        """Return how many nodes pay, or a trial."""
+        before, num = self._of_seqs, len(seqs)
+        self._of_seqs = {seq.id: before.get(seq.id) or NodeValues() for seq in seqs}
+        self._price = MARGIN * num * self._speedup / self.pass_cost.predict(num)
+        self._plan = {i: self._best_length(own) for i, own in self._of_seqs.items()}
+        self._asked = self._plan | self._trial()
+        return self._asked
+
+    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+        """Keep the nodes that are worth their rows."""
+        nodes = {i: self._acceptance.of(draft) for i, draft in drafts.items()}
+        self._drafts = {i: (draft, nodes[i]) for i, draft in drafts.items()}
+        paths = {i: tree.path_products(draft.parents, nodes[i]) for i, draft in drafts.items()}
+        rows = len(self._of_seqs)
+        costs = self.pass_cost.costs(rows, rows + sum(map(len, drafts.values())))
+        kept = best_cut(paths, [self._price * cost for cost in costs])
+        num_kept = sum(kept.values())
+        row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
+        for i, path in paths.items():
+            if asked := self._asked.get(i, 0):
+                values = [p - row for p in path[: kept[i]]]
+                values += [0.0] * (min(max(len(self._value), *map(len, paths.values())), asked) - kept[i])
+                self._of_seqs[i].record(values)
+                self._value.record(values)
+        return {i: draft.trim(kept[i]) for i, draft in drafts.items()}
+
+    def learn(
+        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+    ) -> None:
+        """Update probabilities, costs, the rate and what is saved for trials."""
+        asked = frozenset(r.seq_id for r in results if self._asked.get(r.seq_id))
+        if num_rows is not None:
+            self._measure(asked, num_rows, draft_s, pass_s)
+        for result in results:
+            if result.seq_id in self._drafts:
+                draft, _ = self._drafts[result.seq_id]
+                self._acceptance.record(draft, result.tokens)
+        if num_rows is not None and self._unit_s and self._of_seqs:
+            self._account(results, num_rows, draft_s)
+        self._asked_before, self._asked, self._drafts = asked, {}, {}
+
+    @property
+    def _speedup(self) -> float:
+        """Recent speed-up over plain decoding in the batch."""
+        return self._tokens / self._time
+
+    def _best_length(self, own: NodeValues) -> int:
+        """Return how many nodes add most, less what asking for them costs; none while that is unknown."""
+        if not self._knows_asking:
+            return 0
+        added = [0.0, *accumulate(self._value.expected(own))]
+        costs = self.ask_cost.costs(1, len(added) - 1)
+        nets = [0.0, *(x - self._price * c for x, c in zip(added[1:], costs, strict=True))]
+        best = nets.index(max(nets))
+        return best if best < len(self._value) or not best else self.longest
+
+    def _trial(self) -> dict[int, int]:
+        """Return plain passes at first and now and then, or larger questions, where there is time for trials."""
+        if not self._unit_s or (self._reserve >= 0 and self._since_plain >= PLAIN_EVERY):
+            return dict.fromkeys(self._plan, 0)
+        if self._reserve < 0 and not self._knows_asking:
+            return dict.fromkeys(self._plan, 1)  # the smallest question tells what asking costs
+        larger = {i: self._larger(k) for i, k in self._plan.items()}
+        if not self._trial_steps:
+            if self._reserve < 0 or larger == self._plan:
+                return {}
+            self._trial_steps = TRIAL_STEPS
+        self._trial_steps -= 1
+        return larger
+
+    def _larger(self, k: int) -> int:
+        """Return twice as many nodes; all where that is as many as drafts have, or before any draft."""
+        return 2 * k if 0 < 2 * k < len(self._value) else self.longest
+
+    def _measure(
+        self, asked: frozenset[int], num_rows: int, draft_s: float, pass_s: float
+    ) -> None:
+        """Learn the costs, in units of the machine's present speed."""
+        is_plain = num_rows == len(self._asked)
+        self._since_plain = 0 if is_plain else self._since_plain + 1
+        if self.pass_cost.knows(num_rows) or (is_plain and not self._unit_s):
+            self._units.append(pass_s / self.pass_cost.predict(num_rows))
+        if len(self._units) >= PLAIN_FIRST:
+            self._unit_s = (median if len(self._units) == LAST_PASSES else min)(self._units)
+        unit_s = self._unit_s or (self._units and self._units[-1])
+        if not unit_s:
+            return
+        self.pass_cost.record(num_rows, pass_s / unit_s)
+        if asked and self._asked_before.issuperset(asked):
+            nodes = sum(len(self._drafts[i][0]) for i in asked if i in self._drafts)
+            self.ask_cost.record(round(nodes / len(asked)), draft_s / unit_s / len(asked))
+            if not self._knows_asking:
+                self._knows_asking, self._trial_steps = True, 0
+
+    def _account(self, results: Sequence[DraftResult], num_rows: int, draft_s: float) -> None:
+        """Add the step's tokens and time, and a share of its time to what is saved for trials.
+
+        A trial takes out the time that went beyond what its tokens take at the present speed.
+        """
+        plain, num = self.pass_cost.predict(len(self._of_seqs)), len(self._of_seqs)
+        time = (draft_s / self._unit_s + self.pass_cost.predict(num_rows)) / plain
+        tokens = sum(1 + len(r.path) for r in results if r.seq_id in self._of_seqs) / num
+        if self._asked and self._asked != self._plan:
+            self._reserve -= time - tokens / self._speedup
+        self._reserve = min(self._reserve + EXPLORATION * time, RESERVE)
+        self._tokens, self._time = self._tokens * MEMORY + tokens, self._time * MEMORY + time
+
+
+def best_cut(paths: Mapping[int, Sequence[float]], costs: Sequence[float]) -> dict[int, int]:
+    """Return how many nodes of each draft to verify, given their path probabilities.
+
+    Nodes are taken in descending order, each after those before it in its draft; `costs[k]` is that of a pass with k
+    nodes, in tokens.
+
+    >>> best_cut({7: [0.9, 0.1], 8: [0.6, 0.5]}, [1.0, 1.2, 1.4, 1.9, 2.9])
+    {7: 1, 8: 2}
+    """
+    nodes = [
+        (least, i, p)
+        for i, path in paths.items()
+        for least, p in zip(accumulate(path, min), path, strict=True)
+    ]
+    nodes.sort(key=lambda node: -node[0])
+    added = accumulate((p for *_, p in nodes), initial=0.0)
+    nets = [tokens - cost for tokens, cost in zip(added, costs, strict=True)]
+    kept = dict.fromkeys(paths, 0)
+    for _, i, _ in nodes[: nets.index(max(nets))]:
+        kept[i] += 1
+    return kept
+
+
+class AcceptanceRates:
+    """P(node accepted | parent accepted), learned from every draft of one drafter, verified or not.
+
+    Nodes of about the same confidence are counted together, or, where the drafter states none, those of one index. A
+    rate begins with what was stated; without confidence with a half.
+    """
+
+    def __init__(self) -> None:
+        self._by_confidence = [DecayedMean(MEMORY) for _ in range(17)]
+        self._by_index: list[DecayedMean] = []
+
+    def of(self, draft: Draft) -> list[float]:
+        """Return every node's rate."""
+        stated = draft.confidence or (0.5,) * len(draft)
+        seen = self._counted(draft)
+        return [rate.given(p, STATED) for rate, p in zip(seen, stated, strict=True)]
+
+    def record(self, draft: Draft, tokens: Sequence[int]) -> None:
+        """Compare a draft, cut or not, with the tokens that came."""
+        seen = self._counted(draft)
+        for node, is_accepted in draft.matches(tokens):
+            seen[node].record(is_accepted)
+
+    def _counted(self, draft: Draft) -> Sequence[DecayedMean]:
+        """Return the mean that each node is counted in."""
+        if draft.confidence is None:
+            missing = len(draft) - len(self._by_index)
+            self._by_index += [DecayedMean(MEMORY) for _ in range(missing)]
+            return self._by_index[: len(draft)]
+        return [self._by_confidence[_level(p)] for p in draft.confidence]
+
+
+def _level(p: float) -> int:
+    """Return the level of a confidence: each is as wide as a factor of two in the odds.
+
+    >>> [_level(p) for p in (0, 0.001, 0.5, 0.6, 0.7, 1)]
+    [0, 0, 8, 9, 9, 16]
+    """
+    if not 0 < p < 1:
+        return 16 * (p > 0)
+    return min(max(8 + round(math.log2(p / (1 - p))), 0), 16)
+
+
+class NodeValues:
+    """What the first, second, ... node of drafts added, in tokens net of their rows' time: of all, or of a sequence."""
+
+    def __init__(self) -> None:
+        self._means: list[DecayedMean] = []
+
+    def __len__(self) -> int:
+        """As many nodes as the largest draft had; one before the first."""
+        return len(self._means) or 1
+
+    def expected(self, own: NodeValues) -> list[float]:
+        """Return the value of each node in a sequence; `own` is what its drafts showed."""
+        values = [FIRST_VALUE / 2**i for i in range(len(self))]
+        for means in (self._means, own._means):
+            for i, mean in enumerate(means[: len(values)]):
+                values[i] = mean.given(values[i], CASES)
+        return values
+
+    def record(self, values: Sequence[float]) -> None:
+        """Count a draft's nodes."""
+        self._means += [DecayedMean(MEMORY) for _ in range(len(values) - len(self._means))]
+        for mean, value in zip(self._means, values, strict=False):
+            mean.record(value)

@@ -26,10 +26,9 @@ from forerun.decoding.verify import Best, verify
 from forerun.drafting.base import Drafter
 from forerun.drafting.predicted import Prediction
 from forerun.engine.batch import Pass, SequenceRows, pack
-from forerun.engine.controller import Controller, Fixed, Prior
+from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.failures import Failures
 from forerun.engine.memory import LOGIT_ROWS
-from forerun.engine.policy import Policy
 from forerun.engine.pressure import MemoryPressure, Need
 from forerun.engine.proposer import Proposer
 from forerun.engine.safe_drafter import SafeDrafter
@@ -61,7 +60,6 @@ class Engine:
         config: EngineConfig,
         *,
         eos_ids: frozenset[int] = frozenset(),
-        prior: Prior | None = None,
         grammars: NewGrammar | None = None,
         logit_rows: int = LOGIT_ROWS,
         draft_forced: bool = True,
@@ -75,9 +73,8 @@ class Engine:
         """
         self.model = model
         self.stats = SpecStats()
-        controller: Controller = Fixed(config.draft_budget)
-        if config.controller:
-            controller = Policy(config.draft_budget, prior)
+        kind = Adaptive if config.controller else Fixed
+        controller: Controller = kind(config.draft_budget)
         safe = SafeDrafter(drafter, self.stats, model.config.vocab_size)
         self.failures = Failures()
         self.proposer = Proposer(

@@ -22,7 +22,7 @@ from forerun.core import files
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.core.opened import OpenedFile, digest
-from forerun.engine.controller import Prior
+Prior = tuple  # shim
 from forerun.engine.figures import DrafterFigures, PassTimes
 from forerun.hub.names import cache_dir
 

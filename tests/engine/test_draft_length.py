@@ -1,4 +1,4 @@
-"""The policy's parts against brute force, and its choices where the best one is known: trees that state confidences."""
+"""The controller's parts against brute force, and its choices where the best one is known: trees that state confidences."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.engine.acceptance import AcceptanceModel, Bias
-from forerun.engine.controller import DraftResult, Fixed, Prior
-from forerun.engine.policy import MARGIN, Policy
+from forerun.engine.controller import MARGIN, AcceptanceRates, Adaptive, DraftResult, Fixed
 from tests.engine.worlds import NEW_ROWS, Oracle, Routed, Trees
 
 ALL = 8
@@ -32,9 +30,9 @@ def seqs(num: int) -> list[Seq]:
     return [Seq(i, [1], SamplingParams(temperature=0), 0) for i in range(num)]
 
 
-def policy(row: float, num_seqs: int = 1) -> Policy:
+def controller(row: float, num_seqs: int = 1) -> Adaptive:
     """One that knows that a pass costs 1 and `row` more for each further row, in a step."""
-    found = Policy(ALL, prior=Prior(CostCurve({1: 1.0, 2: 1.0 + row})))
+    found = Adaptive(ALL, {1: 1.0, 2: 1.0 + row})
     found.budgets(seqs(num_seqs))
     return found
 
@@ -51,94 +49,61 @@ def trees(most: int = 7):
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
-    chances = tree.path_products(draft.parents, AcceptanceModel().of(draft, Bias()))
+    chances = tree.path_products(draft.parents, AcceptanceRates().of(draft))
     gains = [sum(chances[:k]) - MARGIN * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)
-    kept = policy(row).trim({0: draft})[0]
+    kept = controller(row).trim({0: draft})[0]
     assert kept == draft.trim(gains.index(best))
 
 
 def test_a_node_is_kept_where_its_chance_exceeds_its_row_by_a_quarter():
     """The best of many estimates is overestimated: a row of a fifth of a pass takes a chance of a quarter."""
-    assert [len(policy(0.2).trim({0: sure(chance)})[0]) for chance in (0.24, 0.26)] == [0, 1]
+    assert [len(controller(0.2).trim({0: sure(chance)})[0]) for chance in (0.24, 0.26)] == [0, 1]
 
 
 @given(st.lists(trees(4), min_size=1, max_size=5), st.floats(0, 0.5))
 def test_a_cut_draft_is_a_beginning_of_it(drafts, row):
     given_ = dict(enumerate(drafts))
-    kept = policy(row, len(drafts)).trim(given_)
+    kept = controller(row, len(drafts)).trim(given_)
     assert kept.keys() == given_.keys()
     assert all(kept[i] == draft.trim(len(kept[i])) for i, draft in given_.items())
 
 
 def test_free_rows_are_all_kept_and_expensive_ones_cut():
     drafts = {0: sure(0.5, 0.1, 0.1), 1: sure(0.5, 0.5, 0.5), 2: EMPTY_DRAFT}
-    assert policy(0.0, 3).trim(drafts) == drafts
-    assert [len(d) for d in policy(0.9, 3).trim(drafts).values()] == [0, 0, 0]
+    assert controller(0.0, 3).trim(drafts) == drafts
+    assert [len(d) for d in controller(0.9, 3).trim(drafts).values()] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("row", "chance"), [(0.15, 0.5), (0.05, 0.95)])
-def test_in_a_batch_the_node_of_a_slow_sequence_is_worth_more(row, chance):
-    """Even a sure and cheap node of the fastest gives way."""
-    found, both = policy(row, 2), seqs(2)
-    drafts = {0: sure(chance), 1: sure(0.5)}
-    assert [len(d) for d in found.trim(drafts).values()] == [1, 1]
-    for _ in range(50):  # the first emits three tokens a step, the second one
-        found.budgets(both)
-        results = [DraftResult(0, 0, (0, 0), (8, 8, 8)), DraftResult(1, 0, (), (8,))]
-        found.learn(results, 3, 0.0, 1 + 2 * row)
-    found.budgets(both)
-    assert [len(d) for d in found.trim(drafts).values()] == [0, 1]
-
-
-def told(
-    chances: AcceptanceModel, draft: Draft, tokens: tuple[int, ...], bias: Bias | None = None
-) -> None:
-    """Let a draft be compared with these tokens."""
-    bias = bias or Bias()
-    chances.learn(draft, chances.of(draft, bias), tokens, bias)
-
-
-def test_chances_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
-    chances, rng = AcceptanceModel(), random.Random(3)
-    assert chances.of(sure(0.9), Bias()) == pytest.approx([0.9])
+def test_rates_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
+    rates, rng = AcceptanceRates(), random.Random(3)
+    assert rates.of(sure(0.9)) == pytest.approx([0.9])
     for _ in range(400):
-        told(chances, sure(0.9), (1,) if rng.random() < 0.3 else (5,))
-    assert chances.of(sure(0.9), Bias()) == pytest.approx([0.3], abs=0.12)
-    assert chances.of(sure(0.2), Bias()) == pytest.approx([0.2])
+        rates.record(sure(0.9), (1,) if rng.random() < 0.3 else (5,))
+    assert rates.of(sure(0.9)) == pytest.approx([0.3], abs=0.12)
+    assert rates.of(sure(0.2)) == pytest.approx([0.2])
 
 
-@given(st.floats(0, 1), st.booleans(), st.floats(-50, 50))
-def test_chances_are_finite_whatever_is_said(confidence, is_right, bias):
-    chances, own = AcceptanceModel(), Bias(bias)
-    told(chances, sure(confidence), (1,) if is_right else (9,), own)
-    assert all(0 <= chance <= 1 for chance in chances.of(sure(confidence), own))
+@given(st.floats(0, 1), st.booleans())
+def test_rates_are_probabilities_whatever_is_said(confidence, is_right):
+    rates = AcceptanceRates()
+    rates.record(sure(confidence), (1,) if is_right else (9,))
+    assert all(0 <= rate <= 1 for rate in rates.of(sure(confidence)))
 
 
 def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
     """Of two children of the root one came true, and of its two children neither; the others are not judged."""
     draft = sure(0.5, 0.5, 0.1, 0.9, 0.1, parents=(-1, -1, 0, 1, 1))
-    seen, chances = AcceptanceModel(), AcceptanceModel()
+    seen, rates = AcceptanceRates(), AcceptanceRates()
     for confidence, is_hit in ((0.5, False), (0.5, True), (0.9, False), (0.1, False)):
-        told(seen, sure(confidence), (1,) if is_hit else (9,))
-    told(chances, draft, (2, 9))
+        seen.record(sure(confidence), (1,) if is_hit else (9,))
+    rates.record(draft, (2, 9))
     for confidence in (0.1, 0.5, 0.9):
-        one = sure(confidence), Bias()
-        assert chances.of(*one) == seen.of(*one)
+        assert rates.of(sure(confidence)) == seen.of(sure(confidence))
 
 
-@pytest.mark.parametrize("truth", [0.1, 0.4, 0.95])
-def test_a_sequence_unlike_the_others_gets_a_chance_of_its_own(truth):
-    chances, own, rng = AcceptanceModel(), Bias(), random.Random(5)
-    for _ in range(150):
-        told(chances, sure(0.7), (1,) if rng.random() < truth else (9,), own)
-        for _ in range(9):
-            told(chances, sure(0.7), (1,) if rng.random() < 0.7 else (9,))
-    assert chances.of(sure(0.7), own) == pytest.approx([truth], abs=0.15)
-
-
-def asked(found: Policy, draft: Draft, num_steps: int, ask_s: float) -> int:
+def asked(found: Adaptive, draft: Draft, num_steps: int, ask_s: float) -> int:
     """Of so many steps of one sequence, in how many the drafter was asked; its draft is the same each time."""
     count = 0
     for _ in range(num_steps):
@@ -154,7 +119,7 @@ def asked(found: Policy, draft: Draft, num_steps: int, ask_s: float) -> int:
 
 
 def test_who_brings_nothing_is_not_asked_and_some_good_drafts_bring_it_back():
-    found = policy(0.2)
+    found = controller(0.2)
     asked(found, EMPTY_DRAFT, 300, 0.05)
     assert asked(found, EMPTY_DRAFT, 100, 0.05) <= 20
     asked(found, sure(0.95, 0.95, 0.95), 200, 0.05)
@@ -162,7 +127,7 @@ def test_who_brings_nothing_is_not_asked_and_some_good_drafts_bring_it_back():
 
 
 def test_one_slow_answer_does_not_make_asking_expensive():
-    found, good = policy(0.2), sure(0.9, 0.9)
+    found, good = controller(0.2), sure(0.9, 0.9)
     asked(found, good, 100, 0.02)
     asked(found, good, 1, 50.0)
     assert asked(found, good, 50, 0.02) >= 45
@@ -190,7 +155,7 @@ def best_fixed(world) -> int:
 def test_it_is_within_two_percent_of_who_knows_all_costs_and_chances(world):
     """The mean of three seeds: single ones differ by a hundredth."""
     each = [partial(world, seed=seed) for seed in (7, 8, 9)]
-    shares = [one().run(Policy(11), 700) / Oracle.rate_of(one, 700) for one in each]
+    shares = [one().run(Adaptive(11), 700) / Oracle.rate_of(one, 700) for one in each]
     assert fmean(shares) >= 0.98
 
 
@@ -203,14 +168,14 @@ def test_the_first_64_tokens_of_a_process_are_drafted_in_nearly_full(world):
         return sum(1 / rate for rate in runs)
 
     best = partial(Fixed, best_fixed(world))
-    assert seconds(best) >= 0.92 * seconds(partial(Policy, 63))
+    assert seconds(best) >= 0.92 * seconds(partial(Adaptive, 63))
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_busy_machine_does_not_mislead_it(world):
     """A fifth of the passes take three times as long; counted without that, it loses hardly anything."""
     quiet, noisy = (
-        sum(world(seed=seed, hiccups=share).run(Policy(11), 600) for seed in (1, 2, 3))
+        sum(world(seed=seed, hiccups=share).run(Adaptive(11), 600) for seed in (1, 2, 3))
         for share in (0.0, 0.2)
     )
     assert noisy >= 0.97 * quiet
@@ -220,7 +185,7 @@ def test_a_busy_machine_does_not_mislead_it(world):
 @pytest.mark.parametrize("ask", [0.01, 0.1, 1.0])
 def test_a_useless_drafter_costs_at_most_two_percent(ask, num_seqs):
     world = partial(Trees, doubt=30.0, ask=ask)
-    assert world().run(Policy(11), 1000, num_seqs) >= 0.98 * world().run(Fixed(0), 50, num_seqs)
+    assert world().run(Adaptive(11), 1000, num_seqs) >= 0.98 * world().run(Fixed(0), 50, num_seqs)
 
 
 @pytest.mark.parametrize("num_seqs", [1, 4])
@@ -230,19 +195,13 @@ def test_where_rows_choose_experts_it_drafts_only_what_pays(doubt, gain, num_seq
     world = partial(Routed, doubt=doubt)
     fixed = [world().run(Fixed(k), 200, num_seqs) for k in (0, 1, 4, 11)]
     assert max(fixed) < 1.01 * fixed[0] > 1.2 * fixed[-1]
-    assert world().run(Policy(11), 1000, num_seqs) >= gain * fixed[0]
+    assert world().run(Adaptive(11), 1000, num_seqs) >= gain * fixed[0]
 
 
 @pytest.mark.parametrize(("num_seqs", "gain"), [(4, 1.03), (8, 0.98)])
 def test_in_a_batch_it_is_at_least_as_good_as_every_fixed_size(num_seqs, gain):
     fixed = max(Trees().run(Fixed(k), 150, num_seqs) for k in range(5))
-    assert Trees().run(Policy(11), 400, num_seqs) >= gain * fixed
-
-
-def test_plain_passes_are_measured_seldom_where_drafting_is_faster():
-    world = Trees()
-    world.run(Policy(11), 1000)
-    assert 1 <= [granted[0] for granted in world.budgets].count(0) <= 15
+    assert Trees().run(Adaptive(11), 400, num_seqs) >= gain * fixed
 
 
 def test_what_is_said_of_a_draft_fits_it():
@@ -253,7 +212,7 @@ def test_what_is_said_of_a_draft_fits_it():
 
 def test_a_trial_lasts_until_its_cost_is_known():
     """The first question after a pause takes longer, as the drafter reads what it missed: its time tells nothing."""
-    found, one = Policy(ALL), seqs(1)
+    found, one = Adaptive(ALL), seqs(1)
     asked = []
     for _ in range(2000):
         size = found.budgets(one)[0]
