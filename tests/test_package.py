@@ -76,14 +76,14 @@ def test_errors_are_one_tree() -> None:
 
 
 SMALL_APPLICATION = """
-import typer
-app = typer.Typer()
+import click
+app = click.Group()
 for name in ("one", "two"):
     app.command(name)(lambda: None)
 sys.argv = ["small", "--help"]
 try: app()
 except SystemExit: pass
-"""  # what any command line built with typer takes to print its help
+"""  # what any command line built with click takes to print its help
 
 
 def test_help_is_quick_and_loads_no_torch() -> None:

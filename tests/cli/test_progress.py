@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 
-from forerun.cli.progress import EVERY_S, PlainProgress
+from forerun.cli.tables import EVERY_S, PlainProgress
 
 
 def lines(step_s: float, dones: list[float], total: int | None = 20) -> list[str]:

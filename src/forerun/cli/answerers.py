@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
+
 from forerun.cli import console
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
@@ -170,14 +172,13 @@ class RemoteModel:
 
 def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
     """Print a stream's text: the text, the times of its chunks, their last fields, and False if Ctrl-C ended it."""
-    out, text, times, last, is_whole = console.stdout(), "", list[float](), Chunk(), True
+    text, times, last, is_whole = "", list[float](), Chunk(), True
     try:
         for chunk in stream:
             if chunk.text:
                 times.append(time.perf_counter())
                 text += chunk.text
-                out.print(chunk.text, end="")
-                out.file.flush()
+                click.echo(chunk.text, nl=False)
             last = Chunk(
                 finish_reason=chunk.finish_reason or last.finish_reason,
                 usage=chunk.usage or last.usage,
@@ -187,7 +188,7 @@ def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
         is_whole = False
     finally:
         if text:
-            out.print()
+            click.echo()
     return text, times, last, is_whole
 
 

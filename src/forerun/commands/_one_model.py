@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
-from forerun.cli import console
+from forerun.cli import tables
 from forerun.core import registry, sizes
 from forerun.core.config import EngineConfig
 from forerun.core.device import available_nbytes, num_cores
@@ -165,8 +165,8 @@ def _passes(planner: Planner) -> dict[str, Any] | None:
 
 def report(facts: dict[str, Any]) -> None:
     """Print the facts as a table, and the estimated passes below it."""
-    out = console.report()
-    out.print(console.table(("", ""), _lines(facts), num_left=2))
+    out = tables.report()
+    out.print(tables.table(("", ""), _lines(facts), num_left=2))
     passes = facts["passes"]
     if passes is None:
         return
@@ -178,7 +178,7 @@ def report(facts: dict[str, Any]) -> None:
         for row in passes["rows"]
     ]
     out.print()
-    out.print(console.table(columns, lines, num_left=0))
+    out.print(tables.table(columns, lines, num_left=0))
     text = (
         f"The least that passes of some rows take, by arithmetic: {passes['bandwidth_gb_s']} GB/s and "
         f"{passes['peak_gop_s']} int8 Gop/s were measured now ({passes['isa']}, {facts['threads']} threads). "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.cli.lines import Lines, history
@@ -16,31 +16,27 @@ from forerun.core.errors import ConfigError, ForerunError
 
 if TYPE_CHECKING:
     from forerun.cli.conversation import Conversation
+    from forerun.core.structured import StructuredOutputsParams
 
 
+@opt.command()
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=512)
+@opt.system
+@click.option("-p", "--prompt", "first", help="The first message.")
+@opt.form()
+@click.option("--no-history", is_flag=True, help="Neither read nor keep what is typed.")
+@click.option("--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1.")
+@click.option("--api-key", metavar="KEY", help="The key that it asks for.")
 def command(
-    context: typer.Context,
     config: EngineConfig,
     params: opt.Params,
-    system: opt.System = None,
-    first: Annotated[str | None, typer.Option("-p", "--prompt", help="The first message.")] = None,
-    json_schema: opt.JsonSchema = None,
-    grammar: opt.Grammar = None,
-    grammar_file: opt.GrammarFile = None,
-    no_history: Annotated[
-        bool, typer.Option("--no-history", help="Neither read nor keep what is typed.")
-    ] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1."
-        ),
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
-    ] = None,
+    system: str | None,
+    first: str | None,
+    form: StructuredOutputsParams | None,
+    no_history: bool,
+    url: str | None,
+    api_key: str | None,
 ) -> None:
     """Talk with the model; tokens the drafter guessed are tinted. /help lists the commands inside.
 
@@ -55,59 +51,57 @@ def command(
     from forerun.hub.names import cache_root
     from forerun.server.client import Remote
 
-    lines, notes = Lines(), console.stderr()
+    lines = Lines()
     model: LocalModel | RemoteModel
     if url is not None:
-        opt.refuse_given(context, *opt.FORM)
-        named = opt.typed_model(context, config)
+        opt.refuse_given(*opt.FORM)
+        named = opt.typed_model(config)
         model = RemoteModel.of(Remote.of(url, api_key), named, params.body())
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     else:
-        form = opt.form(json_schema, grammar, grammar_file)
         llm = opt.load(config)
         hint = "; Enter goes on" if lines.is_terminal else ""
         model = LocalModel(llm, replace(params(llm), structured_outputs=form), hint)
     talk = Conversation(model)
     talk.start(system)
     if lines.is_terminal:
-        notes.print(f"{model.title()}\n/help lists commands, Ctrl-D ends", style="dim")
+        console.note(f"{model.title()}\n/help lists commands, Ctrl-D ends", dim=True)
     kept = history(cache_root() / "chat_history") if lines.is_terminal and not no_history else None
     if first is not None:
-        notes.print(talk.say(first), style="dim")
+        console.note(talk.say(first), dim=True)
     with kept or nullcontext(), suppress(EOFError):
         while True:
             _turn(lines, talk)
     if talk.num_answers:
-        notes.print(talk.summary(), style="dim")
+        console.note(talk.summary(), dim=True)
 
 
 def _turn(lines: Lines, talk: Conversation) -> None:
     """Read a turn and do what it asks for. Raises EOFError where the chat ends."""
     from forerun.cli import console
 
-    notes = console.stderr()
     try:
         turn = lines.turn()
     except KeyboardInterrupt:
         if not lines.is_terminal:
             raise
-        notes.print("\nCtrl-D or /exit ends the chat", style="dim")
+        console.note("\nCtrl-D or /exit ends the chat", dim=True)
         return
     if not turn and (talk.cut is None or not lines.is_terminal):
         return
     try:
-        notes.print(_take(turn, talk), style="dim")
+        console.note(_take(turn, talk), dim=True)
         if talk.was_stopped and not lines.is_terminal:
             raise KeyboardInterrupt
     except ForerunError as error:
         if not lines.is_terminal:
             raise
-        notes.print(f"error: {error}", style="red")
+        console.note(f"error: {error}", fg="red")
     except KeyboardInterrupt:  # before the answer began, or in a pipe, where it ends the chat
         if not lines.is_terminal:
             raise
-        notes.print("stopped", style="dim")
+        console.note("stopped", dim=True)
 
 
 def _take(turn: str, talk: Conversation) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.errors import LoadError
@@ -68,11 +68,14 @@ class Row:
             return []
 
 
+@opt.command()
+@click.option(
+    "--clear-cache", is_flag=True, help="Delete all packed copies, as `rm --packed` does."
+)
+@opt.as_json
 def command(
-    clear_cache: Annotated[
-        bool, typer.Option("--clear-cache", help="Delete all packed copies, as `rm --packed` does.")
-    ] = False,
-    as_json: opt.Json = False,
+    clear_cache: bool,
+    as_json: bool,
 ) -> None:
     """List models: known by name, in the cache, in the Hugging Face cache; and the disk they take.
 
@@ -85,7 +88,7 @@ def command(
 
     if clear_cache:
         freed = packed.remove(packed.folder().entries())
-        console.stderr().print(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
+        console.note(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
     found, folder = rows(), packed.folder()
     packed_nbytes = sum(row.packed_nbytes for row in found)
     if as_json:
@@ -146,7 +149,7 @@ def _elsewhere(model: Path | None) -> Row:
 
 
 def _print(found: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
-    from forerun.cli import console
+    from forerun.cli import tables
     from forerun.core import sizes
 
     columns = ("model", "here", "size", "packed", "licence")
@@ -164,8 +167,8 @@ def _print(found: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
     lines.append(
         ("all here", "", sizes.format_size(here_nbytes), sizes.format_size(packed_nbytes), "")
     )
-    out = console.report()
-    out.print(console.table(columns, lines, num_left=len(columns)))
+    out = tables.report()
+    out.print(tables.table(columns, lines, num_left=len(columns)))
     out.print(
         f"\npacked copies: {sizes.format_size(packed_nbytes)} of at most {sizes.format_size(limit_nbytes)}"
     )

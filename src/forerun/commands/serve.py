@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from forerun.cli import options as opt
-from forerun.cli.arguments import MODELS
+from forerun.cli.arguments import of_context
+from forerun.cli.help import MODELS, Option
 from forerun.core import sizes
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.device import bare_nbytes, num_cores, share_heaps
@@ -37,60 +38,55 @@ CHATML = (
 )
 
 
-Models = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar=MODELS, help="The models, as --model, which may be given more than once too."
-    ),
-]
-ApiKeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Read the key here: all users of a machine can see its command lines.",
-        rich_help_panel="Listening",
-    ),
-]
-NoSharedDrafts = Annotated[
-    bool,
-    typer.Option(
-        "--no-shared-drafts",
-        help="Never draft from what other requests said; auto is suffix then.",
-        rich_help_panel="Drafting",
-    ),
-]
-Replicas = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Answer with N processes on Ray Serve, each with --threads; needs forerun[ray].",
-        rich_help_panel="More machines",
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="Join the Ray that runs there (auto: on this machine); else one is started.",
-        rich_help_panel="More machines",
-    ),
-]
-
-
+@opt.command()
 @opt.engine(is_parallel=True)
 @opt.answering(*SAMPLING, max_tokens=None)
 @opt.serving()
+@opt.argument(
+    "models",
+    nargs=-1,
+    metavar=MODELS,
+    help="The models, as --model, which may be given more than once too.",
+)
+@click.option(
+    "--api-key-file",
+    type=opt.PATH,
+    cls=Option,
+    group="Listening",
+    metavar="FILE",
+    help="Read the key here: all users of a machine can see its command lines.",
+)
+@click.option(
+    "--no-shared-drafts",
+    is_flag=True,
+    cls=Option,
+    group="Drafting",
+    help="Never draft from what other requests said; auto is suffix then.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1),
+    cls=Option,
+    group="More machines",
+    metavar="N",
+    help="Answer with N processes on Ray Serve, each with --threads; needs forerun[ray].",
+)
+@click.option(
+    "--ray-address",
+    cls=Option,
+    group="More machines",
+    metavar="HOST:PORT",
+    help="Join the Ray that runs there (auto: on this machine); else one is started.",
+)
 def command(
     config: EngineConfig,
     settings: ServerConfig,
     params: opt.Params,
-    context: typer.Context,
-    models: Models = None,
-    api_key_file: ApiKeyFile = None,
-    no_shared_drafts: NoSharedDrafts = False,
-    replicas: Replicas = None,
-    ray_address: RayAddress = None,
+    models: tuple[str, ...],
+    api_key_file: Path | None,
+    no_shared_drafts: bool,
+    replicas: int | None,
+    ray_address: str | None,
 ) -> None:
     """Serve models over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
 
@@ -101,7 +97,7 @@ def command(
 
     config = _placed(config, replicas, ray_address)
     said = _whole(config.budget_nbytes)
-    given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
+    given = dict.fromkeys([*of_context().models, *models]) or [config.model]
     for model in given:
         check_name(model)  # before torch is imported, which takes seconds
     try:

@@ -40,6 +40,8 @@ def split_parts(drafter: str) -> list[str]:
 
     Raises ConfigError for a single + there.
     """
+    if "+" not in drafter:
+        return [drafter]
     if is_file(path := drafter.partition(":")[0]) and Path(path).expanduser().is_file():
         return [drafter]
     names = "|".join(registry.names("drafters")).replace("_", "[-_]")

@@ -120,7 +120,7 @@ class DrafterSpec:
 
     def for_target(self, target: Target) -> DrafterSpec:
         """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
-        known = registry.names("drafters") if self.is_auto and native.available() else ()
+        known = registry.shipped("drafters") if self.is_auto and native.available() else ()
         for network in AUTO_NETWORKS:
             if network in known and method_of(network).ships_for(target):
                 return DrafterSpec.of(f"{network}++{self.name}")

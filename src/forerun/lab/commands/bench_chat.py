@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -13,16 +12,18 @@ from forerun.core.params import SamplingParams
 from forerun.lab.output import publish
 
 
+@opt.command()
 @opt.engine(without=("max_num_seqs",), max_model_len=2048)
 @opt.sampling("max_tokens", "seed", max_tokens=64, seed=0)
+@click.option("--turns", default=20, help="Turns of every conversation.")
+@click.option("--conversations", default=2, help="So many take turns; more than fit are evicted.")
+@opt.as_json
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    turns: Annotated[int, typer.Option(help="Turns of every conversation.")] = 20,
-    conversations: Annotated[
-        int, typer.Option(help="So many take turns; more than fit are evicted.")
-    ] = 2,
-    as_json: opt.Json = False,
+    turns: int,
+    conversations: int,
+    as_json: bool,
 ) -> None:
     """Hold conversations in turn and say what of each was found again, and how long its first token took.
 

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.lab.commands import _options as shared
 
 
+@opt.command()
+@opt.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=opt.PATH,
+    help="What bench --out (.jsonl) and bench kernels --out (.json) wrote.",
+)
+@click.option("--out", type=opt.PATH, help="Folder to write to; default: the first file's.")
+@shared.plots
+@opt.as_json
 def command(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="What bench --out (.jsonl) and bench kernels --out (.json) wrote."),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; default: the first file's.")
-    ] = None,
-    plots: shared.Plots = True,
-    as_json: opt.Json = False,
+    files: tuple[Path, ...],
+    out: Path | None,
+    plots: bool,
+    as_json: bool,
 ) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
     from forerun.cli import console
@@ -54,4 +59,4 @@ def command(
     if as_json:
         console.print_json(documents[0] if len(documents) == 1 else {"documents": documents})
     else:
-        console.stdout().print(text)
+        click.echo(text)
