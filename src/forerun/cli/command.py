@@ -61,35 +61,32 @@ class Group(_Page, click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command. Raises ConfigError with the closest name if there is none."""
-        names = {self._word(name): name for name in self.modules()}
-        if (name := names.get(cmd_name.replace("_", "-"))) is not None:
-            command: click.Command = registry.load("commands", name).command
-            return command
+        modules = {self._word(name): name for name in self.modules()}
+        if (name := modules.get(cmd_name.replace("_", "-"))) is not None:
+            return _load(name)
         if ctx.resilient_parsing:
             return None
-        raise ConfigError(unknown("command", cmd_name, names))
+        raise ConfigError(unknown("command", cmd_name, modules))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, and a sentence of each command."""
         super().format_options(ctx, formatter)
-        help.write(
-            (
-                help.HelpEntry(
-                    heading,
-                    self._word(name),
-                    _first_sentence(self.get_command(ctx, self._word(name))),
-                )
-                for name, heading in self.modules().items()
-            ),
-            formatter,
-        )
+        below = [
+            help.HelpEntry(heading, self._word(name), _first_sentence(_load(name).help or ""))
+            for name, heading in self.modules().items()
+        ]
+        help.write(below, formatter)
 
     def _word(self, name: str) -> str:
         return name.removeprefix(f"{self.name}_").replace("_", "-")
 
 
-def _first_sentence(command: click.Command | None) -> str:
-    about = inspect.cleandoc((command and command.help) or "")
-    paragraph = " ".join(about.partition("\n\n")[0].split())
+def _load(name: str) -> click.Command:
+    command: click.Command = registry.load("commands", name).command
+    return command
+
+
+def _first_sentence(about: str) -> str:
+    paragraph = " ".join(inspect.cleandoc(about).partition("\n\n")[0].split())
     head, dot, _ = paragraph.partition(". ")
     return head + "." if dot else paragraph
