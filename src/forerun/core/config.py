@@ -142,5 +142,6 @@ class EngineConfig:
             return sizes.parse_budget(self.memory_budget)
         except ValueError as error:
             raise ConfigError(
-                f"memory_budget must be a size such as 600MiB, got {self.memory_budget!r}, which {error}"
+                f"memory_budget must be a size such as 600MiB, got {self.memory_budget!r}, which {error}",
+                option="memory_budget",
             ) from error

@@ -114,7 +114,8 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
             arguments[name] = _convert(value, hints[name])
         except ValueError:
             allowed = type_name(hints[name])
-            raise ConfigError(f"option '{name}' must be {allowed}, got {value!r}") from None
+            message = f"option '{name}' must be {allowed}, got {value!r}"
+            raise ConfigError(message, option=name) from None
     missing = [n for n, f in fields.items() if _is_required(f) and n not in arguments]
     if missing:
         raise ConfigError(f"option '{missing[0]}' must be given: {missing[0]}=...")
@@ -127,7 +128,8 @@ def convert(options: type[DataclassInstance], name: str, value: object) -> Any:
     try:
         return _convert(value, hint)
     except ValueError:
-        raise ConfigError(f"{name} must be {type_name(hint)}, got {value!r}") from None
+        message = f"{name} must be {type_name(hint)}, got {value!r}"
+        raise ConfigError(message, option=name) from None
 
 
 def read_object(name: str, text: str) -> dict[str, Any]:

@@ -124,7 +124,8 @@ class SamplingParams:
         for name, allowed, holds in _LIMITS:
             value = getattr(self, name)
             if not (value is None or holds(value)):
-                raise RequestError(f"{name} must be {allowed}, got {short_repr(value)}")
+                message = f"{name} must be {allowed}, got {short_repr(value)}"
+                raise RequestError(message, option=name)
         if self.temperature > HOT:
             _note_hot()
         if self.structured_outputs is not None:

@@ -39,7 +39,8 @@ def settle(
             value = fit(given, hint)
         except (TypeError, ValueError, OverflowError):
             words = (allowed or {}).get(name) or type_name(hint)
-            raise error(f"{name} must be {words}, got {short_repr(given)}") from None
+            message = f"{name} must be {words}, got {short_repr(given)}"
+            raise error(message, option=name) from None
         if value is not given:
             object.__setattr__(owner, name, value)
 

@@ -86,7 +86,8 @@ def check_option(key: str, value: object, drafter: str, names: Sequence[str]) ->
     if have := [name for name in ours if key in option_names(name)]:
         raise ConfigError(
             f"drafter '{drafter}' has no option {key}={value!r} "
-            f"(it has: {', '.join(names) or 'none'}); these have it: {', '.join(have)}"
+            f"(it has: {', '.join(names) or 'none'}); these have it: {', '.join(have)}",
+            option=key,
         )
     message = unknown("option", key, names)
     raise ConfigError(message.replace(" (allowed: ", f" (allowed for '{drafter}': "))

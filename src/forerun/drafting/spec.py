@@ -140,7 +140,7 @@ class DrafterSpec:
         try:
             return options.build(find(self.name).Options, self.options)
         except ConfigError as error:
-            raise ConfigError(f"drafter '{self.name}': {error}") from error
+            raise ConfigError(f"drafter '{self.name}': {error}", option=error.option) from error
 
     @classmethod
     def _combined(cls, drafters: list[str], given: Mapping[str, object]) -> DrafterSpec:

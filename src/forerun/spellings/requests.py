@@ -130,7 +130,8 @@ def _check(name: str, value: object) -> None:
     allowed = [_word(choice) for choice in neutral]
     if _word(value) not in allowed:
         hint = f" (allowed: {', '.join(allowed)})" if allowed else ""
-        raise RequestError(f"{name}={short_repr(value)} is not possible here: {why}{hint}")
+        message = f"{name}={short_repr(value)} is not possible here: {why}{hint}"
+        raise RequestError(message, option=name)
 
 
 def _word(value: object) -> str:
