@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forerun.cli import options as opt
-from forerun.cli.lines import Lines, history
-from forerun.cli.slash import Slash, help_text
+from forerun.cli.chat_input import ChatInput, SlashCommand, help_text, history
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
 
@@ -46,12 +45,12 @@ def command(
     With --url any server of OpenAI's API answers, and --model is its name there.
     """
     from forerun.cli import console
-    from forerun.cli.answerers import LocalModel, RemoteModel
+    from forerun.cli.chat_models import LocalModel, RemoteModel
     from forerun.cli.conversation import Conversation
     from forerun.hub.names import cache_root
     from forerun.server.client import Remote
 
-    lines = Lines()
+    source = ChatInput()
     model: LocalModel | RemoteModel
     if url is not None:
         opt.refuse_given(*opt.FORM)
@@ -61,66 +60,59 @@ def command(
         raise ConfigError("--api-key is for a server: give its --url")
     else:
         llm = opt.load(config)
-        hint = "; Enter goes on" if lines.is_terminal else ""
+        hint = "; Enter goes on" if source.is_terminal else ""
         model = LocalModel(llm, replace(params(llm), structured_outputs=form), hint)
-    talk = Conversation(model)
-    talk.start(system)
-    if lines.is_terminal:
+    conversation = Conversation(model)
+    conversation.start(system)
+    if source.is_terminal:
         console.note(f"{model.title()}\n/help lists commands, Ctrl-D ends", dim=True)
-    kept = history(cache_root() / "chat_history") if lines.is_terminal and not no_history else None
+    keeps = source.is_terminal and not no_history
     if first is not None:
-        console.note(talk.say(first), dim=True)
-    with kept or nullcontext(), suppress(EOFError):
+        console.note(conversation.send(first), dim=True)
+    with history(cache_root() / "chat_history") if keeps else nullcontext(), suppress(EOFError):
         while True:
-            _turn(lines, talk)
-    if talk.num_answers:
-        console.note(talk.summary(), dim=True)
+            _turn(source, conversation)
+    if conversation.num_answers:
+        console.note(conversation.summary(), dim=True)
 
 
-def _turn(lines: Lines, talk: Conversation) -> None:
-    """Read a turn and do what it asks for. Raises EOFError where the chat ends."""
+def _turn(source: ChatInput, conversation: Conversation) -> None:
+    """Read a message or command and do what it asks for; in a pipe the first error ends the chat. Raises EOFError."""
     from forerun.cli import console
 
     try:
-        turn = lines.turn()
-    except KeyboardInterrupt:
-        if not lines.is_terminal:
-            raise
-        console.note("\nCtrl-D or /exit ends the chat", dim=True)
-        return
-    if not turn and (talk.cut is None or not lines.is_terminal):
-        return
-    try:
-        console.note(_take(turn, talk), dim=True)
-        if talk.was_stopped and not lines.is_terminal:
-            raise KeyboardInterrupt
+        text = source.read()
+        if text or (conversation.unfinished is not None and source.is_terminal):
+            console.note(_run(text, conversation), dim=True)
+            if conversation.is_interrupted and not source.is_terminal:
+                raise KeyboardInterrupt
     except ForerunError as error:
-        if not lines.is_terminal:
+        if not source.is_terminal:
             raise
         console.note(f"error: {error}", fg="red")
-    except KeyboardInterrupt:  # before the answer began, or in a pipe, where it ends the chat
-        if not lines.is_terminal:
+    except KeyboardInterrupt:  # at the prompt, or before the answer began
+        if not source.is_terminal:
             raise
-        console.note("stopped", dim=True)
+        console.note("\nCtrl-C stops an answer; Ctrl-D or /exit ends the chat", dim=True)
 
 
-def _take(turn: str, talk: Conversation) -> str:
-    """Do what a turn asks for and return a line about it. Raises EOFError for /exit."""
-    if not turn:
-        return talk.go_on()
-    if not turn.startswith("/"):
-        return talk.say(turn)
-    slash = Slash.parse(turn)
-    if slash.name == "exit":
+def _run(text: str, conversation: Conversation) -> str:
+    """Send a message or run a command, and return a line about it. Raises EOFError for /exit."""
+    if not text:
+        return conversation.resume()
+    if not text.startswith("/"):
+        return conversation.send(text)
+    name, argument = SlashCommand.parse(text)
+    if name == "exit":
         raise EOFError
-    if slash.name == "help":
+    if name == "help":
         return help_text()
-    if slash.name == "clear":
-        return talk.clear()
+    if name == "clear":
+        return conversation.clear()
     method = {
-        "system": talk.system,
-        "drafter": talk.model.drafter,
-        "save": talk.save,
-        "load": talk.load,
+        "system": conversation.system,
+        "drafter": conversation.model.drafter,
+        "save": conversation.save,
+        "load": conversation.load,
     }
-    return method[slash.name](slash.argument)
+    return method[name](argument)

@@ -50,19 +50,19 @@ def command(
 def _check_one(target: str, quant: str, as_json: bool) -> None:
     """Print the facts of one model, or why it cannot be loaded."""
     from forerun.cli import console, tables
-    from forerun.commands import _one_model
+    from forerun.commands import _model_report
     from forerun.core.errors import LoadError
     from forerun.hub.names import resolve
 
     resolve(target)  # a model that is not there is a mistake, not an answer
     try:
-        document = _one_model.document(target, quant)
+        document = _model_report.document(target, quant)
     except LoadError as error:
         document = {"model": target, "loads": False, "error": str(error)}
     if as_json:
         console.print_json(document)
     elif document["loads"]:
-        _one_model.report(document)
+        _model_report.report(document)
     else:
         tables.report().print(f"cannot be loaded: {document['error']}", soft_wrap=True)
     if not document["loads"]:
