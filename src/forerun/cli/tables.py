@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import IO, TypeVar
+from datetime import timedelta
+from typing import TypeVar
 
+import click
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -78,54 +78,23 @@ def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 
 @contextmanager
-def counter(what: str, total: int | None) -> Iterator[Callable[[float], None]]:
+def counter(
+    what: str, total: int | None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[float], None]]:
     """Show progress on stderr as `track` does; the function that is yielded sets how much is done."""
     console = report(stderr=True)
-    if not console.is_terminal:
-        yield PlainProgress(what, total, sys.stderr).update
-        return
-    with Progress(*Progress.get_default_columns(), console=console) as bar:
+    columns, is_bar, last_s = Progress.get_default_columns(), console.is_terminal, clock()
+    with Progress(*columns, console=console, disable=not is_bar, get_time=clock) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
 
+        def show(done: float) -> None:
+            nonlocal last_s
+            bar.update(task, completed=done)
+            if is_bar or clock() - last_s < EVERY_S:
+                return
+            last_s, left_s = clock(), bar.tasks[0].time_remaining
+            text = f"{what}: {done:.0f}" + (f" of {total}" if total else "")
+            text += "" if left_s is None else f", {timedelta(seconds=max(0, left_s))} left"
+            click.echo(text, err=True)
 
-@dataclass(slots=True)
-class PlainProgress:
-    """Says on `file` how much of `total` is done and how long the rest will take."""
-
-    what: str
-    total: int | None
-    file: IO[str]
-    clock: Callable[[], float] = time.monotonic
-    _begin_s: float = field(init=False)
-    _last_s: float = field(init=False)
-    _first: float | None = None
-    """What was done when time is counted from: an earlier run's part took none of it."""
-
-    def __post_init__(self) -> None:
-        self._begin_s = self._last_s = self.clock()
-
-    def update(self, done: float) -> None:
-        """Set how much of `total` is done, and print a line if the last one is 10 s old."""
-        now_s = self.clock()
-        if self._first is None:
-            self._first, self._begin_s = done, now_s
-        if now_s - self._last_s < EVERY_S:
-            return
-        self._last_s = now_s
-        text = f"{self.what}: {int(done)}" + (f" of {self.total}" if self.total else "")
-        if self.total and done > self._first:
-            rate = (now_s - self._begin_s) / (done - self._first)
-            text += f", {_clock(rate * max(0, self.total - done))} left"
-        print(text, file=self.file, flush=True)
-
-
-def _clock(seconds: float) -> str:
-    """Write hours, minutes and seconds.
-
-    >>> _clock(75), _clock(3661)
-    ('1:15', '1:01:01')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        yield show
