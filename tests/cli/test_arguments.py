@@ -158,3 +158,22 @@ def test_a_budget_that_is_too_small_for_one_of_several_is_refused_at_once(
 def test_a_name_that_is_far_from_all_others_gets_no_hint(word: str) -> None:
     with pytest.raises(ConfigError, match="; forerun x --help lists them"):
         reading(word)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("forerun gener", "generate"),
+        ("forerun bench k", "kernels"),
+        ("forerun generate --draft-m", "--draft-max"),
+        ("forerun generate --kv fp1", "fp16"),
+        ("forerun generate -ngl 99 --backend nat", "native"),
+    ],
+)
+def test_shells_complete_commands_options_and_values(forerun, monkeypatch, line, word) -> None:
+    monkeypatch.setenv("_FORERUN_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+    code, out, _ = forerun()
+    assert code == 0
+    assert f"plain,{word}" in out.splitlines()

@@ -163,7 +163,7 @@ def answer(
     timers, start_s = llm.engine.timers, time.perf_counter()
     draft_s, verify_s = timers.draft_s, timers.verify_s
     request = llm.submit(prompt, params)
-    is_whole = show(request.events()) if shown else wait(request.events())
+    is_complete = show(request.events()) if shown else wait(request.events())
     output = request.output()
     completion = output.outputs[0]
     measured = Measured(
@@ -176,7 +176,7 @@ def answer(
         num_cached_tokens=output.num_cached_tokens,
         num_repeated=num_repeated(completion.token_ids),
     )
-    return completion, measured, is_whole
+    return completion, measured, is_complete
 
 
 def environment(model: str, drafter: str, threads: int) -> dict[str, object]:

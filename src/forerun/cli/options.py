@@ -40,7 +40,7 @@ PASSES = (
 )
 """Fields without a meaning where passes of the model run without an engine."""
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
-"""Fields that only commands have which can run as one of several processes (`placed`)."""
+"""Fields that only commands have which can run as one of several processes (`for_this_rank`)."""
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -238,7 +238,7 @@ def typed_model(config: EngineConfig) -> str | None:
     return config.model if "model" in of_context().typed else None
 
 
-def placed(config: EngineConfig) -> EngineConfig:
+def for_this_rank(config: EngineConfig) -> EngineConfig:
     """Return the configuration of the process that runs the command; others serve it here, and exit when it ends.
 
     Raises ConfigError if there are not as many processes as are asked for, or torch is not installed, which joins them.

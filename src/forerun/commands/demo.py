@@ -77,7 +77,7 @@ def _run(
     if heading is not None:
         tables.report().rule(heading)
     shown = heading is not None
-    completion, measured, is_whole = console.answer(llm, prompt, params, shown=shown)
-    if not is_whole:
+    completion, measured, is_complete = console.answer(llm, prompt, params, shown=shown)
+    if not is_complete:
         raise click.exceptions.Exit(130)
     return completion, measured

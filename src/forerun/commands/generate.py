@@ -62,23 +62,23 @@ def command(
     """
     from forerun.cli import console
 
-    config = opt.placed(config)
+    config = opt.for_this_rank(config)
     if prompt is not None and text is not None:
         raise ConfigError("give the prompt once: as it is, or with -p")
     text = _read_prompt(text if prompt is None else prompt, file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     llm = opt.load(config)
-    asked_for = replace(params(llm), structured_outputs=form)
+    request = replace(params(llm), structured_outputs=form)
     tracer = llm.engine.start_trace() if profile or trace is not None else None
-    asked = text if raw else opt.conversation(text, system)
-    completion, measured, is_whole = console.answer(llm, asked, asked_for, shown=not as_json)
+    messages = text if raw else opt.conversation(text, system)
+    completion, measured, is_complete = console.answer(llm, messages, request, shown=not as_json)
     console.note(measured.line(llm.drafter_spec.text()), dim=True)
-    found = tracer.profile() if profile and tracer is not None else None
-    if found is not None:
+    phases = tracer.profile() if profile and tracer is not None else None
+    if phases is not None:
         from forerun.cli.tables import print_profile
 
-        print_profile(found)
+        print_profile(phases)
     if trace is not None and tracer is not None:
         _write(trace, tracer.chrome())
     if as_json:
@@ -87,9 +87,9 @@ def command(
             "token_ids": [*completion.token_ids],
             "finish_reason": completion.finish_reason,
         }
-        profiled = {} if found is None else {"profile": found}
+        profiled = {} if phases is None else {"profile": phases}
         console.print_json(outcome | measured.document(llm) | profiled)
-    if not is_whole:
+    if not is_complete:
         raise click.exceptions.Exit(130)
 
 

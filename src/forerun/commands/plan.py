@@ -76,9 +76,9 @@ def command(
         if rounded := planner.rounded():
             each = ", ".join(f"{sizes.shown_up(n)} with --kv {kv}" for kv, n in rounded.items())
             tables.report().print(f"In fewer bits, which may change tokens: {each}.")
-        whole = sizes.mebibytes(bare + (chosen.total if budget is None else budget))
+        most = sizes.mebibytes(bare + (chosen.total if budget is None else budget))
         tables.report().print(
-            f"With {sizes.mebibytes(bare)} of Python the process takes at most {whole}."
+            f"With {sizes.mebibytes(bare)} of Python the process takes at most {most}."
         )
     if not fits:
         raise click.exceptions.Exit(1)

@@ -95,13 +95,16 @@ def command(
     """
     from forerun.hub.names import check_name
 
-    config = _placed(config, replicas, ray_address)
-    said = _whole(config.budget_nbytes)
-    given = dict.fromkeys([*of_context().models, *models]) or [config.model]
-    for model in given:
-        check_name(model)  # before torch is imported, which takes seconds
+    if ray_address is not None and replicas is None:
+        raise ConfigError("--ray-address is for replicas: say how many with --replicas")
+    if replicas is not None and config.num_ranks > 1:
+        raise ConfigError("give --replicas or a number of processes for one model, not both")
+    config = opt.for_this_rank(config)
+    memory_note = _memory_note(config.budget_nbytes)
+    names = [*dict.fromkeys([*of_context().models, *models])] or [config.model]
+    for name in names:
+        check_name(name)  # before torch is imported, which takes seconds
     try:
-        from forerun.engine.memory import DROPPED_NBYTES
         from forerun.server.fleet import ModelSource
         from forerun.server.run import serve
     except ModuleNotFoundError as error:
@@ -109,52 +112,47 @@ def command(
             f"forerun serve needs {error.name}: pip install 'forerun[serve]' brings it"
         ) from error
 
-    if api_key_file is not None:
-        if settings.api_key is not None:
-            raise ConfigError("give the key with --api-key or --api-key-file, not both")
-        settings = replace(settings, api_key=read_text(api_key_file).strip())
-    if no_shared_drafts:
-        config = without_sharing(config)
-    if settings.log_requests is None:
-        settings = replace(settings, log_requests=sys.stderr.isatty())
+    settings = _completed(settings, api_key_file)
     _log_to_stderr(bool(settings.log_requests))
     threads = config.threads or max(1, num_cores() // (replicas or 1))
-    config = replace(config, program="server", threads=threads)
-    template = _template(settings.chat_template)
-    if len(given) > 1 and config.num_ranks > 1:
-        raise ConfigError(
-            "--tensor-parallel-size and --pipeline-parallel-size are for one model: leave out the others"
-        )
-    if len(given) > 1 and config.budget_nbytes is not None:
-        config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
-    configs = [replace(config, model=model) for model in given]
+    config = without_sharing(config) if no_shared_drafts else config
+    configs = _configs(replace(config, program="server", threads=threads), names)
+    template, budget = _template(settings.chat_template), configs[0].budget_nbytes
     sources = [
-        ModelSource(each.model, partial(_loaded, each, template), cache(partial(_nbytes, each)))
+        ModelSource(each.model, partial(_load, each, template), cache(partial(_nbytes, each)))
         for each in configs
     ]
-    check = partial(_check, sources, has_budget=config.memory_budget is not None)
+    check = partial(_check, sources, has_budget=budget is not None)
     if replicas is not None:
         _serve_replicas(configs, settings, params, template, (replicas, ray_address), check)
         return
     share_heaps()
-    os.write(2, said.encode())
-    serve(
-        sources,
-        settings,
-        _say,
-        params.body(),
-        config.budget_nbytes,
-        check=check,
-    )
+    os.write(2, memory_note.encode())
+    serve(sources, settings, _print_line, params.body(), budget, check=check)
 
 
-def _placed(config: EngineConfig, replicas: int | None, ray_address: str | None) -> EngineConfig:
-    """Take this process's place among several, if there are; see `cli.options.placed`. Raises ConfigError."""
-    if ray_address is not None and replicas is None:
-        raise ConfigError("--ray-address is for replicas: say how many with --replicas")
-    if replicas is not None and config.num_ranks > 1:
-        raise ConfigError("give --replicas or a number of processes for one model, not both")
-    return opt.placed(config)
+def _completed(settings: ServerConfig, api_key_file: Path | None) -> ServerConfig:
+    """Read the key, and choose whether requests are logged. Raises ConfigError."""
+    if api_key_file is not None:
+        if settings.api_key is not None:
+            raise ConfigError("give the key with --api-key or --api-key-file, not both")
+        settings = replace(settings, api_key=read_text(api_key_file).strip())
+    if settings.log_requests is None:
+        settings = replace(settings, log_requests=sys.stderr.isatty())
+    return settings
+
+
+def _configs(config: EngineConfig, names: Sequence[str]) -> list[EngineConfig]:
+    """Return the configuration of each model. Raises ConfigError."""
+    from forerun.engine.memory import DROPPED_NBYTES
+
+    if len(names) > 1 and config.num_ranks > 1:
+        raise ConfigError(
+            "--tensor-parallel-size and --pipeline-parallel-size are for one model: leave out the others"
+        )
+    if len(names) > 1 and config.budget_nbytes is not None:
+        config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
+    return [replace(config, model=name) for name in names]
 
 
 def _serve_replicas(
@@ -174,7 +172,7 @@ def _serve_replicas(
             f"--replicas needs {error.name}: pip install 'forerun[ray]' brings it"
         ) from error
     plan = ReplicaPlan(tuple(configs), settings, params.body(), template)
-    serve_replicas(plan, *where, _say, check)
+    serve_replicas(plan, *where, _print_line, check)
 
 
 def without_sharing(config: EngineConfig) -> EngineConfig:
@@ -205,7 +203,7 @@ def without_sharing(config: EngineConfig) -> EngineConfig:
     return replace(config, drafter=alone.text(), draft_options={}, **unset)
 
 
-def _loaded(config: EngineConfig, template: str | None) -> LLM:
+def _load(config: EngineConfig, template: str | None) -> LLM:
     llm = opt.load(config)
     if template is not None:
         llm.tokenizer.use_chat_template(template)
@@ -240,7 +238,7 @@ def _template(given: str | None) -> str | None:
     return read_text(Path(given))
 
 
-def _whole(budget: int | None) -> str:
+def _memory_note(budget: int | None) -> str:
     """Say what the process takes within a budget, if there is one; call it before the server's modules are imported."""
     if budget is None:
         return ""
@@ -258,5 +256,5 @@ def _log_to_stderr(with_requests: bool) -> None:
         logging.getLogger("forerun.requests").setLevel(logging.INFO)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     os.write(2, f"{line}\n".encode())  # also inside of a signal's handler

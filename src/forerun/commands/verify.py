@@ -47,7 +47,7 @@ def command(
     from forerun.engine.stats import SpecStats
     from forerun.hub.prompt_sets import read
 
-    config = opt.placed(config)
+    config = opt.for_this_rank(config)
     opt.check_least("batch", batch, 1)
     if params.seed is None:
         raise ConfigError("--seed -1 draws another seed each time: give one from 0")

@@ -86,7 +86,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     return name.strip(), values
 
 
-def spell(name: str, options: DataclassInstance) -> str:
+def format_spec(name: str, options: DataclassInstance) -> str:
     """Write the spec that `parse` and `build` read back as these options; defaults are left out."""
     given = [
         f"{field.name}={_to_text(value)}"

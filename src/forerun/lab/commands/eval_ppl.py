@@ -68,12 +68,12 @@ def command(
     named = {name: origin[name] for name in ("quant", "backend")}
     figures = {"ppl": score.ppl, "bits_per_byte": bits, "tokens": score.tokens}
     figures |= {"seconds": round(score.seconds, 3), "windows": len(plan)}
-    said = (
+    summary = (
         f"perplexity {score.ppl:.4f} over {score.tokens} tokens ({bits:.4f} bits a byte), "
         f"{score.tokens / score.seconds:.0f} tokens/s"
     )
     publish(
         console.environment(config.model, "none", llm.model.num_threads) | named | figures | sizes,
-        lambda: tables.report().print(said),
+        lambda: tables.report().print(summary),
         as_json=as_json,
     )

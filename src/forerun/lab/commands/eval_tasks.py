@@ -90,13 +90,13 @@ def command(
     named = console.environment(config.model, llm.drafter_spec.name, llm.model.num_threads) | {
         "task": task
     }
-    said = (
+    summary = (
         f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
         f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; "
         f"{figures['tau']:.2f} tokens per pass (tau)"
     )
     publish(
         named | {"quant": origin["quant"]} | figures,
-        lambda: tables.report().print(said),
+        lambda: tables.report().print(summary),
         as_json=as_json,
     )

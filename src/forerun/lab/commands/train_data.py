@@ -55,10 +55,10 @@ def command(
     num_replies, num_kept = len(store.results), len(replies.of_store(store))
     num_made = sum(len(answer) for _, answer in kept(store))
     counts = {"replies": num_replies, "tokens": num_made, "kept": num_kept}
-    said = f"{path}: {num_replies} replies, {num_made} tokens; "
-    said += f"{num_replies - num_kept} are loops, too short or came twice"
+    summary = f"{path}: {num_replies} replies, {num_made} tokens; "
+    summary += f"{num_replies - num_kept} are loops, too short or came twice"
     publish(
         {"answers": str(path), "model": name, **counts},
-        lambda: tables.report().print(said),
+        lambda: tables.report().print(summary),
         as_json=as_json,
     )
