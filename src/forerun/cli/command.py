@@ -13,8 +13,8 @@ from forerun.core import registry
 from forerun.core.errors import ConfigError, given_as, unknown
 
 
-class _Page(click.Command):
-    """What a command and a group have in common."""
+class Command(click.Command):
+    """A command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, after those of other engines were taken out. Raises ConfigError."""
@@ -37,11 +37,7 @@ class _Page(click.Command):
         help.write(help.entries(self, ctx), formatter)
 
 
-class Command(_Page):
-    """A command."""
-
-
-class Group(_Page, click.Group):
+class Group(Command, click.Group):
     """A command with others below it: `bench_report.py` is `report` of `bench`. Each is imported when it is needed."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:

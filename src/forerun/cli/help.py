@@ -56,17 +56,14 @@ class FieldOption(Option):
     def __init__(
         self, _: Sequence[str], *, owner: Any, field: str, group: str, **settings: Any
     ) -> None:
-        declared, hint = (
-            owner.__dataclass_fields__[field].metadata,
-            options.type_hints(owner)[field],
-        )
-        short = [flag for flag in declared["flags"] if not flag.startswith("--")]
-        long = [f"--{field.replace('_', '-')}"]
-        long += [flag for flag in declared["flags"] if flag.startswith("--")]
-        if bool in (hint, *typing.get_args(hint)):
+        declared, kind = owner.__dataclass_fields__[field].metadata, FieldType(owner, field)
+        flags = (f"--{field.replace('_', '-')}", *declared["flags"])
+        short = [flag for flag in flags if not flag.startswith("--")]
+        long = [flag for flag in flags if flag.startswith("--")]
+        if kind.is_switch:
             long = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in long]
         else:
-            settings |= {"type": FieldType(owner, field), "multiple": _is_tuple(hint)}
+            settings |= {"type": kind, "multiple": kind.is_list}
             settings["metavar"] = declared["metavar"] or None
         names = [field, *short[:1], *long, *short[1:]]
         super().__init__(names, group=declared["group"] or group, **settings)
@@ -84,15 +81,17 @@ class FieldType(click.ParamType):
     def __init__(self, owner: Any, field: str) -> None:
         self.owner, self.field = owner, field
         hint = options.type_hints(owner)[field]
-        of = [hint] if typing.get_origin(hint) is Literal else [*typing.get_args(hint), hint]
-        self.choices = [str(each) for each in typing.get_args(of[0])]
-        self.name = _TYPES.get(of[0], "text")
+        is_literal = typing.get_origin(hint) is Literal
+        first, *_ = [hint] if is_literal else [*typing.get_args(hint), hint]
+        self.is_list, self.is_switch = typing.get_origin(hint) is tuple, first is bool
+        self.choices = [str(each) for each in typing.get_args(first)]
+        self.name = _TYPES.get(first, "text")
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Convert a text. Raises ConfigError."""
-        if not _is_tuple(options.type_hints(self.owner)[self.field]):
-            return options.convert(self.owner, self.field, value)
-        return options.convert(self.owner, self.field, [value])[0]
+        if self.is_list:
+            return options.convert(self.owner, self.field, [value])[0]
+        return options.convert(self.owner, self.field, value)
 
     def get_metavar(self, param: Any, ctx: Any) -> str | None:
         """Join the choices, if there are few."""
@@ -107,17 +106,6 @@ class FieldType(click.ParamType):
             return [CompletionItem(incomplete, type="file")]
         words = [word for word in words if not word.isupper()]
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
-
-
-def _is_tuple(hint: object) -> bool:
-    return typing.get_origin(hint) is tuple
-
-
-def main_name(parameter: click.Parameter) -> str:
-    """Choose the one name of an option or argument that texts use."""
-    if isinstance(parameter, click.Argument):
-        return parameter.human_readable_name.replace("_", "-")
-    return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
 
 
 def takes_model(command: click.Command) -> bool:
@@ -139,9 +127,10 @@ def entries(command: click.Command, ctx: click.Context) -> list[HelpEntry]:
 
 
 def _entry(parameter: click.Parameter, ctx: click.Context) -> HelpEntry:
-    long, text = main_name(parameter), str(getattr(parameter, "text", ""))
+    text = str(getattr(parameter, "text", ""))
     if not isinstance(parameter, click.Option):
-        return HelpEntry("Arguments", long, text)
+        return HelpEntry("Arguments", parameter.human_readable_name.replace("_", "-"), text)
+    long = next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
     shorts = [name for name in parameter.opts if not name.startswith("--")]
     short = next((name for name in shorts if len(name) == 2 or name == parameter.opts[0]), None)
     also = tuple(name for name in parameter.opts if name not in (long, short))
