@@ -177,7 +177,7 @@ def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
             if chunk.text:
                 times.append(time.perf_counter())
                 text += chunk.text
-                click.echo(chunk.text, nl=False)
+                click.echo(chunk.text, nl=False, color=True)
             last = Chunk(
                 finish_reason=chunk.finish_reason or last.finish_reason,
                 usage=chunk.usage or last.usage,

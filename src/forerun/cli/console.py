@@ -31,12 +31,8 @@ REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its sp
 
 def note(text: object, **style: Any) -> None:
     """Print what is not the answer on stderr, in a terminal in a style of `click.style`."""
-    click.secho(text, err=True, color=_color(), **style)
-
-
-def _color() -> bool | None:
-    """Return what click takes: no colours, or those that the terminal has."""
-    return False if "NO_COLOR" in os.environ else None
+    color = False if "NO_COLOR" in os.environ else None
+    click.secho(text, err=True, color=color, **style)
 
 
 @contextmanager
@@ -71,11 +67,12 @@ def log_later() -> Iterator[None]:
 @log_later()
 def show(events: Iterable[Event]) -> bool:
     """Print text as it becomes final, drafted tokens tinted. False if Ctrl-C ended it; what was printed stands."""
+    is_tinted = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     try:
         for event in events:
             for piece in event.pieces:
-                text = DRAFTED.format(piece.text) if piece.from_draft else piece.text
-                click.echo(text, nl=False, color=_color())
+                text = DRAFTED.format(piece.text) if piece.from_draft and is_tinted else piece.text
+                click.echo(text, nl=False, color=True)  # what the model writes is not changed
     except KeyboardInterrupt:
         return False
     finally:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _options as shared
-
-if TYPE_CHECKING:
-    pass
 
 
 @opt.command()
