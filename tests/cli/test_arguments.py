@@ -101,10 +101,10 @@ def test_words_without_a_dash_stay_as_they_are(words: list[str]) -> None:
     ],
 )
 def test_the_first_word_without_a_dash_becomes_the_model(line: str, words: str) -> None:
-    found = reading(*line.split())
-    add_model(found)
-    assert found.words == words.split()
-    check_one(found.models)
+    arguments = reading(*line.split())
+    add_model(arguments)
+    assert arguments.words == words.split()
+    check_one(arguments.models)
 
 
 @pytest.mark.parametrize("command", ["generate hi", "chat", "plan", "verify"])

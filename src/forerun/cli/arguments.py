@@ -39,89 +39,89 @@ class Arguments:
     """The name that the user typed, by parameter."""
     models: list[str] = field(default_factory=list, compare=False)
     """Each model that was named by an option."""
-    plain: list[int] = field(default_factory=list, compare=False)
+    positionals: list[int] = field(default_factory=list, compare=False)
     """Where in `words` those stand that are neither options nor their values, before any `--`."""
 
 
 def of_context() -> Arguments:
     """Return the arguments of the command that runs."""
-    found = click.get_current_context().meta.get(META)
-    return found if isinstance(found, Arguments) else Arguments()
+    arguments = click.get_current_context().meta.get(META)
+    return arguments if isinstance(arguments, Arguments) else Arguments()
 
 
 def prepare(command: click.Command, ctx: click.Context, args: Sequence[str]) -> Arguments:
     """Sort a command's words; a word more than it has arguments is its model. Raises ConfigError."""
-    reads = getattr(command.callback, "reads", ())
-    below = command.list_commands(ctx) if isinstance(command, click.Group) else ()
+    foreign_names = getattr(command.callback, "foreign_names", ())
+    subcommands = command.list_commands(ctx) if isinstance(command, click.Group) else ()
     has_model = takes_model(command)
 
     def ends(word: str) -> bool:
-        return bool(below) and (not has_model or _is_like(word, below))
+        return bool(subcommands) and (not has_model or _is_like(word, subcommands))
 
     options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
-    found = read(args, options, reads, path=ctx.command_path, ends=ends)
+    parsed = read(args, options, foreign_names, path=ctx.command_path, ends=ends)
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
-    plain = [found.words[i] for i in found.plain]
-    if has_model and len(plain) > len(arguments):
-        add_model(found)
+    positionals = [parsed.words[i] for i in parsed.positionals]
+    if has_model and len(positionals) > len(arguments):
+        add_model(parsed)
     elif any(each.name == PROMPT for each in arguments):
-        for word in plain:
+        for word in positionals:
             if word.endswith(".gguf"):
                 raise ConfigError(f"{word} is a model, not a prompt: give it as -m {word}")
     if not any(each.metavar == MODELS for each in arguments):
-        check_one(found.models)
-    extra = plain[len(arguments) + has_model :]
-    if extra and not below and all(each.nargs == 1 for each in arguments):
+        check_one(parsed.models)
+    extra = positionals[len(arguments) + has_model :]
+    if extra and not subcommands and all(each.nargs == 1 for each in arguments):
         raise ConfigError(f"unexpected {extra[0]!r}: a text with spaces needs quotes around it")
-    return found
+    return parsed
 
 
 def read(
     args: Sequence[str],
     options: Sequence[click.Option],
-    reads: Collection[str],
+    foreign_names: Collection[str],
     *,
     path: str,
     ends: Callable[[str], bool] = lambda word: False,
 ) -> Arguments:
-    """Sort the words of a command line. `reads` are the names of other engines that the command can use.
+    """Sort the words of a command line. `foreign_names` are those of other engines that the command can use.
 
     A word without a dash for which `ends` is true begins another command. Raises ConfigError.
     """
     known = {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
-    words, found = deque(args), Arguments()
+    words, parsed = deque(args), Arguments()
     while words:
         word = words.popleft()
         name, equals, text = word.partition("=")
         is_plain = not word.startswith("-") or word == "-" or _NUMBER.match(word) is not None
         if word == "--" or (is_plain and ends(word)):
-            found.words.extend([word, *words])
+            parsed.words.extend([word, *words])
             break
         if is_plain:
-            found.plain.append(len(found.words))
-            found.words.append(word)
+            parsed.positionals.append(len(parsed.words))
+            parsed.words.append(word)
         elif (option := known.get(name) or _attached(word, known)) is not None:
-            found.typed[str(option.name)] = name if name in known else word[:2]
-            found.words.append(word)
+            parsed.typed[str(option.name)] = name if name in known else word[:2]
+            parsed.words.append(word)
             if name in known and not equals and not option.is_flag and not option.count:
                 if not words:
                     raise ConfigError(f"{name} needs a value; {path} --help says which")
-                found.words.append(text := words.popleft())
+                parsed.words.append(text := words.popleft())
             if option.name == MODEL:
-                found.models.append(text)
-        elif _is_foreign(name, reads):
-            found.foreign[name] = text if equals else _value(name, words)
+                parsed.models.append(text)
+        elif _is_foreign(name, foreign_names):
+            parsed.foreign[name] = text if equals else _value(name, words)
         else:
-            raise ConfigError(_unknown(word, name, known, reads, path))
-    return found
+            raise ConfigError(_unknown(word, name, known, foreign_names, path))
+    return parsed
 
 
-def add_model(found: Arguments) -> None:
+def add_model(arguments: Arguments) -> None:
     """Put `-m` before the first word that is neither an option nor its value."""
-    place = found.plain[0]
-    found.models.insert(0, found.words[place])
-    found.words.insert(place, "-m")
-    found.typed.setdefault(MODEL, "-m")
+    first = arguments.positionals[0]
+    arguments.models.insert(0, arguments.words[first])
+    arguments.words.insert(first, "-m")
+    arguments.typed.setdefault(MODEL, "-m")
 
 
 def check_one(models: Sequence[str]) -> None:
@@ -145,9 +145,11 @@ def _attached(word: str, known: Mapping[str, click.Option]) -> click.Option | No
     return option if is_number and option is not None and not option.is_flag else None
 
 
-def _is_foreign(name: str, reads: Collection[str]) -> bool:
+def _is_foreign(name: str, foreign_names: Collection[str]) -> bool:
     """Tell whether the command takes a flag of another engine, or one of ours as in vLLM: `--max_model_len`."""
-    return spellings.plain(name) in reads and (name.startswith("--") or name in spellings.SHORT)
+    return spellings.plain(name) in foreign_names and (
+        name.startswith("--") or name in spellings.SHORT
+    )
 
 
 def _value(name: str, words: deque[str]) -> object:
@@ -163,10 +165,10 @@ def _value(name: str, words: deque[str]) -> object:
 
 
 def _unknown(
-    word: str, name: str, known: Collection[str], reads: Collection[str], path: str
+    word: str, name: str, known: Collection[str], foreign_names: Collection[str], path: str
 ) -> str:
-    theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in reads))
-    names = [*known, *(flag for flag in theirs if _is_foreign(flag, reads))]
+    theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in foreign_names))
+    names = [*known, *(flag for flag in theirs if _is_foreign(flag, foreign_names))]
     names = [one for one in names if one.startswith("--") == name.startswith("--")]
     close = difflib.get_close_matches(name, names, 1, LIKE_ENOUGH)
     if not close and not name.startswith("--") and name[:2] in known:

@@ -20,9 +20,9 @@ class Command(click.Command):
         """Read the arguments, after those of other engines were taken out. Raises ConfigError."""
         if ctx.resilient_parsing:  # to complete a word
             return super().parse_args(ctx, args)
-        found = ctx.meta[arguments.META] = arguments.prepare(self, ctx, args)
-        with given_as(found.typed):
-            return super().parse_args(ctx, found.words)
+        parsed = ctx.meta[arguments.META] = arguments.prepare(self, ctx, args)
+        with given_as(parsed.typed):
+            return super().parse_args(ctx, parsed.words)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """List what can follow the command's name."""

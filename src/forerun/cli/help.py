@@ -111,19 +111,21 @@ class FieldType(click.ParamType):
 def takes_model(command: click.Command) -> bool:
     """Tell whether a command's model may be given without -m, and it has no argument for it."""
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
-    has_own = any(each.name == PROMPT or each.metavar in ("MODEL", MODELS) for each in arguments)
-    return not has_own and any(
+    has_argument = any(
+        each.name == PROMPT or each.metavar in ("MODEL", MODELS) for each in arguments
+    )
+    return not has_argument and any(
         isinstance(each, click.Option) and each.name == MODEL for each in command.params
     )
 
 
 def entries(command: click.Command, ctx: click.Context) -> list[HelpEntry]:
     """List the arguments and options of a command in the order of their groups."""
-    found = [_entry(each, ctx) for each in command.get_params(ctx)]
+    result = [_entry(each, ctx) for each in command.get_params(ctx)]
     if takes_model(command):
-        found.insert(0, HelpEntry("Arguments", "MODEL", "The model, instead of --model."))
-    groups = [*dict.fromkeys(("Arguments", "Options", *(entry.group for entry in found)))]
-    return sorted(found, key=lambda entry: groups.index(entry.group))
+        result.insert(0, HelpEntry("Arguments", "MODEL", "The model, instead of --model."))
+    groups = [*dict.fromkeys(("Arguments", "Options", *(entry.group for entry in result)))]
+    return sorted(result, key=lambda entry: groups.index(entry.group))
 
 
 def _entry(parameter: click.Parameter, ctx: click.Context) -> HelpEntry:
@@ -147,10 +149,10 @@ def _entry(parameter: click.Parameter, ctx: click.Context) -> HelpEntry:
     return HelpEntry(group, names, text or parameter.help or "", shown, also)
 
 
-def write(found: Iterable[HelpEntry], formatter: click.HelpFormatter) -> None:
+def write(entries: Iterable[HelpEntry], formatter: click.HelpFormatter) -> None:
     """Write the entries to a help page, with a heading above each group."""
     groups: dict[str, list[tuple[str, str]]] = {}
-    for entry in found:
+    for entry in entries:
         default = f" [default: {entry.default}]" if entry.default else ""
         also = f" Also: {', '.join(entry.also)}." if entry.also else ""
         groups.setdefault(entry.group, []).append((entry.names, entry.text + default + also))

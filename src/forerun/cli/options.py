@@ -78,13 +78,17 @@ def engine(
         return config
 
     options = _options(EngineConfig, names, "Model and machine", defaults)
-    reads = {name for name in spellings.ENGINE_NAMES if _field(name) in {*names, *fixed, ""}}
-    reads |= {*names, *fixed}
+    foreign_names = {
+        name for name in spellings.ENGINE_NAMES if _field(name) in {*names, *fixed, ""}
+    }
+    foreign_names |= {*names, *fixed}
     if "drafter" in names:
         flag, text = "--speculative-config", "vLLM's JSON object, instead of -d."
         options.append(click.option(flag, cls=Option, group="Drafting", metavar="JSON", help=text))
-        reads |= {spellings.SPECULATIVE, *spellings.DRAFTING_NAMES}
-    return _given("config", options, [*names, spellings.SPECULATIVE], build, defaults, reads)
+        foreign_names |= {spellings.SPECULATIVE, *spellings.DRAFTING_NAMES}
+    return _given(
+        "config", options, [*names, spellings.SPECULATIVE], build, defaults, foreign_names
+    )
 
 
 def _field(name: str) -> str:
@@ -165,11 +169,11 @@ def _options(
     cls: type[Any], names: Iterable[str], group: str, defaults: Mapping[str, object]
 ) -> list[Decorator]:
     """Make an option of each field. One whose default is None where the field's is not is the model's own."""
-    own = {field.name: field.default for field in fields(cls)}
+    of_fields = {field.name: field.default for field in fields(cls)}
     options: list[Decorator] = []
     for name in names:
-        default = defaults.get(name, own[name])
-        is_models = default is None and own[name] is not None
+        default = defaults.get(name, of_fields[name])
+        is_models = default is None and of_fields[name] is not None
         options.append(
             click.option(
                 cls=FieldOption,
@@ -196,11 +200,11 @@ def _given(
     names: Collection[str],
     build: Callable[[dict[str, Any], Arguments], object],
     defaults: Mapping[str, object] | None = None,
-    reads: Collection[str] = (),
+    foreign_names: Collection[str] = (),
 ) -> Decorator:
     """Make a decorator that adds options, and gives a command what is built of their values by `name`.
 
-    `reads` are other engines' names that the command takes besides (`cli.arguments`).
+    `foreign_names` are other engines' names that the command takes besides (`cli.arguments`).
     """
 
     def decorate(function: Function) -> Function:
@@ -211,7 +215,7 @@ def _given(
             with given_as(arguments.typed):
                 return function(**values, **{name: build({**(defaults or {}), **given}, arguments)})
 
-        run.reads = {*reads, *getattr(function, "reads", ())}  # type: ignore[attr-defined]
+        run.foreign_names = {*foreign_names, *getattr(function, "foreign_names", ())}  # type: ignore[attr-defined]
         return with_options(run, options)
 
     return decorate

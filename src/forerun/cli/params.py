@@ -29,12 +29,12 @@ class Params:
 
     def __call__(self, llm: LLM) -> SamplingParams:
         """Complete the parameters for a model, with a note for each that has no effect there."""
-        found = replace(llm.default_params(), **self.chosen)
-        if found.is_greedy and "temperature" not in self.chosen:
+        params = replace(llm.default_params(), **self.chosen)
+        if params.is_greedy and "temperature" not in self.chosen:
             for name in (name for name in FILTERS if name in self.chosen):
                 why = "this model is decoded greedily unless --temperature is given"
                 note(f"--{name.replace('_', '-')}", self.chosen[name], why)
-        return found
+        return params
 
     def body(self) -> dict[str, object]:
         """Write the fields of a request to a server, which decides what is not given."""

@@ -55,21 +55,21 @@ def _show(doc: DrafterDoc) -> None:
     about = f"{doc.name} ({doc.origin}): {doc.summary}"
     if methods := spellings.methods_of(doc.name):
         about += f" In other engines: {', '.join(methods)}."
-    found = []
+    entries = []
     for option in doc.options:
         default = "required" if option.default is None else f"default: {option.default or 'none'}"
         text = f"{' '.join(option.help.split())} [{option.type}; {default}]"
         also = spellings.names_of(option.name)
-        found.append(HelpEntry("Options", option.name, text, also=also))
-    _print(about, found, "" if found else "No options.")
+        entries.append(HelpEntry("Options", option.name, text, also=also))
+    _print(about, entries, "" if entries else "No options.")
 
 
-def _print(before: str, found: list[HelpEntry], after: str) -> None:
+def _print(before: str, entries: list[HelpEntry], after: str) -> None:
     """Print entries as help has them, between two texts."""
     formatter = click.HelpFormatter(max_width=MAX_WIDTH)
     if before:
         formatter.write_text(before)
-    write(found, formatter)
+    write(entries, formatter)
     if after:
         formatter.write_paragraph()
         formatter.write_text(after)

@@ -81,12 +81,12 @@ def _named(names: Sequence[str]) -> Iterator[tuple[str, list[Row]]]:
 
     from forerun.commands.models import rows
 
-    found = rows() if names else []
+    models = rows() if names else []
     for name in names:
         path = Path(name).expanduser().resolve()
-        wanted = [row for row in found if name == row.name or path == row.path]
+        wanted = [row for row in models if name == row.name or path == row.path]
         if not wanted:
-            raise LoadError(unknown("model", name, (row.name for row in found)))
+            raise LoadError(unknown("model", name, (row.name for row in models)))
         yield name, wanted
 
 

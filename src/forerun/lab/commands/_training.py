@@ -123,9 +123,9 @@ def train(
     """Run to the end, and show what came of it; nothing but the first process of `torchrun` speaks."""
     from forerun.lab.train import session
 
-    if found := session.run(llm, trainer, data, command_of(context), is_first=is_first):
-        document = {"drafter": str(trainer.folder), **found[0]}
-        publish(document, lambda: session.show(trainer, *found), as_json=as_json)
+    if results := session.run(llm, trainer, data, command_of(context), is_first=is_first):
+        document = {"drafter": str(trainer.folder), **results[0]}
+        publish(document, lambda: session.show(trainer, *results), as_json=as_json)
 
 
 def command_of(context: click.Context) -> str:

@@ -37,11 +37,11 @@ def command(
     opt.check_least("conversations", conversations, 1)
     llm = opt.load(config, max_num_seqs=1)
 
-    found = chat.run(llm, params, turns, conversations, "talking")
+    measured = chat.run(llm, params, turns, conversations, "talking")
     roomy = llm.within(None, "none", max_num_seqs=conversations)
     again = chat.run(roomy, params, turns, conversations, "again with room for all")
-    different = sum(a.answer != b.answer for a, b in zip(found, again, strict=True))
-    rows = [{k: v for k, v in asdict(turn).items() if k != "answer"} for turn in found]
+    different = sum(a.answer != b.answer for a, b in zip(measured, again, strict=True))
+    rows = [{k: v for k, v in asdict(turn).items() if k != "answer"} for turn in measured]
     document = console.environment(config.model, llm.drafter_spec.text(), llm.model.num_threads)
     document |= {"budget_bytes": config.budget_nbytes, "turns": rows, "different": different}
-    publish(document, lambda: chat.show(found, different), as_json=as_json, fails=different > 0)
+    publish(document, lambda: chat.show(measured, different), as_json=as_json, fails=different > 0)

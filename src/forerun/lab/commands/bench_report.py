@@ -35,7 +35,7 @@ def command(
     folder = files[0].parent if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     of_passes = [file for file in files if file.suffix == ".json"]
-    costs = [found for file in of_passes for found in pass_costs.read(file)]
+    costs = [cost for file in of_passes for cost in pass_costs.read(file)]
     sections, documents, drawn = ["# Benchmark\n"], [], {}
     for file in files:
         if file in of_passes:
@@ -43,12 +43,12 @@ def command(
         origin, rounds = measurement.read(file)
         rows = summary.rows(rounds, origin)
         models = (c for c in costs if c.model == origin.get("model") and c.peer is None)
-        own = next(models, None)
+        passes = next(models, None)
         if plots:
             with console.working("drawing"):
                 title = f"{origin.get('model')}, {origin.get('task')}"
-                drawn = draw(rows, folder, file.stem, own, title=title)
-        sections.append(report.markdown(origin, rows, drawn, own))
+                drawn = draw(rows, folder, file.stem, passes, title=title)
+        sections.append(report.markdown(origin, rows, drawn, passes))
         documents.append({"provenance": origin, "rows": rows})
     if costs:
         title = ", ".join(dict.fromkeys(str(cost.model) for cost in costs))

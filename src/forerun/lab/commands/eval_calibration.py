@@ -51,13 +51,13 @@ def command(
     prompts = workload.choose(read(task), limit)
     llm = opt.load(config, max_num_seqs=1)
     steps = calibration.measure(llm, names, prompts, params)
-    found = [calibration.table(*step) for step in tables.track(steps, "measuring", len(names))]
-    rows = [row for part in found for row in part]
+    measured = [calibration.table(*step) for step in tables.track(steps, "measuring", len(names))]
+    rows = [row for part in measured for row in part]
     origin = provenance.origin(
         config, llm, task=task, prompts=len(prompts), max_tokens=params.max_tokens,
         temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=params.seed,
     )  # fmt: skip
-    drawn = [part[0] for part in found]
+    drawn = [part[0] for part in measured]
     publish(
         {"provenance": origin, "rows": rows},
         lambda: calibration.show(rows),

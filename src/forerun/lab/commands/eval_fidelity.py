@@ -58,8 +58,8 @@ def command(
     with fidelity.systems(llm, window, peers_dir) as systems:
         steps = fidelity.compare(pieces, reference, [*systems.values()])
         sums = [perplexity.Score()] * (1 + len(systems))
-        for found in tables.track(steps, "comparing", len(pieces)):
-            sums = [a + b for a, b in zip(sums, found, strict=True)]
+        for scores in tables.track(steps, "comparing", len(pieces)):
+            sums = [a + b for a, b in zip(sums, scores, strict=True)]
     results = dict(zip([fidelity.REFERENCE, *systems], sums, strict=True))
     rows = [
         {"system": name, "kl": each.mean_kl, "agreement": each.agreement, "ppl": each.ppl}

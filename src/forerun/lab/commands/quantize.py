@@ -95,13 +95,13 @@ def command(
     recipe: Recipe | FlattenRecipe
     new_job: Callable[..., QuantizeJob] = RoundJob
     given = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound}
-    own = {key: value for key, value in given.items() if value is not None}
+    options = {key: value for key, value in given.items() if value is not None}
     if method == "flatten":
         _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
-        recipe = _flatten_recipe(bits, own if gptq is None else own | {"gptq": gptq})
+        recipe = _flatten_recipe(bits, options if gptq is None else options | {"gptq": gptq})
         new_job = FlattenChoice if recipe.bits is None else FlattenJob
     else:
-        _refuse(own, "is for --method flatten")
+        _refuse(options, "is for --method flatten")
         recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format, gptq)
     calibration, held = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
