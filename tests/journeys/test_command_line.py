@@ -83,6 +83,8 @@ MISTAKES = [
     ("forerun generate hi --raw --system Pirate", "--raw leaves out the chat template"),
     ("forerun generate hi -m /no/model.gguf", "no such file: /no/model.gguf"),
     ("forerun generate hi -n many", "must be a whole number or none, got 'many' (given as -n)"),
+    ("forerun generate hi --stop-token-ids x", "stop_token_ids must be a whole number, got 'x'"),
+    ("forerun generate hi --no-controller=3", "does not take a value; see forerun generate --help"),
     ("forerun generate hi --temperature=hot", "temperature must be a number, got 'hot'"),
     ("forerun generate hi -n", "-n needs a value; forerun generate --help says which"),
     ("forerun generate hi -d none --num-draft 4", "drafter 'none' has no option num_draft=4"),

@@ -21,8 +21,12 @@ class Command(click.Command):
         if ctx.resilient_parsing:  # to complete a word
             return super().parse_args(ctx, args)
         parsed = ctx.meta[arguments.META] = arguments.prepare(self, ctx, args)
-        with given_as(parsed.typed):
-            return super().parse_args(ctx, parsed.words)
+        try:
+            with given_as(parsed.typed):
+                return super().parse_args(ctx, parsed.words)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """List what can follow the command's name."""

@@ -79,19 +79,17 @@ class FieldType(click.ParamType):
     """The values of a dataclass's field, one by one where they are several."""
 
     def __init__(self, owner: Any, field: str) -> None:
-        self.owner, self.field = owner, field
         hint = options.type_hints(owner)[field]
-        is_literal = typing.get_origin(hint) is Literal
+        is_literal, self.is_list = (typing.get_origin(hint) is each for each in (Literal, tuple))
         first, *_ = [hint] if is_literal else [*typing.get_args(hint), hint]
-        self.is_list, self.is_switch = typing.get_origin(hint) is tuple, first is bool
+        self.field, self.hint = field, first if self.is_list else hint
+        self.is_switch = first is bool
         self.choices = [str(each) for each in typing.get_args(first)]
         self.name = _TYPES.get(first, "text")
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Convert a text. Raises ConfigError."""
-        if self.is_list:
-            return options.convert(self.owner, self.field, [value])[0]
-        return options.convert(self.owner, self.field, value)
+        return options.convert(self.field, value, self.hint)
 
     def get_metavar(self, param: Any, ctx: Any) -> str | None:
         """Join the choices, if there are few."""

@@ -51,7 +51,8 @@ def app(context: click.Context, version: bool) -> None:
         import forerun
 
         click.echo(f"forerun {forerun.__version__}")
-    elif context.invoked_subcommand is None:
+        context.exit()
+    if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 

@@ -122,9 +122,8 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
     return options(**arguments)
 
 
-def convert(options: type[DataclassInstance], name: str, value: object) -> Any:
-    """Read a value, which may be a text, as one option's type. Raises ConfigError."""
-    hint = type_hints(options)[name]
+def convert(name: str, value: object, hint: object) -> Any:
+    """Read the value of an option, which may be a text, as a type. Raises ConfigError."""
     try:
         return _convert(value, hint)
     except ValueError:

@@ -297,7 +297,7 @@ class _Reading:
             return
         if isinstance(value, str) and name != option and into is self.config:
             with given_as({option: name}):
-                value = options.convert(EngineConfig, option, value)
+                value = options.convert(option, value, options.type_hints(EngineConfig)[option])
         before = into.get(option)
         if before is not None and before != value:
             raise ConfigError(f"give {self.typed[option]} or {name}, not both")
