@@ -11,15 +11,13 @@ import argparse
 import re
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
 
 from dev import models_page, spellings_page
 from dev.markdown import WIDTH, item, wrapped
-from forerun.cli.help import HelpEntry, entries, usage
+from forerun.cli.help import HelpEntry, entries
 from forerun.cli.main import app
 from forerun.core import options, registry
 
@@ -41,6 +39,10 @@ left out where stdout is no terminal and where `NO_COLOR` is set. Tables are as 
 
 **Exit codes.** 0: done. 1: the answer is no (`verify`, `check`, `check-drafter`, `bench`, `demo`, `eval distribution`).
 2: a mistake, with a message of one line. 130: Ctrl-C; what was printed stands. 141: the reader of a pipe went away.
+
+**Completion.** `eval "$(_FORERUN_COMPLETE=bash_source forerun)"` in `~/.bashrc`, with `zsh_source` in `~/.zshrc`,
+completes commands, options and their values; for fish, in `~/.config/fish/completions/forerun.fish`:
+`_FORERUN_COMPLETE=fish_source forerun | source`.
 
 Fields of the documents of `generate`, `demo` and `verify`:
 
@@ -66,15 +68,8 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 def cli_reference() -> str:
     """Markdown of every command; an option that several describe alike is described once, above them."""
-    group = typer.main.get_group(app())
-    found: dict[str, TyperCommand | TyperGroup] = {}
-    for name, command in sorted(group.commands.items()):
-        assert isinstance(command, TyperCommand | TyperGroup)
-        found[name] = command
-        for word, below in sorted(getattr(command, "commands", {}).items()):
-            if not below.hidden:  # a former name
-                found[f"{name} {word}"] = below
-    own = {name: _entries(command) for name, command in found.items()}
+    found = commands()
+    own = {name: _entries(name, command) for name, command in found.items()}
     shared = _shared([entry for each in own.values() for entry in each])
     parts = [HEAD, "## Shared options\n", "A command names those of them that it has.\n"]
     parts += [f"**{title}**\n\n{_list(each)}\n" for title, each in _by_group(shared)]
@@ -82,19 +77,36 @@ def cli_reference() -> str:
     return "\n".join(parts)
 
 
-def _entries(command: TyperCommand | TyperGroup) -> list[HelpEntry]:
-    """A command's arguments and options; the commands below it have sections of their own."""
-    below = getattr(command, "commands", {})
-    return [e for e in entries(command) if e.names != "-h, --help" and e.names not in below]
+def commands() -> dict[str, click.Command]:
+    """Every command by its words, such as `bench report`, sorted."""
+    found, waiting = dict[str, click.Command](), [("", app)]
+    while waiting:
+        path, group = waiting.pop()
+        context = click.Context(group)
+        for word in group.list_commands(context):
+            name, command = f"{path} {word}".strip(), group.get_command(context, word)
+            found[name] = command
+            if isinstance(command, click.Group):
+                waiting.append((name, command))
+    return dict(sorted(found.items()))
+
+
+def _entries(name: str, command: click.Command) -> list[HelpEntry]:
+    """A command's arguments and options."""
+    return [e for e in entries(command, _context(name, command)) if "--help" not in e.names]
+
+
+def _context(name: str, command: click.Command) -> click.Context:
+    return click.Context(command, info_name=f"forerun {name}")
 
 
 def _shared(everything: list[HelpEntry]) -> list[HelpEntry]:
     """The options that several commands describe alike, each with its most frequent default."""
     defaults: dict[HelpEntry, list[str]] = {}
     for entry in everything:
-        defaults.setdefault(replace(entry, default=""), []).append(entry.default)
+        defaults.setdefault(entry._replace(default=""), []).append(entry.default)
     return [
-        replace(entry, default=Counter(each).most_common(1)[0][0])
+        entry._replace(default=Counter(each).most_common(1)[0][0])
         for entry, each in defaults.items()
         if len(each) >= SHARED_BY
     ]
@@ -106,20 +118,20 @@ def _by_group(found: list[HelpEntry]) -> list[tuple[str, list[HelpEntry]]]:
 
 
 def _command(
-    command: TyperCommand | TyperGroup, name: str, own: list[HelpEntry], shared: list[HelpEntry]
+    command: click.Command, name: str, own: list[HelpEntry], shared: list[HelpEntry]
 ) -> str:
-    context = command.make_context(f"forerun {name}", [], resilient_parsing=True)
+    usage = " ".join(command.collect_usage_pieces(_context(name, command)))
     about = "\n\n".join(map(wrapped, str(command.help).split("\n\n")))
-    lines = [f"## forerun {name}\n", f"{about}\n", f"`{usage(command, context)}`"]
-    known = {replace(entry, default=""): entry for entry in shared}
-    has = {key: entry for entry in own if (key := replace(entry, default="")) in known}
+    lines = [f"## forerun {name}\n", f"{about}\n", f"`forerun {name} {usage}`"]
+    known = {entry._replace(default=""): entry for entry in shared}
+    has = {key: entry for entry in own if (key := entry._replace(default="")) in known}
     for group, each in _by_group([entry for entry in own if entry not in has.values()]):
         title = [] if group in ("Arguments", "Options") else [f"\n**{group}**"]
         lines += [*title, "", _list(each)]
     named = [
         item(group, _named(each, has))
         for group, each in _by_group(shared)
-        if any(replace(entry, default="") in has for entry in each)
+        if any(entry._replace(default="") in has for entry in each)
     ]
     if named:
         lines += ["\n**Shared options**\n", *named]
@@ -130,7 +142,8 @@ def _named(group: list[HelpEntry], has: dict[HelpEntry, HelpEntry]) -> str:
     """Which options of a shared group a command has, with defaults of its own."""
     here, missing, differ = [], [], []
     for entry in group:
-        name, own = f"`{entry.names.split(', ')[-1]}`", has.get(replace(entry, default=""))
+        name = f"`{entry.names.split(', ')[-1].partition(' ')[0]}`"
+        own = has.get(entry._replace(default=""))
         (here if own else missing).append(name)
         if own and own.default != entry.default:
             differ.append(f"{name} is `{own.default}`" if own.default else f"{name} has no default")
@@ -144,8 +157,11 @@ def _list(found: list[HelpEntry]) -> str:
     lines = []
     for entry in found:
         has_default = entry.default not in ("", "off")
-        names = f"`{' '.join(filter(None, [entry.names, entry.takes]))}`"
-        lines.append(item(names, entry.text, f"default `{entry.default}`" if has_default else ""))
+        lines.append(
+            item(
+                f"`{entry.names}`", entry.text, f"default `{entry.default}`" if has_default else ""
+            )
+        )
     return "\n".join(lines)
 
 

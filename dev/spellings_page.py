@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 
 from dev.markdown import codes, item
-from forerun.cli.options import FLAGS
+from forerun.core.config import EngineConfig
+from forerun.core.params import SamplingParams
+from forerun.server.config import ServerConfig
 from forerun.spellings import engine, requests
 from forerun.spellings.engine import Spelling
 
@@ -22,8 +25,12 @@ line, which quotes what was typed; so is an unknown name, with the option of our
 
 def page() -> str:
     """Write the page as Markdown."""
-    flags = [(flag, f"--{name.replace('_', '-')}") for name, own in FLAGS.items() for flag in own]
-    flags = [(flag, own) for flag, own in flags if flag != own and "/" not in flag]
+    flags = [
+        (flag, f"--{field.name.replace('_', '-')}")
+        for cls in (EngineConfig, SamplingParams, ServerConfig)
+        for field in fields(cls)
+        for flag in field.metadata.get("flags", ())
+    ]
     parts = [
         HEAD,
         "## Engine\n",

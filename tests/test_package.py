@@ -75,24 +75,29 @@ def test_errors_are_one_tree() -> None:
         assert issubclass(getattr(forerun, error), forerun.ForerunError)
 
 
-SMALL_APPLICATION = """
-import typer
-app = typer.Typer()
-for name in ("one", "two"):
-    app.command(name)(lambda: None)
-sys.argv = ["small", "--help"]
+APPLICATION = """
+import click
+app = click.Group()
+for i in range(20):
+    options = [click.Option([f"--option-{k}"], type=int, help="A number.") for k in range(20)]
+    app.add_command(click.Command(f"command-{i}", params=options))
+sys.argv = ["other", "--help"]
 try: app()
 except SystemExit: pass
-"""  # what any command line built with typer takes to print its help
+"""  # what any command line of as many commands and options takes to print its help
 
 
-def test_help_is_quick_and_loads_no_torch() -> None:
+def test_help_is_quick_and_loads_no_torch(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))  # to compile is not to print help
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     call = "from forerun.cli.main import main\nsys.argv = ['forerun', '--help']\n"
     call += "try: main()\nexcept SystemExit: pass"
+    loaded_after(call)
+    loaded_after(APPLICATION)
     ratios = []
     for _ in range(3):  # side by side, for the machine's speed changes
         began = cpu_seconds_of_children()
-        loaded_after(SMALL_APPLICATION)
+        loaded_after(APPLICATION)
         between = cpu_seconds_of_children()
         assert loaded_after(call).isdisjoint(HEAVY)
         ratios.append((cpu_seconds_of_children() - between) / (between - began))
@@ -105,3 +110,13 @@ def test_a_mistyped_model_is_told_before_torch_is_imported(command: str) -> None
     call = f"from forerun.cli.main import main\nsys.argv = {words}\n"
     call += "try: main()\nexcept SystemExit as ended: assert ended.code == 2"
     assert loaded_after(call).isdisjoint(HEAVY)
+
+
+def test_an_answer_imports_no_table_no_server_and_no_laboratory(tiny_gguf: Path) -> None:
+    words = ["forerun", *f"generate Hi --raw -n 1 -c 64 -m {tiny_gguf}".split()]
+    call = f"from forerun.cli.main import main\nsys.argv = {words}\n"
+    call += "try: main()\nexcept SystemExit as ended: assert ended.code == 0\n"
+    call += (
+        "assert not {'forerun.cli.tables', 'forerun.server', 'forerun.lab.output'} & {*sys.modules}"
+    )
+    assert loaded_after(call).isdisjoint({"asyncio", "pydantic", "rich", "torch", "yaml"})

@@ -1,42 +1,32 @@
-"""Reading a command line before typer does: known options, other engines' flags, and what is refused in words."""
+"""Reading a command line before click does: known options, other engines' flags, and what is refused in words."""
 
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forerun.cli.arguments import Arguments, check_one, read, with_model
+from forerun.cli.arguments import Arguments, add_model, check_one, read
 from forerun.core.errors import ConfigError
 from forerun.server import run
 from forerun.spellings import engine as spellings
 
-
-@dataclass
-class Option:
-    name: str
-    opts: tuple[str, ...]
-    is_flag: bool = False
-    secondary_opts: tuple[str, ...] = ()
-    count: bool = False
-
-
 OPTIONS = [
-    Option("max_tokens", ("-n", "--max-tokens")),
-    Option("model", ("-m", "--model", "-hf")),
-    Option("raw", ("--raw", "-no-cnv"), is_flag=True),
-    Option("controller", ("--controller",), is_flag=True, secondary_opts=("--no-controller",)),
+    click.Option(["-n", "--max-tokens"], type=int),
+    click.Option(["-m", "--model", "-hf"]),
+    click.Option(["--raw", "-no-cnv"], is_flag=True),
+    click.Option(["--controller/--no-controller"]),
 ]
 KNOWN = {name for option in OPTIONS for name in (*option.opts, *option.secondary_opts)}
 READS = {*spellings.NAMES, "max_num_seqs"}
 
 
-def reading(*args: str, stops: bool = False) -> Arguments:
-    return read(args, OPTIONS, READS, path="forerun x", stops=lambda word: stops)
+def reading(*args: str, ends: bool = False) -> Arguments:
+    return read(args, OPTIONS, READS, path="forerun x", ends=lambda word: ends)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +75,7 @@ def test_other_words_with_a_dash_are_refused(line: str, message: str) -> None:
 
 
 def test_a_group_leaves_the_words_of_its_commands_alone() -> None:
-    assert reading("-n", "3", "ppl", "-ngx", stops=True).rest == ["-n", "3", "ppl", "-ngx"]
+    assert reading("-n", "3", "ppl", "-ngx", ends=True).words == ["-n", "3", "ppl", "-ngx"]
 
 
 @given(st.text(string.ascii_letters, min_size=2, max_size=6), st.booleans())
@@ -102,26 +92,19 @@ def test_words_without_a_dash_stay_as_they_are(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "num_own", "rest"),
+    ("line", "words"),
     [
-        ("a.gguf", 0, "-m a.gguf"),
-        ("--raw a.gguf -n 3", 0, "--raw -m a.gguf -n 3"),
-        ("a.gguf text.txt", 1, "-m a.gguf text.txt"),
-        ("text.txt", 1, "text.txt"),
-        ("text.txt -m a.gguf", 1, "text.txt -m a.gguf"),
-        ("-m a.gguf -- b.gguf", 0, "-m a.gguf -- b.gguf"),
-        ("a.gguf -m a.gguf", 0, "-m a.gguf -m a.gguf"),
+        ("a.gguf", "-m a.gguf"),
+        ("--raw a.gguf -n 3", "--raw -m a.gguf -n 3"),
+        ("a.gguf text.txt", "-m a.gguf text.txt"),
+        ("a.gguf -m a.gguf", "-m a.gguf -m a.gguf"),
     ],
 )
-def test_a_word_more_than_a_command_has_is_its_model(line: str, num_own: int, rest: str) -> None:
-    assert with_model(reading(*line.split()), num_own).rest == rest.split()
-
-
-def test_two_models_are_refused() -> None:
-    for line in ("a.gguf -m b.gguf", "a.gguf --model=b.gguf"):
-        with pytest.raises(ConfigError, match=r"two models, a\.gguf and b\.gguf: give one"):
-            check_one(with_model(reading(*line.split()), 0).models)
-    check_one(reading("-m", "a.gguf", "--model=a.gguf").models)
+def test_the_first_word_without_a_dash_becomes_the_model(line: str, words: str) -> None:
+    arguments = reading(*line.split())
+    add_model(arguments)
+    assert arguments.words == words.split()
+    check_one(arguments.models)
 
 
 @pytest.mark.parametrize("command", ["generate hi", "chat", "plan", "verify"])
@@ -175,3 +158,22 @@ def test_a_budget_that_is_too_small_for_one_of_several_is_refused_at_once(
 def test_a_name_that_is_far_from_all_others_gets_no_hint(word: str) -> None:
     with pytest.raises(ConfigError, match="; forerun x --help lists them"):
         reading(word)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("forerun gener", "generate"),
+        ("forerun bench k", "kernels"),
+        ("forerun generate --draft-m", "--draft-max"),
+        ("forerun generate --kv fp1", "fp16"),
+        ("forerun generate -ngl 99 --backend nat", "native"),
+    ],
+)
+def test_shells_complete_commands_options_and_values(forerun, monkeypatch, line, word) -> None:
+    monkeypatch.setenv("_FORERUN_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+    code, out, _ = forerun()
+    assert code == 0
+    assert f"plain,{word}" in out.splitlines()

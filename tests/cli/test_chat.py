@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun import LLM, SamplingParams
-from forerun.cli import lines as terminal_lines
-from forerun.cli.answerers import LocalModel
+from forerun.cli.chat_input import COMMANDS, ChatInput, SlashCommand, help_text, history
+from forerun.cli.chat_models import LocalModel
 from forerun.cli.conversation import Conversation
-from forerun.cli.lines import Lines
-from forerun.cli.slash import COMMANDS, Slash, help_text
 from forerun.core.errors import CapacityError, ConfigError, ForerunError
 from forerun.engine.engine import Engine
 
@@ -44,7 +42,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
     ],
 )
 def test_a_command_is_read_with_its_argument(typed, name, argument):
-    assert Slash.parse(typed) == Slash(name, argument)
+    assert SlashCommand.parse(typed) == SlashCommand(name, argument)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +58,7 @@ def test_a_command_is_read_with_its_argument(typed, name, argument):
 )
 def test_what_is_no_command_is_an_error_that_lists_them(typed, message):
     with pytest.raises(ConfigError) as caught:
-        Slash.parse(typed)
+        SlashCommand.parse(typed)
     assert message in str(caught.value)
     if "unknown" in message:
         assert all(f"/{name}" in str(caught.value) for name in COMMANDS)
@@ -79,10 +77,10 @@ def turns(text: str) -> list[str]:
     """The turns of a piped text."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.StringIO(text))
-        lines, found = Lines(), []
+        source, found = ChatInput(), []
         while True:
             try:
-                found.append(lines.turn())
+                found.append(source.read())
             except EOFError:
                 return found
 
@@ -121,12 +119,12 @@ def test_texts_in_triple_quotes_are_read_as_they_are(texts):
 def test_bytes_that_are_no_text_are_an_error_in_words(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), "utf-8"))
     with pytest.raises(ConfigError, match="stdin is not UTF-8 text"):
-        Lines().turn()
+        ChatInput().read()
 
 
 def test_without_readline_there_is_a_chat_without_history(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "readline", None)
-    with terminal_lines.history(tmp_path / "history"):
+    with history(tmp_path / "history"):
         pass
     assert not (tmp_path / "history").exists()
 
@@ -161,9 +159,11 @@ def rows(llm: LLM, action: Callable[[], object]) -> int:
 
 def test_earlier_turns_are_not_computed_again(llm, talk, capsys):
     plain = Conversation(LocalModel(llm.with_drafter("none"), GREEDY))
-    plain.say("Tell me about the rivers and the mountains of France, their names and their length.")
+    plain.send(
+        "Tell me about the rivers and the mountains of France, their names and their length."
+    )
     before = len(plain.model.llm.encode(plain.messages))
-    num_rows = rows(plain.model.llm, lambda: plain.say("And of Italy?"))
+    num_rows = rows(plain.model.llm, lambda: plain.send("And of Italy?"))
     whole = len(plain.model.llm.encode(plain.messages))
     assert before > 40
     assert num_rows <= whole - before + 16, "the new message, the answer, and the turn's marks"
@@ -175,30 +175,30 @@ def test_an_answer_that_was_cut_goes_on_as_if_it_had_not_been(llm, capsys):
         Conversation(LocalModel(llm, params)),
         Conversation(LocalModel(llm, replace(params, max_tokens=48))),
     )
-    whole.say("Count from one to thirty.")
-    assert "cut at 16 tokens (--max-tokens)" in cut.say("Count from one to thirty.")
-    num_rows = rows(llm, cut.go_on)
-    cut.go_on()
+    whole.send("Count from one to thirty.")
+    assert "cut at 16 tokens (--max-tokens)" in cut.send("Count from one to thirty.")
+    num_rows = rows(llm, cut.resume)
+    cut.resume()
     assert cut.messages == whole.messages
     assert num_rows < 16 * 5, "only new tokens and drafts are computed"
     assert len(cut.messages) == 2
 
 
 def test_an_answer_that_ended_does_not_go_on(talk, capsys):
-    talk.say("Say yes.")
+    talk.send("Say yes.")
     talk.model.params = SamplingParams(temperature=0.0, max_tokens=100)
-    while talk.cut is not None:
-        talk.go_on()
+    while talk.unfinished is not None:
+        talk.resume()
     with pytest.raises(ConfigError, match="has ended"):
-        talk.go_on()
+        talk.resume()
 
 
 def test_half_a_character_is_not_kept(llm, capsys):
     talk = Conversation(
         LocalModel(llm, SamplingParams(temperature=0.0, max_tokens=1, logit_bias=emoji(llm)))
     )
-    talk.say("Hi")
-    assert talk.cut is None or "\ufffd" not in talk.messages[-1]["content"]
+    talk.send("Hi")
+    assert talk.unfinished is None or "\ufffd" not in talk.messages[-1]["content"]
 
 
 def emoji(llm: LLM) -> dict[int, float]:
@@ -210,21 +210,21 @@ def emoji(llm: LLM) -> dict[int, float]:
 
 def test_a_full_context_says_what_to_do_and_loses_nothing(talk, capsys):
     talk.model.params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
-    assert "the context of 192 tokens is full: /clear" in talk.say("Tell me a story.")
+    assert "the context of 192 tokens is full: /clear" in talk.send("Tell me a story.")
     before = [*talk.messages]
     with pytest.raises(CapacityError, match="/clear forgets the conversation, /save FILE keeps it"):
-        talk.say("More!")
+        talk.send("More!")
     assert talk.messages == before
     talk.clear()
     talk.model.params = GREEDY
-    talk.say("Hello")
+    talk.send("Hello")
     assert len(talk.messages) == 2
 
 
 def test_the_system_message_changes_and_survives_clear(talk, capsys):
     assert talk.system("") == "there is no system message"
     talk.system("You are brief.")
-    talk.say("Hello")
+    talk.send("Hello")
     talk.system("You are a pirate.")
     assert [m["role"] for m in talk.messages] == ["system", "user", "assistant"]
     assert talk.messages[0]["content"] == "You are a pirate."
@@ -235,12 +235,12 @@ def test_the_system_message_changes_and_survives_clear(talk, capsys):
 
 def test_drafters_change_with_the_weights_kept_and_tell_tokens_per_pass(talk, capsys):
     model = talk.model.llm.model
-    talk.say("Say: one two three one two three one two three")
+    talk.send("Say: one two three one two three one two three")
     said = talk.model.drafter("none")
     assert talk.model.llm.model is model
     assert said.startswith("drafter none (before: mlp_speculator++recycling")
     assert "tokens per pass (tau)" in said
-    talk.say("Again")
+    talk.send("Again")
     assert talk.model.drafter("") == "drafter none, 1.00 tokens per pass (tau)"
     with pytest.raises(ForerunError, match="unknown drafter 'sufix'"):
         talk.model.drafter("sufix")
@@ -251,10 +251,10 @@ def test_drafters_change_with_the_weights_kept_and_tell_tokens_per_pass(talk, ca
 
 def test_messages_are_saved_and_loaded(talk, llm, tmp_path, capsys):
     talk.system("You are brief.")
-    talk.say("Hällo")
+    talk.send("Hällo")
     path = tmp_path / "talk.json"
     assert talk.save(str(path)) == f"saved 3 messages to {path}"
-    talk.say("More")
+    talk.send("More")
     assert "saved 5 messages" in talk.save(str(path)), "its own file is written over"
     assert json.loads(path.read_text(encoding="utf-8")) == talk.messages
     other = Conversation(LocalModel(llm, GREEDY))

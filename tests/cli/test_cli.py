@@ -9,26 +9,20 @@ import pytest
 from tests.cli.helpers import the_json
 from tests.mutants import accepting_everything
 
-
-@pytest.fixture
-def model(default_model) -> list[str]:
-    return ["-m", str(default_model)]
+VERIFY = "forerun verify -n 24 --json"
+SAMPLED = "--temperature 1 --seed 7 --top-p 0.95 --limit 2"
 
 
-def test_verify_says_yes_and_counts(forerun, model):
-    code, out, _ = forerun(
-        "verify",
-        *model,
-        "-d",
-        "prompt_lookup",
-        "--limit",
-        "2",
-        "--batch",
-        "2",
-        "-n",
-        "24",
-        "--json",
-    )
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-d prompt_lookup --limit 2 --batch 2",
+        f"-d prompt_lookup {SAMPLED}",
+        f"-d draft_model:model=self,head_bits=4 {SAMPLED}",
+    ],
+)
+def test_verify_says_yes_to_greedy_and_sampled_tokens_and_counts(shell, options):
+    code, out, _ = shell(f"{VERIFY} {options}")
     document = the_json(out)
     assert code == 0
     assert document["identical"] is True
@@ -37,19 +31,8 @@ def test_verify_says_yes_and_counts(forerun, model):
     assert document["rejected"] > 0
 
 
-@pytest.mark.parametrize("drafter", ["prompt_lookup", "draft_model:model=self,head_bits=4"])
-def test_verify_compares_sampled_tokens_one_by_one(forerun, model, drafter):
-    sampled = ("--temperature", "1", "--seed", "7", "--top-p", "0.95", "--limit", "2", "-n", "24")
-    code, out, _ = forerun("verify", *model, "-d", drafter, *sampled, "--json")
-    document = the_json(out)
-    assert code == 0
-    assert document["identical"] is True
-    assert document["accepted"] > 0
-    assert document["rejected"] > 0
-
-
-def test_verify_needs_one_seed_for_both_ways(forerun, model):
-    code, _, err = forerun("verify", *model, "--seed", "-1")
+def test_verify_needs_one_seed_for_both_ways(shell):
+    code, _, err = shell("forerun verify --seed -1")
     assert code == 2
     assert "--seed -1 draws another seed each time" in err
 
@@ -65,47 +48,44 @@ def test_verify_completes_prompts_as_they_are_without_a_chat_template(forerun, t
     assert document["tokens"] > 0
 
 
-def test_verify_says_no_when_acceptance_is_broken(forerun, model, monkeypatch):
+def test_verify_says_no_when_acceptance_is_broken(shell, monkeypatch):
     monkeypatch.setattr("forerun.engine.engine.verify", accepting_everything)
-    code, out, _ = forerun(
-        "verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24", "--json"
-    )
+    code, out, _ = shell(f"{VERIFY} -d prompt_lookup --limit 1")
     assert code == 1
     assert the_json(out)["identical"] is False
-    _, out, _ = forerun("verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24")
-    assert "NO, from " in out
+    assert "NO, from " in shell("forerun verify -n 24 -d prompt_lookup --limit 1")[1]
 
 
-def test_check_knows_a_fitting_pair(forerun, model):
-    code, out, _ = forerun("check", model[1], model[1], "--json")
+PAIR = "forerun check smollm2-135m-instruct smollm2-135m-instruct"
+
+
+def test_check_knows_a_fitting_pair(shell):
+    code, out, _ = shell(f"{PAIR} --json")
     document = the_json(out)
     assert code == 0
     assert document["compatible"] is True
     assert document["cost"] == 1.0
-    assert set(document["break_even_acceptance"].values()) == {None}, (
-        "a draft as dear as the target"
-    )
+    assert {*document["break_even_acceptance"].values()} == {None}, "a draft as dear as the target"
 
 
-def test_check_knows_what_rounding_saves(forerun, model):
-    rounded = [*model[1:], *model[1:], "--draft-quant", "int4", "--json"]
-    document = the_json(forerun("check", *rounded)[1])
+def test_check_knows_what_rounding_saves(shell):
+    document = the_json(shell(f"{PAIR} --draft-quant int4 --json")[1])
     assert document["cost"] == 1.0, "a file of 4 and 8 bits has no more to give"
-    code, _, err = forerun("check", *model[1:], *model[1:], "--quant", "int5")
+    code, _, err = shell(f"{PAIR} --quant int5")
     assert code == 2
     assert "unknown quantization 'int5'" in err
 
 
-def test_a_rounded_head_of_the_same_file_drafts_for_it(forerun, model):
-    drafter = ["-d", "draft_model:model=self,head_bits=4,num_draft=3"]
-    code, out, _ = forerun("verify", *model, *drafter, "--limit", "1", "-n", "24", "--json")
+def test_a_rounded_head_of_the_same_file_drafts_for_it(shell):
+    options = "-d draft_model:model=self,head_bits=4,num_draft=3 --limit 1"
+    code, out, _ = shell(f"{VERIFY} {options}")
     document = the_json(out)
     assert code == 0
     assert document["identical"] is True
     assert document["tau"] > 2
 
 
-def test_ctrl_c_keeps_what_was_generated(forerun, model, monkeypatch):
+def test_ctrl_c_keeps_what_was_generated(shell, monkeypatch):
     from forerun.engine.engine import Engine
 
     step = Engine.step
@@ -117,7 +97,7 @@ def test_ctrl_c_keeps_what_was_generated(forerun, model, monkeypatch):
         return step(self)
 
     monkeypatch.setattr(Engine, "step", interrupted)
-    code, out, err = forerun("generate", "Tell me a story.", *model, "-d", "none", "--json")
+    code, out, err = shell('forerun generate "Tell me a story." -d none --json')
     document = the_json(out)
     assert code == 130
     assert document["finish_reason"] == "abort"

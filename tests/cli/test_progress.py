@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import io
-import itertools
-
-from forerun.cli.progress import EVERY_S, PlainProgress
+from forerun.cli.tables import EVERY_S, counter
 
 
-def lines(step_s: float, dones: list[float], total: int | None = 20) -> list[str]:
-    file, clock = io.StringIO(), itertools.count(0, step_s)
-    progress = PlainProgress("measuring", total, file, clock=lambda: next(clock))
-    for done in dones:
-        progress.update(done)
-    return file.getvalue().splitlines()
+def lines(capsys, step_s: float, dones: list[float], total: int | None = 20) -> list[str]:
+    """What is printed if each of the counts comes so many seconds after the one before."""
+    now_s = 0.0
+    with counter("measuring", total, clock=lambda: now_s) as show:
+        for done in dones:
+            now_s += step_s
+            show(done)
+    return capsys.readouterr().err.splitlines()
 
 
-def test_what_is_quick_says_nothing():
-    assert lines(EVERY_S / 100, [float(i) for i in range(20)]) == []
+def test_what_is_quick_says_nothing(capsys):
+    assert lines(capsys, EVERY_S / 100, [float(i) for i in range(20)]) == []
 
 
-def test_what_is_slow_says_how_much_is_left():
-    found = lines(EVERY_S / 2, [1, 2, 3, 4])
-    assert found == ["measuring: 2 of 20, 1:30 left", "measuring: 4 of 20, 1:20 left"]
+def test_what_is_slow_says_how_much_is_left(capsys):
+    found = lines(capsys, EVERY_S / 2, [1, 2, 3, 4])
+    assert found == ["measuring: 2 of 20, 0:01:30 left", "measuring: 4 of 20, 0:01:20 left"]
 
 
-def test_what_an_earlier_run_did_took_none_of_this_ones_time():
-    (line,) = lines(EVERY_S / 2, [18, 19])
-    assert line == "measuring: 19 of 20, 0:05 left"
+def test_what_an_earlier_run_did_took_none_of_this_ones_time(capsys):
+    (line,) = lines(capsys, EVERY_S / 2, [18, 19])
+    assert line == "measuring: 19 of 20, 0:00:05 left"
 
 
-def test_what_is_done_beyond_the_total_takes_no_time():
-    assert lines(EVERY_S, [19, 21])[-1] == "measuring: 21 of 20, 0:00 left"
-
-
-def test_without_a_total_the_count_is_said():
-    assert lines(EVERY_S, [1], total=None) == ["measuring: 1"]
+def test_without_a_total_the_count_is_said(capsys):
+    assert lines(capsys, EVERY_S, [1], total=None) == ["measuring: 1"]

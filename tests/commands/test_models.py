@@ -7,8 +7,8 @@ import sys
 import zlib
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 from forerun.core.opened import OpenedFile
 from forerun.drafting import learned as learned_files
@@ -125,7 +125,7 @@ def test_rm_deletes_a_model_and_its_copies_and_nothing_else(forerun, models):
 def test_rm_asks_in_a_terminal(answer, forerun, models, monkeypatch):
     asked = []
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(typer, "confirm", lambda text, err: asked.append(text) or answer)
+    monkeypatch.setattr(click, "confirm", lambda text, err: asked.append(text) or answer)
     assert forerun("rm", "mine")[0] == 0
     assert asked == ["delete mine (2 kB) and its packed copies (5 kB)?"]
     assert models[1].exists() is not answer

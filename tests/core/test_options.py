@@ -164,14 +164,15 @@ texts = st.text(st.characters(exclude_characters="=", exclude_categories=["Cs"])
     )
 )
 def test_spelled_options_read_back_the_same(given_options: Options) -> None:
-    name, values = options.parse(options.spell("drafter", given_options))
+    name, values = options.parse(options.format_spec("drafter", given_options))
     assert name == "drafter"
     assert options.build(Options, values) == given_options
     assert options.build(Options, asdict(given_options)) == given_options
 
 
 def test_spell_leaves_defaults_out() -> None:
-    assert options.spell("suffix", Options()) == "suffix"
+    assert options.format_spec("suffix", Options()) == "suffix"
     assert (
-        options.spell("suffix", Options(num_draft=2, tree=True)) == "suffix:num_draft=2,tree=true"
+        options.format_spec("suffix", Options(num_draft=2, tree=True))
+        == "suffix:num_draft=2,tree=true"
     )

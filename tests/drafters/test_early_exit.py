@@ -7,7 +7,7 @@ import pytest
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.core.options import spell
+from forerun.core.options import format_spec
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.drafters.draft_model import DraftModel
@@ -173,7 +173,7 @@ class Planted:
         self.asked: list[str] = []
 
     def score(self, options: Options) -> float:
-        self.asked.append(spell("early_exit", options))
+        self.asked.append(format_spec("early_exit", options))
         depth = options.exit or NUM_LAYERS
         run = LayerPlan.of(depth, skip_attn=options.skip_attn, skip_mlp=options.skip_mlp).sublayers
         missed = set(range(2 * NUM_LAYERS)) - set(run) - set(self.useless)

@@ -20,7 +20,7 @@ METHODS = registry.names("drafters")
 EACH_APART = """
 import json, os, sys
 sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in type(each).__module__]
-import numpy, safetensors, tokenizers, typer
+import numpy, safetensors, tokenizers, click
 
 for folder, script, argument in json.loads(sys.argv[1]):
     if not os.fork():

@@ -82,8 +82,10 @@ MISTAKES = [
     ("forerun generate hello world", "a text with spaces needs quotes around it"),
     ("forerun generate hi --raw --system Pirate", "--raw leaves out the chat template"),
     ("forerun generate hi -m /no/model.gguf", "no such file: /no/model.gguf"),
-    ("forerun generate hi -n many", "-n must be a whole number, got 'many'"),
-    ("forerun generate hi --temperature=hot", "--temperature must be a number, got 'hot'"),
+    ("forerun generate hi -n many", "must be a whole number or none, got 'many' (given as -n)"),
+    ("forerun generate hi --stop-token-ids x", "stop_token_ids must be a whole number, got 'x'"),
+    ("forerun generate hi --no-controller=3", "does not take a value; see forerun generate --help"),
+    ("forerun generate hi --temperature=hot", "temperature must be a number, got 'hot'"),
     ("forerun generate hi -n", "-n needs a value; forerun generate --help says which"),
     ("forerun generate hi -d none --num-draft 4", "drafter 'none' has no option num_draft=4"),
     ("forerun generate hi -d suffix:size=4", "unknown option 'size' (allowed for 'suffix': factor"),
@@ -94,14 +96,14 @@ MISTAKES = [
     ("forerun generate hi --speculative-config {", "speculative_config is not JSON"),
     ("forerun generate hi --device tpu", "unknown device 'tpu'"),
     ("forerun generate hi --backend metal", "unknown backend 'metal'"),
-    ("forerun generate hi --quant int5", "unknown quantization 'int5': did you mean 'int"),
+    ("forerun generate hi --quant int5", "quant must be none or int8 or int4, got 'int5'"),
     ("forerun generate hi --head-bits 3", "unknown number of bits '3'"),
     ("forerun generate hi --head-bits 4 --backend torch", "needs the native kernels"),
     ("forerun generate hi -t 0", "threads must be at least 1, got 0 (given as -t)"),
     (f"forerun generate '{'word ' * 300}' -c 256", "the context holds 256"),
     ("forerun pull nothing-known", "unknown model 'nothing-known'"),
     ("forerun genrate hi", "did you mean 'generate'"),
-    ("forerun check", "missing argument TARGET"),
+    ("forerun check", "missing argument 'TARGET'"),
     ("forerun check nothing-known", "unknown model 'nothing-known'"),
     ("forerun verify --prompts /no/such.jsonl", "no such file: /no/such.jsonl"),
     ("forerun verify --limit 0", "limit must be at least 1, got 0"),
@@ -159,7 +161,7 @@ def test_help_shows_one_name_an_option_first_its_type_and_other_names_at_the_end
     _, out, _ = shell("forerun generate --help", columns=80)
     words = " ".join(out.split())
     assert re.search(r"-d, --drafter DRAFTER auto, none.*? Also: --spec-type", words)
-    assert re.search(r"-n, --max-tokens INT .*?\[default: 256\] Also: --n-predict", words)
+    assert re.search(r"-n, --max-tokens INTEGER .*?\[default: 256\] Also: --n-predict", words)
     assert "--quant none|int8|int4" in words
     assert "-f, --file FILE" in words
     assert re.findall(r"^(\w[\w ]*):$", out, re.MULTILINE) == [

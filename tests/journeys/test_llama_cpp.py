@@ -122,7 +122,7 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
         ("--temp 101", "temperature must be from 0 to 100, got 101.0"),
         ("--temp nan", "temperature must be from 0 to 100, got nan"),
         ("--seed -2", "seed must be a whole number from 0"),
-        ("--seed 1.5", "--seed must be a whole number, got '1.5'"),
+        ("--seed 1.5", "seed must be a whole number or none, got '1.5'"),
         ("--seed 9223372036854775808", "seed must be a whole number from 0 to 2**63 - 1"),
     ],
 )

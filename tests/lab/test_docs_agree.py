@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from forerun.cli.main import app
+from dev import docs
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.engine import pace, policy, safe_drafter
@@ -66,12 +65,7 @@ def test_a_number_in_the_documentation_is_the_codes(page, words):
 @cache
 def commands() -> dict[tuple[str, ...], Any]:
     """Every command by its words."""
-    found: dict[tuple[str, ...], Any] = {}
-    for name, command in typer.main.get_group(app()).commands.items():
-        found[(name,)] = command
-        for word, below in getattr(command, "commands", {}).items():
-            found[(name, word)] = below
-    return found
+    return {tuple(name.split()): command for name, command in docs.commands().items()}
 
 
 def flags(command: Any) -> set[str]:

@@ -1,7 +1,7 @@
-"""Read arguments as llama.cpp's and vLLM's users type them, before typer sees them.
+"""Sort the words of a command line before click reads them, as users of llama.cpp and vLLM type them.
 
-`-ngl 99` is one option, not `-n gl`. What is no option of the command but a name of another engine is taken out and
-goes to `forerun.spellings`. Everything else that begins with a dash is an error with the closest option.
+`-ngl 99` is one option, not `-n gl`. A name of another engine is taken out and goes to `forerun.spellings`. Anything
+else that begins with a dash and is no option of the command is an error with the closest option.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ import difflib
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
+import click
+
+from forerun.cli.help import MODEL, MODELS, PROMPT, takes_model
 from forerun.core.errors import ConfigError
 from forerun.spellings import engine as spellings
 
-MODEL = "model"
-"""The option that a word without a dash is as well: `forerun plan a.gguf`."""
-MODELS = "MODEL..."
-"""What help calls the argument of a command that takes several models."""
-PROMPT = "prompt"
-"""The argument of commands whose words are a prompt: there the model needs its -m."""
 LIKE_ENOUGH = 0.75
 """A misspelt option is answered with one at least so like it (`difflib`'s ratio), or with none."""
 META = "forerun.arguments"
@@ -32,105 +28,100 @@ _SWITCHES = ("on", "off", "auto")
 _NUMBER = re.compile(r"-[\d.]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arguments:
-    """One command line: what typer reads, and what it does not know."""
+    """One command line: the words for click, and what click does not know."""
 
-    rest: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
     foreign: dict[str, object] = field(default_factory=dict)
     """Names of other engines, as typed, with their values."""
     typed: dict[str, str] = field(default_factory=dict)
     """The name that the user typed, by parameter."""
     models: list[str] = field(default_factory=list, compare=False)
     """Each model that was named by an option."""
-    words: list[int] = field(default_factory=list, compare=False)
-    """Where in `rest` the words without a dash stand, before any `--`."""
+    positionals: list[int] = field(default_factory=list, compare=False)
+    """Where in `words` those stand that are neither options nor their values, before any `--`."""
 
 
-class Reading:
-    """A typer command or group that reads its arguments so; before the base class."""
+def of_context() -> Arguments:
+    """Return the arguments of the command that runs."""
+    arguments = click.get_current_context().meta.get(META)
+    return arguments if isinstance(arguments, Arguments) else Arguments()
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments, after names of other engines became ours."""
-        command: Any = self
-        reads = getattr(command.callback, "reads", ())
-        options = [p for p in command.get_params(ctx) if p.param_type_name == "option"]
-        below = getattr(command, "commands", {})
-        has_model = takes_model(command)
 
-        def stops(word: str) -> bool:
-            return bool(below) and (not has_model or _is_like(word, below))
+def prepare(command: click.Command, ctx: click.Context, args: Sequence[str]) -> Arguments:
+    """Sort a command's words; a word more than it has arguments is its model. Raises ConfigError."""
+    foreign_names = getattr(command.callback, "foreign_names", ())
+    subcommands = command.list_commands(ctx) if isinstance(command, click.Group) else ()
+    has_model = takes_model(command)
 
-        found = read(args, options, reads, path=ctx.command_path, stops=stops)
-        own = [p.name for p in command.params if p.param_type_name == "argument"]
-        if has_model:
-            found = with_model(found, len(own))
-        elif PROMPT in own:
-            _refuse_model(found)
-        if not any(p.nargs == -1 and p.metavar == MODELS for p in command.params):
-            check_one(found.models)
-        ctx.meta[META] = found
-        return super().parse_args(ctx, found.rest)  # type: ignore[misc]
+    def ends(word: str) -> bool:
+        return bool(subcommands) and (not has_model or _is_like(word, subcommands))
+
+    options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
+    parsed = read(args, options, foreign_names, path=ctx.command_path, ends=ends)
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    positionals = [parsed.words[i] for i in parsed.positionals]
+    if has_model and len(positionals) > len(arguments):
+        add_model(parsed)
+    elif any(each.name == PROMPT for each in arguments):
+        for word in positionals:
+            if word.endswith(".gguf"):
+                raise ConfigError(f"{word} is a model, not a prompt: give it as -m {word}")
+    if not any(each.metavar == MODELS for each in arguments):
+        check_one(parsed.models)
+    extra = positionals[len(arguments) + has_model :]
+    if extra and not subcommands and all(each.nargs == 1 for each in arguments):
+        raise ConfigError(f"unexpected {extra[0]!r}: a text with spaces needs quotes around it")
+    return parsed
 
 
 def read(
     args: Sequence[str],
-    options: Sequence[Any],
-    reads: Collection[str],
+    options: Sequence[click.Option],
+    foreign_names: Collection[str],
     *,
     path: str,
-    stops: Callable[[str], bool] = lambda word: False,
+    ends: Callable[[str], bool] = lambda word: False,
 ) -> Arguments:
-    """Sort the words of a command line. `reads` are the names of other engines that the command can use.
+    """Sort the words of a command line. `foreign_names` are those of other engines that the command can use.
 
-    A word without a dash for which `stops` is true begins another command. Raises ConfigError.
+    A word without a dash for which `ends` is true begins another command. Raises ConfigError.
     """
     known = {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
-    words, found = deque(args), Arguments()
+    words, parsed = deque(args), Arguments()
     while words:
         word = words.popleft()
         name, equals, text = word.partition("=")
         is_plain = not word.startswith("-") or word == "-" or _NUMBER.match(word) is not None
-        if word == "--" or (is_plain and stops(word)):
-            found.rest.extend([word, *words])
+        if word == "--" or (is_plain and ends(word)):
+            parsed.words.extend([word, *words])
             break
         if is_plain:
-            found.words.append(len(found.rest))
-            found.rest.append(word)
+            parsed.positionals.append(len(parsed.words))
+            parsed.words.append(word)
         elif (option := known.get(name) or _attached(word, known)) is not None:
-            found.typed[option.name] = name if name in known else word[:2]
-            found.rest.append(word)
+            parsed.typed[str(option.name)] = name if name in known else word[:2]
+            parsed.words.append(word)
             if name in known and not equals and not option.is_flag and not option.count:
                 if not words:
                     raise ConfigError(f"{name} needs a value; {path} --help says which")
-                found.rest.append(words.popleft())
-                text = found.rest[-1]
+                parsed.words.append(text := words.popleft())
             if option.name == MODEL:
-                found.models.append(text)
+                parsed.models.append(text)
+        elif _is_foreign(name, foreign_names):
+            parsed.foreign[name] = text if equals else _value(name, words)
         else:
-            if not _is_foreign(name, reads):
-                raise ConfigError(_unknown(word, name, known, reads, path))
-            found.foreign[name] = text if equals else _value(name, words)
-    return found
+            raise ConfigError(_unknown(word, name, known, foreign_names, path))
+    return parsed
 
 
-def takes_model(command: Any) -> bool:
-    """Tell whether a command's model may be given without -m, and it has no argument for it."""
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    has_own = any(p.name == PROMPT or p.metavar in ("MODEL", MODELS) for p in arguments)
-    return not has_own and any(
-        p.param_type_name == "option" and p.name == MODEL for p in command.params
-    )
-
-
-def with_model(found: Arguments, num_own: int) -> Arguments:
-    """Put `-m` before the model's word: the first, where there are more than a command's own."""
-    words = [found.rest[i] for i in found.words]
-    if len(words) <= num_own:
-        return found
-    place, models = found.words[0], [words[0], *found.models]
-    rest = [*found.rest[:place], "-m", *found.rest[place:]]
-    return replace(found, rest=rest, typed={MODEL: "-m", **found.typed}, models=models)
+def add_model(arguments: Arguments) -> None:
+    """Put `-m` before the first word that is neither an option nor its value."""
+    first = arguments.positionals[0]
+    arguments.models.insert(0, arguments.words[first])
+    arguments.words.insert(first, "-m")
+    arguments.typed.setdefault(MODEL, "-m")
 
 
 def check_one(models: Sequence[str]) -> None:
@@ -142,28 +133,23 @@ def check_one(models: Sequence[str]) -> None:
         )
 
 
-def _refuse_model(found: Arguments) -> None:
-    """Raise ConfigError for a model in a prompt's place."""
-    for word in (found.rest[i] for i in found.words):
-        if word.endswith(".gguf"):
-            raise ConfigError(f"{word} is a model, not a prompt: give it as -m {word}")
-
-
 def _is_like(word: str, names: Collection[str]) -> bool:
     """Tell whether a word is one of the names, or one of them misspelt."""
     return bool(difflib.get_close_matches(word, names, 1, LIKE_ENOUGH))
 
 
-def _attached(word: str, known: Mapping[str, Any]) -> Any:
+def _attached(word: str, known: Mapping[str, click.Option]) -> click.Option | None:
     """Find the option of `-n64`: a short one with its number right behind it."""
     option = known.get(word[:2])
     is_number = re.fullmatch(r"[\d.]+", word[2:])
     return option if is_number and option is not None and not option.is_flag else None
 
 
-def _is_foreign(name: str, reads: Collection[str]) -> bool:
+def _is_foreign(name: str, foreign_names: Collection[str]) -> bool:
     """Tell whether the command takes a flag of another engine, or one of ours as in vLLM: `--max_model_len`."""
-    return spellings.plain(name) in reads and (name.startswith("--") or name in spellings.SHORT)
+    return spellings.plain(name) in foreign_names and (
+        name.startswith("--") or name in spellings.SHORT
+    )
 
 
 def _value(name: str, words: deque[str]) -> object:
@@ -179,13 +165,13 @@ def _value(name: str, words: deque[str]) -> object:
 
 
 def _unknown(
-    word: str, name: str, known: Mapping[str, Any], reads: Collection[str], path: str
+    word: str, name: str, known: Collection[str], foreign_names: Collection[str], path: str
 ) -> str:
-    theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in reads))
-    names = [*known, *(flag for flag in theirs if _is_foreign(flag, reads))]
+    theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in foreign_names))
+    names = [*known, *(flag for flag in theirs if _is_foreign(flag, foreign_names))]
     names = [one for one in names if one.startswith("--") == name.startswith("--")]
     close = difflib.get_close_matches(name, names, 1, LIKE_ENOUGH)
-    if not close and not name.startswith("--") and known.get(name[:2]) is not None:
+    if not close and not name.startswith("--") and name[:2] in known:
         close = [f"{name[:2]} {word[2:]}"]
     hint = f": did you mean {close[0]}?" if close else ";"
     return f"{word} is not an option of {path}{hint} {path} --help lists them"

@@ -1,4 +1,4 @@
-"""What people see: text as it streams, drafted tokens tinted, one line of results, progress on stderr."""
+"""What people see: text as it streams, drafted tokens tinted, one line of results, notes on stderr."""
 
 from __future__ import annotations
 
@@ -7,105 +7,76 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from logging.handlers import BufferingHandler
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
+import click
 
-from forerun.cli.progress import PlainProgress
 from forerun.core.device import peak_nbytes
 from forerun.core.repetition import is_much, num_repeated
-from forerun.engine.stats import SpecStats
 
 if TYPE_CHECKING:
     from forerun.core.params import SamplingParams
     from forerun.core.types import Event
     from forerun.engine.outputs import CompletionOutput
+    from forerun.engine.stats import SpecStats
     from forerun.llm import LLM, Prompt
 
-T = TypeVar("T")
-
-DRAFTED = "black on pale_green3"
-WHOLE_LINES = 200
-"""Columns of a table that goes to a file or a pipe."""
-TAU = "tau: tokens per pass of the model"
-"""Footnote of a table with a column `tau`."""
+DRAFTED = "\033[30;48;5;115m{}\033[0m"
+"""A drafted token in a terminal: black on pale green."""
 REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its speed says little about others"
 
 
-class _Console(Console):
-    """Leaves a closed pipe to `main`, which ends every command alike."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def stdout() -> Console:
-    """Make a console for the answer: neither wrapped nor read as markup, with colours where the terminal has them."""
-    return _Console(highlight=False, soft_wrap=True, markup=False)
-
-
-def report() -> Console:
-    """Make a console for tables and sentences on stdout, as wide as the terminal; a file or a pipe gets whole lines."""
-    return _whole_lines(_Console(highlight=False, markup=False))
-
-
-def stderr() -> Console:
-    """Make a console for everything that is not the answer."""
-    return _whole_lines(_Console(stderr=True, highlight=False, markup=False))
-
-
-def _whole_lines(console: Console) -> Console:
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WHOLE_LINES
-    return console
+def note(text: object, **style: Any) -> None:
+    """Print what is not the answer on stderr, in a terminal in a style of `click.style`."""
+    color = False if "NO_COLOR" in os.environ else None
+    click.secho(text, err=True, color=color, **style)
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show a spinner on stderr, in a terminal only, while something takes its time."""
-    console = stderr()
-    if not console.is_terminal:
+    """Show a line on stderr, in a terminal only, while something takes its time."""
+    if not sys.stderr.isatty():
         yield
         return
-    with console.status(what):
+    note(f"{what} ...", dim=True, nl=False)
+    try:
         yield
+    finally:
+        click.echo("\r\033[2K", err=True, nl=False)
 
 
 @contextmanager
 def log_later() -> Iterator[None]:
     """Hold what is logged inside back until the end: an answer is printed in one piece."""
-    logger, held = logging.getLogger("forerun"), BufferingHandler(sys.maxsize)
+    logger, records = logging.getLogger("forerun"), list[logging.LogRecord]()
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[assignment,method-assign]
     before = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [held], False
+    logger.handlers, logger.propagate = [handler], False
     try:
         yield
     finally:
         logger.handlers, logger.propagate = before
-        for record in held.buffer:
+        for record in records:
             logger.handle(record)
 
 
 @log_later()
 def show(events: Iterable[Event]) -> bool:
     """Print text as it becomes final, drafted tokens tinted. False if Ctrl-C ended it; what was printed stands."""
-    console = stdout()
+    is_tinted = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     try:
         for event in events:
             for piece in event.pieces:
-                style = DRAFTED if piece.from_draft else ""
-                console.print(Text(piece.text, style=style), end="")
-            console.file.flush()
+                text = DRAFTED.format(piece.text) if piece.from_draft and is_tinted else piece.text
+                click.echo(text, nl=False, color=True)  # what the model writes is not changed
     except KeyboardInterrupt:
         return False
     finally:
-        console.print()
+        click.echo()
     return True
 
 
@@ -189,7 +160,7 @@ def answer(
     timers, start_s = llm.engine.timers, time.perf_counter()
     draft_s, verify_s = timers.draft_s, timers.verify_s
     request = llm.submit(prompt, params)
-    is_whole = show(request.events()) if shown else wait(request.events())
+    is_complete = show(request.events()) if shown else wait(request.events())
     output = request.output()
     completion = output.outputs[0]
     measured = Measured(
@@ -202,7 +173,7 @@ def answer(
         num_cached_tokens=output.num_cached_tokens,
         num_repeated=num_repeated(completion.token_ids),
     )
-    return completion, measured, is_whole
+    return completion, measured, is_complete
 
 
 def environment(model: str, drafter: str, threads: int) -> dict[str, object]:
@@ -219,52 +190,3 @@ def print_json(document: Mapping[str, object]) -> None:
     """Print a document on one line."""
     is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(document, ensure_ascii=not is_unicode), flush=True)
-
-
-def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yield the steps and show progress on stderr: a bar with the time left, in a pipe a line every 10 s."""
-    if total is None and isinstance(steps, Sized):
-        total = len(steps)
-    with counter(what, total) as show:
-        for done, step in enumerate(steps, 1):
-            yield step
-            show(done)
-
-
-@contextmanager
-def counter(what: str, total: int | None) -> Iterator[Callable[[float], None]]:
-    """Show progress on stderr as `track` does; the function that is yielded sets how much is done."""
-    console = stderr()
-    if not console.is_terminal:
-        yield PlainProgress(what, total, console.file).update
-        return
-    with Progress(*Progress.get_default_columns(), console=console) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:
-    """Make a plain table, all but the first columns aligned to the right. No header if the columns have no names."""
-    result = Table(box=None, pad_edge=False, show_header=any(columns))
-    for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
-    for line in lines:
-        result.add_row(*(each if isinstance(each, Text) else str(each) for each in line))
-    return result
-
-
-def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
-    """Print milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
-    decode, prompt = profile["decode"], profile["prompt"]
-    shown = table(("phase", "ms a step", "share", "ms, prompt"), ())
-    steps, whole = max(1, decode["steps"]), decode["total"] or 1.0
-    for phase in (*(name for name in decode if name not in ("steps", "total")), "total"):
-        is_all = phase == "total"
-        shown.add_row(
-            f"all ({decode['steps']:.0f} steps)" if is_all else phase,
-            f"{decode[phase] / steps:.3f}",
-            f"{decode[phase] / whole:.1%}",
-            f"{prompt[phase]:.2f}",
-            style="bold" if is_all else None,
-        )
-    stderr().print(shown)

@@ -1,4 +1,4 @@
-"""Keep, show, save and load what has been said in `forerun chat`, whoever answers."""
+"""The messages of a `forerun chat`: they are sent, shown, saved and loaded, whichever model answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forerun.cli.answerers import Cut, LocalModel, Message, RemoteModel
+from forerun.cli.chat_models import LocalModel, Message, RemoteModel, Unfinished
 from forerun.core.errors import ConfigError
 
 
@@ -17,11 +17,11 @@ class Conversation:
 
     model: LocalModel | RemoteModel
     messages: list[Message] = field(default_factory=list)
-    cut: Cut | None = None
+    unfinished: Unfinished | None = None
     """The last answer, if it can go on."""
     file: Path | None = None
     """Where it was saved or loaded, which saving again may overwrite."""
-    was_stopped: bool = False
+    is_interrupted: bool = False
     """Whether Ctrl-C ended the last answer."""
     num_answers: int = 0
     num_tokens: int = 0
@@ -30,23 +30,24 @@ class Conversation:
         """Check that the model can talk, and with that system message. Raises RequestError."""
         self._replace([{"role": "system", "content": system}] if system else [])
 
-    def say(self, text: str) -> str:
+    def send(self, text: str) -> str:
         """Print the answer to a message and return a line about it. A message without an answer is forgotten."""
         return self._answer([*self.messages, {"role": "user", "content": text}], None)
 
-    def go_on(self) -> str:
+    def resume(self) -> str:
         """Print more of an answer that was cut and return a line about it."""
-        if self.cut is None:
+        if self.unfinished is None:
             raise ConfigError("the last answer has ended by itself")
-        return self._answer(self.cut.asked, self.cut)
+        return self._answer(self.unfinished.messages, self.unfinished)
 
-    def _answer(self, asked: Sequence[Message], cut: Cut | None) -> str:
-        reply = self.model.answer(asked, cut)
-        text = (cut.text if cut is not None else "") + reply.text
+    def _answer(self, messages: Sequence[Message], unfinished: Unfinished | None) -> str:
+        reply = self.model.answer(messages, unfinished)
+        text = (unfinished.text if unfinished else "") + reply.text
         if text:
-            self.messages = [*asked, {"role": "assistant", "content": text}]
-        self.cut = Cut(asked, reply.token_ids, text) if text and reply.token_ids else None
-        self.was_stopped = reply.was_stopped
+            self.messages = [*messages, {"role": "assistant", "content": text}]
+        can_resume = text and reply.token_ids
+        self.unfinished = Unfinished(messages, reply.token_ids, text) if can_resume else None
+        self.is_interrupted = reply.is_interrupted
         self.num_answers += 1
         self.num_tokens += reply.num_tokens
         return reply.line
@@ -54,7 +55,7 @@ class Conversation:
     def clear(self) -> str:
         """Forget all but the system message."""
         self.messages = self.messages[:1] if self._has_system else []
-        self.cut = None
+        self.unfinished = None
         return "the conversation is forgotten"
 
     def system(self, text: str) -> str:
@@ -82,14 +83,14 @@ class Conversation:
         """Take the messages of a file instead of those that are here."""
         path = Path(name).expanduser()
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            messages = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot load: {error}") from error
-        if not isinstance(found, list) or not all(map(_is_message, found)):
+        if not isinstance(messages, list) or not all(map(_is_message, messages)):
             raise ConfigError(f"{path} is no list of messages with role and content")
-        self._replace(found)
+        self._replace(messages)
         self.file = path
-        return f"loaded {_count(len(found), 'message')}"
+        return f"loaded {_count(len(messages), 'message')}"
 
     def summary(self) -> str:
         """Write one line about all answers."""
@@ -103,7 +104,7 @@ class Conversation:
     def _replace(self, messages: list[Message]) -> None:
         """Take other messages, if the model does."""
         self.model.check(messages)
-        self.messages, self.cut = messages, None
+        self.messages, self.unfinished = messages, None
 
 
 def _count(number: int, what: str) -> str:

@@ -1,219 +1,159 @@
-"""What `--help` prints: headed groups of options, one name an option, other engines' names of it at the end.
+"""Arguments and options with groups, and the help page of a command.
 
-Nothing is cut: a text that does not fit beside the names goes below them. `entries` is also what the
-reference page is made of. Written without rich, so that help is there at once.
+A page shows one name of an option first; its further names, such as those of other engines, end its text.
 """
 
 from __future__ import annotations
 
-import inspect
-import os
-import shutil
-import sys
-import textwrap
-import types
 import typing
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
 
-from forerun.cli.arguments import Reading, takes_model
+from forerun.core import options
 
-if TYPE_CHECKING:
-    from typer import Context
-
-NAMES_WIDTH = 28
-"""Columns of the names, where there is room for a text beside them."""
-WIDEST = 100
-NARROW = 70
-"""In fewer columns every text stands below its names."""
-
-_GLUE = "\N{NO-BREAK SPACE}"
-_TYPES = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
-
-USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__bases__[0])
-"""What a mistake in the arguments raises; its module differs between versions of typer."""
+MODEL = "model"
+"""The option that a word without a dash is as well: `forerun plan a.gguf`."""
+MODELS = "MODEL..."
+"""What help calls the argument of a command that takes several models."""
+PROMPT = "prompt"
+"""The argument of commands whose words are a prompt: there the model needs its -m."""
+MAX_WIDTH, NARROW = 100, 70
+"""Columns of a help page: at most, and below which names take less room than they need."""
+_TYPES: dict[object, str] = {int: "integer", float: "float"}
 
 
-@dataclass(frozen=True, slots=True)
-class HelpEntry:
+class HelpEntry(NamedTuple):
     """An argument, an option or a command; `also` are further names, `default` is empty if there is none."""
 
     group: str
     names: str
-    takes: str
     text: str
-    default: str
-    also: tuple[str, ...]
+    default: str = ""
+    also: tuple[str, ...] = ()
 
 
-class _Page:
-    """A command that prints our help; before the base class."""
+class Argument(click.Argument):
+    """An argument with a help text, which click itself has from version 8.5 on."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help page into Click's formatter."""
-        formatter.write(_page(self, ctx))  # type: ignore[arg-type]
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Make --help false unless given: typer would import pydantic to learn what None means."""
-        option = super().get_help_option(ctx)  # type: ignore[misc]
-        if option is not None:
-            option.default = False
-        return option
+    def __init__(self, *args: Any, help: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.text = help
 
 
-class Command(_Page, Reading, TyperCommand):
-    """A command with our help."""
+class Option(click.Option):
+    """An option with a heading in help."""
+
+    def __init__(self, *args: Any, group: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.group = group
 
 
-class Group(_Page, Reading, TyperGroup):
-    """Commands with our help; a command's `rich_help_panel` is its group."""
+class FieldOption(Option):
+    """The option of a dataclass's field, declared by `core.options.option`; its help is the field's docstring."""
+
+    def __init__(
+        self, _: Sequence[str], *, owner: Any, field: str, group: str, **settings: Any
+    ) -> None:
+        declared, kind = owner.__dataclass_fields__[field].metadata, FieldType(owner, field)
+        flags = (f"--{field.replace('_', '-')}", *declared["flags"])
+        short = [flag for flag in flags if not flag.startswith("--")]
+        long = [flag for flag in flags if flag.startswith("--")]
+        if kind.is_switch:
+            long = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in long]
+        else:
+            settings |= {"type": kind, "multiple": kind.is_list}
+            settings["metavar"] = declared["metavar"] or None
+        names = [field, *short[:1], *long, *short[1:]]
+        super().__init__(names, group=declared["group"] or group, **settings)
+        self.owner = owner
+
+    @property
+    def text(self) -> str:
+        """Read the docstring, which takes longer than all else of a command."""
+        return " ".join(options.docstrings(self.owner)[str(self.name)].split())
 
 
-def usage(command: TyperCommand | TyperGroup, context: Context) -> str:
-    """Write the command's path and what follows it, in one line."""
-    parts = [context.command_path]
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    for argument in arguments:
-        name = _metavar(argument).removesuffix("...") + ("..." if argument.nargs == -1 else "")
-        parts.append(name if argument.required else f"[{name}]")
+class FieldType(click.ParamType):
+    """The values of a dataclass's field, one by one where they are several."""
+
+    def __init__(self, owner: Any, field: str) -> None:
+        hint = options.type_hints(owner)[field]
+        is_literal, self.is_list = (typing.get_origin(hint) is each for each in (Literal, tuple))
+        first, *_ = [hint] if is_literal else [*typing.get_args(hint), hint]
+        self.field, self.hint = field, first if self.is_list else hint
+        self.is_switch = first is bool
+        self.choices = [str(each) for each in typing.get_args(first)]
+        self.name = _TYPES.get(first, "text")
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Convert a text. Raises ConfigError."""
+        return options.convert(self.field, value, self.hint)
+
+    def get_metavar(self, param: Any, ctx: Any) -> str | None:
+        """Join the choices, if there are few."""
+        return "|".join(self.choices) or None
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[Any]:
+        """Complete one of few values, and any other as a file's name."""
+        from click.shell_completion import CompletionItem
+
+        words = str(param.make_metavar(ctx)).split("|")
+        if len(words) == 1:
+            return [CompletionItem(incomplete, type="file")]
+        words = [word for word in words if not word.isupper()]
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+def takes_model(command: click.Command) -> bool:
+    """Tell whether a command's model may be given without -m, and it has no argument for it."""
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    has_argument = any(
+        each.name == PROMPT or each.metavar in ("MODEL", MODELS) for each in arguments
+    )
+    return not has_argument and any(
+        isinstance(each, click.Option) and each.name == MODEL for each in command.params
+    )
+
+
+def entries(command: click.Command, ctx: click.Context) -> list[HelpEntry]:
+    """List the arguments and options of a command in the order of their groups."""
+    result = [_entry(each, ctx) for each in command.get_params(ctx)]
     if takes_model(command):
-        parts.insert(1, "[MODEL]")
-    parts.append("[OPTIONS]")
-    if isinstance(command, TyperGroup):
-        parts.append("[COMMAND]" if command.invoke_without_command else "COMMAND")
-    return " ".join(parts)
+        result.insert(0, HelpEntry("Arguments", "MODEL", "The model, instead of --model."))
+    groups = [*dict.fromkeys(("Arguments", "Options", *(entry.group for entry in result)))]
+    return sorted(result, key=lambda entry: groups.index(entry.group))
 
 
-def entries(command: TyperCommand | TyperGroup) -> list[HelpEntry]:
-    """List what can be given to a command, in the order of its groups; then the commands below it."""
-    hints = typing.get_type_hints(command.callback) if command.callback else {}
-    found = [_entry(p, hints.get(p.name or "")) for p in command.params if not _is_hidden(p)]
-    if takes_model(command):
-        found.insert(
-            0, HelpEntry("Arguments", "MODEL", "", "The model, instead of --model.", "", ())
-        )
-    found.append(HelpEntry("Options", "-h, --help", "", "Show this page.", "", ()))
-    below = command.commands if isinstance(command, TyperGroup) else {}
-    for name, each in below.items():
-        if not each.hidden:
-            group = getattr(each, "rich_help_panel", None)
-            group = group if isinstance(group, str) else "Commands"
-            found.append(HelpEntry(group, name, "", _first_sentence(each.help or ""), "", ()))
-    groups = [*dict.fromkeys(("Arguments", "Options", *(entry.group for entry in found)))]
-    return sorted(found, key=lambda entry: groups.index(entry.group))
-
-
-def main_name(parameter: Any) -> str:
-    """Choose the one name of an option or argument that texts use."""
-    if parameter.param_type_name == "argument":
-        return _metavar(parameter)
-    return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
-
-
-def _is_hidden(parameter: Any) -> bool:
-    return parameter.name == "help" or getattr(parameter, "hidden", False)
-
-
-def _metavar(argument: Any) -> str:
-    return str(argument.metavar or argument.name.upper().replace("_", "-"))
-
-
-def _entry(parameter: Any, hint: object) -> HelpEntry:
-    text = " ".join((parameter.help or "").split())
-    if parameter.param_type_name == "argument":
-        return HelpEntry("Arguments", _metavar(parameter), "", text, "", ())
-    long = main_name(parameter)
+def _entry(parameter: click.Parameter, ctx: click.Context) -> HelpEntry:
+    text = str(getattr(parameter, "text", ""))
+    if not isinstance(parameter, click.Option):
+        return HelpEntry("Arguments", parameter.human_readable_name.replace("_", "-"), text)
+    long = next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
     shorts = [name for name in parameter.opts if not name.startswith("--")]
     short = next((name for name in shorts if len(name) == 2 or name == parameter.opts[0]), None)
     also = tuple(name for name in parameter.opts if name not in (long, short))
-    default, shown = parameter.default, parameter.show_default
-    takes = ""
+    default = parameter.to_info_dict()["default"]
+    takes = "" if parameter.is_flag else parameter.make_metavar(ctx)
     if parameter.secondary_opts:
         long = f"--[no-]{long.removeprefix('--')}"
-        default = "on" if default else "off"
-    elif hint is not bool:
-        takes = parameter.metavar or type_name(hint)
-    names = long if short is None or short == long else f"{short}, {long}"
-    no_default = default is None or default is False or callable(default) or default in ((), [])
-    group = parameter.rich_help_panel or "Options"
-    default = "" if no_default else str(default)
-    return HelpEntry(group, names, takes, text, shown if isinstance(shown, str) else default, also)
+        default = {True: "on", False: "off"}.get(default)
+    names = f"{long if short in (None, long) else f'{short}, {long}'} {takes}".rstrip()
+    if isinstance(parameter.show_default, str):
+        default = parameter.show_default
+    shown = "" if default is None or default is False or default == () else str(default)
+    group = getattr(parameter, "group", "Options")
+    return HelpEntry(group, names, text or parameter.help or "", shown, also)
 
 
-def type_name(hint: Any) -> str:
-    """Name what an option takes, from its annotation: its choices, or the kind of value."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        names = (type_name(each) for each in typing.get_args(hint) if each is not types.NoneType)
-        return next(names)
-    if typing.get_origin(hint) is Literal:
-        return "|".join(map(str, typing.get_args(hint)))
-    if typing.get_origin(hint) in (list, tuple):
-        return type_name(typing.get_args(hint)[0])
-    return _TYPES.get(hint, "TEXT")
-
-
-def _first_sentence(text: str) -> str:
-    paragraph = " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
-    head, dot, _ = paragraph.partition(". ")
-    return head + "." if dot else paragraph
-
-
-def _page(command: TyperCommand | TyperGroup, context: Context) -> str:
-    head = f"{_bold('Usage:')} {usage(command, context)}"
-    about = inspect.cleandoc(command.help or "")
-    return (
-        "\n\n".join([paragraphs(head, "  "), paragraphs(about), listing(entries(command))]) + "\n"
-    )
-
-
-def paragraphs(text: str, indent: str = "") -> str:
-    """Break a text at the terminal's width; further lines are indented."""
-    parts = text.split("\n\n")
-    return "\n\n".join("\n".join(_wrap(part, _width(), indent)) for part in parts)
-
-
-def listing(found: Sequence[HelpEntry]) -> str:
-    """Write the entries with a heading above each group."""
-    groups = {entry.group: [each for each in found if each.group == entry.group] for entry in found}
-    return "\n\n".join(
-        "\n".join([_bold(f"{group}:"), *(line for each in own for line in _lines(each, _width()))])
-        for group, own in groups.items()
-    )
-
-
-def _width() -> int:
-    return max(40, min(shutil.get_terminal_size().columns, WIDEST))
-
-
-def _bold(text: str) -> str:
-    has_colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return f"\033[1m{text}\033[0m" if has_colours else text
-
-
-def _lines(entry: HelpEntry, width: int) -> Iterator[str]:
-    """Yield the names, and the text beside them or below."""
-    names = f"  {entry.names} {entry.takes}".rstrip()
-    text = entry.text
-    text += f" [default:{_GLUE}{entry.default}]" if entry.default else ""
-    text += f" Also: {', '.join(entry.also)}." if entry.also else ""
-    indent = " " * (6 if width < NARROW else NAMES_WIDTH)
-    wrapped = _wrap(f"{indent}{text}", width, indent)
-    if not text:
-        yield names
-    elif width >= NARROW and len(names) + 2 <= NAMES_WIDTH:
-        yield names.ljust(NAMES_WIDTH) + wrapped[0][NAMES_WIDTH:]
-        yield from wrapped[1:]
-    else:
-        yield from [names, *wrapped]
-
-
-def _wrap(text: str, width: int, indent: str) -> Sequence[str]:
-    lines = textwrap.wrap(
-        text, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
-    )
-    return [line.replace(_GLUE, " ") for line in lines]
+def write(entries: Iterable[HelpEntry], formatter: click.HelpFormatter) -> None:
+    """Write the entries to a help page, with a heading above each group."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for entry in entries:
+        default = f" [default: {entry.default}]" if entry.default else ""
+        also = f" Also: {', '.join(entry.also)}." if entry.also else ""
+        groups.setdefault(entry.group, []).append((entry.names, entry.text + default + also))
+    for group, rows in groups.items():
+        with formatter.section(group):
+            formatter.write_dl(rows, col_max=26 if formatter.width > NARROW else 4)

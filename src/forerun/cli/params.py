@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from forerun.core.errors import ConfigError, RequestError
 from forerun.core.files import read_text
@@ -19,25 +17,6 @@ from forerun.text.generation import FILTERS, SETTINGS
 if TYPE_CHECKING:
     from forerun.llm import LLM
 
-
-JsonSchema = Annotated[
-    str | None,
-    typer.Option(
-        *("-j", "--json-schema"),
-        metavar="FILE",
-        help="Answer in JSON of this schema: a file, or the schema itself.",
-    ),
-]
-Grammar = Annotated[
-    str | None,
-    typer.Option(
-        "--grammar", metavar="GBNF", help="Answer as this grammar says: GBNF, EBNF or Lark."
-    ),
-]
-GrammarFile = Annotated[
-    Path | None,
-    typer.Option("--grammar-file", metavar="FILE", help="Read such a grammar here."),
-]
 FORM = ("json_schema", "grammar", "grammar_file")
 """Options that say what an answer must look like."""
 
@@ -50,12 +29,12 @@ class Params:
 
     def __call__(self, llm: LLM) -> SamplingParams:
         """Complete the parameters for a model, with a note for each that has no effect there."""
-        found = replace(llm.default_params(), **self.chosen)
-        if found.is_greedy and "temperature" not in self.chosen:
+        params = replace(llm.default_params(), **self.chosen)
+        if params.is_greedy and "temperature" not in self.chosen:
             for name in (name for name in FILTERS if name in self.chosen):
                 why = "this model is decoded greedily unless --temperature is given"
                 note(f"--{name.replace('_', '-')}", self.chosen[name], why)
-        return found
+        return params
 
     def body(self) -> dict[str, object]:
         """Write the fields of a request to a server, which decides what is not given."""
@@ -68,15 +47,14 @@ class Params:
         }
 
 
-def form(
-    json_schema: str | None, grammar: str | None = None, grammar_file: Path | None = None
+def read_form(
+    json_schema: str | None = None, grammar: str | None = None, grammar_file: Path | None = None
 ) -> StructuredOutputsParams | None:
     """Read the form that one of the options asks for. Raises ConfigError for two of them, and for a wrong schema."""
-    flags = ("--json-schema", "--grammar", "--grammar-file")
     given = [
-        flag
-        for flag, one in zip(flags, (json_schema, grammar, grammar_file), strict=True)
-        if one is not None
+        f"--{name.replace('_', '-')}"
+        for name, value in zip(FORM, (json_schema, grammar, grammar_file), strict=True)
+        if value is not None
     ]
     if len(given) > 1:
         raise ConfigError(f"give {' or '.join(given)}, not both")

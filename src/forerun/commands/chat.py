@@ -4,43 +4,38 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
-from forerun.cli.lines import Lines, history
-from forerun.cli.slash import Slash, help_text
+from forerun.cli.chat_input import ChatInput, SlashCommand, help_text, history
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
 
 if TYPE_CHECKING:
     from forerun.cli.conversation import Conversation
+    from forerun.core.structured import StructuredOutputsParams
 
 
+@opt.command()
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=512)
+@opt.system
+@click.option("-p", "--prompt", "first", help="The first message.")
+@opt.form()
+@click.option("--no-history", is_flag=True, help="Neither read nor keep what is typed.")
+@click.option("--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1.")
+@click.option("--api-key", metavar="KEY", help="The key that it asks for.")
 def command(
-    context: typer.Context,
     config: EngineConfig,
     params: opt.Params,
-    system: opt.System = None,
-    first: Annotated[str | None, typer.Option("-p", "--prompt", help="The first message.")] = None,
-    json_schema: opt.JsonSchema = None,
-    grammar: opt.Grammar = None,
-    grammar_file: opt.GrammarFile = None,
-    no_history: Annotated[
-        bool, typer.Option("--no-history", help="Neither read nor keep what is typed.")
-    ] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1."
-        ),
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", metavar="KEY", help="The key that it asks for.")
-    ] = None,
+    system: str | None,
+    first: str | None,
+    form: StructuredOutputsParams | None,
+    no_history: bool,
+    url: str | None,
+    api_key: str | None,
 ) -> None:
     """Talk with the model; tokens the drafter guessed are tinted. /help lists the commands inside.
 
@@ -50,83 +45,74 @@ def command(
     With --url any server of OpenAI's API answers, and --model is its name there.
     """
     from forerun.cli import console
-    from forerun.cli.answerers import LocalModel, RemoteModel
+    from forerun.cli.chat_models import LocalModel, RemoteModel
     from forerun.cli.conversation import Conversation
     from forerun.hub.names import cache_root
     from forerun.server.client import Remote
 
-    lines, notes = Lines(), console.stderr()
+    source = ChatInput()
     model: LocalModel | RemoteModel
     if url is not None:
-        opt.refuse_given(context, *opt.FORM)
-        named = opt.typed_model(context, config)
+        opt.refuse_given(*opt.FORM)
+        named = opt.typed_model(config)
         model = RemoteModel.of(Remote.of(url, api_key), named, params.body())
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     else:
-        form = opt.form(json_schema, grammar, grammar_file)
         llm = opt.load(config)
-        hint = "; Enter goes on" if lines.is_terminal else ""
+        hint = "; Enter goes on" if source.is_terminal else ""
         model = LocalModel(llm, replace(params(llm), structured_outputs=form), hint)
-    talk = Conversation(model)
-    talk.start(system)
-    if lines.is_terminal:
-        notes.print(f"{model.title()}\n/help lists commands, Ctrl-D ends", style="dim")
-    kept = history(cache_root() / "chat_history") if lines.is_terminal and not no_history else None
+    conversation = Conversation(model)
+    conversation.start(system)
+    if source.is_terminal:
+        console.note(f"{model.title()}\n/help lists commands, Ctrl-D ends", dim=True)
+    keeps = source.is_terminal and not no_history
     if first is not None:
-        notes.print(talk.say(first), style="dim")
-    with kept or nullcontext(), suppress(EOFError):
+        console.note(conversation.send(first), dim=True)
+    with history(cache_root() / "chat_history") if keeps else nullcontext(), suppress(EOFError):
         while True:
-            _turn(lines, talk)
-    if talk.num_answers:
-        notes.print(talk.summary(), style="dim")
+            _turn(source, conversation)
+    if conversation.num_answers:
+        console.note(conversation.summary(), dim=True)
 
 
-def _turn(lines: Lines, talk: Conversation) -> None:
-    """Read a turn and do what it asks for. Raises EOFError where the chat ends."""
+def _turn(source: ChatInput, conversation: Conversation) -> None:
+    """Read a message or command and do what it asks for; in a pipe the first error ends the chat. Raises EOFError."""
     from forerun.cli import console
 
-    notes = console.stderr()
     try:
-        turn = lines.turn()
-    except KeyboardInterrupt:
-        if not lines.is_terminal:
-            raise
-        notes.print("\nCtrl-D or /exit ends the chat", style="dim")
-        return
-    if not turn and (talk.cut is None or not lines.is_terminal):
-        return
-    try:
-        notes.print(_take(turn, talk), style="dim")
-        if talk.was_stopped and not lines.is_terminal:
-            raise KeyboardInterrupt
+        text = source.read()
+        if text or (conversation.unfinished is not None and source.is_terminal):
+            console.note(_run(text, conversation), dim=True)
+            if conversation.is_interrupted and not source.is_terminal:
+                raise KeyboardInterrupt
     except ForerunError as error:
-        if not lines.is_terminal:
+        if not source.is_terminal:
             raise
-        notes.print(f"error: {error}", style="red")
-    except KeyboardInterrupt:  # before the answer began, or in a pipe, where it ends the chat
-        if not lines.is_terminal:
+        console.note(f"error: {error}", fg="red")
+    except KeyboardInterrupt:  # at the prompt, or before the answer began
+        if not source.is_terminal:
             raise
-        notes.print("stopped", style="dim")
+        console.note("\nCtrl-C stops an answer; Ctrl-D or /exit ends the chat", dim=True)
 
 
-def _take(turn: str, talk: Conversation) -> str:
-    """Do what a turn asks for and return a line about it. Raises EOFError for /exit."""
-    if not turn:
-        return talk.go_on()
-    if not turn.startswith("/"):
-        return talk.say(turn)
-    slash = Slash.parse(turn)
-    if slash.name == "exit":
+def _run(text: str, conversation: Conversation) -> str:
+    """Send a message or run a command, and return a line about it. Raises EOFError for /exit."""
+    if not text:
+        return conversation.resume()
+    if not text.startswith("/"):
+        return conversation.send(text)
+    name, argument = SlashCommand.parse(text)
+    if name == "exit":
         raise EOFError
-    if slash.name == "help":
+    if name == "help":
         return help_text()
-    if slash.name == "clear":
-        return talk.clear()
+    if name == "clear":
+        return conversation.clear()
     method = {
-        "system": talk.system,
-        "drafter": talk.model.drafter,
-        "save": talk.save,
-        "load": talk.load,
+        "system": conversation.system,
+        "drafter": conversation.model.drafter,
+        "save": conversation.save,
+        "load": conversation.load,
     }
-    return method[slash.name](slash.argument)
+    return method[name](argument)

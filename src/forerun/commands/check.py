@@ -5,28 +5,29 @@ Headers and tokenizers are read, no weights.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from forerun.cli import options as opt
 
 NUM_DRAFTS = (1, 3, 5, 7)
 
 
+@opt.command()
+@opt.argument("target", help="The model that answers.")
+@opt.argument("draft", required=False, help="The smaller model that would draft for it.")
+@click.option("--quant", default="none", help="int8 or int4: round the target's weights first.")
+@click.option(
+    "--draft-quant", default="none", help="The same of the draft, which may be TARGET itself."
+)
+@opt.as_json
 def command(
-    target: Annotated[str, typer.Argument(help="The model that answers.")],
-    draft: Annotated[
-        str | None, typer.Argument(help="The smaller model that would draft for it.")
-    ] = None,
-    quant: Annotated[
-        str, typer.Option("--quant", help="int8 or int4: round the target's weights first.")
-    ] = "none",
-    draft_quant: Annotated[
-        str,
-        typer.Option("--draft-quant", help="The same of the draft, which may be TARGET itself."),
-    ] = "none",
-    as_json: opt.Json = False,
+    target: str,
+    draft: str | None,
+    quant: str,
+    draft_quant: str,
+    as_json: bool,
 ) -> None:
     """Say of a model what it is and what runs it: family, formats, chat, drafting, memory, the least its passes cost.
 
@@ -48,24 +49,24 @@ def command(
 
 def _check_one(target: str, quant: str, as_json: bool) -> None:
     """Print the facts of one model, or why it cannot be loaded."""
-    from forerun.cli import console
-    from forerun.commands import _one_model
+    from forerun.cli import console, tables
+    from forerun.commands import _model_report
     from forerun.core.errors import LoadError
     from forerun.hub.names import resolve
 
     resolve(target)  # a model that is not there is a mistake, not an answer
     try:
-        document = _one_model.document(target, quant)
+        document = _model_report.document(target, quant)
     except LoadError as error:
         document = {"model": target, "loads": False, "error": str(error)}
     if as_json:
         console.print_json(document)
     elif document["loads"]:
-        _one_model.report(document)
+        _model_report.report(document)
     else:
-        console.report().print(f"cannot be loaded: {document['error']}", soft_wrap=True)
+        tables.report().print(f"cannot be loaded: {document['error']}", soft_wrap=True)
     if not document["loads"]:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: bool) -> None:
@@ -105,13 +106,13 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
     else:
         _report(document)
     if difference is not None:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _report(document: dict[str, Any]) -> None:
     from rich.text import Text
 
-    from forerun.cli import console
+    from forerun.cli import tables
 
     context, weights, fits = document["context"], document["weights_mb"], document["compatible"]
     note = "" if context[1] >= context[0] else f"; beyond {context[1]} tokens nothing is drafted"
@@ -129,4 +130,4 @@ def _report(document: dict[str, Any]) -> None:
         ("profile", profiles or "none yet: forerun autotune measures whether it is faster"),
         ("verdict", Text("fits", "green") if fits else Text("does not fit", "red")),
     ]
-    console.report().print(console.table(("", ""), lines, num_left=2))
+    tables.report().print(tables.table(("", ""), lines, num_left=2))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from forerun.llm import LLM, Prompt
 
 
+@opt.command()
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
 @opt.sampling("max_tokens", max_tokens=160)
+@click.option("--prompt-id", default="summary-1", help="Which of the built-in prompts.")
+@opt.as_json
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    prompt_id: Annotated[
-        str, typer.Option("--prompt-id", help="Which of the built-in prompts.")
-    ] = "summary-1",
-    as_json: opt.Json = False,
+    prompt_id: str,
+    as_json: bool,
 ) -> None:
     """Generate one prompt with plain decoding and with drafting, compare the tokens, show the speed-up."""
     from rich.text import Text
 
-    from forerun.cli import console
+    from forerun.cli import console, tables
     from forerun.core.errors import ConfigError, unknown
     from forerun.hub.prompt_sets import read
 
@@ -39,7 +40,7 @@ def command(
         raise ConfigError(unknown("prompt", prompt_id, prompts))
     llm = opt.load(config)
     if not as_json:
-        console.stdout().print(Text(prompts[prompt_id], style="italic"))
+        click.secho(prompts[prompt_id], italic=True)
     plain_llm = llm.with_drafter("none")
     for each in (plain_llm, llm):  # the first request is slower
         each.generate([opt.conversation("Say hello.")], replace(params, max_tokens=4))
@@ -53,7 +54,7 @@ def command(
         outcome = {"speedup": round(speedup, 3), "identical": identical}
         console.print_json(drafted.document(llm) | outcome)
     else:
-        console.report().print(
+        tables.report().print(
             Text.assemble(
                 f"{drafted.tok_s:.1f} tok/s instead of {plain.tok_s:.1f}; "
                 f"{console.tokens_per_pass(stats.tau)}; "
@@ -64,19 +65,19 @@ def command(
             )
         )
     if not identical:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _run(
     llm: LLM, prompt: Prompt, params: SamplingParams, heading: str | None
 ) -> tuple[CompletionOutput, Measured]:
     """Print the answer as it comes under a heading; without one print nothing."""
-    from forerun.cli import console
+    from forerun.cli import console, tables
 
     if heading is not None:
-        console.stdout().rule(heading)
+        tables.report().rule(heading)
     shown = heading is not None
-    completion, measured, is_whole = console.answer(llm, prompt, params, shown=shown)
-    if not is_whole:
-        raise typer.Exit(130)
+    completion, measured, is_complete = console.answer(llm, prompt, params, shown=shown)
+    if not is_complete:
+        raise click.exceptions.Exit(130)
     return completion, measured

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
-from forerun.cli.help import HelpEntry, listing, paragraphs
+from forerun.cli.help import MAX_WIDTH, HelpEntry, write
 from forerun.spellings import engine as spellings
 
 if TYPE_CHECKING:
     from forerun.drafting.describe import DrafterDoc
 
 
+@opt.command()
+@opt.argument("name", required=False, help="A drafter, or the path of a file with one.")
+@opt.as_json
 def command(
-    name: Annotated[
-        str | None, typer.Argument(help="A drafter, or the path of a file with one.")
-    ] = None,
-    as_json: opt.Json = False,
+    name: str | None,
+    as_json: bool,
 ) -> None:
     """List the drafters, or the options of one. ++ joins two, whose drafts then make one tree."""
     from dataclasses import asdict
@@ -34,30 +35,45 @@ def command(
     elif name:
         _show(docs[0])
     else:
-        typer.echo(listing([_entry(doc) for doc in docs]))
-        hint = "-d NAME:option=value,... takes one, also by the names of other engines. "
-        typer.echo("\n" + paragraphs(hint + "forerun drafters NAME explains the options."))
+        _print(
+            "",
+            [_entry(doc) for doc in docs],
+            "-d NAME:option=value,... takes one, also by the names of other engines. "
+            "forerun drafters NAME explains the options.",
+        )
 
 
 def _entry(doc: DrafterDoc) -> HelpEntry:
     """Write a drafter as a line of the list."""
     options = ", ".join(option.name for option in doc.options)
     text = f"{doc.summary} Options: {options or 'none'}."
-    return HelpEntry("Drafters", doc.name, "", text, "", spellings.methods_of(doc.name))
+    return HelpEntry("Drafters", doc.name, text, also=spellings.methods_of(doc.name))
 
 
 def _show(doc: DrafterDoc) -> None:
     """Print one drafter with what its options take and mean."""
-    typer.echo(paragraphs(f"{doc.name} ({doc.origin}): {doc.summary}"))
+    about = f"{doc.name} ({doc.origin}): {doc.summary}"
     if methods := spellings.methods_of(doc.name):
-        typer.echo(paragraphs(f"In other engines: {', '.join(methods)}."))
-    found = []
+        about += f" In other engines: {', '.join(methods)}."
+    entries = []
     for option in doc.options:
         default = "required" if option.default is None else f"default: {option.default or 'none'}"
         text = f"{' '.join(option.help.split())} [{option.type}; {default}]"
         also = spellings.names_of(option.name)
-        found.append(HelpEntry("Options", option.name, "", text, "", also))
-    typer.echo("\n" + listing(found) if found else "No options.")
+        entries.append(HelpEntry("Options", option.name, text, also=also))
+    _print(about, entries, "" if entries else "No options.")
+
+
+def _print(before: str, entries: list[HelpEntry], after: str) -> None:
+    """Print entries as help has them, between two texts."""
+    formatter = click.HelpFormatter(max_width=MAX_WIDTH)
+    if before:
+        formatter.write_text(before)
+    write(entries, formatter)
+    if after:
+        formatter.write_paragraph()
+        formatter.write_text(after)
+    click.echo(formatter.getvalue(), nl=False)
 
 
 def _elsewhere(doc: DrafterDoc) -> dict[str, object]:

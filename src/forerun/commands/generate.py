@@ -8,49 +8,51 @@ import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 
-Prompt = Annotated[
-    str | None,
-    typer.Argument(help="The prompt. Text that is piped in follows it; - is stdin alone."),
-]
-Text = Annotated[
-    str | None, typer.Option("-p", "--prompt", help="The prompt, as llama.cpp takes it.")
-]
-File = Annotated[
-    Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt here.")
-]
-Profile = Annotated[
-    bool, typer.Option("--profile", help="Print where the time went, phase by phase.")
-]
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write a trace for chrome://tracing or Perfetto.")
-]
+if TYPE_CHECKING:
+    from forerun.core.structured import StructuredOutputsParams
 
 
+@opt.command()
 @opt.engine(is_parallel=True, without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=256)
+@opt.argument(
+    "prompt", required=False, help="The prompt. Text that is piped in follows it; - is stdin alone."
+)
+@click.option("-p", "--prompt", "text", help="The prompt, as llama.cpp takes it.")
+@click.option("-f", "--file", type=opt.PATH, metavar="FILE", help="Read the prompt here.")
+@opt.system
+@click.option(
+    "--raw",
+    "-no-cnv",
+    "--no-conversation",
+    is_flag=True,
+    help="Complete the text as it is, without the chat template.",
+)
+@opt.form()
+@click.option("--profile", is_flag=True, help="Print where the time went, phase by phase.")
+@click.option("--trace", type=opt.PATH, help="Write a trace for chrome://tracing or Perfetto.")
+@opt.as_json
 def command(
     config: EngineConfig,
     params: opt.Params,
-    prompt: Prompt = None,
-    text: Text = None,
-    file: File = None,
-    system: opt.System = None,
-    raw: opt.Raw = False,
-    json_schema: opt.JsonSchema = None,
-    grammar: opt.Grammar = None,
-    grammar_file: opt.GrammarFile = None,
-    profile: Profile = False,
-    trace: Trace = None,
-    as_json: opt.Json = False,
+    prompt: str | None,
+    text: str | None,
+    file: Path | None,
+    system: str | None,
+    raw: bool,
+    form: StructuredOutputsParams | None,
+    profile: bool,
+    trace: Path | None,
+    as_json: bool,
 ) -> None:
     """Answer a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there.
 
@@ -60,22 +62,23 @@ def command(
     """
     from forerun.cli import console
 
-    config = opt.placed(config)
+    config = opt.for_this_rank(config)
     if prompt is not None and text is not None:
         raise ConfigError("give the prompt once: as it is, or with -p")
     text = _read_prompt(text if prompt is None else prompt, file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
-    form = opt.form(json_schema, grammar, grammar_file)
     llm = opt.load(config)
-    asked_for = replace(params(llm), structured_outputs=form)
+    request = replace(params(llm), structured_outputs=form)
     tracer = llm.engine.start_trace() if profile or trace is not None else None
-    asked = text if raw else opt.conversation(text, system)
-    completion, measured, is_whole = console.answer(llm, asked, asked_for, shown=not as_json)
-    console.stderr().print(measured.line(llm.drafter_spec.text()), style="dim")
-    found = tracer.profile() if profile and tracer is not None else None
-    if found is not None:
-        console.print_profile(found)
+    messages = text if raw else opt.conversation(text, system)
+    completion, measured, is_complete = console.answer(llm, messages, request, shown=not as_json)
+    console.note(measured.line(llm.drafter_spec.text()), dim=True)
+    phases = tracer.profile() if profile and tracer is not None else None
+    if phases is not None:
+        from forerun.cli.tables import print_profile
+
+        print_profile(phases)
     if trace is not None and tracer is not None:
         _write(trace, tracer.chrome())
     if as_json:
@@ -84,10 +87,10 @@ def command(
             "token_ids": [*completion.token_ids],
             "finish_reason": completion.finish_reason,
         }
-        profiled = {} if found is None else {"profile": found}
+        profiled = {} if phases is None else {"profile": phases}
         console.print_json(outcome | measured.document(llm) | profiled)
-    if not is_whole:
-        raise typer.Exit(130)
+    if not is_complete:
+        raise click.exceptions.Exit(130)
 
 
 def _write(path: Path, text: str) -> None:

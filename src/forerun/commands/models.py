@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.errors import LoadError
@@ -68,11 +68,14 @@ class Row:
             return []
 
 
+@opt.command()
+@click.option(
+    "--clear-cache", is_flag=True, help="Delete all packed copies, as `rm --packed` does."
+)
+@opt.as_json
 def command(
-    clear_cache: Annotated[
-        bool, typer.Option("--clear-cache", help="Delete all packed copies, as `rm --packed` does.")
-    ] = False,
-    as_json: opt.Json = False,
+    clear_cache: bool,
+    as_json: bool,
 ) -> None:
     """List models: known by name, in the cache, in the Hugging Face cache; and the disk they take.
 
@@ -85,19 +88,19 @@ def command(
 
     if clear_cache:
         freed = packed.remove(packed.folder().entries())
-        console.stderr().print(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
-    found, folder = rows(), packed.folder()
-    packed_nbytes = sum(row.packed_nbytes for row in found)
+        console.note(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
+    models, folder = rows(), packed.folder()
+    packed_nbytes = sum(row.packed_nbytes for row in models)
     if as_json:
         taken = {
             "path": str(folder.path),
-            "files": sum(len(row.copies) for row in found),
+            "files": sum(len(row.copies) for row in models),
             "nbytes": packed_nbytes,
             "limit_nbytes": folder.limit_nbytes,
         }
-        console.print_json({"models": [row.document() for row in found], "packed": taken})
+        console.print_json({"models": [row.document() for row in models], "packed": taken})
         return
-    _print(found, packed_nbytes, folder.limit_nbytes)
+    _print(models, packed_nbytes, folder.limit_nbytes)
 
 
 def rows() -> list[Row]:
@@ -106,28 +109,28 @@ def rows() -> list[Row]:
     from forerun.hub import hugging_face, names
     from forerun.model import packed
 
-    found = [
+    models = [
         Row(m.name, m.description, m.nbytes, m.licence, m.path, "yes" if m.path else "no", [])
         for m in names.known_models()
     ]
-    found += [
+    models += [
         Row(m.name, "in the Hugging Face cache", m.nbytes, "unknown", m.path, "hub", [])
         for m in hugging_face.models()
     ]
     others: dict[Path | None, Row] = {}
 
     def owner(model: Path | None) -> Row:
-        return _owner(found, model) or others.setdefault(model, _elsewhere(model))
+        return _owner(models, model) or others.setdefault(model, _elsewhere(model))
 
     for entry, model in packed.copies():
         owner(model).copies.append(entry)
     for learned in learned_files.entries():
         owner(learned.model).learned.append(learned)
-    return found + sorted(others.values(), key=lambda row: row.name)
+    return models + sorted(others.values(), key=lambda row: row.name)
 
 
-def _owner(found: Sequence[Row], model: Path | None) -> Row | None:
-    for row in found:
+def _owner(models: Sequence[Row], model: Path | None) -> Row | None:
+    for row in models:
         if row.path is not None and model is not None and model.is_relative_to(row.path.resolve()):
             return row
     return None
@@ -145,8 +148,8 @@ def _elsewhere(model: Path | None) -> Row:
     return Row(model.stem, f"at {model}", nbytes, names.licence(model), model, here, [])
 
 
-def _print(found: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
-    from forerun.cli import console
+def _print(models: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
+    from forerun.cli import tables
     from forerun.core import sizes
 
     columns = ("model", "here", "size", "packed", "licence")
@@ -158,18 +161,18 @@ def _print(found: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None:
             sizes.format_size(row.packed_nbytes) if row.copies else "",
             row.licence,
         )
-        for row in found
+        for row in models
     ]
-    here_nbytes = sum(row.nbytes for row in found if row.here in ("yes", "hub"))
+    here_nbytes = sum(row.nbytes for row in models if row.here in ("yes", "hub"))
     lines.append(
         ("all here", "", sizes.format_size(here_nbytes), sizes.format_size(packed_nbytes), "")
     )
-    out = console.report()
-    out.print(console.table(columns, lines, num_left=len(columns)))
+    out = tables.report()
+    out.print(tables.table(columns, lines, num_left=len(columns)))
     out.print(
         f"\npacked copies: {sizes.format_size(packed_nbytes)} of at most {sizes.format_size(limit_nbytes)}"
     )
-    for row in found:
+    for row in models:
         if row.learned:
             taken = sizes.format_size(row.learned_nbytes)
             out.print(f"{row.name}: {taken} learned (--learn), forerun rm --learned deletes it")

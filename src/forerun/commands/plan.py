@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -28,13 +28,14 @@ MEANINGS = {
 }
 
 
+@opt.command()
 @opt.engine(is_parallel=True, without=("min_draft", "controller", "weight_cache"))
+@click.option("--server", is_flag=True, help="Count what forerun serve takes as well.")
+@opt.as_json
 def command(
     config: EngineConfig,
-    server: Annotated[
-        bool, typer.Option("--server", help="Count what forerun serve takes as well.")
-    ] = False,
-    as_json: opt.Json = False,
+    server: bool,
+    as_json: bool,
 ) -> None:
     """Say what a model takes in memory, by component, without loading it; with a budget, what is given up for it.
 
@@ -46,7 +47,7 @@ def command(
     from forerun.core.device import available_nbytes, bare_nbytes
 
     bare = bare_nbytes()  # before more is loaded
-    from forerun.cli import console
+    from forerun.cli import console, tables
     from forerun.core import sizes
     from forerun.engine.memory import COMMAND_NBYTES
     from forerun.engine.planner import Planner
@@ -58,7 +59,7 @@ def command(
     budget = config.budget_nbytes
     if config.learn and not planner.spec.keeps():
         name = planner.drafters[0].name
-        console.stderr().print(f"learn has no effect: drafter {name} keeps nothing")
+        console.note(f"learn has no effect: drafter {name} keeps nothing")
     smallest, chosen = planner.smallest(), planner.plan()
     if budget is not None:
         chosen = planner.fitting(budget) or smallest
@@ -71,23 +72,23 @@ def command(
         console.print_json({**document, "fits": fits, **least})
     else:
         _print(planner, chosen, smallest)
-        console.report().print(f"\n{_verdict(planner, chosen, smallest, limit)}")
+        tables.report().print(f"\n{_verdict(planner, chosen, smallest, limit)}")
         if rounded := planner.rounded():
             each = ", ".join(f"{sizes.shown_up(n)} with --kv {kv}" for kv, n in rounded.items())
-            console.report().print(f"In fewer bits, which may change tokens: {each}.")
-        whole = sizes.mebibytes(bare + (chosen.total if budget is None else budget))
-        console.report().print(
-            f"With {sizes.mebibytes(bare)} of Python the process takes at most {whole}."
+            tables.report().print(f"In fewer bits, which may change tokens: {each}.")
+        most = sizes.mebibytes(bare + (chosen.total if budget is None else budget))
+        tables.report().print(
+            f"With {sizes.mebibytes(bare)} of Python the process takes at most {most}."
         )
     if not fits:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _print(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan) -> None:
-    from forerun.cli import console
+    from forerun.cli import tables
     from forerun.core import sizes
 
-    load, out = chosen.workload, console.report()
+    load, out = chosen.workload, tables.report()
     out.print(
         f"{planner.config.model} · drafter {chosen.drafter.name} · {load.num_seqs} sequences of at most "
         f"{load.max_len} tokens · {load.precision} keys and values · {chosen.num_blocks} blocks of them\n"
@@ -97,10 +98,10 @@ def _print(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan) -> None:
         for name, nbytes in chosen.components.items()
     ]
     lines.append(("total", "", sizes.mebibytes(chosen.total), ""))
-    out.print(console.table(("component", "what it is", "bytes", "share"), lines, num_left=2))
+    out.print(tables.table(("component", "what it is", "bytes", "share"), lines, num_left=2))
     out.print()
     steps = [(step, sizes.mebibytes(frees)) for step, frees in planner.pressure_steps().items()]
-    out.print(console.table(("what can be given up", "frees"), steps))
+    out.print(tables.table(("what can be given up", "frees"), steps))
 
 
 def _verdict(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan, limit: int | None) -> str:

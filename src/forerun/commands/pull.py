@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import DEFAULT_MODEL
 
 
+@opt.command()
+@opt.argument("model", default=DEFAULT_MODEL, help="A known name or a hub name.")
+@opt.as_json
 def command(
-    model: Annotated[str, typer.Argument(help="A known name or a hub name.")] = DEFAULT_MODEL,
-    as_json: opt.Json = False,
+    model: str,
+    as_json: bool,
 ) -> None:
     """Fetch a model, check it, keep it in the cache; harmless when it is there already."""
     from forerun.cli import console
@@ -23,4 +24,4 @@ def command(
     if as_json:
         console.print_json({"model": model, "path": str(path), "bytes": path.stat().st_size})
     else:
-        typer.echo(path)
+        click.echo(path)

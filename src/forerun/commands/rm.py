@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from forerun.cli import options as opt
 from forerun.core.errors import ConfigError, LoadError, unknown
 
 if TYPE_CHECKING:
     from forerun.commands.models import Row
 
 
+@opt.command()
+@opt.argument("names", nargs=-1, metavar="NAME...", help="Names as `models` lists them.")
+@click.option(
+    "--packed", is_flag=True, help="Only packed copies, of all models if no name is given."
+)
+@click.option(
+    "--learned",
+    is_flag=True,
+    help="Only what drafters learned (--learn), of all or the named models.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def command(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Names as `models` lists them.")
-    ] = None,
-    packed: Annotated[
-        bool,
-        typer.Option("--packed", help="Only packed copies, of all models if no name is given."),
-    ] = False,
-    learned: Annotated[
-        bool,
-        typer.Option(
-            "--learned", help="Only what drafters learned (--learn), of all or the named models."
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    names: tuple[str, ...],
+    packed: bool,
+    learned: bool,
+    yes: bool,
 ) -> None:
     """Delete models, their packed copies and what was learned of them from the cache. Files elsewhere stay.
 
@@ -38,9 +40,9 @@ def command(
     if packed and learned:
         raise ConfigError("say --packed or --learned, not both")
     if packed:
-        _remove_copies(names or [])
+        _remove_copies(names)
     elif learned:
-        _remove_learned(names or [])
+        _remove_learned(names)
     elif names:
         _remove_models(names, yes)
     else:
@@ -49,7 +51,7 @@ def command(
         )
 
 
-def _remove_copies(names: list[str]) -> None:
+def _remove_copies(names: Sequence[str]) -> None:
     from forerun.core import sizes
     from forerun.model import packed
 
@@ -61,7 +63,7 @@ def _remove_copies(names: list[str]) -> None:
         _say(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
 
 
-def _remove_learned(names: list[str]) -> None:
+def _remove_learned(names: Sequence[str]) -> None:
     from forerun.core import sizes
     from forerun.drafting import learned as learned_files
 
@@ -73,22 +75,22 @@ def _remove_learned(names: list[str]) -> None:
         _say(f"deleted {sizes.format_size(freed)} of what was learned; models stay")
 
 
-def _named(names: list[str]) -> Iterator[tuple[str, list[Row]]]:
+def _named(names: Sequence[str]) -> Iterator[tuple[str, list[Row]]]:
     """Find the rows of `forerun models` that each name or path means. Raises LoadError for one that means none."""
     from pathlib import Path
 
     from forerun.commands.models import rows
 
-    found = rows() if names else []
+    models = rows() if names else []
     for name in names:
         path = Path(name).expanduser().resolve()
-        wanted = [row for row in found if name == row.name or path == row.path]
+        wanted = [row for row in models if name == row.name or path == row.path]
         if not wanted:
-            raise LoadError(unknown("model", name, (row.name for row in found)))
+            raise LoadError(unknown("model", name, (row.name for row in models)))
         yield name, wanted
 
 
-def _remove_models(names: list[str], yes: bool) -> None:
+def _remove_models(names: Sequence[str], yes: bool) -> None:
     from forerun.core import sizes
     from forerun.drafting import learned as learned_files
     from forerun.hub import names as hub
@@ -113,10 +115,10 @@ def _remove_models(names: list[str], yes: bool) -> None:
 def _confirms(question: str) -> bool:
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} there is no terminal to ask on: say --yes")
-    return typer.confirm(question, err=True)
+    return click.confirm(question, err=True)
 
 
 def _say(text: str) -> None:
     from forerun.cli import console
 
-    console.stderr().print(text)
+    console.note(text)

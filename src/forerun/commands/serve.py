@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from forerun.cli import options as opt
-from forerun.cli.arguments import MODELS
+from forerun.cli.arguments import of_context
+from forerun.cli.help import MODELS, Option
 from forerun.core import sizes
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.device import bare_nbytes, num_cores, share_heaps
@@ -37,60 +38,55 @@ CHATML = (
 )
 
 
-Models = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar=MODELS, help="The models, as --model, which may be given more than once too."
-    ),
-]
-ApiKeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Read the key here: all users of a machine can see its command lines.",
-        rich_help_panel="Listening",
-    ),
-]
-NoSharedDrafts = Annotated[
-    bool,
-    typer.Option(
-        "--no-shared-drafts",
-        help="Never draft from what other requests said; auto is suffix then.",
-        rich_help_panel="Drafting",
-    ),
-]
-Replicas = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Answer with N processes on Ray Serve, each with --threads; needs forerun[ray].",
-        rich_help_panel="More machines",
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="Join the Ray that runs there (auto: on this machine); else one is started.",
-        rich_help_panel="More machines",
-    ),
-]
-
-
+@opt.command()
 @opt.engine(is_parallel=True)
 @opt.answering(*SAMPLING, max_tokens=None)
 @opt.serving()
+@opt.argument(
+    "models",
+    nargs=-1,
+    metavar=MODELS,
+    help="The models, as --model, which may be given more than once too.",
+)
+@click.option(
+    "--api-key-file",
+    type=opt.PATH,
+    cls=Option,
+    group="Listening",
+    metavar="FILE",
+    help="Read the key here: all users of a machine can see its command lines.",
+)
+@click.option(
+    "--no-shared-drafts",
+    is_flag=True,
+    cls=Option,
+    group="Drafting",
+    help="Never draft from what other requests said; auto is suffix then.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1),
+    cls=Option,
+    group="More machines",
+    metavar="N",
+    help="Answer with N processes on Ray Serve, each with --threads; needs forerun[ray].",
+)
+@click.option(
+    "--ray-address",
+    cls=Option,
+    group="More machines",
+    metavar="HOST:PORT",
+    help="Join the Ray that runs there (auto: on this machine); else one is started.",
+)
 def command(
     config: EngineConfig,
     settings: ServerConfig,
     params: opt.Params,
-    context: typer.Context,
-    models: Models = None,
-    api_key_file: ApiKeyFile = None,
-    no_shared_drafts: NoSharedDrafts = False,
-    replicas: Replicas = None,
-    ray_address: RayAddress = None,
+    models: tuple[str, ...],
+    api_key_file: Path | None,
+    no_shared_drafts: bool,
+    replicas: int | None,
+    ray_address: str | None,
 ) -> None:
     """Serve models over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
 
@@ -99,13 +95,16 @@ def command(
     """
     from forerun.hub.names import check_name
 
-    config = _placed(config, replicas, ray_address)
-    said = _whole(config.budget_nbytes)
-    given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
-    for model in given:
-        check_name(model)  # before torch is imported, which takes seconds
+    if ray_address is not None and replicas is None:
+        raise ConfigError("--ray-address is for replicas: say how many with --replicas")
+    if replicas is not None and config.num_ranks > 1:
+        raise ConfigError("give --replicas or a number of processes for one model, not both")
+    config = opt.for_this_rank(config)
+    memory_note = _memory_note(config.budget_nbytes)
+    names = [*dict.fromkeys([*of_context().models, *models])] or [config.model]
+    for name in names:
+        check_name(name)  # before torch is imported, which takes seconds
     try:
-        from forerun.engine.memory import DROPPED_NBYTES
         from forerun.server.fleet import ModelSource
         from forerun.server.run import serve
     except ModuleNotFoundError as error:
@@ -113,52 +112,47 @@ def command(
             f"forerun serve needs {error.name}: pip install 'forerun[serve]' brings it"
         ) from error
 
-    if api_key_file is not None:
-        if settings.api_key is not None:
-            raise ConfigError("give the key with --api-key or --api-key-file, not both")
-        settings = replace(settings, api_key=read_text(api_key_file).strip())
-    if no_shared_drafts:
-        config = without_sharing(config)
-    if settings.log_requests is None:
-        settings = replace(settings, log_requests=sys.stderr.isatty())
+    settings = _completed(settings, api_key_file)
     _log_to_stderr(bool(settings.log_requests))
     threads = config.threads or max(1, num_cores() // (replicas or 1))
-    config = replace(config, program="server", threads=threads)
-    template = _template(settings.chat_template)
-    if len(given) > 1 and config.num_ranks > 1:
-        raise ConfigError(
-            "--tensor-parallel-size and --pipeline-parallel-size are for one model: leave out the others"
-        )
-    if len(given) > 1 and config.budget_nbytes is not None:
-        config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
-    configs = [replace(config, model=model) for model in given]
+    config = without_sharing(config) if no_shared_drafts else config
+    configs = _configs(replace(config, program="server", threads=threads), names)
+    template, budget = _template(settings.chat_template), configs[0].budget_nbytes
     sources = [
-        ModelSource(each.model, partial(_loaded, each, template), cache(partial(_nbytes, each)))
+        ModelSource(each.model, partial(_load, each, template), cache(partial(_nbytes, each)))
         for each in configs
     ]
-    check = partial(_check, sources, has_budget=config.memory_budget is not None)
+    check = partial(_check, sources, has_budget=budget is not None)
     if replicas is not None:
         _serve_replicas(configs, settings, params, template, (replicas, ray_address), check)
         return
     share_heaps()
-    os.write(2, said.encode())
-    serve(
-        sources,
-        settings,
-        _say,
-        params.body(),
-        config.budget_nbytes,
-        check=check,
-    )
+    os.write(2, memory_note.encode())
+    serve(sources, settings, _print_line, params.body(), budget, check=check)
 
 
-def _placed(config: EngineConfig, replicas: int | None, ray_address: str | None) -> EngineConfig:
-    """Take this process's place among several, if there are; see `cli.options.placed`. Raises ConfigError."""
-    if ray_address is not None and replicas is None:
-        raise ConfigError("--ray-address is for replicas: say how many with --replicas")
-    if replicas is not None and config.num_ranks > 1:
-        raise ConfigError("give --replicas or a number of processes for one model, not both")
-    return opt.placed(config)
+def _completed(settings: ServerConfig, api_key_file: Path | None) -> ServerConfig:
+    """Read the key, and choose whether requests are logged. Raises ConfigError."""
+    if api_key_file is not None:
+        if settings.api_key is not None:
+            raise ConfigError("give the key with --api-key or --api-key-file, not both")
+        settings = replace(settings, api_key=read_text(api_key_file).strip())
+    if settings.log_requests is None:
+        settings = replace(settings, log_requests=sys.stderr.isatty())
+    return settings
+
+
+def _configs(config: EngineConfig, names: Sequence[str]) -> list[EngineConfig]:
+    """Return the configuration of each model. Raises ConfigError."""
+    from forerun.engine.memory import DROPPED_NBYTES
+
+    if len(names) > 1 and config.num_ranks > 1:
+        raise ConfigError(
+            "--tensor-parallel-size and --pipeline-parallel-size are for one model: leave out the others"
+        )
+    if len(names) > 1 and config.budget_nbytes is not None:
+        config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
+    return [replace(config, model=name) for name in names]
 
 
 def _serve_replicas(
@@ -178,7 +172,7 @@ def _serve_replicas(
             f"--replicas needs {error.name}: pip install 'forerun[ray]' brings it"
         ) from error
     plan = ReplicaPlan(tuple(configs), settings, params.body(), template)
-    serve_replicas(plan, *where, _say, check)
+    serve_replicas(plan, *where, _print_line, check)
 
 
 def without_sharing(config: EngineConfig) -> EngineConfig:
@@ -209,7 +203,7 @@ def without_sharing(config: EngineConfig) -> EngineConfig:
     return replace(config, drafter=alone.text(), draft_options={}, **unset)
 
 
-def _loaded(config: EngineConfig, template: str | None) -> LLM:
+def _load(config: EngineConfig, template: str | None) -> LLM:
     llm = opt.load(config)
     if template is not None:
         llm.tokenizer.use_chat_template(template)
@@ -244,7 +238,7 @@ def _template(given: str | None) -> str | None:
     return read_text(Path(given))
 
 
-def _whole(budget: int | None) -> str:
+def _memory_note(budget: int | None) -> str:
     """Say what the process takes within a budget, if there is one; call it before the server's modules are imported."""
     if budget is None:
         return ""
@@ -262,5 +256,5 @@ def _log_to_stderr(with_requests: bool) -> None:
         logging.getLogger("forerun.requests").setLevel(logging.INFO)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     os.write(2, f"{line}\n".encode())  # also inside of a signal's handler

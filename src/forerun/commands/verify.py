@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -18,21 +18,24 @@ if TYPE_CHECKING:
     from forerun.llm import LLM, Prompt
 
 
-@opt.engine(
+@opt.command()
+@opt.engine(  # more drafts prove more
     is_parallel=True, without=("controller", "max_num_seqs"), controller=False
-)  # more drafts prove more
+)
 @opt.sampling(seed=0, max_tokens=96)
+@click.option(
+    "--prompts", default="builtin", help="A .jsonl with turns, or a text file; default: ours."
+)
+@click.option("--limit", type=int, help="Only the first prompts.")
+@click.option("--batch", "--batch-size", default=1, help="Prompts decoded together, drafted.")
+@opt.as_json
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    prompts: Annotated[
-        str, typer.Option("--prompts", help="A .jsonl with turns, or a text file; default: ours.")
-    ] = "builtin",
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first prompts.")] = None,
-    batch: Annotated[
-        int, typer.Option("--batch", "--batch-size", help="Prompts decoded together, drafted.")
-    ] = 1,
-    as_json: opt.Json = False,
+    prompts: str,
+    limit: int | None,
+    batch: int,
+    as_json: bool,
 ) -> None:
     """Decode every prompt with and without drafting, greedily or with a seed, and compare the token ids.
 
@@ -44,7 +47,7 @@ def command(
     from forerun.engine.stats import SpecStats
     from forerun.hub.prompt_sets import read
 
-    config = opt.placed(config)
+    config = opt.for_this_rank(config)
     opt.check_least("batch", batch, 1)
     if params.seed is None:
         raise ConfigError("--seed -1 draws another seed each time: give one from 0")
@@ -67,19 +70,19 @@ def command(
     else:
         _print(tasks, pairs)
     if different:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _decode_both_ways(
     llm: LLM, tasks: list[TaskPrompt], params: SamplingParams, batch: int
 ) -> tuple[list[tuple[CompletionOutput, CompletionOutput]], float]:
     """Complete every prompt plain, one at a time, and drafted; return the pairs and the seconds of the drafted ones."""
-    from forerun.cli import console
+    from forerun.cli import tables
 
     plain, is_chat = llm.with_drafter("none"), llm.tokenizer.chat_template is not None
     pairs: list[tuple[CompletionOutput, CompletionOutput]] = []
     seconds = 0.0
-    for first in console.track(range(0, len(tasks), batch), "comparing"):
+    for first in tables.track(range(0, len(tasks), batch), "comparing"):
         texts = [task.turns[0] for task in tasks[first : first + batch]]
         prompts: list[Prompt] = [opt.conversation(text) if is_chat else text for text in texts]
         references = [plain.generate([prompt], params)[0].outputs[0] for prompt in prompts]
@@ -92,20 +95,20 @@ def _decode_both_ways(
 
 def _print(tasks: list[TaskPrompt], pairs: list[tuple[CompletionOutput, CompletionOutput]]) -> None:
     """Print a line for each prompt: counts, and the first token that differs if one does; then the sum."""
-    from forerun.cli import console
+    from forerun.cli import tables
 
     columns = ("prompt", "tokens", "drafted", "accepted", "tau", "identical")
     lines = [
         (task.id, *_counts([drafted]), _same(plain, drafted))
         for task, (plain, drafted) in zip(tasks, pairs, strict=True)
     ]
-    shown = console.table(columns, lines)
+    shown = tables.table(columns, lines)
     same = sum(plain.token_ids == drafted.token_ids for plain, drafted in pairs)
     counts = _counts([drafted for _, drafted in pairs])
     shown.add_row("all", *map(str, counts), f"{same} of {len(pairs)}", style="bold")
-    out = console.report()
+    out = tables.report()
     out.print(shown)
-    out.print(console.TAU)
+    out.print(tables.TAU)
 
 
 def _counts(completions: list[CompletionOutput]) -> tuple[object, ...]:

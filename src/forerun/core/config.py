@@ -1,6 +1,7 @@
 """EngineConfig: the only place where an option of the engine is declared.
 
-`LLM(...)`, the command line, autotune and bench are built from it; a field's docstring is its help text.
+`LLM(...)`, the command line, autotune and bench are built from it; a field's docstring is its help text. A field that
+is declared with `option` is one of the command line.
 Other engines' names of the fields are read where users type them (`forerun.spellings`).
 """
 
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from forerun.core import sizes, typed
-from forerun.core.container import container_budget
 from forerun.core.errors import ConfigError, check_least, unknown
+from forerun.core.options import option
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 AUTO: Final = "auto"
@@ -34,58 +35,64 @@ DRAFT_FIELDS: Final[Mapping[str, str]] = {
 class EngineConfig:
     """What to run and how. Raises ConfigError for a number out of range; the loader checks what names mean."""
 
-    model: str = DEFAULT_MODEL
+    model: str = option(DEFAULT_MODEL, "-m", "-hf", "--hf-repo", metavar="MODEL")
     """A known name, a path (GGUF or folder) or a hub name."""
-    drafter: str | Mapping[str, object] = AUTO
+    drafter: str | Mapping[str, object] = option(
+        AUTO, "-d", "--spec-type", metavar="DRAFTER", group="Drafting"
+    )
     """auto, none, NAME:option=value,... or several joined by ++."""
-    draft_model: str | None = None
+    draft_model: str | None = option(
+        None, "-md", "--model-draft", metavar="MODEL", group="Drafting"
+    )
     """A smaller model that drafts; implies -d draft_model."""
-    draft_quant: Quant | None = None
+    draft_quant: Quant | None = option(None, group="Drafting")
     """none, int8 or int4: round the weights of a draft model or drafting network. Does not change the answers."""
-    draft_head_bits: int | None = None
+    draft_head_bits: int | None = option(None, metavar="4|8", group="Drafting")
     """4 or 8: round a draft model's output head. Does not change the answers."""
-    num_draft: int | None = None
+    num_draft: int | None = option(
+        None, "--draft-max", "--draft", "--spec-draft-n-max", group="Drafting"
+    )
     """Tokens drafted a step, at most; an option of most drafters."""
     draft_options: Mapping[str, object] = field(default_factory=dict)
     """Options of the drafter, given apart from its name."""
-    min_draft: int = 0
+    min_draft: int = option(0, "--draft-min", "--spec-draft-n-min", group="Drafting")
     """A draft of fewer tokens is dropped."""
-    draft_budget: int = 63
+    draft_budget: int = option(63, group="Drafting")
     """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
-    controller: bool = True
+    controller: bool = option(True, group="Drafting")
     """Draft only as much as is expected to be faster; else always in full."""
-    learn: bool = False
+    learn: bool = option(False)
     """Keep what drafters learn for the next start. Off by default, as it tells what was said."""
-    device: str = AUTO
+    device: str = option(AUTO, metavar="DEVICE")
     """auto, cpu, cuda or cuda:N."""
-    backend: str = AUTO
+    backend: str = option(AUTO, metavar="auto|native|torch")
     """auto, native (CPU kernels) or torch (fp32)."""
-    quant: Quant = "none"
+    quant: Quant = option("none")
     """int8 or int4: round the weights; none keeps them. Changes the model."""
-    head_bits: int | None = None
+    head_bits: int | None = option(None, metavar="4|8")
     """4 or 8: round the output head. Faster; changes the model."""
-    kv: Precision = AUTO
+    kv: Precision = option(AUTO)
     """auto, fp32, fp16, int8, k8v4 (int8 keys, int4 values) or int4: keys and values in memory. Changes the model."""
-    weight_cache: bool = True
+    weight_cache: bool = option(True)
     """Keep packed weights on disk: starts are quicker."""
-    mmap: bool = False
+    mmap: bool = option(False)
     """Map the packed weights instead of reading them: the processes of a machine share their memory."""
-    threads: int | None = None
+    threads: int | None = option(None, "-t")
     """CPU threads; default: physical cores, shared out among a machine's processes of one model."""
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: int = option(1, group="More machines")
     """Processes that each hold a part of every layer; torchrun starts them."""
-    pipeline_parallel_size: int = 1
+    pipeline_parallel_size: int = option(1, group="More machines")
     """Processes that each hold some of the layers; torchrun starts them."""
-    max_model_len: int | None = None
+    max_model_len: int | None = option(None, "-c", "--ctx-size")
     """Tokens of prompt and answer, at most; default: the model's, up to 4096."""
-    max_num_seqs: int = 8
+    max_num_seqs: int = option(8)
     """Sequences that run at once, if there is memory for their keys and values."""
-    memory_budget: str | int | None = None
+    memory_budget: str | int | None = option(None, metavar="SIZE|cgroup")
     """What model, drafter, buffers and server may take over Python itself, such as 600MiB; cgroup: what the
     container allows; none: no limit."""
     program: Program = "python"
     """What runs the model and counts in the memory plan: python (a script), command or server."""
-    prefill_chunk: int = 256
+    prefill_chunk: int = option(256)
     """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
     seed: int | None = None
     """Seeds the requests that have no seed of their own; none draws anew in every run."""
@@ -112,6 +119,8 @@ class EngineConfig:
             )
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:
+            from forerun.core.container import container_budget
+
             object.__setattr__(self, "memory_budget", container_budget())
         _ = self.budget_nbytes
         if self.program not in get_args(Program):
@@ -133,5 +142,6 @@ class EngineConfig:
             return sizes.parse_budget(self.memory_budget)
         except ValueError as error:
             raise ConfigError(
-                f"memory_budget must be a size such as 600MiB, got {self.memory_budget!r}, which {error}"
+                f"memory_budget must be a size such as 600MiB, got {self.memory_budget!r}, which {error}",
+                option="memory_budget",
             ) from error

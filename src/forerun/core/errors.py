@@ -14,7 +14,6 @@ ForerunError is a bug of ours and keeps its traceback.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -24,7 +23,14 @@ _SHOWN = 60
 
 
 class ForerunError(Exception):
-    """Base of every error a user can cause."""
+    """Base of every error a user can cause. `option` is the one that is wrong, where it is one (see `given_as`)."""
+
+    def __init__(self, message: str = "", *, option: str = "") -> None:
+        super().__init__(message)
+        self.option, self.typed = option, ""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} (given as {self.typed})" if self.typed else str(self.args[0])
 
 
 class ConfigError(ForerunError):
@@ -79,35 +85,22 @@ def check_least(name: str, value: float | None, least: float) -> None:
     forerun.core.errors.ConfigError: repeats must be at least 1, got 0
     """
     if value is not None and value < least:
-        raise ConfigError(f"{name} must be at least {least}, got {value}")
+        raise ConfigError(f"{name} must be at least {least}, got {value}", option=name)
 
 
 @contextmanager
 def given_as(typed: Mapping[str, str]) -> Iterator[None]:
-    """Add to an error what the user called the option that it names, such as `(given as --draft-max)`.
+    """Add to an error what the user called the option that is wrong, such as `(given as --draft-max)`.
 
     `typed` has the user's names by ours; a flag of the same name is not repeated.
     """
     try:
         yield
     except ForerunError as error:
-        message = str(error)
-        for ours, name in typed.items():
-            is_other = name.lstrip("-").replace("-", "_") != ours
-            if is_other and f"(given as {ours})" in message:
-                message = message.replace(f"(given as {ours})", f"(given as {name})")
-            elif is_other and "(given as " not in message and _names(message, ours):
-                message += f" (given as {name})"
-        error.args = (message,)
+        name = typed.get(error.typed or error.option, "")
+        if name.lstrip("-").replace("-", "_") not in ("", error.option):
+            error.typed = name
         raise
-
-
-def _names(message: str, option: str) -> bool:
-    """Tell whether a message is about an option: `num_draft must be`, `option 'num_draft' must be`, `num_draft=0`."""
-    own = (
-        rf"(?:^|: |option '){option}'? must be (?!given)|(?<![\w'-]){option}(?:=| <=)|<= {option}\b"
-    )
-    return re.search(own, message) is not None
 
 
 def reject(
@@ -126,7 +119,8 @@ def reject(
         if not any(value is each or value == each for each in neutral[name]):
             allowed = " or ".join(map(repr, neutral[name]))
             raise RequestError(
-                f"{name}={short_repr(value)} is not supported: leave it out, or give {allowed}"
+                f"{name}={short_repr(value)} is not supported: leave it out, or give {allowed}",
+                option=name,
             )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,9 +28,9 @@ def replace(path: Path, *parts: bytes, mode: int = 0o644) -> None:
 @contextmanager
 def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """Open a file to write, which takes the place of what is there when the block ends well. Raises OSError."""
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
+    from tempfile import NamedTemporaryFile  # which takes 6 ms to import
+
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             yield file
             file.flush()

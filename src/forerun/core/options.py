@@ -1,4 +1,4 @@
-"""Options are frozen dataclasses; this module spells them as text, reads and describes them.
+"""Options are frozen dataclasses; this module declares them, writes them as text, reads and describes them.
 
 The command line's `name:key=value,key=value`, JSON and TOML tables, `--help` and the documentation's
 tables all come from them. What values mean, and which go together, `__post_init__` checks.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import json
 import re
@@ -55,6 +56,15 @@ class OptionDoc:
     help: str
 
 
+def option(default: object, *flags: str, metavar: str = "", group: str = "") -> Any:
+    """Declare a field that is an option of the command line: `--field-name`, and further `flags`.
+
+    `metavar` is what help says it takes where its type does not say it; `group` is its heading there.
+    """
+    metadata = {"flags": flags, "metavar": metavar, "group": group}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
 def parse(spec: str) -> tuple[str, dict[str, str]]:
     """Split `name:key=value,key=value` into the name and the options. Raises ConfigError.
 
@@ -76,7 +86,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     return name.strip(), values
 
 
-def spell(name: str, options: DataclassInstance) -> str:
+def format_spec(name: str, options: DataclassInstance) -> str:
     """Write the spec that `parse` and `build` read back as these options; defaults are left out."""
     given = [
         f"{field.name}={_to_text(value)}"
@@ -91,7 +101,7 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
 
     Raises ConfigError that names the option, what it takes and what it got.
     """
-    hints = typing.get_type_hints(options)
+    hints = type_hints(options)
     fields = {field.name: field for field in dataclasses.fields(options) if field.init}
     arguments: dict[str, Any] = {}
     for key, value in values.items():
@@ -104,20 +114,21 @@ def build(options: type[Options], values: Mapping[str, object]) -> Options:
             arguments[name] = _convert(value, hints[name])
         except ValueError:
             allowed = type_name(hints[name])
-            raise ConfigError(f"option '{name}' must be {allowed}, got {value!r}") from None
+            message = f"option '{name}' must be {allowed}, got {value!r}"
+            raise ConfigError(message, option=name) from None
     missing = [n for n, f in fields.items() if _is_required(f) and n not in arguments]
     if missing:
         raise ConfigError(f"option '{missing[0]}' must be given: {missing[0]}=...")
     return options(**arguments)
 
 
-def convert(options: type[DataclassInstance], name: str, value: object) -> Any:
-    """Read a value, which may be a text, as one option's type. Raises ConfigError."""
-    hint = typing.get_type_hints(options)[name]
+def convert(name: str, value: object, hint: object) -> Any:
+    """Read the value of an option, which may be a text, as a type. Raises ConfigError."""
     try:
         return _convert(value, hint)
     except ValueError:
-        raise ConfigError(f"{name} must be {type_name(hint)}, got {value!r}") from None
+        message = f"{name} must be {type_name(hint)}, got {value!r}"
+        raise ConfigError(message, option=name) from None
 
 
 def read_object(name: str, text: str) -> dict[str, Any]:
@@ -133,8 +144,8 @@ def read_object(name: str, text: str) -> dict[str, Any]:
 
 def describe(options: type[DataclassInstance]) -> list[OptionDoc]:
     """List what each option is called, takes, defaults to and means, in the order of the class."""
-    hints = typing.get_type_hints(options)
-    helps = _attribute_docstrings(options)
+    hints = type_hints(options)
+    helps = docstrings(options)
     return [
         OptionDoc(
             name=field.name,
@@ -157,7 +168,14 @@ def _default(field: dataclasses.Field[Any]) -> object:
     return field.default
 
 
-def _attribute_docstrings(options: type) -> dict[str, str]:
+@functools.cache
+def type_hints(options: type) -> Mapping[str, Any]:
+    """Return the types of a class's fields."""
+    return typing.get_type_hints(options)
+
+
+@functools.cache
+def docstrings(options: type) -> Mapping[str, str]:
     """Read the strings that follow the attributes, bases first; none where there is no source."""
     helps: dict[str, str] = {}
     for cls in reversed(options.__mro__[:-1]):

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from forerun.core import typed
 from forerun.core.errors import RequestError, reject, short_repr
+from forerun.core.options import option
 from forerun.core.structured import StructuredOutputsParams
 
 T = TypeVar("T")
@@ -64,35 +65,35 @@ class SamplingParams:
 
     n: int = 1
     """Number of completions of the prompt."""
-    temperature: float = 1.0
+    temperature: float = option(1.0, "--temp")
     """0 is greedy; 1 is the model's own distribution."""
-    top_k: int = 0
+    top_k: int = option(0)
     """Keep the k likeliest tokens; 0 or -1 keeps all."""
-    top_p: float = 1.0
+    top_p: float = option(1.0)
     """Keep the smallest set of tokens whose probability reaches p."""
-    min_p: float = 0.0
+    min_p: float = option(0.0)
     """Drop tokens below min_p times the likeliest token's probability."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: float = option(1.0, "--repeat-penalty")
     """Divide positive, multiply negative logits of tokens seen in prompt or output; above 1 discourages."""
-    presence_penalty: float = 0.0
+    presence_penalty: float = option(0.0)
     """Subtracted once from the logits of tokens seen in the output."""
-    frequency_penalty: float = 0.0
+    frequency_penalty: float = option(0.0)
     """Subtracted from the logits of tokens seen in the output, times their count."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of the given token ids, -100 to 100."""
-    seed: int | None = None
+    seed: int | None = option(None, "-s")
     """The same seed and request give the same tokens, whatever is drafted or in the batch; -1 or none draws one."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = option((), "-r", "--reverse-prompt")
     """Strings that end the output; they are not part of it."""
     include_stop_str_in_output: bool = False
     """Keep the stop string, or the text of the end token, at the end of the output."""
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = option(())
     """Token ids that end the output."""
-    ignore_eos: bool = False
+    ignore_eos: bool = option(False)
     """Go on after the model's end-of-text token."""
-    max_tokens: int | None = 16
+    max_tokens: int | None = option(16, "-n", "--n-predict", "--predict")
     """At most this many new tokens; none or -1: as many as the context holds."""
-    min_tokens: int = 0
+    min_tokens: int = option(0)
     """No end before this many new tokens: the end tokens cannot be drawn until then."""
     logprobs: int | None = None
     """Report the emitted token's log-probability and this many of the likeliest; 0 reports the token's alone."""
@@ -123,7 +124,8 @@ class SamplingParams:
         for name, allowed, holds in _LIMITS:
             value = getattr(self, name)
             if not (value is None or holds(value)):
-                raise RequestError(f"{name} must be {allowed}, got {short_repr(value)}")
+                message = f"{name} must be {allowed}, got {short_repr(value)}"
+                raise RequestError(message, option=name)
         if self.temperature > HOT:
             _note_hot()
         if self.structured_outputs is not None:

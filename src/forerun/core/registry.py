@@ -7,7 +7,6 @@ entry-point group `forerun.<kind>`, such as `forerun.drafters`.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import pkgutil
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
 
 def names(kind: str) -> list[str]:
     """List the plug-ins of a kind, e.g. `model.arch`; modules with a leading _ and `base` are none."""
-    return sorted({*_modules(kind), *_entry_points(kind)})
+    return sorted({*shipped(kind), *_entry_points(kind)})
 
 
 def load(kind: str, name: str) -> ModuleType:
     """Import the plug-in `name` of `kind`. Raises ConfigError with the closest name if there is none."""
     name = name.replace("-", "_")
-    if name not in names(kind):
-        raise ConfigError(unknown(kind.rsplit(".")[-1].removesuffix("s"), name, names(kind)))
+    if (own := shipped(kind).get(name)) is not None:
+        return importlib.import_module(own)
     if (entry := _entry_points(kind).get(name)) is None:
-        return importlib.import_module(_modules(kind)[name])
+        raise ConfigError(unknown(kind.rsplit(".")[-1].removesuffix("s"), name, names(kind)))
     module = _imported(entry.value, entry.load)
     if not isinstance(module, ModuleType):
         raise ConfigError(
@@ -45,8 +44,8 @@ def load(kind: str, name: str) -> ModuleType:
 
 
 @cache
-def _modules(kind: str) -> Mapping[str, str]:
-    """List the full names of both houses' modules, by plug-in; once, as the command line asks for each command."""
+def shipped(kind: str) -> Mapping[str, str]:
+    """Return the full names of the modules of forerun and its laboratory, by plug-in."""
     modules: dict[str, str] = {}
     for package in (f"forerun.{kind}", f"forerun.lab.{kind}"):
         try:
@@ -63,7 +62,7 @@ def _modules(kind: str) -> Mapping[str, str]:
 
 def origin(kind: str, name: str) -> str:
     """Return which distribution a plug-in comes from."""
-    entry = _entry_points(kind).get(name)
+    entry = None if name in shipped(kind) else _entry_points(kind).get(name)
     return "forerun" if entry is None or entry.dist is None else entry.dist.name
 
 
@@ -72,7 +71,9 @@ def load_file(name: str) -> ModuleType:
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"there is no file '{name}': give the path of a Python file")
-    version = hashlib.sha256(f"{path} {path.stat().st_mtime_ns}".encode()).hexdigest()[:12]
+    from hashlib import sha256  # which takes 8 ms to import
+
+    version = sha256(f"{path} {path.stat().st_mtime_ns}".encode()).hexdigest()[:12]
     module_name = f"_forerun_file_{path.stem}_{version}"
     if module_name in sys.modules:
         return sys.modules[module_name]

@@ -55,7 +55,8 @@ class StructuredOutputsParams:
         if len(given) != 1:
             raise RequestError(
                 f"structured_outputs must be exactly one of {', '.join(KINDS)}, "
-                f"got {' and '.join(given) or 'none'}"
+                f"got {' and '.join(given) or 'none'}",
+                option="structured_outputs",
             )
         for name in ("regex", "grammar", "whitespace_pattern"):
             if not isinstance(getattr(self, name), str | None):
@@ -74,7 +75,8 @@ class StructuredOutputsParams:
     def read(cls, given: object) -> Self:
         """Read the parameters from a request's JSON. Raises RequestError for an unknown field."""
         if not isinstance(given, Mapping):
-            raise RequestError(f"structured_outputs must be an object, got {short_repr(given)}")
+            message = f"structured_outputs must be an object, got {short_repr(given)}"
+            raise RequestError(message, option="structured_outputs")
         known = [field.name for field in fields(cls)]
         others = {name: value for name, value in given.items() if name not in known}
         reject(others, _NEUTRAL, "field of structured_outputs", known)

@@ -11,11 +11,13 @@ import ctypes
 import mmap
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 if sys.platform == "win32":
     import msvcrt

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from forerun.core.errors import ForerunError, short_repr
-from forerun.core.options import type_name
+from forerun.core.options import type_hints, type_name
 
 MAX_ITEMS = 1 << 24
 """Of a collection: `range(10**12)` is one."""
@@ -39,7 +39,8 @@ def settle(
             value = fit(given, hint)
         except (TypeError, ValueError, OverflowError):
             words = (allowed or {}).get(name) or type_name(hint)
-            raise error(f"{name} must be {words}, got {short_repr(given)}") from None
+            message = f"{name} must be {words}, got {short_repr(given)}"
+            raise error(message, option=name) from None
         if value is not given:
             object.__setattr__(owner, name, value)
 
@@ -88,5 +89,4 @@ def _fit_items(value: Any, hint: Any) -> Any:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in fields(cls)}
+    return {field.name: type_hints(cls)[field.name] for field in fields(cls)}

@@ -56,7 +56,7 @@ class LogitsPipeline:
         self.needs_only_argmax = params.is_greedy and grammar is None and not self.changes_logits
         self._num_prompt = len(prompt)
         self._biased, self._bias = _columns(params.logit_bias)
-        self._prompt_ids = np.unique(_ids(prompt if params.has_penalties else ()))
+        self._prompt_ids = _ids(sorted({*prompt}) if params.has_penalties else ())
         self._end_ids = _ids(end_ids(params, eos_ids))
         self._grammar, self._num_read = grammar, 0
 

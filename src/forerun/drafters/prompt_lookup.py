@@ -40,7 +40,8 @@ class Options:
         if not 1 <= self.ngram_min <= self.ngram_max:
             raise ConfigError(
                 f"ngram_min={self.ngram_min}, ngram_max={self.ngram_max}: "
-                "give 1 <= ngram_min <= ngram_max"
+                "give 1 <= ngram_min <= ngram_max",
+                option="ngram_min",
             )
         check_least("num_draft", self.num_draft, 1)
         if not self.factor > 0:

@@ -45,7 +45,8 @@ class BuilderOptions:
         if any(width < 1 for width in self.branch):
             raise ConfigError(f"branch must be numbers from 1, such as 2,2,1, got {self.branch}")
         if not 0 <= self.min_confidence < 1:
-            raise ConfigError(f"min_confidence must be in [0, 1), got {self.min_confidence}")
+            message = f"min_confidence must be in [0, 1), got {self.min_confidence}"
+            raise ConfigError(message, option="min_confidence")
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -40,6 +40,8 @@ def split_parts(drafter: str) -> list[str]:
 
     Raises ConfigError for a single + there.
     """
+    if "+" not in drafter:
+        return [drafter]
     if is_file(path := drafter.partition(":")[0]) and Path(path).expanduser().is_file():
         return [drafter]
     names = "|".join(registry.names("drafters")).replace("_", "[-_]")
@@ -84,7 +86,8 @@ def check_option(key: str, value: object, drafter: str, names: Sequence[str]) ->
     if have := [name for name in ours if key in option_names(name)]:
         raise ConfigError(
             f"drafter '{drafter}' has no option {key}={value!r} "
-            f"(it has: {', '.join(names) or 'none'}); these have it: {', '.join(have)}"
+            f"(it has: {', '.join(names) or 'none'}); these have it: {', '.join(have)}",
+            option=key,
         )
     message = unknown("option", key, names)
     raise ConfigError(message.replace(" (allowed: ", f" (allowed for '{drafter}': "))

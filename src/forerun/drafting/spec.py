@@ -82,7 +82,7 @@ class DrafterSpec:
             return self.name
         if self.parts:
             return "++".join(part.text() for part in self.parts)
-        return options.spell(self.name, self._built_options())
+        return options.format_spec(self.name, self._built_options())
 
     def keeps(self) -> bool:
         """Return whether it stores what it learned for the next process, with `learn`."""
@@ -103,7 +103,7 @@ class DrafterSpec:
                 return None
             return replace(self, parts=tuple(parts), is_auto=False)
         chosen = method_of(self.name).smaller(self._built_options())
-        return None if chosen is None else DrafterSpec.of(options.spell(self.name, chosen))
+        return None if chosen is None else DrafterSpec.of(options.format_spec(self.name, chosen))
 
     def unshared(self) -> DrafterSpec | None:
         """Ask the method for options with which it drafts from a request's own tokens alone; None: there are none."""
@@ -116,11 +116,11 @@ class DrafterSpec:
         unshared = method_of(self.name).unshared
         if unshared is None:
             return None
-        return DrafterSpec.of(options.spell(self.name, unshared(self._built_options())))
+        return DrafterSpec.of(options.format_spec(self.name, unshared(self._built_options())))
 
     def for_target(self, target: Target) -> DrafterSpec:
         """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
-        known = registry.names("drafters") if self.is_auto and native.available() else ()
+        known = registry.shipped("drafters") if self.is_auto and native.available() else ()
         for network in AUTO_NETWORKS:
             if network in known and method_of(network).ships_for(target):
                 return DrafterSpec.of(f"{network}++{self.name}")
@@ -140,7 +140,7 @@ class DrafterSpec:
         try:
             return options.build(find(self.name).Options, self.options)
         except ConfigError as error:
-            raise ConfigError(f"drafter '{self.name}': {error}") from error
+            raise ConfigError(f"drafter '{self.name}': {error}", option=error.option) from error
 
     @classmethod
     def _combined(cls, drafters: list[str], given: Mapping[str, object]) -> DrafterSpec:

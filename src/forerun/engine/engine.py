@@ -223,7 +223,8 @@ class Engine:
         if params.structured_outputs is None:
             return None
         if self._grammars is None:
-            raise RequestError("structured_outputs must be none: this engine has no grammars")
+            message = "structured_outputs must be none: this engine has no grammars"
+            raise RequestError(message, option="structured_outputs")
         return self._grammars(params.structured_outputs)
 
     def _predicted_ids(self, params: SamplingParams) -> Sequence[int]:
@@ -235,7 +236,8 @@ class Engine:
         elif self._encode is not None:
             token_ids = self._encode(params.prediction)
         else:
-            raise RequestError("prediction must be none: this engine has no tokenizer")
+            message = "prediction must be none: this engine has no tokenizer"
+            raise RequestError(message, option="prediction")
         self._check_ids(token_ids)
         return token_ids
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import threading
-from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -223,6 +222,8 @@ class EngineLoop:
             except BaseException as error:
                 handle.sink = _ignore
                 handle.fail(error)
+                from asyncio import CancelledError
+
                 if not isinstance(error, Exception | CancelledError | GeneratorExit):
                     self._raised = (
                         error  # it is meant for the process: raised when all have their events

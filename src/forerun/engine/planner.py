@@ -41,7 +41,8 @@ def max_len_of(config: EngineConfig, longest: int) -> int:
     asked = config.max_model_len
     max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
     if not 2 <= max_len <= longest:
-        raise ConfigError(f"max_model_len must be from 2 to the model's {longest}, got {max_len}")
+        message = f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
+        raise ConfigError(message, option="max_model_len")
     return max_len
 
 

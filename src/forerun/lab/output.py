@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 
 from forerun.core.errors import ForerunError
 
@@ -47,8 +47,8 @@ def publish(
         show()
     if fails:
         if why:
-            console.stderr().print(why, style="bold red")
-        raise typer.Exit(1)
+            console.note(why, fg="red", bold=True)
+        raise click.exceptions.Exit(1)
 
 
 @contextmanager
@@ -62,9 +62,9 @@ def writing(path: Path) -> Iterator[None]:
 
 def show_table(rows: Iterable[Any], columns: Columns, *, num_left: int = 1) -> None:
     """Print a line a row, all but the first columns aligned to the right."""
-    from forerun.cli import console
+    from forerun.cli import tables
 
-    console.report().print(console.table([*columns], lines(rows, columns), num_left=num_left))
+    tables.report().print(tables.table([*columns], lines(rows, columns), num_left=num_left))
 
 
 def lines(rows: Iterable[Any], columns: Columns) -> list[list[str]]:

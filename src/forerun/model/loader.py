@@ -163,19 +163,23 @@ def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
 
 def find_arch(checkpoint: Checkpoint) -> Arch:
     """Return the module of the checkpoint's family. Raises LoadError listing the families if there is none."""
-    known: dict[str, Arch] = {}
-    for family in registry.names("model.arch"):
-        arch = cast(Arch, registry.load("model.arch", family))
-        spellings = arch.GGUF_ARCHITECTURES if checkpoint.kind == "gguf" else arch.HF_ARCHITECTURES
-        known |= dict.fromkeys(spellings, arch)
     if checkpoint.architecture in ASSISTANTS:
         raise LoadError(
             f"{checkpoint.path} is an assistant: it drafts for the Gemma 4 that it was made for, and is no model by "
             f"itself; load that one, with -d gemma4_assistant:model={checkpoint.path}"
         )
-    if checkpoint.architecture not in known:
-        raise LoadError(unknown("architecture", checkpoint.architecture, known))
-    return known[checkpoint.architecture]
+    known: list[str] = []
+    named = checkpoint.architecture.lower()
+    for family in sorted(
+        registry.names("model.arch"),
+        key=lambda name: not named.startswith(name.replace("_", "")),  # likely ones first
+    ):
+        arch = cast(Arch, registry.load("model.arch", family))
+        names = arch.GGUF_ARCHITECTURES if checkpoint.kind == "gguf" else arch.HF_ARCHITECTURES
+        if checkpoint.architecture in names:
+            return arch
+        known += names
+    raise LoadError(unknown("architecture", checkpoint.architecture, known))
 
 
 def stored_weights(

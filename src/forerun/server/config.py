@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forerun.core.errors import ConfigError, check_least
+from forerun.core.options import option
 from forerun.core.params import MAX_N
 
 LOCAL = "127.0.0.1"
@@ -19,66 +20,66 @@ POOLINGS = ("last", "mean", "none")
 class ServerConfig:
     """The bounds of a server. Raises ConfigError for a number out of range."""
 
-    host: str = LOCAL
+    host: str = option(LOCAL)
     """Address to listen on; 0.0.0.0 is every network of this machine."""
-    port: int = 8000
+    port: int = option(8000)
     """Port to listen on; 0 takes one that is free."""
-    api_key: str | None = None
+    api_key: str | None = option(None, metavar="KEY")
     """Key that every request but those to /health and for the page's files must send."""
-    served_model_name: tuple[str, ...] = ()
+    served_model_name: tuple[str, ...] = option((), "-a", "--alias", metavar="NAME")
     """What requests may call the model, several names after one another or with commas; default: the model as given.
 
     Of several models each has one, in their order.
     """
-    strict_model_name: bool = False
+    strict_model_name: bool = option(False)
     """Refuse a request that calls the model by another name; else one model answers to any."""
-    chat_template: str | None = None
+    chat_template: str | None = option(None, "--chat-template-file", metavar="FILE")
     """A chat template in place of the model's own: a file of Jinja, its text, or `chatml`."""
-    chat_template_kwargs: str | None = None
+    chat_template_kwargs: str | None = option(None, metavar="JSON")
     """JSON: what the template reads besides where a request does not say, such as {"enable_thinking": false}."""
-    models_max: int | None = None
+    models_max: int | None = option(None, group="Bounds")
     """Models that are loaded at once, of several; the one that was not used for longest goes. Default: all."""
-    load_timeout: float = 120.0
+    load_timeout: float = option(120.0, metavar="SECONDS", group="Bounds")
     """Seconds that a request waits for one of several models to be loaded."""
-    embeddings: bool = False
+    embeddings: bool = option(False, "--embedding")
     """Answer /v1/embeddings with the model's states."""
-    pooling: Literal["last", "mean", "none"] = "last"
+    pooling: Literal["last", "mean", "none"] = option("last")
     """Which state of a text is its vector: `last`, `mean`, or `none`, a vector for each token."""
-    slots: bool = True
+    slots: bool = option(True)
     """Answer /slots with what each sequence does."""
-    metrics_prefix: str = "forerun:"
+    metrics_prefix: str = option("forerun:")
     """Prefix of the names in /metrics; with vllm: dashboards and gateways made for vLLM read them."""
-    allowed_origins: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = option((), metavar="ORIGIN")
     """Origins whose pages may call the server from a browser; none by default."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = option((), metavar="NAME")
     """Further names that the server is reached by, * for any; a server with a key answers to all."""
-    page: bool = True
+    page: bool = option(True, "--ui", "--webui")
     """Answer / with a page to chat in, which is loaded without the key."""
-    max_prompt_len: int | None = None
+    max_prompt_len: int | None = option(None, group="Bounds")
     """Tokens of a prompt, at most; default: as many as the context holds."""
-    max_n: int = MAX_N
+    max_n: int = option(MAX_N, group="Bounds")
     """Completions of a prompt that a request may ask for."""
-    max_queue: int = 256
+    max_queue: int = option(256, group="Bounds")
     """Sequences that may wait for a place; more are refused with 429."""
-    max_schema_kb: float = 64.0
+    max_schema_kb: float = option(64.0, group="Bounds")
     """Size of a schema, grammar or expression that an answer must follow, in kB."""
-    max_schema_depth: int = 64
+    max_schema_depth: int = option(64, group="Bounds")
     """Levels of objects and lists in a JSON schema."""
-    max_body_mb: float = 4.0
+    max_body_mb: float = option(4.0, group="Bounds")
     """Size of a request's body, in MB."""
-    body_timeout: float = 30.0
+    body_timeout: float = option(30.0, metavar="SECONDS", group="Bounds")
     """Seconds in which a request's body must arrive."""
-    idle_timeout: float = 30.0
+    idle_timeout: float = option(30.0, metavar="SECONDS")
     """Seconds that a connection may be open without a request, or with one whose head is not complete."""
-    max_connections: int | None = None
+    max_connections: int | None = option(None, group="Bounds")
     """Connections at once; one more closes the one that was idle longest. Default: 4096, or as ulimit -n allows."""
-    drain_timeout: float = 30.0
+    drain_timeout: float = option(30.0, metavar="SECONDS")
     """Seconds that running requests have left after SIGTERM or Ctrl-C."""
-    stream_interval: float = 0.02
+    stream_interval: float = option(0.02, metavar="SECONDS")
     """Seconds between two sends of a stream, at least; what comes sooner is sent with the next."""
-    sse_ping_interval: float = 10.0
+    sse_ping_interval: float = option(10.0, metavar="SECONDS")
     """Seconds after which a stream that has nothing to send sends a comment, so that no proxy ends it; 0, -1: never."""
-    log_requests: bool | None = None
+    log_requests: bool | None = option(None)
     """One line for each request that has ended: its figures, none of its words. Default: in a terminal."""
 
     def __post_init__(self) -> None:

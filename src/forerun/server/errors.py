@@ -139,10 +139,7 @@ def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError | CapacityError):
-        message = str(error)
-        given = re.search(r"\(given as ([\w.]+)\)$", message)
-        name = given or re.match(r"([a-z_]+)(?: must be|=)", message)
-        return ApiError(400, message, param=name[1] if name else param)
+        return ApiError(400, str(error), param=error.typed or error.option or param)
     if isinstance(error, Closed):
         return ApiError(503, "The server is shutting down", type="unavailable_error")
     return of_status(500, "The engine failed while it worked on this request; see the server's log")

@@ -209,11 +209,11 @@ def configure(
     for name, value in given.items():
         reading.add(name, value)
     if reading.draft:
-        reading.found["draft_options"] = {**config.draft_options, **reading.options()}
-    if reading.drafter and reading.found.get("drafter", config.drafter) == AUTO:
-        reading.found["drafter"] = reading.drafter
+        reading.config["draft_options"] = {**config.draft_options, **reading.options()}
+    if reading.drafter and reading.config.get("drafter", config.drafter) == AUTO:
+        reading.config["drafter"] = reading.drafter
     with given_as(reading.typed):
-        return replace(config, **reading.found), reading.typed
+        return replace(config, **reading.config), reading.typed
 
 
 def drafter(given: object, typed: dict[str, str] | None = None) -> Any:
@@ -224,7 +224,7 @@ def drafter(given: object, typed: dict[str, str] | None = None) -> Any:
     if isinstance(given, str) and given.lstrip().startswith("{"):
         given = options.read_object(SPECULATIVE, given)
     if isinstance(given, str):
-        return _METHOD.sub(lambda found: found[1] + _method(found[2]), given)
+        return _METHOD.sub(lambda match: match[1] + _method(match[2]), given)
     if not isinstance(given, Mapping):
         return given
     reading = _Reading({} if typed is None else typed)
@@ -243,7 +243,7 @@ class _Reading:
     """Collect what was given, under our names."""
 
     def __init__(self, typed: dict[str, str] | None = None) -> None:
-        self.found: dict[str, Any] = {}
+        self.config: dict[str, Any] = {}
         self.draft: dict[str, object] = {}
         self.drafter = ""
         self.typed = {} if typed is None else typed
@@ -252,7 +252,7 @@ class _Reading:
         """Take one keyword of `LLM` or one flag."""
         key = plain(name)
         if key in FIELDS:
-            self._put(self.found, key, name, drafter(value) if key == "drafter" else value)
+            self._put(self.config, key, name, drafter(value) if key == "drafter" else value)
         elif key == SPECULATIVE:
             self._add_speculative(name, value)
         elif key in DRAFTING_NAMES:
@@ -260,7 +260,7 @@ class _Reading:
         elif (spelling := ENGINE_NAMES.get(key)) is None:
             raise ConfigError(unknown("option", name, {*FIELDS, SPECULATIVE}, NAMES))
         elif value is not None:
-            self._translate(spelling, self.found, name, value)
+            self._translate(spelling, self.config, name, value)
 
     def add_draft(self, name: str, value: object) -> None:
         """Take one option of a drafter."""
@@ -288,16 +288,16 @@ class _Reading:
             return
         if not isinstance(value, str | Mapping):
             raise ConfigError(f"{name} must be a mapping or its JSON, got {value!r}")
-        self._put(self.found, "drafter", name, drafter(value, self.typed))
+        self._put(self.config, "drafter", name, drafter(value, self.typed))
 
     def _put(self, into: dict[str, Any], option: str, name: str, value: Any) -> None:
         """Set an option. Raises ConfigError where two names of it are given that say different things."""
         if value is None:
             into.setdefault(option, None)
             return
-        if isinstance(value, str) and name != option and into is self.found:
+        if isinstance(value, str) and name != option and into is self.config:
             with given_as({option: name}):
-                value = options.convert(EngineConfig, option, value)
+                value = options.convert(option, value, options.type_hints(EngineConfig)[option])
         before = into.get(option)
         if before is not None and before != value:
             raise ConfigError(f"give {self.typed[option]} or {name}, not both")

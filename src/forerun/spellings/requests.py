@@ -117,12 +117,12 @@ def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]
     return fields, typed
 
 
-def _with_part(whole: object, part: str, value: object, name: str) -> dict[str, object]:
+def _with_part(parts: object, part: str, value: object, name: str) -> dict[str, object]:
     """Add a part that has a name of its own to a field that is an object."""
-    whole = {} if whole is None else whole
-    if not isinstance(whole, Mapping) or part in whole:
+    parts = {} if parts is None else parts
+    if not isinstance(parts, Mapping) or part in parts:
         raise RequestError(f"{name} is given twice: give it once")
-    return {**whole, part: value}
+    return {**parts, part: value}
 
 
 def _check(name: str, value: object) -> None:
@@ -130,7 +130,8 @@ def _check(name: str, value: object) -> None:
     allowed = [_word(choice) for choice in neutral]
     if _word(value) not in allowed:
         hint = f" (allowed: {', '.join(allowed)})" if allowed else ""
-        raise RequestError(f"{name}={short_repr(value)} is not possible here: {why}{hint}")
+        message = f"{name}={short_repr(value)} is not possible here: {why}{hint}"
+        raise RequestError(message, option=name)
 
 
 def _word(value: object) -> str:

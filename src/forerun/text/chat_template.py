@@ -82,7 +82,7 @@ class ChatTemplate:
                 )
         variables = variables or {}
         for name in sorted(variables.keys() - self._names):
-            raise RequestError(self._refused(name))
+            raise RequestError(self._refused(name), option="chat_template_kwargs")
         with _told("cannot take these messages"):
             given = self._tokens | {
                 "messages": plain(messages),

@@ -33,7 +33,8 @@ def check_tools(tools: Tools) -> None:
     if isinstance(tools, str | Mapping) or not all(isinstance(tool, Mapping) for tool in tools):
         raise RequestError(
             "tools must be a list of objects like "
-            '{"type": "function", "function": {"name": ..., "parameters": ...}}'
+            '{"type": "function", "function": {"name": ..., "parameters": ...}}',
+            option="tools",
         )
 
 

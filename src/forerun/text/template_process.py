@@ -137,7 +137,7 @@ class _Process:
             raise RequestError(self._why_ended(time.monotonic() - start_s))
         found = json.loads(answer)
         if "error" in found:
-            raise RequestError(found["error"])
+            raise RequestError(found["error"], option=found.get("option", ""))
         return found["answer"]
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ def main() -> None:
             else:
                 answer = json.dumps({"answer": template.render(*given)})
         except RequestError as error:
-            answer = json.dumps({"error": str(error)})
+            answer = json.dumps({"error": str(error), "option": error.option})
         except MemoryError:
             most = MAX_MEMORY_NBYTES >> 20
             answer = json.dumps(

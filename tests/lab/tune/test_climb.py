@@ -115,7 +115,7 @@ def test_what_a_drafter_tries_can_be_spelled_and_read_back(name):
     best = tuned(name, start, score)
     assert best in asked
     for options in asked:
-        _, values = spelling.parse(spelling.spell(name, options))
+        _, values = spelling.parse(spelling.format_spec(name, options))
         assert spelling.build(module.Options, values) == options
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from forerun.cli import console
+from forerun.cli import tables
 from forerun.core.params import SamplingParams
 from forerun.engine.pressure import EVICTED
 from forerun.llm import LLM
@@ -52,7 +52,7 @@ def run(
     talks: list[list[dict[str, str]]] = [[] for _ in range(num_conversations)]
     found, pressure = [], llm.engine.pressure
     asked = [(turn, i) for turn in range(num_turns) for i in range(num_conversations)]
-    for turn, i in console.track(asked, what):
+    for turn, i in tables.track(asked, what):
         question = QUESTIONS[(turn + 3 * i) % len(QUESTIONS)]
         talks[i].append({"role": "user", "content": f"{question} ({i + 1})"})
         before = pressure.taken[EVICTED]
@@ -86,8 +86,8 @@ def show(turns: Sequence[Turn], different: int) -> None:
         first_ms = f"{fmean(each.ttft_ms for each in same):.1f}"
         rows.append((number, prompt, cached, prompt - cached, evicted, first_ms))
     columns = ("turn", "prompt tokens", "found again", "read", "evicted blocks", "first token ms")
-    out = console.report()
-    out.print(console.table(columns, rows))
+    out = tables.report()
+    out.print(tables.table(columns, rows))
     out.print(
         f"{len(turns)} answers, {different} of them not those of an engine with room for all."
     )

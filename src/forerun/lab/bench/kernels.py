@@ -17,7 +17,7 @@ from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
-from forerun.cli import console
+from forerun.cli import tables
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError, check_least
 from forerun.lab.bench.peers import burst
@@ -245,7 +245,7 @@ def show(document: Mapping[str, Any]) -> None:
             "times\nours": ("times_ours", 2),
             "range": lambda row: f"{row['lo']:.2f}-{row['hi']:.2f}",
         }
-    out = console.report()
+    out = tables.report()
     show_table(document["rows"], columns)
     step = document["step_over_stream"]
     out.print(

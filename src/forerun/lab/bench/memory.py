@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from forerun.cli import console
+from forerun.cli import tables
 from forerun.core import sizes
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
@@ -161,7 +161,7 @@ def batches(
 
 def show(rows: Sequence[Row], batches: Sequence[Row]) -> None:
     """Print a line a point, then what a batch brings."""
-    out = console.report()
+    out = tables.report()
     columns: dict[str, Column] = {
         "drafter": "drafter",
         "cut": lambda row: f"{row['cut']:g}%",

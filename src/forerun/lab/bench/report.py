@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forerun.cli import console
+import click
+
+from forerun.cli import tables
 from forerun.lab.bench import summary
 from forerun.lab.bench.measurement import Provenance, Round
 from forerun.lab.bench.pass_costs import PassCosts
@@ -215,7 +217,7 @@ def publish_run(
 
     def print_tables() -> None:
         if as_markdown:
-            console.stdout().print(markdown(origin, rows))
+            click.echo(markdown(origin, rows))
         else:
             show(origin, rows, baseline)
 
@@ -230,7 +232,7 @@ def publish_run(
 
 def show(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:
     """Print what people look at first; --markdown and --json have the rest."""
-    out = console.report()
+    out = tables.report()
     known = ("model", "{}"), ("task", "{}"), ("max_tokens", "{} tokens"), ("threads", "{} threads")
     out.print(" · ".join(text.format(origin.get(key)) for key, text in known) + "\n")
     ran = [row for row in rows if "error" not in row]

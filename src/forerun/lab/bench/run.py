@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import TypeVar
 
-from forerun.cli import console
+from forerun.cli import tables
 from forerun.core.config import EngineConfig
 from forerun.core.device import peak_nbytes
 from forerun.core.errors import ForerunError
@@ -155,7 +155,7 @@ class Bench:
     def run(self, what: str) -> None:
         """Measure all with a bar of progress, and free the systems."""
         try:
-            for _ in console.track(self.steps(), what, self.num_steps):
+            for _ in tables.track(self.steps(), what, self.num_steps):
                 pass
         finally:
             for system in self.systems:

@@ -13,11 +13,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import typer
+import click
 
 from forerun.cli import console
 from forerun.cli import options as opt
-from forerun.cli.help import USAGE_ERROR, Command
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, unknown
 from forerun.core.params import SamplingParams
@@ -173,7 +172,7 @@ def remote(url: str, api_key: str | None, model: str | None, num_loads: int) -> 
     name = str(there.model(model)["id"])
     if num_loads > 1:
         why = "its caches know the prompts from the second load on: restart it to compare loads"
-        console.stderr().print(f"the server keeps running between loads: {why}", style="yellow")
+        console.note(f"the server keeps running between loads: {why}", fg="yellow")
     return name, {there.url: lambda: nullcontext(over_http(replace(there, name=name)))}
 
 
@@ -181,18 +180,15 @@ def engine_config(arguments: Sequence[str], **own: object) -> EngineConfig:
     """Return what `forerun serve` makes of its arguments. Raises ConfigError."""
     found: list[EngineConfig] = []
 
+    @opt.command("forerun serve")
     @opt.engine()
     @opt.serving()
     def serve(config: EngineConfig, settings: ServerConfig) -> None:
         found.append(replace(config, **own))  # type: ignore[arg-type]
 
-    reader = typer.Typer(add_completion=False)
-    reader.command(cls=Command)(serve)
     try:
-        typer.main.get_command(reader).main(
-            [*arguments], prog_name="forerun serve", standalone_mode=False
-        )
-    except USAGE_ERROR as error:
+        serve.main([*arguments], prog_name="forerun serve", standalone_mode=False)
+    except click.UsageError as error:
         raise ConfigError(f"--server-args: {error}") from error
     return found[0]
 

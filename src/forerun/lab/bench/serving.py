@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
-import typer
 
-from forerun.cli import console
+from forerun.cli import tables
 from forerun.core.errors import ConfigError, check_least, unknown
 from forerun.lab.bench.load import Load, Run, Served
 from forerun.lab.bench.servers import Systems
@@ -132,7 +132,7 @@ def run(
         fails=any(row["failed"] for row in found),
     )
     if not is_whole:
-        raise typer.Exit(130)
+        raise click.exceptions.Exit(130)
 
 
 def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store) -> bool:
@@ -140,7 +140,7 @@ def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store)
     turns = [(name, load, number) for number in range(rounds) for load in loads for name in systems]
     num_asked = sum(len(load.prompts) for _, load, _ in turns)
     num_done = 0
-    with console.counter("measuring", num_asked) as show:
+    with tables.counter("measuring", num_asked) as show:
         for name, load, number in turns:
             key = f"{name} x{load.concurrency} {number}"
             if store.results.get(key, {}).get("is_whole"):
@@ -191,7 +191,7 @@ def show(
     """Print throughput, then latencies; --json has more of both."""
     if not rows:
         return
-    out = console.report()
+    out = tables.report()
     known = (
         ("model", "{}"),
         ("task", "{}"),

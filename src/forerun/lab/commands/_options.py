@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-PeersDir = Annotated[Path, typer.Option(help="Where make peers put their environments.")]
-Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="Draw PNG and SVG.")]
-ApiKey = Annotated[str | None, typer.Option(metavar="KEY", help="The key that it asks for.")]
-Categories = Annotated[
-    str | None, typer.Option(help="Only prompts of these, e.g. code,maths,chat.")
-]
-Batch = Annotated[int, typer.Option("--batch", "--batch-size", help="Prompts decoded together.")]
-OutDrawn = Annotated[
-    Path | None, typer.Option(help="JSON of the results; a plot is drawn beside it.")
-]
-OutResumed = Annotated[
-    Path | None, typer.Option(help="JSONL of the results; what it holds already is not repeated.")
-]
-PromptFile = Annotated[
-    str, typer.Option(help="builtin, or a file of prompts (.jsonl, or one a line).")
-]
-Rounds = Annotated[int, typer.Option(help="How often all is measured.")]
-AnswerTokens = Annotated[str, typer.Option(help="Tokens of answers to make, such as 200k or 5M.")]
-KeptAnswers = Annotated[
-    Path | None, typer.Option(help="JSONL of the answers; what it holds is not made again.")
-]
-NewTokens = Annotated[int, typer.Option("-n", "--max-tokens", help="New tokens a prompt, at most.")]
-Limit = Annotated[int | None, typer.Option(help="So many prompts, evenly over the categories.")]
+from forerun.cli.options import PATH, Decorator
+
+peers_dir = click.option(
+    "--peers-dir",
+    type=PATH,
+    default=Path(".peers"),
+    help="Where make peers put their environments.",
+)
+plots = click.option("--plots/--no-plots", default=True, help="Draw PNG and SVG.")
+api_key = click.option("--api-key", metavar="KEY", help="The key that it asks for.")
+categories = click.option("--categories", help="Only prompts of these, e.g. code,maths,chat.")
+batch = click.option("--batch", "--batch-size", default=1, help="Prompts decoded together.")
+out_drawn = click.option("--out", type=PATH, help="JSON of the results; a plot is drawn beside it.")
+out_resumed = click.option(
+    "--out", type=PATH, help="JSONL of the results; what it holds already is not repeated."
+)
+rounds = click.option("--rounds", default=1, help="How often all is measured.")
+kept_answers = click.option(
+    "--answers", type=PATH, help="JSONL of the answers; what it holds is not made again."
+)
+limit = click.option("--limit", type=int, help="So many prompts, evenly over the categories.")
+
+
+def prompt_file(flag: str) -> Decorator:
+    """Make the option of a file of prompts."""
+    text = "builtin, or a file of prompts (.jsonl, or one a line)."
+    return click.option(flag, default="builtin", help=text)
+
+
+def answer_tokens(default: str) -> Decorator:
+    """Make the option that says how much is to be answered."""
+    text = "Tokens of answers to make, such as 200k or 5M."
+    return click.option("--tokens", default=default, help=text)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -25,30 +25,47 @@ TEXT_SHARE, REPLY_SHARE = 5, 2
 """Steps on texts and on replies, as the MLP speculator was published."""
 LOSSES = ("kl", "lk", "ce", "kl+lk")
 
-Answers = Annotated[
-    Path | None, typer.Option(help="Replies of forerun train data; default: where it puts them.")
-]
-Text = Annotated[
-    list[Path] | None,
-    typer.Option(help="Text to begin with, for 5 of 7 steps; may be given again."),
-]
-Tokens = Annotated[str, typer.Option(help="Tokens to learn from, seen again ones included.")]
-Vocab = Annotated[
-    int, typer.Option("--draft-vocab", help="Most frequent tokens that it may guess.")
-]
-Loss = Annotated[str, typer.Option(help="kl, lk, ce, or kl+lk: KL, then LK-hybrid.")]
-EvalEvery = Annotated[str, typer.Option(help="Tokens between measurements.")]
-Patience = Annotated[int, typer.Option(help="Stop after so many without a gain; 0 for never.")]
-StatesGb = Annotated[
-    float, typer.Option(help="Disk for the model's states; 0 computes them again each epoch.")
-]
-Out = Annotated[
-    Path | None, typer.Option("-o", "--out", help="Folder; default: beside the replies.")
-]
+
+def training(function: opt.Function) -> opt.Function:
+    """Give a command the options of every training."""
+    options = [
+        click.option(
+            "--answers",
+            type=opt.PATH,
+            help="Replies of forerun train data; default: where it puts them.",
+        ),
+        click.option(
+            "--text",
+            multiple=True,
+            type=opt.PATH,
+            help="Text to begin with, for 5 of 7 steps; may be given again.",
+        ),
+        click.option(
+            "--tokens", default="3M", help="Tokens to learn from, seen again ones included."
+        ),
+        click.option(
+            "--draft-vocab",
+            "vocab",
+            default=4096,
+            help="Most frequent tokens that it may guess.",
+        ),
+        click.option("--loss", default="kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid."),
+        click.option("--eval-every", default="100k", help="Tokens between measurements."),
+        click.option(
+            "--patience", default=8, help="Stop after so many without a gain; 0 for never."
+        ),
+        click.option(
+            "--states-gb",
+            default=4.0,
+            help="Disk for the model's states; 0 computes them again each epoch.",
+        ),
+        click.option("-o", "--out", type=opt.PATH, help="Folder; default: beside the replies."),
+    ]
+    return opt.with_options(function, options)
 
 
 def settings_of(
-    tokens: str, eval_every: str, loss: str, text: Sequence[Path] | None, **given: Any
+    tokens: str, eval_every: str, loss: str, text: Sequence[Path], **given: Any
 ) -> TrainSettings:
     """Read counts, and check what has few values. Raises ConfigError."""
     from forerun.lab.train.session import has_bf16
@@ -93,7 +110,7 @@ def check_choice(name: str, given: str, allowed: Sequence[str]) -> str:
     return given
 
 
-def leave_out(context: typer.Context, names: Sequence[str], *, because: str) -> None:
+def leave_out(context: click.Context, names: Sequence[str], *, because: str) -> None:
     """Raise ConfigError if one of these options was given."""
     for option in context.command.params:
         if option.name in names and _is_given(context, str(option.name)):
@@ -101,17 +118,17 @@ def leave_out(context: typer.Context, names: Sequence[str], *, because: str) -> 
 
 
 def train(
-    context: typer.Context, llm: LLM, trainer: Trainer, data: Data, *, is_first: bool, as_json: bool
+    context: click.Context, llm: LLM, trainer: Trainer, data: Data, *, is_first: bool, as_json: bool
 ) -> None:
     """Run to the end, and show what came of it; nothing but the first process of `torchrun` speaks."""
     from forerun.lab.train import session
 
-    if found := session.run(llm, trainer, data, command_of(context), is_first=is_first):
-        document = {"drafter": str(trainer.folder), **found[0]}
-        publish(document, lambda: session.show(trainer, *found), as_json=as_json)
+    if results := session.run(llm, trainer, data, command_of(context), is_first=is_first):
+        document = {"drafter": str(trainer.folder), **results[0]}
+        publish(document, lambda: session.show(trainer, *results), as_json=as_json)
 
 
-def command_of(context: typer.Context) -> str:
+def command_of(context: click.Context) -> str:
     """The command that makes the same again, of the options that were given; of paths the last part only."""
     words = ["forerun", *context.command_path.split()[1:], "-m", "MODEL"]
     for option in context.command.params:
@@ -127,6 +144,6 @@ def command_of(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
+def _is_given(context: click.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _options as shared
 
-if TYPE_CHECKING:
-    pass
-Drafters = Annotated[
-    str | None,
-    typer.Option(
-        "-d",
-        "--drafters",
-        "--drafter",
-        help="NAME[:option=value,...],NAME,...; changed options stay. Default: all that need none.",
-    ),
-]
-Limit = Annotated[int, typer.Option(help="Prompts to tune on, evenly over the categories.")]
-MaxTokens = Annotated[
-    int, typer.Option("-n", "--max-tokens", "--n-predict", help="New tokens a prompt, at most.")
-]
-Repeats = Annotated[int, typer.Option(help="Passes of each size; medians count.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Score again what an earlier run has scored.")]
 
-
+@opt.command()
 @opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False)
+@click.option(
+    "-d",
+    "--drafters",
+    "--drafter",
+    help="NAME[:option=value,...],NAME,...; changed options stay. Default: all that need none.",
+)
+@shared.prompt_file("--prompts")
+@click.option("--limit", default=9, help="Prompts to tune on, evenly over the categories.")
+@click.option("-n", "--max-tokens", "--n-predict", default=64, help="New tokens a prompt, at most.")
+@click.option("--repeats", default=10, help="Passes of each size; medians count.")
+@click.option("--fresh", is_flag=True, help="Score again what an earlier run has scored.")
+@opt.as_json
 def command(
     config: EngineConfig,
-    drafters: Drafters = None,
-    prompts: shared.PromptFile = "builtin",
-    limit: Limit = 9,
-    max_tokens: MaxTokens = 64,
-    repeats: Repeats = 10,
-    fresh: Fresh = False,
-    as_json: opt.Json = False,
+    drafters: str | None,
+    prompts: str,
+    limit: int,
+    max_tokens: int,
+    repeats: int,
+    fresh: bool,
+    as_json: bool,
 ) -> None:
     """Find the drafter and options that are fastest for a model on this machine; `-d auto` uses them from then on.
 
@@ -79,8 +72,8 @@ def command(
         profile = Profile(llm.subject, now(), chosen, times, tuple(search.tried.values()), {})
         profile = report.check(llm, profile, workload.groups(checked_on, 1), max_tokens)
     except KeyboardInterrupt:
-        console.stderr().print("stopped; the same command goes on where it was")
-        raise typer.Exit(130) from None
+        console.note("stopped; the same command goes on where it was")
+        raise click.exceptions.Exit(130) from None
     path = profile.save()
     if as_json:
         environment = console.environment(config.model, profile.drafter, llm.model.num_threads)

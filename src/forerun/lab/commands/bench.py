@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
+from forerun.cli.command import Group
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
 from forerun.lab.commands import _options as shared
-from forerun.lab.commands import bench_serve
 
 MAX_TOKENS = 128
 ASKED = ("max_tokens", "temperature", "seed")
@@ -24,60 +24,61 @@ OF_THIS_MACHINE = (
 )
 """Options that bench has no use for where a server answers."""
 
-Drafters = Annotated[
-    str,
-    typer.Option(
-        "-d",
-        "--drafters",
-        "--drafter",
-        help="NAME[:option=value,...],NAME,...; none is always there.",
-    ),
-]
-Baseline = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DRAFTER",
-        help="Compare the others with this one too: the ratio of their speeds, with its interval.",
-    ),
-]
-Task = Annotated[
-    str, typer.Option(help="builtin, spec_bench, a .jsonl file, or a name in --tasks-dir.")
-]
-TasksDir = Annotated[Path | None, typer.Option(help="Folder of NAME.jsonl prompt files.")]
-Peers = Annotated[
-    str | None, typer.Option(help="Other engines to measure beside ours: NAME,NAME,...")
-]
-Markdown = Annotated[
-    bool, typer.Option("--markdown", help="Print the tables, all columns, as Markdown.")
-]
-Url = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="Measure a server instead, --batch requests at once."),
-]
 
-
+@click.command("bench", cls=Group)
 @opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
 @opt.sampling(max_tokens=MAX_TOKENS, seed=0)
+@click.option(
+    "-d",
+    "--drafters",
+    "--drafter",
+    default="none,auto",
+    help="NAME[:option=value,...],NAME,...; none is always there.",
+)
+@click.option(
+    "--baseline",
+    metavar="DRAFTER",
+    help="Compare the others with this one too: the ratio of their speeds, with its interval.",
+)
+@click.option(
+    "--task",
+    default="builtin",
+    help="builtin, spec_bench, a .jsonl file, or a name in --tasks-dir.",
+)
+@click.option("--tasks-dir", type=opt.PATH, help="Folder of NAME.jsonl prompt files.")
+@shared.categories
+@shared.limit
+@shared.batch
+@shared.rounds
+@click.option("--peers", help="Other engines to measure beside ours: NAME,NAME,...")
+@shared.peers_dir
+@opt.form("json_schema")
+@shared.out_resumed
+@click.option("--markdown", is_flag=True, help="Print the tables, all columns, as Markdown.")
+@click.option("--url", metavar="URL", help="Measure a server instead, --batch requests at once.")
+@shared.api_key
+@opt.as_json
+@click.pass_context
 def command(
-    context: typer.Context,
+    context: click.Context,
     config: EngineConfig,
     params: SamplingParams,
-    drafters: Drafters = "none,auto",
-    baseline: Baseline = None,
-    task: Task = "builtin",
-    tasks_dir: TasksDir = None,
-    categories: shared.Categories = None,
-    limit: shared.Limit = None,
-    batch: shared.Batch = 1,
-    rounds: shared.Rounds = 1,
-    peers: Peers = None,
-    peers_dir: shared.PeersDir = Path(".peers"),
-    json_schema: opt.JsonSchema = None,
-    out: shared.OutResumed = None,
-    markdown: Markdown = False,
-    url: Url = None,
-    api_key: shared.ApiKey = None,
-    as_json: opt.Json = False,
+    drafters: str,
+    baseline: str | None,
+    task: str,
+    tasks_dir: Path | None,
+    categories: str | None,
+    limit: int | None,
+    batch: int,
+    rounds: int,
+    peers: str | None,
+    peers_dir: Path,
+    form: StructuredOutputsParams | None,
+    out: Path | None,
+    markdown: bool,
+    url: str | None,
+    api_key: str | None,
+    as_json: bool,
 ) -> None:
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a token differs.
 
@@ -86,11 +87,14 @@ def command(
     if context.invoked_subcommand is not None:
         return
     if url is not None:
-        opt.refuse_given(context, *OF_THIS_MACHINE)
-        bench_serve.command(
-            opt.typed_model(context, config),
-            url,
-            api_key,
+        opt.refuse_given(*OF_THIS_MACHINE)
+        from forerun.lab.commands import bench_serve
+
+        context.invoke(
+            bench_serve.command,
+            model=opt.typed_model(config),
+            url=url,
+            api_key=api_key,
             concurrency=str(batch),
             num_prompts=limit,
             task=task if tasks_dir is None else str(tasks_dir / f"{task}.jsonl"),
@@ -111,14 +115,14 @@ def command(
     from forerun.lab.store import Store
 
     opt.check_least("rounds", rounds, 1)
-    params.structured_outputs = opt.form(json_schema)
-    if json_schema is not None and peers:
+    params.structured_outputs = form
+    if form is not None and peers:
         raise ConfigError("--json-schema is for our own engine: leave out --peers")
     prompts = workload.only(workload.read_task(task, tasks_dir), opt.names(categories))
     groups = workload.groups(workload.choose(prompts, limit), batch)
     if (most := max(len(group.prompts) for group in groups)) < batch:
         note = f"--batch {batch}: at most {most} are decoded together, as no category has more prompts here"
-        console.stderr().print(note, style="dim")
+        console.note(note, dim=True)
     llm = opt.load(config, max_num_seqs=batch)
     systems = run.drafters(llm, drafters, baseline, params)
     systems += base.peers(llm, opt.names(peers), peers_dir, [s.name for s in systems], params)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -15,40 +14,40 @@ from forerun.lab.output import publish
 
 REPEATS, REPEATS_BESIDE = 30, 5
 
-Cases = Annotated[
-    str,
-    typer.Option(
-        "--cases",
-        "--widths",
-        help="[SEQUENCESx]ROWS[@CONTEXT],...: 512@0 reads a prompt, 32x1@128 is a batch.",
-    ),
-]
-Context = Annotated[int, typer.Option(help="Tokens in the cache where a case does not say.")]
-Repeats = Annotated[
-    int | None,
-    typer.Option(
-        "--repeats", "--rounds", help="Rounds over all cases; default: 30, or 5 beside others."
-    ),
-]
-Peers = Annotated[str | None, typer.Option(help="Engines to time beside ours: llama.cpp.")]
-OneThread = Annotated[bool, typer.Option("--one-thread", help="Also time ours on a single thread.")]
-Out = Annotated[Path | None, typer.Option(help="JSON of the results, for forerun bench report.")]
 
-
+@opt.command()
 @opt.engine(without=(*opt.PASSES, "kv"), drafter="none")
+@click.option(
+    "--cases",
+    "--widths",
+    default="1,2,4,8,16,32",
+    help="[SEQUENCESx]ROWS[@CONTEXT],...: 512@0 reads a prompt, 32x1@128 is a batch.",
+)
+@click.option("--context", default=128, help="Tokens in the cache where a case does not say.")
+@click.option(
+    "--repeats",
+    "--rounds",
+    type=int,
+    help="Rounds over all cases; default: 30, or 5 beside others.",
+)
+@click.option("--peers", help="Engines to time beside ours: llama.cpp.")
+@shared.peers_dir
+@click.option("--one-thread", is_flag=True, help="Also time ours on a single thread.")
+@click.option("--out", type=opt.PATH, help="JSON of the results, for forerun bench report.")
+@opt.as_json
 def command(
     config: EngineConfig,
-    cases: Cases = "1,2,4,8,16,32",
-    context: Context = 128,
-    repeats: Repeats = None,
-    peers: Peers = None,
-    peers_dir: shared.PeersDir = Path(".peers"),
-    one_thread: OneThread = False,
-    out: Out = None,
-    as_json: opt.Json = False,
+    cases: str,
+    context: int,
+    repeats: int | None,
+    peers: str | None,
+    peers_dir: Path,
+    one_thread: bool,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Time passes of some shapes, a read of the weights' bytes, and other engines, in turns. Prints v(k) and GB/s."""
-    from forerun.cli import console
+    from forerun.cli import console, tables
     from forerun.lab.bench import kernels
     from forerun.lab.bench.peers import base
     from forerun.model.config import flops_per_token
@@ -68,7 +67,7 @@ def command(
         for worker in workers:
             worker.start()
         steps = kernels.measure(llm.model, shapes, rounds=repeats, others=others)
-        *_, timings = console.track(steps, "timing passes", repeats)
+        *_, timings = tables.track(steps, "timing passes", repeats)
     finally:
         for worker in workers:
             worker.close()

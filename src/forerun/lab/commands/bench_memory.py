@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -16,32 +15,39 @@ from forerun.lab.output import publish
 
 SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
 
-Drafters = Annotated[str, typer.Option("-d", "--drafters", help="NAME[:option=value,...],NAME,...")]
-Cuts = Annotated[str, typer.Option(help="Percent of the generation memory to take away.")]
-Task = Annotated[
-    Path | None, typer.Option(help="A .jsonl file of conversations; default: builtin prompts.")
-]
-Together = Annotated[int, typer.Option(help="Conversations that are decoded together.")]
-Batch = Annotated[int, typer.Option(help="The batch that is compared with one at a time; 1: none.")]
 
-
+@opt.command()
 @opt.engine(
     without=(*opt.DRAFTER, "max_num_seqs", "memory_budget"), drafter="none", max_model_len=2048
 )
 @opt.sampling("max_tokens", "seed", max_tokens=256, seed=0)
+@click.option("-d", "--drafters", default=SPECIFICATION, help="NAME[:option=value,...],NAME,...")
+@click.option(
+    "--cuts", default="0,25,50,65,80", help="Percent of the generation memory to take away."
+)
+@click.option(
+    "--task", type=opt.PATH, help="A .jsonl file of conversations; default: builtin prompts."
+)
+@shared.limit
+@click.option("--together", default=4, help="Conversations that are decoded together.")
+@click.option("--batch", default=10, help="The batch that is compared with one at a time; 1: none.")
+@shared.rounds
+@shared.out_drawn
+@shared.plots
+@opt.as_json
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    drafters: Drafters = SPECIFICATION,
-    cuts: Cuts = "0,25,50,65,80",
-    task: Task = None,
-    limit: shared.Limit = None,
-    together: Together = 4,
-    batch: Batch = 10,
-    rounds: shared.Rounds = 1,
-    out: shared.OutDrawn = None,
-    plots: shared.Plots = True,
-    as_json: opt.Json = False,
+    drafters: str,
+    cuts: str,
+    task: Path | None,
+    limit: int | None,
+    together: int,
+    batch: int,
+    rounds: int,
+    out: Path | None,
+    plots: bool,
+    as_json: bool,
 ) -> None:
     """Measure drafters with all their generation memory and with less of it, in turns on the same conversations.
 

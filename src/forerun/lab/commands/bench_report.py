@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.lab.commands import _options as shared
 
 
+@opt.command()
+@opt.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=opt.PATH,
+    help="What bench --out (.jsonl) and bench kernels --out (.json) wrote.",
+)
+@click.option("--out", type=opt.PATH, help="Folder to write to; default: the first file's.")
+@shared.plots
+@opt.as_json
 def command(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="What bench --out (.jsonl) and bench kernels --out (.json) wrote."),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; default: the first file's.")
-    ] = None,
-    plots: shared.Plots = True,
-    as_json: opt.Json = False,
+    files: tuple[Path, ...],
+    out: Path | None,
+    plots: bool,
+    as_json: bool,
 ) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
     from forerun.cli import console
@@ -30,7 +35,7 @@ def command(
     folder = files[0].parent if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     of_passes = [file for file in files if file.suffix == ".json"]
-    costs = [found for file in of_passes for found in pass_costs.read(file)]
+    costs = [cost for file in of_passes for cost in pass_costs.read(file)]
     sections, documents, drawn = ["# Benchmark\n"], [], {}
     for file in files:
         if file in of_passes:
@@ -38,12 +43,12 @@ def command(
         origin, rounds = measurement.read(file)
         rows = summary.rows(rounds, origin)
         models = (c for c in costs if c.model == origin.get("model") and c.peer is None)
-        own = next(models, None)
+        passes = next(models, None)
         if plots:
             with console.working("drawing"):
                 title = f"{origin.get('model')}, {origin.get('task')}"
-                drawn = draw(rows, folder, file.stem, own, title=title)
-        sections.append(report.markdown(origin, rows, drawn, own))
+                drawn = draw(rows, folder, file.stem, passes, title=title)
+        sections.append(report.markdown(origin, rows, drawn, passes))
         documents.append({"provenance": origin, "rows": rows})
     if costs:
         title = ", ".join(dict.fromkeys(str(cost.model) for cost in costs))
@@ -54,4 +59,4 @@ def command(
     if as_json:
         console.print_json(documents[0] if len(documents) == 1 else {"documents": documents})
     else:
-        console.stdout().print(text)
+        click.echo(text)

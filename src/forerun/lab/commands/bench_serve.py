@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.errors import ConfigError
@@ -21,84 +21,80 @@ if TYPE_CHECKING:
 DEFAULT_LEN = 2048
 """Tokens of a sequence, where a model is given and --max-model-len is not."""
 
-Model = Annotated[
-    str | None,
-    typer.Argument(help="A model to serve here meanwhile; with --url, the model's name there."),
-]
-Url = Annotated[str | None, typer.Option(metavar="URL", help="A server: http://HOST:PORT/v1.")]
-RequestRate = Annotated[
-    float, typer.Option(help="Requests a second, on average; inf: all at once.")
-]
-RampUp = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        help="Begin the first requests, as many as run at once, spread over so long.",
-    ),
-]
-Concurrency = Annotated[
-    str,
-    typer.Option(
-        "--concurrency", "--max-concurrency", help="Requests at once, at most: N,N,... in turn."
-    ),
-]
-NumPrompts = Annotated[
-    int | None, typer.Option(help="Requests of each load; default: every prompt once.")
-]
-InputLen = Annotated[
-    int | None, typer.Option(help="Prompts of so many tokens, made of several; with MODEL.")
-]
-MaxTokens = Annotated[int, typer.Option("-n", "--max-tokens", help="Of an answer.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Answers of --max-tokens, from servers that can.")
-]
-Seed = Annotated[
-    int, typer.Option("-s", "--seed", help="Of the prompts' order and of the arrivals.")
-]
-Goodput = Annotated[
-    str | None, typer.Option(metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20.")
-]
-Peer = Annotated[
-    str | None, typer.Option(help="llama-server: the same file and load beside ours, in turns.")
-]
-Offline = Annotated[
-    bool, typer.Option("--offline", help="The same load in this process too, without a server.")
-]
-Threads = Annotated[
-    int | None, typer.Option("-t", "--threads", help="Of the servers; default: all cores.")
-]
-MaxModelLen = Annotated[
-    int | None, typer.Option("-c", "--max-model-len", help="Tokens of a sequence there.")
-]
-ServerArgs = Annotated[str, typer.Option(help="More for forerun serve, such as '-d none'.")]
 
-
+@opt.command()
+@opt.argument(
+    "model",
+    required=False,
+    help="A model to serve here meanwhile; with --url, the model's name there.",
+)
+@click.option("--url", metavar="URL", help="A server: http://HOST:PORT/v1.")
+@shared.api_key
+@click.option(
+    "--request-rate",
+    default=math.inf,
+    type=float,
+    help="Requests a second, on average; inf: all at once.",
+)
+@click.option(
+    "--ramp-up",
+    default=0.0,
+    metavar="SECONDS",
+    help="Begin the first requests, as many as run at once, spread over so long.",
+)
+@click.option(
+    "--concurrency",
+    "--max-concurrency",
+    default="1,4,8",
+    help="Requests at once, at most: N,N,... in turn.",
+)
+@click.option("--num-prompts", type=int, help="Requests of each load; default: every prompt once.")
+@shared.prompt_file("--task")
+@shared.categories
+@click.option(
+    "--input-len", type=int, help="Prompts of so many tokens, made of several; with MODEL."
+)
+@click.option("-n", "--max-tokens", default=128, help="Of an answer.")
+@click.option("--temperature", default=0.0, help="0 is greedy.")
+@click.option("--ignore-eos", is_flag=True, help="Answers of --max-tokens, from servers that can.")
+@click.option("-s", "--seed", default=0, help="Of the prompts' order and of the arrivals.")
+@click.option("--goodput", metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20.")
+@shared.rounds
+@click.option("--peer", help="llama-server: the same file and load beside ours, in turns.")
+@click.option(
+    "--offline", is_flag=True, help="The same load in this process too, without a server."
+)
+@shared.peers_dir
+@click.option("-t", "--threads", type=int, help="Of the servers; default: all cores.")
+@click.option("-c", "--max-model-len", type=int, help="Tokens of a sequence there.")
+@click.option("--server-args", default="", help="More for forerun serve, such as '-d none'.")
+@shared.out_resumed
+@opt.as_json
 def command(
-    model: Model = None,
-    url: Url = None,
-    api_key: shared.ApiKey = None,
-    request_rate: RequestRate = math.inf,
-    ramp_up: RampUp = 0.0,
-    concurrency: Concurrency = "1,4,8",
-    num_prompts: NumPrompts = None,
-    task: shared.PromptFile = "builtin",
-    categories: shared.Categories = None,
-    input_len: InputLen = None,
-    max_tokens: MaxTokens = 128,
-    temperature: Temperature = 0.0,
-    ignore_eos: IgnoreEos = False,
-    seed: Seed = 0,
-    goodput: Goodput = None,
-    rounds: shared.Rounds = 1,
-    peer: Peer = None,
-    offline: Offline = False,
-    peers_dir: shared.PeersDir = Path(".peers"),
-    threads: Threads = None,
-    max_model_len: MaxModelLen = None,
-    server_args: ServerArgs = "",
-    out: shared.OutResumed = None,
-    as_json: opt.Json = False,
+    model: str | None,
+    url: str | None,
+    api_key: str | None,
+    request_rate: float,
+    ramp_up: float,
+    concurrency: str,
+    num_prompts: int | None,
+    task: str,
+    categories: str | None,
+    input_len: int | None,
+    max_tokens: int,
+    temperature: float,
+    ignore_eos: bool,
+    seed: int,
+    goodput: str | None,
+    rounds: int,
+    peer: str | None,
+    offline: bool,
+    peers_dir: Path,
+    threads: int | None,
+    max_model_len: int | None,
+    server_args: str,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Measure a server under load: requests and tokens a second, latencies and their percentiles, goodput.
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from forerun.cli import options as opt
 from forerun.lab.output import publish
 
 
+@opt.command()
+@opt.argument("drafter", help="NAME:option=value,..., or path/to/file.py:option=value,...")
+@opt.as_json
 def command(
-    drafter: Annotated[
-        str, typer.Argument(help="NAME:option=value,..., or path/to/file.py:option=value,...")
-    ],
-    as_json: opt.Json = False,
+    drafter: str,
+    as_json: bool,
 ) -> None:
     """Check that a drafter keeps the contract; exit 1 if it does not. Takes some seconds."""
-    from forerun.cli import console
+    from forerun.cli import tables
     from forerun.lab.contract.candidate import Candidate
     from forerun.lab.contract.contract import run
     from forerun.torch.backend import set_threads
 
     set_threads(1)  # the models are tiny
-    out, rows = console.report(), []
+    out, rows = tables.report(), []
     for what, broken in run(Candidate.of(drafter)):
         rows.append({"check": what, "holds": broken is None, "broken": broken})
         if not as_json:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import typer
+import click
+
+from forerun.cli.command import Group
 
 
-def command(context: typer.Context) -> None:
+@click.command("eval", cls=Group)
+@click.pass_context
+def command(context: click.Context) -> None:
     """Perplexity, task scores and the sampling distribution of a model, as it is stored and computed here."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        click.echo(context.get_help())

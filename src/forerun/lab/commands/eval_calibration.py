@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -13,26 +13,31 @@ from forerun.lab import provenance
 from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
-Drafters = Annotated[str, typer.Option("-d", "--drafters", help="NAME[:option=value,...],NAME,...")]
 
-
+@opt.command()
 @opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none", controller=False)
 @opt.sampling(max_tokens=96, seed=0)
+@click.option("-d", "--drafters", default="auto", help="NAME[:option=value,...],NAME,...")
+@shared.prompt_file("--task")
+@shared.limit
+@shared.out_drawn
+@shared.plots
+@opt.as_json
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    drafters: Drafters = "auto",
-    task: shared.PromptFile = "builtin",
-    limit: shared.Limit = None,
-    out: shared.OutDrawn = None,
-    plots: shared.Plots = True,
-    as_json: opt.Json = False,
+    drafters: str,
+    task: str,
+    limit: int | None,
+    out: Path | None,
+    plots: bool,
+    as_json: bool,
 ) -> None:
     """Compare the chances that drafters state of their nodes with the shares of them that are accepted.
 
     By drafter and depth, over nodes whose parent was right. "gap" is the mean distance of both in bins of a tenth.
     """
-    from forerun.cli import console
+    from forerun.cli import tables
     from forerun.drafting.parse import split_list
     from forerun.drafting.spec import DrafterSpec
     from forerun.hub.prompt_sets import read
@@ -46,13 +51,13 @@ def command(
     prompts = workload.choose(read(task), limit)
     llm = opt.load(config, max_num_seqs=1)
     steps = calibration.measure(llm, names, prompts, params)
-    found = [calibration.table(*step) for step in console.track(steps, "measuring", len(names))]
-    rows = [row for part in found for row in part]
+    measured = [calibration.table(*step) for step in tables.track(steps, "measuring", len(names))]
+    rows = [row for part in measured for row in part]
     origin = provenance.origin(
         config, llm, task=task, prompts=len(prompts), max_tokens=params.max_tokens,
         temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=params.seed,
     )  # fmt: skip
-    drawn = [part[0] for part in found]
+    drawn = [part[0] for part in measured]
     publish(
         {"provenance": origin, "rows": rows},
         lambda: calibration.show(rows),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -15,34 +14,37 @@ from forerun.core.params import SamplingParams
 from forerun.lab.output import publish
 
 
-@opt.engine(
+@opt.command()
+@opt.engine(  # more drafts prove more
     without=("controller", "max_num_seqs"), controller=False, max_model_len=512
-)  # more drafts prove more
+)
 @opt.sampling("top_k", "min_p")
+@click.option("--prompt", multiple=True, help="A text to go on; repeatable; default: ours.")
+@click.option(
+    "--temperature", "--temp", multiple=True, type=float, help="Repeatable; default: 0.7 and 1."
+)
+@click.option("--top-p", multiple=True, type=float, help="Repeatable; default: 0.9 and 1.")
+@click.option("--length", default=3, help="Tokens of a sequence.")
+@click.option("--samples", default=1000, help="Sequences of each check.")
+@click.option("-s", "--seed", default=0, help="Of the first sample.")
+@click.option("--false-alarm", default=1e-4, help="Chance that a right engine is called wrong.")
+@click.option("--batch", default=32, help="Sequences decoded together.")
+@opt.as_json
 def command(
     config: EngineConfig,
     params: SamplingParams,
-    prompt: Annotated[
-        list[str] | None, typer.Option(help="A text to go on; repeatable; default: ours.")
-    ] = None,
-    temperature: Annotated[
-        list[float] | None,
-        typer.Option("--temperature", "--temp", help="Repeatable; default: 0.7 and 1."),
-    ] = None,
-    top_p: Annotated[
-        list[float] | None, typer.Option(help="Repeatable; default: 0.9 and 1.")
-    ] = None,
-    length: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 3,
-    samples: Annotated[int, typer.Option(help="Sequences of each check.")] = 1000,
-    seed: Annotated[int, typer.Option("-s", "--seed", help="Of the first sample.")] = 0,
-    false_alarm: Annotated[
-        float, typer.Option(help="Chance that a right engine is called wrong.")
-    ] = 1e-4,
-    batch: Annotated[int, typer.Option(help="Sequences decoded together.")] = 32,
-    as_json: opt.Json = False,
+    prompt: tuple[str, ...],
+    temperature: tuple[float, ...],
+    top_p: tuple[float, ...],
+    length: int,
+    samples: int,
+    seed: int,
+    false_alarm: float,
+    batch: int,
+    as_json: bool,
 ) -> None:
     """Test sampled sequences, drafted and verified, against the exact distribution. Exits 1 if a test fails."""
-    from forerun.cli import console
+    from forerun.cli import console, tables
     from forerun.core.errors import ConfigError
     from forerun.lab.contract import distribution
 
@@ -58,7 +60,7 @@ def command(
     steps = distribution.run(
         llm.engine, prompts, settings, length=length, num_samples=samples, seed=seed
     )
-    watched = console.track(steps, "sampling", len(prompts) * len(settings))
+    watched = tables.track(steps, "sampling", len(prompts) * len(settings))
     report = distribution.Report(tuple(c for checks in watched for c in checks), false_alarm)
     document = (
         console.environment(config.model, llm.drafter_spec.name, llm.model.num_threads)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -17,27 +16,36 @@ from forerun.lab.output import publish
 WINDOW = 256
 
 
+@opt.command()
 @opt.engine(without=(*opt.PASSES, "kv", "backend"), drafter="none")
+@click.option(
+    "--text",
+    multiple=True,
+    type=opt.PATH,
+    help="A text file, UTF-8; repeatable. Default: the built-in ones.",
+)
+@click.option(
+    "--window",
+    default=WINDOW,
+    type=int,
+    help="Tokens read at once; texts are cut into such pieces.",
+)
+@click.option("--limit-tokens", type=int, help="Only the first tokens of each text.")
+@shared.peers_dir
+@opt.as_json
 def command(
     config: EngineConfig,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(help="A text file, UTF-8; repeatable. Default: the built-in ones."),
-    ] = None,
-    window: Annotated[
-        int, typer.Option(help="Tokens read at once; texts are cut into such pieces.")
-    ] = WINDOW,
-    limit_tokens: Annotated[
-        int | None, typer.Option(help="Only the first tokens of each text.")
-    ] = None,
-    peers_dir: shared.PeersDir = Path(".peers"),
-    as_json: opt.Json = False,
+    text: tuple[Path, ...],
+    window: int,
+    limit_tokens: int | None,
+    peers_dir: Path,
+    as_json: bool,
 ) -> None:
     """Compare this engine's next-token distributions, and llama.cpp's, with fp32 on the same file and texts.
 
     llama.cpp is left out where make peers has not installed it.
     """
-    from forerun.cli import console
+    from forerun.cli import console, tables
     from forerun.hub.prompt_sets import read
     from forerun.lab.eval import fidelity, perplexity
 
@@ -50,8 +58,8 @@ def command(
     with fidelity.systems(llm, window, peers_dir) as systems:
         steps = fidelity.compare(pieces, reference, [*systems.values()])
         sums = [perplexity.Score()] * (1 + len(systems))
-        for found in console.track(steps, "comparing", len(pieces)):
-            sums = [a + b for a, b in zip(sums, found, strict=True)]
+        for scores in tables.track(steps, "comparing", len(pieces)):
+            sums = [a + b for a, b in zip(sums, scores, strict=True)]
     results = dict(zip([fidelity.REFERENCE, *systems], sums, strict=True))
     rows = [
         {"system": name, "kl": each.mean_kl, "agreement": each.agreement, "ppl": each.ppl}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -19,24 +18,27 @@ from forerun.lab.output import publish
 DEFAULT_WINDOW = 1024
 
 
+@opt.command()
 @opt.engine(without=opt.PASSES, drafter="none")
+@opt.argument("file", type=opt.PATH, help="The text, UTF-8.")
+@click.option(
+    "--window", type=int, help="Tokens read at once; default: 1024, or the model's context."
+)
+@click.option("--stride", type=int, help="Tokens between windows; default: half a window.")
+@click.option("--limit-tokens", type=int, help="Only the first tokens of the text.")
+@shared.out_resumed
+@opt.as_json
 def command(
     config: EngineConfig,
-    file: Annotated[Path, typer.Argument(help="The text, UTF-8.")],
-    window: Annotated[
-        int | None, typer.Option(help="Tokens read at once; default: 1024, or the model's context.")
-    ] = None,
-    stride: Annotated[
-        int | None, typer.Option(help="Tokens between windows; default: half a window.")
-    ] = None,
-    limit_tokens: Annotated[
-        int | None, typer.Option(help="Only the first tokens of the text.")
-    ] = None,
-    out: shared.OutResumed = None,
-    as_json: opt.Json = False,
+    file: Path,
+    window: int | None,
+    stride: int | None,
+    limit_tokens: int | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Perplexity of a text, each token predicted once from a window of what stands before it."""
-    from forerun.cli import console
+    from forerun.cli import console, tables
     from forerun.lab.eval import perplexity
     from forerun.lab.store import Store
 
@@ -52,12 +54,12 @@ def command(
     steps = perplexity.measure(llm.model, tokens, plan, Store(origin, out), config.kv)
     score, done = perplexity.Score(), 0
     try:
-        for done, part in enumerate(console.track(steps, "reading", len(plan)), 1):  # noqa: B007
+        for done, part in enumerate(tables.track(steps, "reading", len(plan)), 1):  # noqa: B007
             score += part
     except KeyboardInterrupt:
         hint = "nothing is lost" if out else "give --out FILE to go on later"
-        console.stderr().print(
-            f"perplexity {score.ppl:.4f} after {done} of {len(plan)} windows; {hint}", style="dim"
+        console.note(
+            f"perplexity {score.ppl:.4f} after {done} of {len(plan)} windows; {hint}", dim=True
         )
         raise
     predicted = [token for part in plan for token in tokens[part.first : part.stop]]
@@ -66,12 +68,12 @@ def command(
     named = {name: origin[name] for name in ("quant", "backend")}
     figures = {"ppl": score.ppl, "bits_per_byte": bits, "tokens": score.tokens}
     figures |= {"seconds": round(score.seconds, 3), "windows": len(plan)}
-    said = (
+    summary = (
         f"perplexity {score.ppl:.4f} over {score.tokens} tokens ({bits:.4f} bits a byte), "
         f"{score.tokens / score.seconds:.0f} tokens/s"
     )
     publish(
         console.environment(config.model, "none", llm.model.num_threads) | named | figures | sizes,
-        lambda: console.report().print(said),
+        lambda: tables.report().print(summary),
         as_json=as_json,
     )

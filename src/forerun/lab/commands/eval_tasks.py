@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core import registry
@@ -21,31 +21,36 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forerun.engine.outputs import CompletionOutput
-Task = Annotated[str, typer.Option(help="gsm8k or humaneval (with --run-code).")]
-TasksDir = Annotated[Path, typer.Option(help="Folder with TASK.jsonl; see docs/measuring.md.")]
-Limit = Annotated[int | None, typer.Option(help="Only the first prompts.")]
-MaxTokens = Annotated[
-    int | None, typer.Option("-n", "--max-tokens", help="Of an answer; default: the task's.")
-]
-RunCode = Annotated[
-    bool, typer.Option("--run-code", help="Allow tasks that run code the model wrote.")
-]
 
 
+@opt.command()
 @opt.engine(without=("max_num_seqs",))
+@click.option("--task", default="gsm8k", help="gsm8k or humaneval (with --run-code).")
+@click.option(
+    "--tasks-dir",
+    default=Path(),
+    type=opt.PATH,
+    help="Folder with TASK.jsonl; see docs/measuring.md.",
+)
+@click.option("--limit", type=int, help="Only the first prompts.")
+@click.option("-n", "--max-tokens", type=int, help="Of an answer; default: the task's.")
+@shared.batch
+@click.option("--run-code", is_flag=True, help="Allow tasks that run code the model wrote.")
+@shared.out_resumed
+@opt.as_json
 def command(
     config: EngineConfig,
-    task: Task = "gsm8k",
-    tasks_dir: TasksDir = Path(),
-    limit: Limit = None,
-    max_tokens: MaxTokens = None,
-    batch: shared.Batch = 1,
-    run_code: RunCode = False,
-    out: shared.OutResumed = None,
-    as_json: opt.Json = False,
+    task: str,
+    tasks_dir: Path,
+    limit: int | None,
+    max_tokens: int | None,
+    batch: int,
+    run_code: bool,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Score a model on a task, greedily. The drafter changes how fast it answers, not the score."""
-    from forerun.cli import console
+    from forerun.cli import console, tables
     from forerun.hub.prompt_sets import read
     from forerun.lab.eval import scores
     from forerun.lab.store import Store
@@ -81,17 +86,17 @@ def command(
         return [output.outputs[0] for output in outputs]
 
     steps = scores.grade(rules, prompts, ask, Store(origin, out), batch=batch)
-    figures = scores.document([*console.track(steps, "answering", len(prompts))])
+    figures = scores.document([*tables.track(steps, "answering", len(prompts))])
     named = console.environment(config.model, llm.drafter_spec.name, llm.model.num_threads) | {
         "task": task
     }
-    said = (
+    summary = (
         f"{task}: {figures['right']} of {figures['prompts']} right, {figures['score']:.1%} "
         f"[{figures['score_lo']:.1%}, {figures['score_hi']:.1%}]; "
         f"{figures['tau']:.2f} tokens per pass (tau)"
     )
     publish(
         named | {"quant": origin["quant"]} | figures,
-        lambda: console.report().print(said),
+        lambda: tables.report().print(summary),
         as_json=as_json,
     )

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.output import writing
 
 
+@opt.command()
 @opt.engine(without=("drafter", "controller", "max_num_seqs", "speculative_config"), drafter="none")
+@opt.argument("folder", type=opt.PATH, help="A folder of forerun train drafter.")
+@opt.argument("out", type=opt.PATH, help="The folder to write, or of an eagle3 a .gguf file.")
 def command(
     config: EngineConfig,
-    folder: Annotated[Path, typer.Argument(help="A folder of forerun train drafter.")],
-    out: Annotated[Path, typer.Argument(help="The folder to write, or of an eagle3 a .gguf file.")],
+    folder: Path,
+    out: Path,
 ) -> None:
     """Write a network that drafts for vLLM and others: the model's rows it uses become its own, in fp16.
 
@@ -32,4 +34,4 @@ def command(
             kind_module("eagle3").export_gguf(folder, out, llm.target(), open_checkpoint(llm.path))
         else:
             export(folder, out, llm.target())
-    typer.echo(f"wrote {out}")
+    click.echo(f"wrote {out}")

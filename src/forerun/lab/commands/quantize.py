@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import DEFAULT_MODEL
@@ -18,73 +18,63 @@ if TYPE_CHECKING:
     from forerun.lab.quantize.job import QuantizeJob
     from forerun.lab.quantize.round_job import Recipe
     from forerun.weights.checkpoint import Checkpoint
-Model = Annotated[
-    str, typer.Option("-m", "--model", help="A GGUF file, a Hugging Face folder, or a name.")
-]
-Method = Annotated[
-    str, typer.Option(help="awq or flatten (both need --calib), or rtn: round to nearest.")
-]
-Bits = Annotated[
-    int | None, typer.Option(help="Of a weight: 3, 4 or 8; default: 4, or flatten's choice.")
-]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        help="Weights that share a scale: 32, 64, 128 or channel; default: 128, or what divides all widths."
-    ),
-]
-Format = Annotated[
-    str | None,
-    typer.Option(help="awq or compressed-tensors; default: awq where it holds the result."),
-]
-Split = Annotated[
-    str | None, typer.Option(help="flatten: how a large input is spread, even or spill (default).")
-]
-Widen = Annotated[
-    float | None, typer.Option(help="flatten: how much wider rows may become; default: 0.05.")
-]
-RowBits = Annotated[
-    int | None, typer.Option(help="flatten: of activations where weights have 4; default: 8.")
-]
-Bound = Annotated[
-    float | None,
-    typer.Option(help="flatten: nats that flattened matrices may cost together; default: 0.01."),
-]
-Gptq = Annotated[
-    bool | None,
-    typer.Option(
-        "--gptq/--no-gptq",
-        help="Let columns make up for those rounded before them.",
-        show_default="on, but for rtn",
-    ),
-]
-Calib = Annotated[Path | None, typer.Option(help="Text of the kind the model will read, UTF-8.")]
-CalibTokens = Annotated[int, typer.Option(help="Tokens of it to calibrate on.")]
-EvalText = Annotated[
-    Path | None,
-    typer.Option(
-        "--eval", help="Text for the perplexities of the report; default: the rest of --calib."
-    ),
-]
-Out = Annotated[Path | None, typer.Option("-o", "--out", help="The new folder.")]
 
 
+@opt.command()
+@click.option(
+    "-m", "--model", default=DEFAULT_MODEL, help="A GGUF file, a Hugging Face folder, or a name."
+)
+@click.option(
+    "--method", default="awq", help="awq or flatten (both need --calib), or rtn: round to nearest."
+)
+@click.option("--bits", type=int, help="Of a weight: 3, 4 or 8; default: 4, or flatten's choice.")
+@click.option(
+    "--group",
+    help="Weights that share a scale: 32, 64, 128 or channel; default: 128, or what divides all widths.",
+)
+@click.option("--format", help="awq or compressed-tensors; default: awq where it holds the result.")
+@click.option("--split", help="flatten: how a large input is spread, even or spill (default).")
+@click.option("--widen", type=float, help="flatten: how much wider rows may become; default: 0.05.")
+@click.option(
+    "--row-bits", type=int, help="flatten: of activations where weights have 4; default: 8."
+)
+@click.option(
+    "--bound",
+    type=float,
+    help="flatten: nats that flattened matrices may cost together; default: 0.01.",
+)
+@click.option(
+    "--gptq/--no-gptq",
+    default=None,
+    show_default="on, but for rtn",
+    help="Let columns make up for those rounded before them.",
+)
+@click.option("--calib", type=opt.PATH, help="Text of the kind the model will read, UTF-8.")
+@click.option("--calib-tokens", default=16384, help="Tokens of it to calibrate on.")
+@click.option(
+    "--eval",
+    "eval_text",
+    type=opt.PATH,
+    help="Text for the perplexities of the report; default: the rest of --calib.",
+)
+@click.option("-o", "--out", type=opt.PATH, help="The new folder.")
+@opt.as_json
 def command(
-    model: Model = DEFAULT_MODEL,
-    method: Method = "awq",
-    bits: Bits = None,
-    group: Group = None,
-    format: Format = None,
-    split: Split = None,
-    widen: Widen = None,
-    row_bits: RowBits = None,
-    bound: Bound = None,
-    gptq: Gptq = None,
-    calib: Calib = None,
-    calib_tokens: CalibTokens = 16384,
-    eval_text: EvalText = None,
-    out: Out = None,
-    as_json: opt.Json = False,
+    model: str,
+    method: str,
+    bits: int | None,
+    group: str | None,
+    format: str | None,
+    split: str | None,
+    widen: float | None,
+    row_bits: int | None,
+    bound: float | None,
+    gptq: bool | None,
+    calib: Path | None,
+    calib_tokens: int,
+    eval_text: Path | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Round a model's weights to few bits, and write it as a Hugging Face folder that other engines read too.
 
@@ -105,13 +95,13 @@ def command(
     recipe: Recipe | FlattenRecipe
     new_job: Callable[..., QuantizeJob] = RoundJob
     given = {"split": split, "widen": widen, "row_bits": row_bits, "bound": bound}
-    own = {key: value for key, value in given.items() if value is not None}
+    options = {key: value for key, value in given.items() if value is not None}
     if method == "flatten":
         _refuse({"group": group, "format": format}, "has no meaning for --method flatten")
-        recipe = _flatten_recipe(bits, own if gptq is None else own | {"gptq": gptq})
+        recipe = _flatten_recipe(bits, options if gptq is None else options | {"gptq": gptq})
         new_job = FlattenChoice if recipe.bits is None else FlattenJob
     else:
-        _refuse(own, "is for --method flatten")
+        _refuse(options, "is for --method flatten")
         recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format, gptq)
     calibration, held = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":

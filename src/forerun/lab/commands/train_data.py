@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -13,22 +13,26 @@ from forerun.lab.commands._training import count_of
 from forerun.lab.output import publish
 
 
+@opt.command()
 @opt.engine(max_num_seqs=16)
+@shared.prompt_file("--prompts")
+@shared.answer_tokens("1M")
+@shared.kept_answers
+@click.option("--licence", help="Of the prompts whose lines have no field 'license'.")
+@opt.as_json
 def command(
     config: EngineConfig,
-    prompts: shared.PromptFile = "builtin",
-    tokens: shared.AnswerTokens = "1M",
-    answers: shared.KeptAnswers = None,
-    licence: Annotated[
-        str | None, typer.Option(help="Of the prompts whose lines have no field 'license'.")
-    ] = None,
-    as_json: opt.Json = False,
+    prompts: str,
+    tokens: str,
+    answers: Path | None,
+    licence: str | None,
+    as_json: bool,
 ) -> None:
     """Let the model answer prompts, for forerun train drafter and train table, which share them.
 
     Ctrl-C loses nothing: the same command goes on where it was.
     """
-    from forerun.cli import console
+    from forerun.cli import console, tables
     from forerun.drafting.vocabulary import fingerprint
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
@@ -43,18 +47,18 @@ def command(
     open_store(name, fingerprint(llm.tokenizer), path)  # one that cannot be used has no sources
     sources.note(path, source)
     if unknown := source.licences.get(sources.UNKNOWN):
-        console.stderr().print(
+        console.note(
             f"{unknown} prompts have no licence: a field 'license' of each or --licence says it",
-            style="dim",
+            dim=True,
         )
     store = fill(llm, wanted, path, num_tokens)
     num_replies, num_kept = len(store.results), len(replies.of_store(store))
     num_made = sum(len(answer) for _, answer in kept(store))
     counts = {"replies": num_replies, "tokens": num_made, "kept": num_kept}
-    said = f"{path}: {num_replies} replies, {num_made} tokens; "
-    said += f"{num_replies - num_kept} are loops, too short or came twice"
+    summary = f"{path}: {num_replies} replies, {num_made} tokens; "
+    summary += f"{num_replies - num_kept} are loops, too short or came twice"
     publish(
         {"answers": str(path), "model": name, **counts},
-        lambda: console.report().print(said),
+        lambda: tables.report().print(summary),
         as_json=as_json,
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -14,39 +14,39 @@ from forerun.lab.commands import _training as shared
 RATE = 0.005
 """Of Muon: the weights are not new, so a step is small."""
 
-Source = Annotated[
-    str | None,
-    typer.Option("--from", help="A smaller model of the same vocabulary to cut it from."),
-]
-MaxCost = Annotated[float, typer.Option(help="Of a step of the draft, as a share of a pass.")]
-Layers = Annotated[int, typer.Option(help="Layers to keep; 0: as many as --max-cost allows.")]
-Depth = Annotated[int, typer.Option(help="Tokens of a draft to measure with.")]
-Lr = Annotated[float, typer.Option(help="Rate of Muon.")]
-Batch = Annotated[int, typer.Option(help="Tokens of a step.")]
-Seed = Annotated[int, typer.Option(help="Of the order.")]
 
-
+@opt.command()
 @opt.engine(without=(*opt.DRAFTER, "controller"), max_model_len=2048)
+@shared.training
+@click.option("--from", "source", help="A smaller model of the same vocabulary to cut it from.")
+@click.option("--max-cost", default=0.08, help="Of a step of the draft, as a share of a pass.")
+@click.option("--layers", default=0, help="Layers to keep; 0: as many as --max-cost allows.")
+@click.option("--depth", default=3, help="Tokens of a draft to measure with.")
+@click.option("--lr", default=RATE, type=float, help="Rate of Muon.")
+@click.option("--batch", default=2048, help="Tokens of a step.")
+@click.option("--seed", default=0, help="Of the order.")
+@opt.as_json
+@click.pass_context
 def command(
-    context: typer.Context,
+    context: click.Context,
     config: EngineConfig,
-    answers: shared.Answers = None,
-    source: Source = None,
-    text: shared.Text = None,
-    tokens: shared.Tokens = "3M",
-    max_cost: MaxCost = 0.08,
-    layers: Layers = 0,
-    depth: Depth = 3,
-    vocab: shared.Vocab = 4096,
-    loss: shared.Loss = "kl+lk",
-    lr: Lr = RATE,
-    batch: Batch = 2048,
-    seed: Seed = 0,
-    eval_every: shared.EvalEvery = "100k",
-    patience: shared.Patience = 8,
-    states_gb: shared.StatesGb = 4.0,
-    out: shared.Out = None,
-    as_json: opt.Json = False,
+    answers: Path | None,
+    source: str | None,
+    text: tuple[Path, ...],
+    tokens: str,
+    max_cost: float,
+    layers: int,
+    depth: int,
+    vocab: int,
+    loss: str,
+    lr: float,
+    batch: int,
+    seed: int,
+    eval_every: str,
+    patience: int,
+    states_gb: float,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Make a small draft of a model: some layers of it, or of a sibling, trained on its replies. Ctrl-C loses nothing.
 
@@ -69,7 +69,7 @@ def command(
         llm = shared.load(config)
         sibling = llm.model if source is None else load(Options(model=source), llm.target())
         shape = draft_model.shape_for(sibling.config, llm.model.config, vocab, layers, max_cost)
-        data = session.read_data(llm, answers, text or (), vocab)
+        data = session.read_data(llm, answers, text, vocab)
         path = llm.path if source is None else resolve(source)
         checkpoint = open_checkpoint(path)
         weights = draft_model.weights_of(checkpoint, shape.layers)

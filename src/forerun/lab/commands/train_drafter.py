@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -18,60 +17,65 @@ GOING_ON = 0.25
 OF_A_KIND = ("kind", "depth", "vocab", "cell", "inner", "head_layers", "for_gguf")
 """Options that a trained drafter has decided already."""
 
-Begin = Annotated[
-    Path | None,
-    typer.Option(
-        "--from",
-        help="Go on with a drafter: a folder, or auto for the one that ships. Kind and sizes are its own.",
-    ),
-]
-Kind = Annotated[str, typer.Option(help="mlp_speculator, eagle3 or medusa.")]
-Depth = Annotated[int, typer.Option(help="Tokens of a draft to train for.")]
-Cell = Annotated[str, typer.Option(help="Of mlp_speculator: lstm or mlp.")]
-Inner = Annotated[
-    int, typer.Option(help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's.")
-]
-HeadLayers = Annotated[int, typer.Option(help="Blocks of each head of medusa.")]
-ForGguf = Annotated[
-    bool,
-    typer.Option("--gguf", help="eagle3 with the norms that llama.cpp has, to export as GGUF."),
-]
-Optimizer = Annotated[str, typer.Option(help="muon or adamw.")]
-Lr = Annotated[
-    float | None,
-    typer.Option(help="Rate; default .02 for muon, .001 for adamw, a quarter of it with --from."),
-]
-Batch = Annotated[int, typer.Option(help="Tokens of a step.")]
-Seed = Annotated[int, typer.Option(help="Of the first weights and the order.")]
-Int8 = Annotated[bool, typer.Option("--int8", help="Write matrices as int8 codes: half of fp16.")]
 
-
+@opt.command()
 @opt.engine(without=(*opt.DRAFTER, "controller"), max_model_len=2048)
+@click.option("--kind", default="mlp_speculator", help="mlp_speculator, eagle3 or medusa.")
+@shared.training
+@click.option(
+    "--from",
+    "begin",
+    type=opt.PATH,
+    help="Go on with a drafter: a folder, or auto for the one that ships. Kind and sizes are its own.",
+)
+@click.option("--depth", default=3, help="Tokens of a draft to train for.")
+@click.option("--cell", default="lstm", help="Of mlp_speculator: lstm or mlp.")
+@click.option(
+    "--inner", default=0, help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's."
+)
+@click.option("--head-layers", default=1, help="Blocks of each head of medusa.")
+@click.option(
+    "--gguf",
+    "for_gguf",
+    is_flag=True,
+    help="eagle3 with the norms that llama.cpp has, to export as GGUF.",
+)
+@click.option("--optimizer", default="muon", help="muon or adamw.")
+@click.option(
+    "--lr",
+    type=float,
+    help="Rate; default .02 for muon, .001 for adamw, a quarter of it with --from.",
+)
+@click.option("--batch", default=1024, help="Tokens of a step.")
+@click.option("--seed", default=0, help="Of the first weights and the order.")
+@click.option("--int8", is_flag=True, help="Write matrices as int8 codes: half of fp16.")
+@opt.as_json
+@click.pass_context
 def command(
-    context: typer.Context,
+    context: click.Context,
     config: EngineConfig,
-    kind: Kind = "mlp_speculator",
-    answers: shared.Answers = None,
-    begin: Begin = None,
-    text: shared.Text = None,
-    tokens: shared.Tokens = "3M",
-    depth: Depth = 3,
-    vocab: shared.Vocab = 4096,
-    cell: Cell = "lstm",
-    inner: Inner = 0,
-    head_layers: HeadLayers = 1,
-    for_gguf: ForGguf = False,
-    loss: shared.Loss = "kl+lk",
-    optimizer: Optimizer = "muon",
-    lr: Lr = None,
-    batch: Batch = 1024,
-    seed: Seed = 0,
-    eval_every: shared.EvalEvery = "100k",
-    patience: shared.Patience = 8,
-    states_gb: shared.StatesGb = 4.0,
-    int8: Int8 = False,
-    out: shared.Out = None,
-    as_json: opt.Json = False,
+    kind: str,
+    answers: Path | None,
+    begin: Path | None,
+    text: tuple[Path, ...],
+    tokens: str,
+    depth: int,
+    vocab: int,
+    cell: str,
+    inner: int,
+    head_layers: int,
+    for_gguf: bool,
+    loss: str,
+    optimizer: str,
+    lr: float | None,
+    batch: int,
+    seed: int,
+    eval_every: str,
+    patience: int,
+    states_gb: float,
+    int8: bool,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Train a drafter on what the model says. Ctrl-C loses nothing: the same command goes on where it was.
 
@@ -100,7 +104,7 @@ def command(
     )
     with session.processes() as is_first:
         llm = shared.load(config)
-        data = session.read_data(llm, answers, text or (), vocab)
+        data = session.read_data(llm, answers, text, vocab)
         torch.manual_seed(seed)
         if begin is None:
             what = Kind(kind, depth, cell, inner, head_layers, for_gguf)

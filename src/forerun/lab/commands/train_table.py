@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -17,25 +16,31 @@ from forerun.lab.output import Columns, publish, show_table, writing
 MAX_MB = 4000
 
 
+@opt.command()
 @opt.engine(max_num_seqs=16)
+@shared.prompt_file("--prompts")
+@shared.answer_tokens("200k")
+@click.option("--size-mb", default=8.0, help="Size of the table, at most.")
+@click.option("--order", default=4, help="Last tokens of a context, at most.")
+@click.option("-o", "--out", type=opt.PATH, help="The table; default: where drafters find it.")
+@shared.kept_answers
+@opt.as_json
 def command(
     config: EngineConfig,
-    prompts: shared.PromptFile = "builtin",
-    tokens: shared.AnswerTokens = "200k",
-    size_mb: Annotated[float, typer.Option(help="Size of the table, at most.")] = 8.0,
-    order: Annotated[int, typer.Option(help="Last tokens of a context, at most.")] = 4,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="The table; default: where drafters find it.")
-    ] = None,
-    answers: shared.KeptAnswers = None,
-    as_json: opt.Json = False,
+    prompts: str,
+    tokens: str,
+    size_mb: float,
+    order: int,
+    out: Path | None,
+    answers: Path | None,
+    as_json: bool,
 ) -> None:
     """Let the model answer prompts, and make a table of what it says after its last few tokens.
 
     The drafter `recycling` guesses from it before it has learned anything. Ctrl-C loses nothing: the same command
     goes on where it was.
     """
-    from forerun.cli import console
+    from forerun.cli import tables
     from forerun.drafters.recycling import table_file
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
@@ -67,7 +72,7 @@ def command(
     def show() -> None:
         columns: Columns = {"MB": ("mb", 2), "contexts": "contexts"}
         show_table(figures, {**columns, "tokens per pass (tau)": ("tau", 3)}, num_left=0)
-        console.report().print(f"{out}: {made.num_contexts} contexts, {made.nbytes / 1e6:.2f} MB")
+        tables.report().print(f"{out}: {made.num_contexts} contexts, {made.nbytes / 1e6:.2f} MB")
 
     publish({**store.origin, **document}, show, as_json=as_json)
 

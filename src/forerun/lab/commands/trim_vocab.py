@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
@@ -13,45 +12,47 @@ from forerun.core.errors import ConfigError
 from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
 
-Draft = Annotated[str, typer.Option(help="The draft model: a path, a known or a hub name.")]
-Out = Annotated[Path, typer.Option("-o", "--out", help="The folder of the trimmed draft.")]
-Answers = Annotated[
-    Path | None,
-    typer.Option(
-        help="Answers of the model, as forerun train table keeps them; default: those it made."
-    ),
-]
-Texts = Annotated[Path | None, typer.Option(help="Plain text to count as well, or instead.")]
-Size = Annotated[str, typer.Option(help="Tokens to keep; auto measures what is fastest.")]
-Limit = Annotated[int, typer.Option(help="Prompts to measure on, evenly over the categories.")]
-NumDraft = Annotated[int, typer.Option(help="Tokens the draft guesses a pass, to measure with.")]
 
-
+@opt.command()
 @opt.engine(
     without=(*opt.DRAFTER, "draft_budget", "controller", "learn", "max_num_seqs", "prefill_chunk"),
     drafter="none",
     controller=False,
     max_num_seqs=1,
 )
+@click.option("--draft", required=True, help="The draft model: a path, a known or a hub name.")
+@click.option("-o", "--out", required=True, type=opt.PATH, help="The folder of the trimmed draft.")
+@click.option(
+    "--answers",
+    type=opt.PATH,
+    help="Answers of the model, as forerun train table keeps them; default: those it made.",
+)
+@click.option("--texts", type=opt.PATH, help="Plain text to count as well, or instead.")
+@click.option("--size", default="auto", help="Tokens to keep; auto measures what is fastest.")
+@shared.prompt_file("--prompts")
+@click.option("--limit", default=6, help="Prompts to measure on, evenly over the categories.")
+@click.option("-n", "--max-tokens", default=48, help="New tokens a prompt, at most.")
+@click.option("--num-draft", default=3, help="Tokens the draft guesses a pass, to measure with.")
+@opt.as_json
 def command(
     config: EngineConfig,
-    draft: Draft,
-    out: Out,
-    answers: Answers = None,
-    texts: Texts = None,
-    size: Size = "auto",
-    prompts: shared.PromptFile = "builtin",
-    limit: Limit = 6,
-    max_tokens: shared.NewTokens = 48,
-    num_draft: NumDraft = 3,
-    as_json: opt.Json = False,
+    draft: str,
+    out: Path,
+    answers: Path | None,
+    texts: Path | None,
+    size: str,
+    prompts: str,
+    limit: int,
+    max_tokens: int,
+    num_draft: int,
+    as_json: bool,
 ) -> None:
     """Cut a draft model's head to the tokens that the model says most, and measure what it brings.
 
     Give the folder as draft: -d draft_model:model=FOLDER. Answers stay the model's own; a token that was cut is only
     not guessed, unless the text has said it already.
     """
-    from forerun.cli import console
+    from forerun.cli import tables
     from forerun.drafters.draft_model import Options, load, trimmed
     from forerun.drafting.draft_head import chosen
     from forerun.hub.prompt_sets import read
@@ -85,7 +86,7 @@ def command(
     def show() -> None:
         if figures:
             trim.show(figures)
-        console.report().print(
+        tables.report().print(
             f"{out}: {made['draft_vocab_size']} of {made['vocab_size']} tokens, "
             f"{made['said']:.2%} of the {made['num_tokens']} counted"
         )

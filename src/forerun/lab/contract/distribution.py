@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from forerun.cli import console
+from forerun.cli import tables
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
@@ -146,7 +146,7 @@ def show(report: Report) -> None:
     }
     show_table(report.checks, columns, num_left=0)
     num_failed = len(report.failed)
-    out = console.report()
+    out = tables.report()
     out.print(
         f"{len(report.checks) - num_failed} of {len(report.checks)} checks hold; below p = "
         f"{report.threshold:.2g} a check fails, so a right engine fails one report "

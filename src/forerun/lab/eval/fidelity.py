@@ -111,7 +111,7 @@ def systems(llm: LLM, window: int, peers_dir: Path) -> Iterator[dict[str, Read]]
         peer.start()
         named[PEER] = lambda tokens: torch.from_numpy(peer.logits(tokens))
     except PeerError as error:
-        console.stderr().print(f"{PEER} is left out: {error}", style="yellow")
+        console.note(f"{PEER} is left out: {error}", fg="yellow")
     try:
         yield named
     except PeerError as error:
@@ -134,4 +134,4 @@ def show(rows: Sequence[Mapping[str, Any]], *, texts: int, tokens: int, window: 
     measured = (
         f"{tokens} tokens of {texts} texts in windows of {window}; KL in nats a token, from fp32"
     )
-    console.stderr().print(measured, style="dim")
+    console.note(measured, dim=True)

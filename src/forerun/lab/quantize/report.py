@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
-from forerun.cli import console
+from forerun.cli import console, tables
 from forerun.core import sizes
 from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
 from forerun.core.errors import ConfigError
@@ -30,7 +30,7 @@ def state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool) -> in
     if is_shown:
         shown = ", ".join(f"{key} {value}" for key, value in what.items())
         texts = (sum(map(len, texts)) for texts in (job.calibration, job.held))
-        console.report().print(
+        tables.report().print(
             "{}; {} tokens to calibrate on, {} others to measure on; ".format(shown, *texts)
             + f"takes up to about {sizes.format_size(stated)} of memory, "
             + f"{sizes.format_size(before)} of it the program's own"
@@ -51,7 +51,7 @@ def _show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
         "in layer": lambda item: max(item[1])[1],
     }
     show_table(kinds.items(), columns)
-    report = console.report()
+    report = tables.report()
     if "share_4bit" in figures:
         report.print(
             f"{figures['share_4bit']:.1%} of multiplications in 4 bits, {figures['share_8bit']:.1%} in 8, the others "
@@ -105,7 +105,7 @@ def run(job: QuantizeJob, named: Mapping[str, object], stated: int, *, as_json: 
 
     def show() -> None:
         _show(job, figures)
-        console.report().print(
+        tables.report().print(
             f"{job.folder}: {sizes.format_size(round(figures['nbytes']))}, {seconds:.0f} s, "
             f"{sizes.format_size(peak)} of memory at most"
         )
@@ -117,14 +117,14 @@ def _run(job: QuantizeJob) -> dict[str, float]:
     """Return the figures. Ctrl-C says how far it came."""
     done, total = 0, job.num_steps
     try:
-        with console.counter("quantizing", total) as show:
+        with tables.counter("quantizing", total) as show:
             job.on_matrix = lambda share: show(done + share)
             for done in job.run():
                 show(done)
         with console.working("writing"):
             return job.finish()
     except KeyboardInterrupt:
-        console.stderr().print(
-            f"{done} of {total} steps are in {job.partial}; the same command goes on", style="dim"
+        console.note(
+            f"{done} of {total} steps are in {job.partial}; the same command goes on", dim=True
         )
         raise

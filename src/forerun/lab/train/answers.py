@@ -16,7 +16,7 @@ from itertools import chain, count, cycle, islice
 from pathlib import Path
 from typing import cast
 
-from forerun.cli import console
+from forerun.cli import console, tables
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
@@ -148,13 +148,13 @@ def fill(llm: LLM, prompts: Iterable[TaskPrompt], path: Path, num_tokens: int) -
 
     done = 0
     try:
-        with console.counter("answering", num_tokens) as show:
+        with tables.counter("answering", num_tokens) as show:
             for done in generate(llm.loop, encode, prompts, store, num_tokens):
                 show(done)
     except KeyboardInterrupt:
-        console.stderr().print(
+        console.note(
             f"{done} of {num_tokens} tokens are in {store.path}; the same command goes on",
-            style="dim",
+            dim=True,
         )
         raise
     if done < num_tokens:

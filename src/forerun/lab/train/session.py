@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from forerun.cli import console
+from forerun.cli import console, tables
 from forerun.core import files
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
@@ -131,7 +131,7 @@ def run(
     if is_first:
         _say_needs(trainer, data)
     try:
-        with interrupts, console.counter("training", trainer.settings.tokens) as show:
+        with interrupts, tables.counter("training", trainer.settings.tokens) as show:
             for done in trainer.run(data.texts, data.train, data.held_out):
                 if is_first:
                     show(done.tokens)
@@ -144,7 +144,7 @@ def run(
             trainer.save()
         if is_first:
             left = f"{done.tokens} of {trainer.settings.tokens} tokens are learned"
-            console.stderr().print(f"{left}; the same command goes on", style="dim")
+            console.note(f"{left}; the same command goes on", dim=True)
         raise
     if not is_first:
         return None
@@ -244,10 +244,10 @@ def _note(done: Progress, run: EngineRun | None) -> None:
     """A line on stderr for each measurement."""
     line = done.history[-1]
     alphas = " ".join(f"{line[key]:.3f}" for key in line if key.startswith("alpha_"))
-    console.stderr().print(
+    console.note(
         f"{done.tokens} tokens, {done.cpu_s:.0f} s of CPU: held-out tau {line['tau']:.3f}, at temperature 1 "
         f"{line['tau_sampled']:.3f} (in training {alphas}){f'; {run}' if run else ''}",
-        style="dim",
+        dim=True,
     )
 
 
@@ -260,12 +260,12 @@ def _say_needs(trainer: Trainer, data: Data) -> None:
     weights = sum(weight.numel() for weight in trainer.learner.net.parameters())
     disk_mb = weights * (4 * 3 + BYTES_A_NUMBER) / 1e6
     states = min(seen * (BYTES_A_NUMBER * width + 12), trainer.read.max_nbytes)
-    console.stderr().print(
+    console.note(
         f"{len(train)} replies{f' and {len(texts)} windows of text' if texts else ''}, {rows} tokens to learn from "
         f"({trainer.settings.tokens / max(rows, 1):.1f} epochs), {len(measured)} replies held out; "
         f"{weights / 1e6:.2f} M weights; at most {disk_mb:.0f} MB on disk, and {states / 1e9:.1f} GB of states in "
         f"{trainer.read.folder}, which may be deleted",
-        style="dim",
+        dim=True,
     )
 
 
@@ -275,7 +275,7 @@ def _draw(trainer: Trainer, model: str) -> None:
         history, folder = trainer.progress.history, trainer.folder
         draw_run("training", history, folder, folder.name, title=model)
     except (ConfigError, OSError) as error:
-        console.stderr().print(f"no plot: {error}", style="dim")
+        console.note(f"no plot: {error}", dim=True)
 
 
 def show(
@@ -297,7 +297,7 @@ def show(
     }
     show_table(found.items(), columns)
     given = ",".join(f"{key}={value}" for key, value in learner.drafter_options(folder).items())
-    out = console.report()
+    out = tables.report()
     for line in (*learner.notes(record), str(run)):
         out.print(line)
     out.print(f"{folder}: use it with -d {learner.name}:{given}")

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
 
-import typer
+import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import forerun
-from forerun.cli import console
+from forerun.cli import console, tables
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafting.parse import split_list
@@ -48,7 +48,7 @@ def specs_of(given: str | None) -> list[DrafterSpec]:
 @contextmanager
 def bar() -> Iterator[Report]:
     """A progress bar with the time left, on stderr, in a terminal only."""
-    stderr = console.stderr()
+    stderr = tables.report(stderr=True)
     columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as bar:
         task = bar.add_task("")
@@ -63,7 +63,7 @@ def time_passes(llm: LLM, repeats: int) -> PassTimes:
     wanted = shapes(min(llm.max_len, llm.model.config.max_position))
     cases = {Case(num, rows // num, context): (context, num, rows) for context, num, rows in wanted}
     rounds = in_turns(timers(llm.model, [*cases]), repeats)
-    *_, seconds = console.track(rounds, "timing passes", repeats)
+    *_, seconds = tables.track(rounds, "timing passes", repeats)
     return PassTimes(
         tuple(PassTime(*cases[case], round(median(s) * 1e3, 5)) for case, s in seconds.items())
     )
@@ -95,8 +95,8 @@ def check(llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens:
     bench.run(f"{chosen} beside plain decoding")
     row = summary.totals(bench.rounds, bench.store.origin)[chosen]
     if row["identical"] != row["prompts"]:
-        console.stderr().print(f"{chosen} changed tokens: forerun verify -d shows where")
-        raise typer.Exit(1)
+        console.note(f"{chosen} changed tokens: forerun verify -d shows where")
+        raise click.exceptions.Exit(1)
     highest = row["speedup_hi"]
     is_slower = isinstance(highest, float) and highest < 1
     measured = {key: row[key] for key in MEASURED}
@@ -115,10 +115,10 @@ def show(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) -> No
             speedup(measured) if measured.get("drafter") == figures.drafter else ""
         ),
     }
-    out = console.report()
+    out = tables.report()
     show_table(best, columns)
     out.print(
-        f"{console.TAU}; expected, measured: speed-up over plain decoding, the latter with its 95 % interval"
+        f"{tables.TAU}; expected, measured: speed-up over plain decoding, the latter with its 95 % interval"
     )
     out.print(
         f"best of {num_tried} settings: {profile.drafter}"

@@ -205,7 +205,7 @@ class _Search:
     drafter: str
 
     def figures(self, tried: DataclassInstance) -> DrafterFigures:
-        return self.autotune.figures(options.spell(self.drafter, tried))
+        return self.autotune.figures(options.format_spec(self.drafter, tried))
 
     def score(self, tried: DataclassInstance) -> float:
         return self.figures(tried).speedup(self.autotune.times)

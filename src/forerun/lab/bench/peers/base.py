@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from threading import Timer
@@ -105,7 +104,7 @@ def peers(
         folder,
         draft=resolve(drafts[0]) if drafts else None,
         eagle3=Path(networks[0]).expanduser() if networks else None,
-        tell=partial(console.stderr().print, soft_wrap=True),
+        tell=console.note,
     )
     return [system for name in names for system in systems(name, setup)]
 

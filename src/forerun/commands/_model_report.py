@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
-from forerun.cli import console
+from forerun.cli import tables
 from forerun.core import registry, sizes
 from forerun.core.config import EngineConfig
 from forerun.core.device import available_nbytes, num_cores
@@ -65,7 +65,7 @@ def document(model: str, quant: str) -> dict[str, Any]:
 
 def _formats(checkpoint: Checkpoint) -> dict[str, Any]:
     """Group the file's tensors by format; those of the file that no format here can read, by name."""
-    found: dict[str, tuple[int, float]] = {}
+    sums: dict[str, tuple[int, float]] = {}
     unsupported = []
     for name in sorted(checkpoint.names()):
         try:
@@ -73,10 +73,10 @@ def _formats(checkpoint: Checkpoint) -> dict[str, Any]:
         except LoadError:
             unsupported.append(name)
             continue
-        count, nbytes = found.get(stored.format.name, (0, 0.0))
+        count, nbytes = sums.get(stored.format.name, (0, 0.0))
         nbytes += math.prod(stored.shape) * stored.format.bits_per_weight / 8
-        found[stored.format.name] = count + 1, nbytes
-    largest = sorted(found.items(), key=lambda each: -each[1][1])
+        sums[stored.format.name] = count + 1, nbytes
+    largest = sorted(sums.items(), key=lambda each: -each[1][1])
     formats = [
         {"format": name, "tensors": count, "mb": round(nbytes / 1e6, 3)}
         for name, (count, nbytes) in largest
@@ -86,11 +86,11 @@ def _formats(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _experts(config: ModelConfig) -> dict[str, int] | None:
     layers = [config.layer(i).experts for i in range(config.num_layers)]
-    own = [experts for experts in layers if experts is not None]
-    if not own:
+    moe = [experts for experts in layers if experts is not None]
+    if not moe:
         return None
-    first = own[0]
-    return {"num_experts": first.num_experts, "num_active": first.num_active, "layers": len(own)}
+    first = moe[0]
+    return {"num_experts": first.num_experts, "num_active": first.num_active, "layers": len(moe)}
 
 
 def _chat(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -141,15 +141,15 @@ def _passes(planner: Planner) -> dict[str, Any] | None:
     model, checkpoint, quant = planner.model, planner.checkpoint, planner.config.quant
     config, arch = read_config(checkpoint)
     weights = list(blank_weights(checkpoint, arch, config, quant))
-    found = limits.measure(model.isa, model.num_threads)
-    one_s = pass_work(weights, config, 1).seconds(**asdict(found))
+    machine = limits.measure(model.isa, model.num_threads)
+    one_s = pass_work(weights, config, 1).seconds(**asdict(machine))
     experts = next(
         (e for e in (config.layer(i).experts for i in range(config.num_layers)) if e), None
     )
     rows = []
     for k in ROWS:
         work = pass_work(weights, config, k)
-        seconds = work.seconds(**asdict(found))
+        seconds = work.seconds(**asdict(machine))
         row = {"k": k, "mb": round(work.nbytes / 1e6, 3), "ms": round(seconds * 1e3, 4)}
         row["v"] = round(seconds / one_s, 4)
         if experts is not None:
@@ -157,16 +157,16 @@ def _passes(planner: Planner) -> dict[str, Any] | None:
         rows.append(row)
     return {
         "isa": model.isa,
-        "bandwidth_gb_s": round(found.bytes_s / 1e9, 2),
-        "peak_gop_s": round(2 * found.multiply_adds_s / 1e9, 1),
+        "bandwidth_gb_s": round(machine.bytes_s / 1e9, 2),
+        "peak_gop_s": round(2 * machine.multiply_adds_s / 1e9, 1),
         "rows": rows,
     }
 
 
 def report(facts: dict[str, Any]) -> None:
     """Print the facts as a table, and the estimated passes below it."""
-    out = console.report()
-    out.print(console.table(("", ""), _lines(facts), num_left=2))
+    out = tables.report()
+    out.print(tables.table(("", ""), _lines(facts), num_left=2))
     passes = facts["passes"]
     if passes is None:
         return
@@ -178,7 +178,7 @@ def report(facts: dict[str, Any]) -> None:
         for row in passes["rows"]
     ]
     out.print()
-    out.print(console.table(columns, lines, num_left=0))
+    out.print(tables.table(columns, lines, num_left=0))
     text = (
         f"The least that passes of some rows take, by arithmetic: {passes['bandwidth_gb_s']} GB/s and "
         f"{passes['peak_gop_s']} int8 Gop/s were measured now ({passes['isa']}, {facts['threads']} threads). "

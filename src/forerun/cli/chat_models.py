@@ -1,4 +1,4 @@
-"""Answer in `forerun chat`: a model of this machine, or with `--url` a server of OpenAI's API."""
+"""The models that `forerun chat` talks with: one of this machine, or with `--url` one of a server of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
 
 from forerun.cli import console
 from forerun.core.errors import CapacityError, ConfigError
@@ -23,10 +25,10 @@ OURS = "forerun"
 Message = dict[str, str]
 
 
-class Cut(NamedTuple):
-    """An answer that did not end by itself: what was asked, the token ids of prompt and answer, and its text."""
+class Unfinished(NamedTuple):
+    """An answer that did not end by itself: the messages before it, the token ids of prompt and answer, its text."""
 
-    asked: Sequence[Message]
+    messages: Sequence[Message]
     token_ids: Sequence[int]
     text: str
 
@@ -38,10 +40,10 @@ class ChatAnswer(NamedTuple):
     num_tokens: int
     line: str
     """A line about the answer, to be printed."""
-    was_stopped: bool
+    is_interrupted: bool
     """Whether Ctrl-C ended it."""
     token_ids: Sequence[int] = ()
-    """Prompt and answer, if it was cut and can go on."""
+    """Prompt and answer, if it can go on."""
 
 
 @dataclass(slots=True)
@@ -67,27 +69,27 @@ class LocalModel:
         drafter = llm.drafter_spec.text()
         return f"{llm.path.stem}, {how}, drafter {drafter}, context {llm.max_len} tokens"
 
-    def answer(self, asked: Sequence[Message], cut: Cut | None) -> ChatAnswer:
+    def answer(self, messages: Sequence[Message], unfinished: Unfinished | None) -> ChatAnswer:
         """Print the answer. Raises CapacityError with the ways out where the context is full."""
-        prompt = self.llm.encode([*asked]) if cut is None else cut.token_ids
+        prompt = unfinished.token_ids if unfinished else self.llm.encode([*messages])
         try:
-            given, measured, is_whole = console.answer(self.llm, prompt, self.params)
+            output, measured, is_complete = console.answer(self.llm, prompt, self.params)
         except CapacityError as error:
             raise CapacityError(f"{error}. {WAY_OUT}") from error
         spec = self.llm.drafter_spec
         self.stats.setdefault(spec.text(), SpecStats()).add(measured.stats)
         self.measured.append(measured)
-        has_ended = is_whole and given.finish_reason is not FinishReason.LENGTH
-        ids, text, line = [*given.token_ids], given.text, measured.line(spec.name)
+        has_ended = is_complete and output.finish_reason is not FinishReason.LENGTH
+        ids, text, line = [*output.token_ids], output.text, measured.line(spec.name)
         while not has_ended and text.endswith("\ufffd"):  # half a character: it is computed again
             text = self.llm.tokenizer.decode(ids := ids[:-1], is_start=False)
-        reply = ChatAnswer(text, measured.tokens, line, not is_whole)
-        if has_ended or not (text or cut):
+        reply = ChatAnswer(text, measured.tokens, line, not is_complete)
+        if has_ended or not (text or unfinished):
             return reply
-        if len(prompt) + len(given.token_ids) >= self.llm.max_len:
+        if len(prompt) + len(output.token_ids) >= self.llm.max_len:
             full = f"the context of {self.llm.max_len} tokens is full: {WAY_OUT}"
             return reply._replace(line=f"{line}\n{full}")
-        why = f"cut at {self.params.max_tokens} tokens (--max-tokens)" if is_whole else "stopped"
+        why = f"cut at {self.params.max_tokens} tokens (--max-tokens)" if is_complete else "stopped"
         return reply._replace(line=f"{line}\n{why}{self.hint}", token_ids=[*prompt, *ids])
 
     def drafter(self, spec: str) -> str:
@@ -127,9 +129,8 @@ class RemoteModel:
     @classmethod
     def of(cls, remote: Remote, model: str | None, body: Mapping[str, object]) -> RemoteModel:
         """Choose a server's model. Raises RemoteError and ConfigError."""
-        found = remote.model(model)
-        there = replace(remote, name=str(found["id"]))
-        return cls(there, body, found.get("owned_by") == OURS)
+        entry = remote.model(model)
+        return cls(replace(remote, name=str(entry["id"])), body, entry.get("owned_by") == OURS)
 
     def check(self, messages: Sequence[Message]) -> None:
         """Take any messages: the server says what it cannot read."""
@@ -138,21 +139,21 @@ class RemoteModel:
         """Name the model and the server."""
         return f"{self.remote.name} at {self.remote.url}"
 
-    def answer(self, asked: Sequence[Message], cut: Cut | None) -> ChatAnswer:
+    def answer(self, messages: Sequence[Message], unfinished: Unfinished | None) -> ChatAnswer:
         """Print the answer as it streams. Raises RemoteError."""
-        body: dict[str, object] = {"model": self.remote.name, "messages": asked, **self.body}
+        body: dict[str, object] = {"model": self.remote.name, "messages": messages, **self.body}
         body["stream_options"] = {"include_usage": True}
         if self.drafter_name is not None:
             body["speculative"] = {"drafter": self.drafter_name}
         with self.remote.stream(ROUTE, body) as stream:
-            text, times, last, is_whole = _print(stream)
+            text, times, last, is_complete = _print(stream)
         tokens = int(last.usage.get("completion_tokens", len(times)))  # else a chunk is a token
         line = _line(tokens, times, last.timings)
-        if not is_whole:
+        if not is_complete:
             line += "\nstopped"
         elif last.finish_reason == "length":
             line += f"\ncut at {tokens} tokens (--max-tokens)"
-        return ChatAnswer(text, tokens, line, not is_whole)
+        return ChatAnswer(text, tokens, line, not is_complete)
 
     def drafter(self, spec: str) -> str:
         """Ask for another drafter, where the server can, or say which was asked for."""
@@ -170,25 +171,24 @@ class RemoteModel:
 
 def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
     """Print a stream's text: the text, the times of its chunks, their last fields, and False if Ctrl-C ended it."""
-    out, text, times, last, is_whole = console.stdout(), "", list[float](), Chunk(), True
+    text, times, last, is_complete = "", list[float](), Chunk(), True
     try:
         for chunk in stream:
             if chunk.text:
                 times.append(time.perf_counter())
                 text += chunk.text
-                out.print(chunk.text, end="")
-                out.file.flush()
+                click.echo(chunk.text, nl=False, color=True)
             last = Chunk(
                 finish_reason=chunk.finish_reason or last.finish_reason,
                 usage=chunk.usage or last.usage,
                 timings=chunk.timings or last.timings,
             )
     except KeyboardInterrupt:
-        is_whole = False
+        is_complete = False
     finally:
         if text:
-            out.print()
-    return text, times, last, is_whole
+            click.echo()
+    return text, times, last, is_complete
 
 
 def _line(tokens: int, times: Sequence[float], timings: Mapping[str, Any]) -> str:

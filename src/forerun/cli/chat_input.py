@@ -1,0 +1,132 @@
+"""What the user of `forerun chat` types: messages of one line or several, and commands that begin with a slash."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from forerun.core.errors import ConfigError, unknown
+
+PROMPT, CONTINUATION = "> ", "... "
+HISTORY_LEN = 1000
+"""Lines that are kept; older ones go."""
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "help": ("", "list these commands"),
+    "exit": ("", "end the chat, as Ctrl-D does"),
+    "clear": ("", "forget the conversation; the system message stays"),
+    "system": ("[TEXT]", "set the system message; without TEXT show it"),
+    "drafter": ("[SPEC]", "draft otherwise, such as none or suffix; without SPEC show it"),
+    "save": ("FILE", "write the messages as JSON"),
+    "load": ("FILE", "go on from messages that were saved"),
+}
+"""Argument and help by name. An argument in brackets may be left out."""
+ALIASES: Final[Mapping[str, str]] = {"?": "help", "quit": "exit", "bye": "exit"}
+"""Names of the commands in llama.cpp and ollama."""
+NOTES: Final = """\
+Enter goes on with an answer that was cut. Ctrl-C stops an answer.
+A line that ends in \\ goes on in the next; \"\"\" begins and ends several lines.
+A message that begins with / needs a space before it."""
+
+_BLOCK = re.compile(r'(/\S+\s+)?"""(.*)', re.DOTALL)
+
+
+class SlashCommand(NamedTuple):
+    """A command as it was typed."""
+
+    name: str
+    argument: str
+
+    @classmethod
+    def parse(cls, text: str) -> SlashCommand:
+        """Read `/name argument`. Raises ConfigError for an unknown name, or an argument too many or missing."""
+        word, _, argument = text.removeprefix("/").strip().partition(" ")
+        name, argument = ALIASES.get(word, word), argument.strip()
+        if name not in COMMANDS:
+            raise ConfigError(unknown("command", f"/{word}", [f"/{name}" for name in COMMANDS]))
+        takes, _ = COMMANDS[name]
+        if argument and not takes:
+            raise ConfigError(f"/{word} takes nothing, got {argument!r}")
+        if not argument and takes and not takes.startswith("["):
+            raise ConfigError(f"/{word} needs a {takes}: /{word} {takes}")
+        return cls(name, argument)
+
+
+def help_text() -> str:
+    """List all commands for people."""
+    usages = {f"/{name} {takes}": text for name, (takes, text) in COMMANDS.items()}
+    width = max(map(len, usages)) + 1
+    return "\n".join([*(f"{usage:{width}} {text}" for usage, text in usages.items()), NOTES])
+
+
+class ChatInput:
+    """Reads messages and commands from stdin. Prompts are shown only where someone types."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stdin.isatty()
+
+    def read(self) -> str:
+        r"""Read the next message or command. A message that begins with a slash has a space before it.
+
+        A \\ at the end of a line joins the next; a text in triple quotes has as many lines as it likes.
+        Raises EOFError at the end of the input, and ConfigError for bytes that are no text.
+        """
+        text = self._line(PROMPT)
+        block = _BLOCK.match(text)
+        command, text = ("", text) if block is None else block.groups(default="")
+        with suppress(EOFError):  # the end of the input ends the text, too
+            while '"""' not in text if block else text.endswith("\\"):
+                text = text if block else text[:-1]
+                text += "\n" + self._line(CONTINUATION)
+        if block:
+            text = text.partition('"""')[0].strip("\n")
+        if command or (text.startswith("/") and not block):
+            return command + text if block else text.rstrip()
+        text = text.strip()
+        return f" {text}" if text.startswith("/") else text
+
+    def _line(self, prompt: str) -> str:
+        """Read a line without its end."""
+        if self.is_terminal and sys.stdout.isatty():
+            try:
+                return input(prompt)
+            except EOFError:
+                print()  # the prompt has a line of its own
+                raise
+        if self.is_terminal:
+            print(prompt, end="", file=sys.stderr, flush=True)
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"stdin is not UTF-8 text: {error}") from error
+        if not line:
+            raise EOFError
+        return line.rstrip("\r\n")
+
+
+@contextmanager
+def history(path: Path) -> Iterator[None]:
+    """Turn on line editing with the lines of earlier chats; those of this one are added at the end.
+
+    Whatever is missing (the module, the file, leave to write it) is done without.
+    """
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    readline.set_history_length(HISTORY_LEN)
+    with suppress(OSError):
+        readline.read_history_file(path)
+    before = readline.get_current_history_length()
+    try:
+        yield
+    finally:
+        added = readline.get_current_history_length() - before
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            readline.append_history_file(added, path)

@@ -1,0 +1,100 @@
+"""Tables, sentences and progress as rich draws them; in a pipe progress is a plain line now and then."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+T = TypeVar("T")
+
+WHOLE_LINES = 200
+"""Columns of a table that goes to a file or a pipe."""
+TAU = "tau: tokens per pass of the model"
+"""Footnote of a table with a column `tau`."""
+EVERY_S = 10.0
+"""Seconds between two lines of progress, and before the first: quick work prints nothing."""
+
+
+class _Console(Console):
+    """Leaves a closed pipe to `main`, which ends every command alike."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def report(*, stderr: bool = False) -> Console:
+    """Make a console for tables and sentences, as wide as the terminal; a file or a pipe gets whole lines."""
+    console = _Console(stderr=stderr, highlight=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WHOLE_LINES
+    return console
+
+
+def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:
+    """Make a plain table, all but the first columns aligned to the right. No header if the columns have no names."""
+    result = Table(box=None, pad_edge=False, show_header=any(columns))
+    for i, column in enumerate(columns):
+        result.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
+    for line in lines:
+        result.add_row(*(each if isinstance(each, Text) else str(each) for each in line))
+    return result
+
+
+def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
+    """Print milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
+    decode, prompt = profile["decode"], profile["prompt"]
+    shown = table(("phase", "ms a step", "share", "ms, prompt"), ())
+    steps, total_ms = max(1, decode["steps"]), decode["total"] or 1.0
+    for phase in (*(name for name in decode if name not in ("steps", "total")), "total"):
+        is_all = phase == "total"
+        shown.add_row(
+            f"all ({decode['steps']:.0f} steps)" if is_all else phase,
+            f"{decode[phase] / steps:.3f}",
+            f"{decode[phase] / total_ms:.1%}",
+            f"{prompt[phase]:.2f}",
+            style="bold" if is_all else None,
+        )
+    report(stderr=True).print(shown)
+
+
+def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Yield the steps and show progress on stderr: a bar with the time left, in a pipe a line every 10 s."""
+    if total is None and isinstance(steps, Sized):
+        total = len(steps)
+    with counter(what, total) as show:
+        for done, step in enumerate(steps, 1):
+            yield step
+            show(done)
+
+
+@contextmanager
+def counter(
+    what: str, total: int | None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[float], None]]:
+    """Show progress on stderr as `track` does; the function that is yielded sets how much is done."""
+    console = report(stderr=True)
+    columns, is_bar, last_s = Progress.get_default_columns(), console.is_terminal, clock()
+    with Progress(*columns, console=console, disable=not is_bar, get_time=clock) as bar:
+        task = bar.add_task(what, total=total)
+
+        def show(done: float) -> None:
+            nonlocal last_s
+            bar.update(task, completed=done)
+            if is_bar or clock() - last_s < EVERY_S:
+                return
+            last_s, left_s = clock(), bar.tasks[0].time_remaining
+            text = f"{what}: {done:.0f}" + (f" of {total}" if total else "")
+            text += "" if left_s is None else f", {timedelta(seconds=max(0, left_s))} left"
+            click.echo(text, err=True)
+
+        yield show
