@@ -88,32 +88,18 @@ MUTANTS: dict[str, Callable[[], None]] = {
 
 CONSTANTS = {
     "forerun.core.costs": {
-        "MEMORY": (0.5,),
-        "CASES": (0.01, 1e6),
         "TABLE_SPREAD": (1e3,),
         "OUTLIER": (1e9,),
     },
-    "forerun.engine.acceptance": {
-        "CASES": (0.01, 1e6),
-        "MEMORY": (0.5,),
-        "FIRST_PRECISION": (1e6,),
-    },
-    "forerun.engine.node_value": {
-        "MEMORY": (0.5,),
-        "CASES": (0.01, 1e3),
-        "HOPE": (0.0,),
-    },
-    "forerun.engine.policy": {
-        "ALPHA": (1, 2),
-        "MARGIN": (0.8, 1.0, 1.1, 1.5, 2.0),
-        "MEMORY": (0.5,),
+    "forerun.core.means": {"MEMORY": (0.5,), "CASES": (0.01, 1e6)},
+    "forerun.engine.controller": {
+        "STATED": (1e6,),
+        "FIRST_VALUE": (0.0,),
+        "MARGIN": (0.8, 1.0, 1.5, 2.0),
         "EXPLORATION": (0.0, 0.05),
-        "MIN_EXPLORATION": (0.0, 0.05),
         "RESERVE": (-1.0, 20.0),
         "TRIAL_STEPS": (1,),
         "PLAIN_EVERY": (4, 10**9),
-    },
-    "forerun.engine.pace": {
         "LAST_PASSES": (1, 100),
         "PLAIN_FIRST": (0,),
     },
