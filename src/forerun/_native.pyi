@@ -217,7 +217,6 @@ class Decoder:
         hidden: NDArray[np.float32],
         taps: Sequence[int],
         tapped: NDArray[np.float32],
-        sublayers: Sequence[int],
     ) -> None: ...
     def head(self, hidden: NDArray[np.float32], logits: NDArray[np.float32]) -> None: ...
     def topk(

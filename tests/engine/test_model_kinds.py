@@ -24,8 +24,6 @@ DRAFTERS = (
     "recycling",
     "suffix",
     "draft_model:model=self,branch=2,1",
-    "early_exit",
-    "early_exit:skip_attn=0,exit=2",
     "prompt_lookup",
 )
 OFTEN = ("gemma4", "gpt_oss")

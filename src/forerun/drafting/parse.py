@@ -24,7 +24,7 @@ _ASSISTANT = re.compile(r"gemma[-_]?4.*assistant")
 _BY_ARCHITECTURE = {"gemma4-assistant": "gemma4_assistant", "eagle3": "eagle3"}
 """Which drafter reads a GGUF file of an architecture that is no model's."""
 _IMPLYING = {
-    **{"model": "draft_model", "exit": "early_exit"},
+    "model": "draft_model",
     **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"},
 }
 """Options that say which drafter is meant where none is named, the strongest first."""

@@ -118,7 +118,9 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
     },
     "Hugging Face": {
         "assistant_model": Spelling("model"),
-        "assistant_early_exit": Spelling("exit"),
+        "assistant_early_exit": _no_effect(
+            "no layers are left out; draft_model=self drafts with the model itself"
+        ),
         "num_assistant_tokens": Spelling("num_draft"),
         "assistant_confidence_threshold": Spelling("min_confidence"),
         "prompt_lookup_num_tokens": Spelling("num_draft", drafter="prompt_lookup"),

@@ -189,6 +189,6 @@ def test_a_short_context_is_timed_once():
 
 def test_candidates_need_nothing():
     assert {"suffix", "prompt_lookup", "lookahead"} <= {*candidates()}
-    assert not {"none", "draft_model", "early_exit"} & {*candidates()}
+    assert not {"none", "draft_model"} & {*candidates()}
     for name in candidates():
         assert dataclasses.is_dataclass(type(DrafterSpec.of(name).build(TARGET).options))
