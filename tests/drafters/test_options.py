@@ -23,7 +23,7 @@ WRONG = {
     "lookahead": [{"window": -1}, {"ngram": 1}, {"guesses": 0}],
     "mlp_speculator": [{"num_draft": 0}, {"num_steps": 17}, {"min_chance": 2}],
     "draft_model": [
-        *({"num_draft": 0}, {"branch": (2, 0)}, {"min_confidence": 1.0}),
+        *({"num_draft": 0}, {"num_steps": 0}, {"min_chance": 1.5}),
         *({"draft_vocab": "0"}, {"draft_vocab": "half"}),
     ],
 }

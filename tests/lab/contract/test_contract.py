@@ -18,8 +18,8 @@ from tests.tiny import tiny_model
 
 DRAFTERS = [
     *(name for name in registry.names("drafters") if name != "none"),
-    "draft_model:branch=2,2,1",
-    "draft_model:branch=2,2,1,draft_vocab=3",
+    "draft_model:num_draft=10",
+    "draft_model:num_draft=10,draft_vocab=3",
     "suffix:shared_tokens=0",
     "suffix++draft_model",
 ]

@@ -140,13 +140,9 @@ def test_lengths_of_matches_stay_in_order():
     assert (best.ngram_min, best.ngram_max) == (3, 3)
 
 
-def test_a_draft_is_named_by_its_full_path_and_a_tree_stays(tmp_path, monkeypatch):
+def test_a_draft_is_named_by_its_full_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.gguf").touch()
     given = draft_model.Options(model="small.gguf")
     best = tuned("draft_model", given, lambda options: 1.1**-options.num_draft)
     assert best == draft_model.Options(model=str(tmp_path / "small.gguf"), num_draft=1)
-    tree = draft_model.Options(model="elsewhere", branch=(2, 1))
-    asked = []
-    assert tuned("draft_model", tree, lambda options: asked.append(options) or 1.0) == tree
-    assert asked == [tree]
