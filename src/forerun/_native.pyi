@@ -41,6 +41,7 @@ class SuffixIndex:
         factor: float,
         offset: float,
         min_token_prob: float,
+        min_depth: int = 1,
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], float] | None: ...
     @property
     def num_tokens(self) -> int: ...

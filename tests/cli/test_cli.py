@@ -68,11 +68,11 @@ def test_verify_completes_prompts_as_they_are_without_a_chat_template(forerun, t
 def test_verify_says_no_when_acceptance_is_broken(forerun, model, monkeypatch):
     monkeypatch.setattr("forerun.engine.engine.verify", accepting_everything)
     code, out, _ = forerun(
-        "verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24", "--json"
+        "verify", *model, "-d", "prompt_lookup", "--limit", "4", "-n", "24", "--json"
     )
     assert code == 1
     assert the_json(out)["identical"] is False
-    _, out, _ = forerun("verify", *model, "-d", "prompt_lookup", "--limit", "1", "-n", "24")
+    _, out, _ = forerun("verify", *model, "-d", "prompt_lookup", "--limit", "4", "-n", "24")
     assert "NO, from " in out
 
 
@@ -98,7 +98,7 @@ def test_check_knows_what_rounding_saves(forerun, model):
 
 def test_a_rounded_head_of_the_same_file_drafts_for_it(forerun, model):
     drafter = ["-d", "draft_model:model=self,head_bits=4,num_draft=3"]
-    code, out, _ = forerun("verify", *model, *drafter, "--limit", "1", "-n", "24", "--json")
+    code, out, _ = forerun("verify", *model, *drafter, "--limit", "4", "-n", "24", "--json")
     document = the_json(out)
     assert code == 0
     assert document["identical"] is True

@@ -9,7 +9,7 @@ from forerun.drafting.find import find
 
 WRONG = {
     "prompt_lookup": [
-        *({"ngram_min": 0}, {"ngram_min": 4}, {"ngram_max": 0}),
+        *({"ngram_min": 0}, {"ngram_min": 65}, {"ngram_max": 0}),
         *({"num_draft": 0}, {"factor": 0.0}),
     ],
     "suffix": [

@@ -15,7 +15,7 @@ from forerun.drafting.find import find, is_file
 from forerun.model.kernels import native
 from forerun.weights.gguf import GgufCheckpoint
 
-AUTO_CHOICE, AUTO_WITHOUT_KERNELS = "recycling", "prompt_lookup"
+AUTO_CHOICE, AUTO_WITHOUT_KERNELS = "recycling", "lookahead"
 """What `auto` is where neither a profile nor what ships for the target knows better; tables are native."""
 
 _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")

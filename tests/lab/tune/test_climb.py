@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from forerun.core import options as spelling
 from forerun.core import registry
 from forerun.core.errors import ConfigError
-from forerun.drafters import draft_model, lookahead, prompt_lookup
+from forerun.drafters import draft_model, lookahead
 from forerun.drafting.base import Target
 from forerun.drafting.find import method_of
 from forerun.lab.tune.climb import GAIN, climb
@@ -133,11 +133,6 @@ def test_a_window_grows_where_rows_are_free_and_not_where_they_cost():
     small = tuned("lookahead", lookahead.Options(), lambda o: score(o, 0.3))
     assert (small.window, small.ngram, small.guesses) == (0, 3, 1)
     assert len(asked) == 4  # itself and one neighbour for each size
-
-
-def test_lengths_of_matches_stay_in_order():
-    best = tuned("prompt_lookup", prompt_lookup.Options(), lambda o: 1.0 + o.ngram_min)
-    assert (best.ngram_min, best.ngram_max) == (3, 3)
 
 
 def test_a_draft_is_named_by_its_full_path(tmp_path, monkeypatch):
