@@ -15,7 +15,7 @@ from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
 from forerun.engine.acceptance import AcceptanceModel, Bias
-from forerun.engine.controller import DraftResult, Fixed, Prior
+from forerun.engine.controller import DraftResult, Fixed
 from forerun.engine.policy import MARGIN, Policy
 from tests.engine.worlds import NEW_ROWS, Oracle, Routed, Trees
 
@@ -34,7 +34,8 @@ def seqs(num: int) -> list[Seq]:
 
 def policy(row: float, num_seqs: int = 1) -> Policy:
     """One that knows that a pass costs 1 and `row` more for each further row, in a step."""
-    found = Policy(ALL, prior=Prior(CostCurve({1: 1.0, 2: 1.0 + row})))
+    found = Policy(ALL)
+    found.pass_cost = CostCurve({1: 1.0, 2: 1.0 + row})
     found.budgets(seqs(num_seqs))
     return found
 

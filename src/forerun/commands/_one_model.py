@@ -14,7 +14,6 @@ from forerun.core.device import available_nbytes, num_cores
 from forerun.core.errors import LoadError
 from forerun.drafting.find import method_of
 from forerun.engine.planner import Planner
-from forerun.engine.profile import choices
 from forerun.model.backends import native as native_backend
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import limits
@@ -118,7 +117,6 @@ def _drafting(planner: Planner) -> dict[str, Any]:
     return {
         "auto": planner.drafters[0].name,
         "ships": [name for name in registry.names("drafters") if method_of(name).ships_for(target)],
-        "profiles": choices(planner.checkpoint.files),
         "heads": sorted(name for name in planner.checkpoint.names() if _DRAFT_HEAD.search(name)),
     }
 
@@ -250,11 +248,9 @@ def _chat_line(chat: dict[str, Any]) -> str:
 def _drafting_line(drafting: dict[str, Any]) -> str:
     ships = ", ".join(drafting["ships"])
     text = f"auto is {drafting['auto']}"
-    text += (
+    return text + (
         f"; made for this model or its tokenizer: {ships}" if ships else "; nothing ships for it"
     )
-    profiles = ", ".join(drafting["profiles"])
-    return text + (f"; profiles chose {profiles}" if profiles else "")
 
 
 def _list(names: list[str]) -> str:

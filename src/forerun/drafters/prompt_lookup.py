@@ -9,10 +9,11 @@ Source: prompt lookup decoding (A. Saxena, 2023), also known as n-gram speculati
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from forerun.core.errors import ConfigError
-from forerun.drafters import suffix
-from forerun.drafting.base import Method, Target, as_given
+from forerun.drafting.base import Drafter, Method, Target, as_given
+from forerun.drafting.find import find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,9 @@ class Options:
             )
         self.as_suffix()
 
-    def as_suffix(self) -> suffix.Options:
+    def as_suffix(self) -> Any:
         """Return the options of `suffix` that these are."""
-        return suffix.Options(
+        return find("suffix").Options(
             min_depth=self.ngram_min,
             max_depth=self.ngram_max,
             num_draft=self.num_draft,
@@ -47,11 +48,13 @@ class Options:
         )
 
 
-def build(options: Options, target: Target) -> suffix.Suffix:
+def build(options: Options, target: Target) -> Drafter:
     """Build a drafter that needs nothing of the target."""
-    return suffix.build(options.as_suffix(), target)
+    drafter: Drafter = find("suffix").build(options.as_suffix(), target)
+    return drafter
 
 
 METHOD = Method(
-    unshared=as_given, grids={name: suffix.METHOD.grids[name] for name in ("num_draft", "factor")}
+    unshared=as_given,
+    grids={"num_draft": (1, 2, 3, 5, 7, 11, 15, 23), "factor": (0.5, 1.0, 2.0, 4.0)},
 )

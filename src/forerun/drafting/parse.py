@@ -16,7 +16,7 @@ from forerun.model.kernels import native
 from forerun.weights.gguf import GgufCheckpoint
 
 AUTO_CHOICE, AUTO_WITHOUT_KERNELS = "recycling", "lookahead"
-"""What `auto` is where neither a profile nor what ships for the target knows better; tables are native."""
+"""What `auto` is where nothing ships for the target; tables are native."""
 
 _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
 _NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash")

@@ -38,16 +38,9 @@ class Bias:
 class AcceptanceModel:
     """P(node accepted, all above it accepted), learned from every draft of one drafter, verified or not."""
 
-    def __init__(self, nodes: Sequence[tuple[float, float]] = ()) -> None:
-        """`nodes` are of an earlier run, of chains: how often node i was drafted, and accepted then."""
+    def __init__(self) -> None:
         self._levels = [DecayedMean(MEMORY) for _ in range(max(_LEVELS) + 1)]
         self._indexes: list[DecayedMean] = []  # of nodes without confidence
-        above = 1.0
-        for _, accepted in nodes:
-            share = min(accepted / above, 1.0) if above else 0.0
-            cases = 4 * CASES
-            self._indexes.append(DecayedMean(MEMORY, cases, cases * share))
-            above = accepted
 
     def of(self, draft: Draft, bias: Bias) -> list[float]:
         """Return every node's chance to be accepted if its parent is, in a sequence of that bias."""

@@ -1,12 +1,11 @@
-"""The interface of a controller, its prior knowledge, and a controller with a fixed budget."""
+"""The interface of a controller, and a controller with a fixed budget."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from forerun.core.costs import CostCurve
 from forerun.core.types import Draft, Seq
 
 
@@ -19,18 +18,6 @@ class DraftResult:
     path: tuple[int, ...]
     tokens: tuple[int, ...] = ()
     """Tokens that the step emitted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """Earlier measurements (`engine/profile.py`), in plain passes of one sequence; measurements replace it."""
-
-    pass_cost: CostCurve = field(default_factory=lambda: CostCurve({1: 1.0, 4: 1.15, 16: 2.0}))
-    """Cost of a pass by its rows; without an earlier run rows are taken to be nearly free up to four."""
-    draft_cost: CostCurve = field(default_factory=CostCurve)
-    """Cost of a proposal by its nodes."""
-    nodes: tuple[tuple[float, float], ...] = ()
-    """For node i, how often drafts had it, and how often it was accepted then."""
 
 
 class Controller(Protocol):

@@ -26,7 +26,7 @@ from forerun.decoding.verify import Best, verify
 from forerun.drafting.base import Drafter
 from forerun.drafting.predicted import Prediction
 from forerun.engine.batch import Pass, SequenceRows, pack
-from forerun.engine.controller import Controller, Fixed, Prior
+from forerun.engine.controller import Controller, Fixed
 from forerun.engine.failures import Failures
 from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.policy import Policy
@@ -61,7 +61,6 @@ class Engine:
         config: EngineConfig,
         *,
         eos_ids: frozenset[int] = frozenset(),
-        prior: Prior | None = None,
         grammars: NewGrammar | None = None,
         logit_rows: int = LOGIT_ROWS,
         draft_forced: bool = True,
@@ -69,15 +68,14 @@ class Engine:
     ) -> None:
         """`cache` is the model's; its slots and their length are how many sequences run at once and how long they get.
 
-        `prior` is what an earlier run showed of this model and drafter; the controller begins with it. `grammars` makes
-        the grammar of a structured output, whose forced tokens are drafted unless `draft_forced` is false; `encode`
-        reads predictions.
+        `grammars` makes the grammar of a structured output, whose forced tokens are drafted unless `draft_forced` is
+        false; `encode` reads predictions.
         """
         self.model = model
         self.stats = SpecStats()
         controller: Controller = Fixed(config.draft_budget)
         if config.controller:
-            controller = Policy(config.draft_budget, prior)
+            controller = Policy(config.draft_budget)
         safe = SafeDrafter(drafter, self.stats, model.config.vocab_size)
         self.failures = Failures()
         self.proposer = Proposer(

@@ -17,10 +17,8 @@ HOPE = 0.5
 class NodeValue:
     """Of the nodes of one drafter's drafts, in every sequence."""
 
-    def __init__(self, known: Sequence[float] = ()) -> None:
-        """`known` is what an earlier run saw."""
-        self._all = [DecayedMean(MEMORY, CASES, CASES * value) for value in known]
-        self._all = self._all or [DecayedMean(MEMORY)]
+    def __init__(self) -> None:
+        self._all = [DecayedMean(MEMORY)]
 
     @property
     def num_nodes(self) -> int:

@@ -32,11 +32,13 @@ from forerun.core.costs import CostCurve
 from forerun.core.means import MEMORY, DecayedMean
 from forerun.core.types import Draft, Seq
 from forerun.engine.acceptance import AcceptanceModel, Bias
-from forerun.engine.controller import Controller, DraftResult, Prior
+from forerun.engine.controller import Controller, DraftResult
 from forerun.engine.cut import best_cut
 from forerun.engine.node_value import NodeValue
 from forerun.engine.pace import Pace
 
+FIRST_COSTS = {1: 1.0, 4: 1.15, 16: 2.0}
+"""Cost of a pass by its rows until it is measured: nearly free up to four."""
 ALPHA = 8
 """1 is proportional fairness, 2 the least mean waiting time; larger values look at the slowest sequence only."""
 MARGIN = 1.25
@@ -79,17 +81,14 @@ class SequenceEstimate:
 class Policy(Controller):
     """Chooses what maximises expected tokens a second; `full` is the largest draft."""
 
-    def __init__(self, full: int, prior: Prior | None = None) -> None:
-        """Know beforehand what `prior` says, which an earlier run measured."""
+    def __init__(self, full: int) -> None:
         self.full = full
-        prior = prior or Prior()
-        self.pass_cost = CostCurve(prior.pass_cost.points)
-        self.ask_cost = CostCurve(prior.draft_cost.points)
+        self.pass_cost = CostCurve(FIRST_COSTS)
+        self.ask_cost = CostCurve()
         self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
-        self._knows_asking = bool(prior.draft_cost.points)
-        self._acceptance = AcceptanceModel(prior.nodes)
-        row = MARGIN * (self.pass_cost.v(2) - 1)
-        self._value = NodeValue([had * max(0.0, share - row) for had, share in prior.nodes[:full]])
+        self._knows_asking = False
+        self._acceptance = AcceptanceModel()
+        self._value = NodeValue()
         self._states: dict[int, SequenceEstimate] = {}
         self._plan: dict[int, int] = {}
         self._granted: dict[int, int] = {}

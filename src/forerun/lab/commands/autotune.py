@@ -1,8 +1,8 @@
-"""`forerun autotune`: measures what drafting costs and brings here, and writes down what is best."""
+"""`forerun autotune`: measures what drafting costs and brings here, and prints what is best."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,8 +10,6 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _options as shared
 
-if TYPE_CHECKING:
-    pass
 Drafters = Annotated[
     str | None,
     typer.Option(
@@ -26,7 +24,6 @@ MaxTokens = Annotated[
     int, typer.Option("-n", "--max-tokens", "--n-predict", help="New tokens a prompt, at most.")
 ]
 Repeats = Annotated[int, typer.Option(help="Passes of each size; medians count.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Score again what an earlier run has scored.")]
 
 
 @opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False)
@@ -37,19 +34,13 @@ def command(
     limit: Limit = 9,
     max_tokens: MaxTokens = 64,
     repeats: Repeats = 10,
-    fresh: Fresh = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Find the drafter and options that are fastest for a model on this machine; `-d auto` uses them from then on.
-
-    Ctrl-C loses nothing: the same command goes on where it was.
-    """
+    """Find the drafter and options that are fastest for a model on this machine: prints them as `-d` takes them."""
     from forerun.cli import console
     from forerun.drafting.spec import DrafterSpec
-    from forerun.engine.profile import Profile
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
-    from forerun.lab.provenance import now
     from forerun.lab.tune import report
     from forerun.lab.tune.search import Autotune, best_of
 
@@ -62,28 +53,22 @@ def command(
     if drafters is None and (auto := DrafterSpec.of("auto").for_target(target)).parts:
         specs.append(auto)
     token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in tuned_on]
-    try:
-        times = report.time_passes(llm, repeats)
-        with report.bar() as progress:
-            search = Autotune(
-                lambda drafter: llm.with_drafter(drafter).engine,
-                target,
-                token_ids,
-                max_tokens,
-                times,
-                report.scores(llm, [token_ids, max_tokens], fresh),
-                progress,
-            )
-            best = search.run(specs)
-        chosen = best_of(best, times)
-        profile = Profile(llm.subject, now(), chosen, times, tuple(search.tried.values()), {})
-        profile = report.check(llm, profile, workload.groups(checked_on, 1), max_tokens)
-    except KeyboardInterrupt:
-        console.stderr().print("stopped; the same command goes on where it was")
-        raise typer.Exit(130) from None
-    path = profile.save()
+    times = report.time_passes(llm, repeats)
+    with report.bar() as progress:
+        search = Autotune(
+            lambda drafter: llm.with_drafter(drafter).engine,
+            target,
+            token_ids,
+            max_tokens,
+            times,
+            progress,
+        )
+        best = search.run(specs)
+    groups = workload.groups(checked_on, 1)
+    chosen, measured = report.check(llm, best_of(best, times), groups, max_tokens)
     if as_json:
-        environment = console.environment(config.model, profile.drafter, llm.model.num_threads)
-        console.print_json(profile.document() | environment | {"profile": str(path)})
+        environment = console.environment(config.model, chosen, llm.model.num_threads)
+        found = report.document(chosen, measured, times, search.tried.values())
+        console.print_json(found | environment)
     else:
-        report.show(profile, best, len(search.tried))
+        report.show(chosen, measured, times, best, len(search.tried))
