@@ -251,20 +251,3 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left
     for line in lines:
         result.add_row(*(each if isinstance(each, Text) else str(each) for each in line))
     return result
-
-
-def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
-    """Print milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
-    decode, prompt = profile["decode"], profile["prompt"]
-    shown = table(("phase", "ms a step", "share", "ms, prompt"), ())
-    steps, whole = max(1, decode["steps"]), decode["total"] or 1.0
-    for phase in (*(name for name in decode if name not in ("steps", "total")), "total"):
-        is_all = phase == "total"
-        shown.add_row(
-            f"all ({decode['steps']:.0f} steps)" if is_all else phase,
-            f"{decode[phase] / steps:.3f}",
-            f"{decode[phase] / whole:.1%}",
-            f"{prompt[phase]:.2f}",
-            style="bold" if is_all else None,
-        )
-    stderr().print(shown)

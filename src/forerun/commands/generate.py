@@ -27,12 +27,6 @@ Text = Annotated[
 File = Annotated[
     Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt here.")
 ]
-Profile = Annotated[
-    bool, typer.Option("--profile", help="Print where the time went, phase by phase.")
-]
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write a trace for chrome://tracing or Perfetto.")
-]
 
 
 @opt.engine(is_parallel=True, without=("max_num_seqs",), max_num_seqs=1)
@@ -48,8 +42,6 @@ def command(
     json_schema: opt.JsonSchema = None,
     grammar: opt.Grammar = None,
     grammar_file: opt.GrammarFile = None,
-    profile: Profile = False,
-    trace: Trace = None,
     as_json: opt.Json = False,
 ) -> None:
     """Answer a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there.
@@ -69,32 +61,18 @@ def command(
     form = opt.form(json_schema, grammar, grammar_file)
     llm = opt.load(config)
     asked_for = replace(params(llm), structured_outputs=form)
-    tracer = llm.engine.start_trace() if profile or trace is not None else None
     asked = text if raw else opt.conversation(text, system)
     completion, measured, is_whole = console.answer(llm, asked, asked_for, shown=not as_json)
     console.stderr().print(measured.line(llm.drafter_spec.text()), style="dim")
-    found = tracer.profile() if profile and tracer is not None else None
-    if found is not None:
-        console.print_profile(found)
-    if trace is not None and tracer is not None:
-        _write(trace, tracer.chrome())
     if as_json:
         outcome = {
             "text": completion.text,
             "token_ids": [*completion.token_ids],
             "finish_reason": completion.finish_reason,
         }
-        profiled = {} if found is None else {"profile": found}
-        console.print_json(outcome | measured.document(llm) | profiled)
+        console.print_json(outcome | measured.document(llm))
     if not is_whole:
         raise typer.Exit(130)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the trace: {error}") from error
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
