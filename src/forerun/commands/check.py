@@ -28,10 +28,9 @@ def command(
     ] = "none",
     as_json: opt.Json = False,
 ) -> None:
-    """Say of a model what it is and what runs it: family, formats, chat, drafting, memory, the least its passes cost.
+    """Say of a model what it is and what runs it: family, formats, chat, drafting, memory.
 
-    The cost of passes is arithmetic from a second of measuring this machine. Only headers are read. Exits 1 if the
-    model cannot be loaded, with the reason.
+    Only headers are read. Exits 1 if the model cannot be loaded, with the reason.
 
     With DRAFT, say whether that model can draft for TARGET, and how often it must be right to be faster. Exits 1 if
     it cannot.
