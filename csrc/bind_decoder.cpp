@@ -147,8 +147,7 @@ void embed(Decoder& self, const Array1<const std::int64_t>& ids, const Array2<fl
 
 void forward(Decoder& self, Cache& cache, nb::sequence segments,
              std::optional<Array2<const float>> inputs, const Array2<float>& hidden,
-             const std::vector<int>& taps, const Array3<float>& tapped,
-             const std::vector<int>& sublayers) {
+             const std::vector<int>& taps, const Array3<float>& tapped) {
     std::vector<Segment> read;
     for (nb::handle segment : segments) read.push_back(segment_of(segment));
     std::size_t num_rows = 0;
@@ -160,7 +159,7 @@ void forward(Decoder& self, Cache& cache, nb::sequence segments,
         need_shape(tapped, {taps.size(), num_rows, width},
                    "taps must be (layers, rows, hidden size)");
     nb::gil_scoped_release unlocked;
-    self.forward(cache, read, data(inputs), hidden.data(), taps, tapped.data(), sublayers);
+    self.forward(cache, read, data(inputs), hidden.data(), taps, tapped.data());
 }
 
 int num_rows_of(const Array2<const float>& rows, int width) {
@@ -311,7 +310,7 @@ void bind_decoder(nb::module_& m) {
         .def("check", &Decoder::check)
         .def("embed", &embed, "ids"_a.noconvert(), "rows"_a.noconvert())
         .def("forward", &forward, "cache"_a, "segments"_a, "inputs"_a.none(),
-             "hidden"_a.noconvert(), "taps"_a, "tapped"_a.noconvert(), "sublayers"_a)
+             "hidden"_a.noconvert(), "taps"_a, "tapped"_a.noconvert())
         .def("head", &head, "hidden"_a.noconvert(), "logits"_a.noconvert())
         .def("topk", &topk, "hidden"_a.noconvert(), "ids"_a.noconvert(), "values"_a.noconvert(),
              "log_sums"_a.noconvert().none(), "logits"_a.noconvert().none())

@@ -57,10 +57,11 @@ nb::tuple tuple_of(const std::vector<T>& values) {
 
 std::optional<nb::tuple> continuation(const SuffixIndex& self, const std::vector<int>& context,
                                       double score, int most, int num_nodes, double factor,
-                                      double offset, double min_token_prob) {
+                                      double offset, double min_token_prob,
+                                      int min_depth) {
     if (!(factor >= 0 && offset >= 0)) throw nb::value_error("nodes granted must not be negative");
     const auto best =
-        self.continuation(context, {most, num_nodes, factor, offset, min_token_prob}, score);
+        self.continuation(context, {most, num_nodes, factor, offset, min_token_prob, min_depth}, score);
     if (!best) return std::nullopt;
     return nb::make_tuple(tuple_of(best->tokens), tuple_of(best->parents),
                           tuple_of(best->confidence), best->score);
@@ -171,7 +172,7 @@ NB_MODULE(_native, m) {
         .def("extend", &SuffixIndex::extend, "document"_a, "tokens"_a)
         .def("occurrences", &SuffixIndex::occurrences, "context"_a, "most"_a)
         .def("continuation", &continuation, "context"_a, "score"_a, "most"_a, "num_nodes"_a,
-             "factor"_a, "offset"_a, "min_token_prob"_a)
+             "factor"_a, "offset"_a, "min_token_prob"_a, "min_depth"_a = 1)
         .def("__sizeof__", &SuffixIndex::nbytes)
         .def_prop_ro("num_tokens", &SuffixIndex::num_tokens);
     nb::class_<LiveTable>(m, "LiveTable", "Learns which tokens come next.")

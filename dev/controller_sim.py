@@ -1,6 +1,6 @@
 """The controller on a clock without noise: real answers, real drafts, costs from a table.
 
-    python -m dev.controller_sim record answers.jsonl.gz --prompts FILE ... [--guesser early_exit:...]
+    python -m dev.controller_sim record answers.jsonl.gz --prompts FILE ... [--guesser draft_model:...]
     python -m dev.controller_sim run answers.jsonl.gz [--drafter suffix] [--machine avx2] [--batch 1 4]
 
 `record` lets a model answer prompts plainly, greedily and at temperature 1, and writes the tokens down;

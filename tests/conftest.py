@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, settings
 from forerun.cli.main import main
 from forerun.core import system
 from forerun.core.errors import LoadError
-from forerun.engine import profile
 from forerun.hub import names
 from forerun.text import generation
 from forerun.weights import gguf
@@ -122,15 +121,6 @@ def one_thread() -> None:
     """Torch has one number for all, that other tests may have changed."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What was tuned on this machine does not change a test."""
-    folder = tmp_path_factory.mktemp("profiles")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile, "folder", lambda: folder)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from tests.server.conftest import wait_until
 
 SIZES = {"max_model_len": 256, "max_num_seqs": 2}
 PARAMS = SamplingParams(temperature=0, max_tokens=4)
-DRAFTERS = ("none", "prompt_lookup", "auto", "suffix", "lookahead", "early_exit")
+DRAFTERS = ("none", "prompt_lookup", "auto", "suffix", "lookahead")
 
 
 @pytest.fixture(autouse=True)

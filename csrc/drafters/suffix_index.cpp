@@ -133,7 +133,7 @@ std::optional<Continuation> SuffixIndex::continuation(const std::vector<int>& co
         const double granted = limits.factor * length + limits.offset;
         const int budget =
             granted < limits.num_nodes ? static_cast<int>(granted) : limits.num_nodes;
-        if (budget <= score) break;
+        if (budget <= score || length < limits.min_depth) break;
         std::sort(positions.rbegin(), positions.rend());
         Continuation tree = make_tree(positions, length, budget, limits.min_token_prob);
         if (tree.score > score) {

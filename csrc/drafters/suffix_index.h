@@ -20,6 +20,7 @@ using Occurrence = std::pair<int, Position>;  // tokens that match, place
 struct Limits {
     int most, num_nodes;
     double factor, offset, min_token_prob;
+    int min_depth;
 };
 
 struct Continuation {

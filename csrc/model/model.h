@@ -143,11 +143,9 @@ class Decoder {
     // What passes start from, (R, D): rows of the embedding, without positions.
     void embed(std::span<const std::int64_t> ids, float* rows);
     // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the
-    // asked layers, ascending. Only `sublayers` are run, ascending: 2 i is the attention of layer
-    // i, 2 i + 1 its MLP. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
+    // asked layers, ascending. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
     void forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
-                 float* hidden, std::span<const int> tap_layers, float* taps,
-                 std::span<const int> sublayers);
+                 float* hidden, std::span<const int> tap_layers, float* taps);
     void head(const float* hidden, int num_rows, float* logits);
     // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
     // counts as the largest, of equal ones the lowest id comes first. `log_sums` (num_rows), null if
@@ -251,7 +249,6 @@ class Decoder {
     void check_segments() const;
     void check_states() const;
     void check_state(const Segment& segment) const;
-    void set_sublayers(std::span<const int> sublayers);
     void plan();
     void plan_rows(const Segment& segment);
     void plan_attention(Kind& kind);
@@ -358,7 +355,6 @@ class Decoder {
     Cache* cache_ = nullptr;
     std::span<const Segment> segments_;
     std::span<const int> tap_layers_;
-    std::vector<int> sublayers_;  // that are run, ascending
     const float* inputs_ = nullptr;
     float *taps_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0;

@@ -9,16 +9,6 @@
 #include "model/model.h"
 
 namespace forerun {
-namespace {
-
-void check_ascending(std::span<const int> indices, int stop, const char* message) {
-    for (int least = 0; int index : indices) {
-        if (index < least || index >= stop) throw std::invalid_argument(message);
-        least = index + 1;
-    }
-}
-
-}  // namespace
 
 void Decoder::check_segments() const {
     const Cache& cache = *cache_;
@@ -272,20 +262,20 @@ void Decoder::lay_out_experts(Scratch& scratch) {
 }
 
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
-                      float* hidden, std::span<const int> tap_layers, float* taps,
-                      std::span<const int> sublayers) {
+                      float* hidden, std::span<const int> tap_layers, float* taps) {
     const Runtime::Turn turn(runtime_);
     if (!is_checked_) check();
-    check_ascending(tap_layers, shape_.num_layers, "taps must be layers in ascending order");
-    check_ascending(sublayers, 2 * shape_.num_layers,
-                    "sublayers must be those of layers in ascending order");
+    for (int least = 0; int layer : tap_layers) {
+        if (layer < least || layer >= shape_.num_layers)
+            throw std::invalid_argument("taps must be layers in ascending order");
+        least = layer + 1;
+    }
     cache_ = &cache;
     segments_ = segments;
     inputs_ = inputs;
     hidden_ = hidden;
     tap_layers_ = tap_layers;
     taps_ = taps;
-    set_sublayers(sublayers);
     check_segments();
     plan();
     if (num_rows_ == 0) return;
@@ -300,59 +290,42 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
               phases_);
 }
 
-// A layer that shares another's keys and values skips its attention where that layer skips its own: no
-// keys or values of this pass are there then.
-void Decoder::set_sublayers(std::span<const int> sublayers) {
-    sublayers_.clear();
-    for (int sublayer : sublayers) {
-        const int source = 2 * kv_layer(sublayer / 2);
-        if (sublayer % 2 == 1 || shape_.borrows_kv || std::binary_search(sublayers.begin(), sublayers.end(), source))
-            sublayers_.push_back(sublayer);
-    }
-}
-
 // Pieces of every phase, in the order of `run`. Which phases there are depends on the weights
-// alone: a late thread counts on it. So a sublayer that is not run has its phases too, without
-// pieces.
+// alone: a late thread counts on it.
 void Decoder::plan_phases() {
     const int rows = num_rows_, most = 4 * pool_.size();
-    const auto runs = [&](int sublayer) {
-        return std::binary_search(sublayers_.begin(), sublayers_.end(), sublayer) ? 1 : 0;
+    const auto add = [&](std::initializer_list<int> pieces) {
+        phases_.insert(phases_.end(), pieces);
     };
     phases_.clear();
-    if (shape_.per_layer_width > 0)
-        phases_.insert(phases_.end(), {rows, std::min(most, per_layer_proj_.num_tiles()), rows});
-    if (ranks_) phases_.insert(phases_.end(), {ranks_->rank() == 0 ? rows : 0, 1});
+    if (shape_.per_layer_width > 0) add({rows, std::min(most, per_layer_proj_.num_tiles()), rows});
+    if (ranks_) add({ranks_->rank() == 0 ? rows : 0, 1});
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[i];
         const Kind& kind = kinds_[layer.kind];
-        const int attends = runs(2 * i), feeds = runs(2 * i + 1), num_units = kind.units.size();
-        const auto add = [&](int does, std::initializer_list<int> pieces) {
-            for (int count : pieces) phases_.push_back(does * count);
-        };
-        add(attends, {rows});
+        const int num_units = kind.units.size();
+        add({rows});
         if (mixer_of(i).exists()) {
-            for (int count : mixer_pieces(i)) add(attends, {count});
+            for (int count : mixer_pieces(i)) add({count});
         } else {
             const int gates = shape_.has_attention_gate ? shape_.num_heads : 0;
-            add(attends, {shape_.num_heads + layer_shape(i).num_projected() + gates});
-            if (attends_by_row()) add(attends, {rows});
-            add(attends, {static_cast<int>(kind.tasks.size()),
-                          kind.is_split ? num_units * kind.unit_rows : 0});
-            if (quantizes_after_attention(i)) add(attends, {rows});
-            add(attends, {std::min(most, layer.o.num_tiles())});
-            if (ranks_) add(attends, {1});
+            add({shape_.num_heads + layer_shape(i).num_projected() + gates});
+            if (attends_by_row()) add({rows});
+            add({static_cast<int>(kind.tasks.size()), kind.is_split ? num_units * kind.unit_rows : 0});
+            if (quantizes_after_attention(i)) add({rows});
+            add({std::min(most, layer.o.num_tiles())});
+            if (ranks_) add({1});
         }
-        add(feeds, {rows});
+        add({rows});
         if (shape_.layers[i].has_mlp)
-            add(feeds, {std::min(2 * most, channel_units(layer.mlp)),
-                        std::min(most, layer.mlp.down.num_tiles())});
-        if (ranks_) add(feeds, {1});
+            add({std::min(2 * most, channel_units(layer.mlp)),
+                 std::min(most, layer.mlp.down.num_tiles())});
+        if (ranks_) add({1});
         if (experts_of(i).num > 0)
-            add(feeds, {1, num_pairs(i), 2 * most, std::min(most, shape_.hidden_size / kTile)});
+            add({1, num_pairs(i), 2 * most, std::min(most, shape_.hidden_size / kTile)});
         if (shape_.per_layer_width > 0)
-            add(feeds, {rows, std::min(most, shape_.per_layer_width / kGroup),
-                        std::min(most, layer.inp_proj.num_tiles())});
+            add({rows, std::min(most, shape_.per_layer_width / kGroup),
+                 std::min(most, layer.inp_proj.num_tiles())});
     }
     phases_.push_back(rows);
 }

@@ -42,22 +42,20 @@ void Decoder::run_attention(Worker& worker, int index) {
     if (ranks_) worker.each([&](int) { meet(); });
 }
 
-// A row before a sublayer, or at the end: embedded if none was run before, else with what the one before
-// adds, and tapped where layers have ended since.
+// A row before a sublayer, or at the end: embedded before the first, else with what the one before adds, and
+// tapped after a layer. The attention of layer i is sublayer 2 i, its MLP 2 i + 1.
 void Decoder::enter(int row, int sublayer) {
     const std::size_t width = shape_.hidden_size;
-    const auto next = std::lower_bound(sublayers_.begin(), sublayers_.end(), sublayer);
-    const bool is_first = next == sublayers_.begin();
     float* x = x_ + row * width;
-    if (is_first && ranks_)
+    if (sublayer == 0 && ranks_)
         std::copy_n(ranks_->part(0) + row * width, width, x);
-    else if (is_first && shape_.per_layer_width == 0)
+    else if (sublayer == 0 && shape_.per_layer_width == 0)
         start(row, x);
-    if (!is_first && ranks_) add_parts(row);
-    if (!is_first && shape_.norms_after) add_sublayer(row, next[-1]);
-    const int first_ended = is_first ? 0 : next[-1] / 2;
+    if (sublayer == 0) return;
+    if (ranks_) add_parts(row);
+    if (shape_.norms_after) add_sublayer(row, sublayer - 1);
     for (std::size_t i = 0; i < tap_layers_.size(); ++i)
-        if (tap_layers_[i] >= first_ended && tap_layers_[i] < sublayer / 2)
+        if (2 * tap_layers_[i] + 2 == sublayer)
             std::copy_n(x, width, taps_ + (i * num_rows_ + row) * width);
 }
 

@@ -41,6 +41,7 @@ class SuffixIndex:
         factor: float,
         offset: float,
         min_token_prob: float,
+        min_depth: int = 1,
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], float] | None: ...
     @property
     def num_tokens(self) -> int: ...
@@ -217,7 +218,6 @@ class Decoder:
         hidden: NDArray[np.float32],
         taps: Sequence[int],
         tapped: NDArray[np.float32],
-        sublayers: Sequence[int],
     ) -> None: ...
     def head(self, hidden: NDArray[np.float32], logits: NDArray[np.float32]) -> None: ...
     def topk(

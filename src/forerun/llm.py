@@ -24,7 +24,6 @@ from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import num_threads, return_at_once, return_freed
 from forerun.core.errors import (
-    ForerunError,
     RequestError,
     given_as,
     memory_refused,
@@ -35,7 +34,7 @@ from forerun.core.params import SamplingParams
 from forerun.decoding.guidance import Grammars
 from forerun.drafting.base import SELF, Drafter, LoadedModel, LoadModel, Target
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine import metrics, profile
+from forerun.engine import metrics
 from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLock, EngineLoop
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
@@ -45,7 +44,6 @@ from forerun.engine.planner import Planner, max_len_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.hub.names import resolve
 from forerun.model import packed
-from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model
@@ -115,8 +113,6 @@ class LLM:
             self.model = self._loaded(checkpoint)
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
-        self.subject = _subject(checkpoint, config, self.device, self.model)
-        self.profile = profile.load(self.subject)
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         del checkpoint
         return_freed()
@@ -354,7 +350,7 @@ class LLM:
             return None
         return_at_once()
         opened = checkpoint or open_checkpoint(self.path)
-        planner = _tuned(Planner(self.config, self.device, spec, opened, self.tokenizer))
+        planner = Planner(self.config, self.device, spec, opened, self.tokenizer)
         plan = planner.fit(budget)
         if given_up := planner.given_up(plan):
             what = sizes.mebibytes(budget)
@@ -375,10 +371,9 @@ class LLM:
         cache = self.model.new_cache(
             num_seqs, self.max_len, config.kv, num_blocks, checkpoints, draft_rows
         )
-        drafter = self._new_drafter(self.target(cache, num_seqs))
-        known = None
-        if self.profile is not None:
-            known = self.profile.prior(self.drafter_spec.text(), num_seqs)
+        target = self.target(cache, num_seqs)
+        self.drafter_spec = self.drafter_spec.for_target(target)
+        drafter = self.drafter_spec.build(target)
         eos_ids = self.tokenizer.eos_ids
         engine = Engine(
             self.model,
@@ -395,20 +390,6 @@ class LLM:
             _new_text, self.tokenizer
         )  # no method: nothing in the loop may hold this LLM
         return EngineLoop(engine, new_text, turns, self.tokenizer.text_of)
-
-    def _new_drafter(self, target: Target) -> Drafter:
-        """Return the drafter that is asked for; if none is, what the profile chose, or else our own choice."""
-        if self.drafter_spec.is_auto and self.profile is not None:
-            try:
-                spec = DrafterSpec.of(self.profile.drafter)
-                drafter = spec.build(target)
-            except ForerunError as error:
-                _log.warning("the profile's drafter cannot be used, taking %s: %s", AUTO, error)
-            else:
-                self.drafter_spec = spec
-                return drafter
-        self.drafter_spec = self.drafter_spec.for_target(target)
-        return self.drafter_spec.build(target)
 
 
 def _new_text(tokenizer: Tokenizer, params: SamplingParams) -> TextStream | None:
@@ -434,31 +415,7 @@ def _load_beside(
 
 def planner_of(config: EngineConfig) -> Planner:
     """Plan what `LLM(config)` will take, before it is loaded. Raises LoadError, ConfigError."""
-    return _tuned(Planner.of(config, device_of(config)))
-
-
-def _tuned(planner: Planner) -> Planner:
-    """Return the planner with the profile's drafter, where none was asked for."""
-    if not planner.spec.is_auto:
-        return planner
-    subject = _subject(planner.checkpoint, planner.config, planner.device, planner.model)
-    tuned = profile.load(subject)
-    return planner if tuned is None else replace(planner, spec=DrafterSpec.of(tuned.drafter))
-
-
-def _subject(
-    checkpoint: Checkpoint, config: EngineConfig, device: str, model: Model
-) -> profile.Subject:
-    """Identify model, machine and options, the key of a profile."""
-    kind = NativeDecoder if isinstance(model, NativeDecoder) else type(model)  # or a part of one
-    return profile.Subject.of(
-        checkpoint.path,
-        checkpoint.files,
-        config,
-        device=device,
-        backend=kind.__name__,
-        threads=model.num_threads,
-    )
+    return Planner.of(config, device_of(config))
 
 
 def _one_each(

@@ -56,21 +56,7 @@ def test_words_say_what_the_document_says(forerun, default_model: Path) -> None:
     assert "forerun plan says of what" in said
 
 
-def test_passes_cost_what_is_read_or_multiplied_at_the_measured_pace(
-    forerun, default_model: Path
-) -> None:
-    document = the_json(forerun("check", default_model, "--json")[1])
-    if document["backend"] != "native":
-        pytest.skip("torch computes here")
-    passes = document["passes"]
-    assert [row["k"] for row in passes["rows"]] == [1, 2, 4, 8]
-    assert passes["rows"][0]["v"] == 1
-    for row in passes["rows"]:
-        assert row["ms"] >= row["mb"] / passes["bandwidth_gb_s"] * 0.99
-    assert passes["rows"][-1]["mb"] < 98.4  # no more than the file
-
-
-def test_experts_are_counted_and_rows_touch_more_of_them(forerun, experts: Path) -> None:
+def test_experts_are_counted(forerun, experts: Path) -> None:
     document = the_json(forerun("check", experts, "--json")[1])
     assert document["experts"] == {"num_experts": 6, "num_active": 2, "layers": 2}
     assert document["chat"]["template"] is False
@@ -78,14 +64,9 @@ def test_experts_are_counted_and_rows_touch_more_of_them(forerun, experts: Path)
     assert document["layers"] == config.num_layers
     if document["backend"] == "torch":
         assert document["not_native"]
-        assert document["passes"] is None
         return
-    rows = document["passes"]["rows"]
-    assert [row["experts"] for row in rows[:2]] == [2, pytest.approx(6 * (1 - (4 / 6) ** 2), 1e-3)]
-    assert rows[0]["mb"] < rows[1]["mb"] < rows[2]["mb"] < rows[3]["mb"]
     said = " ".join(forerun("check", experts)[1].split())
     assert "f32: 41 tensors" in said
-    assert "MB are floating-point numbers, whose products are slower than that" in said
 
 
 def test_what_keeps_a_model_from_the_kernels_is_said(forerun, tmp_path: Path) -> None:

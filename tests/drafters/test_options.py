@@ -9,7 +9,7 @@ from forerun.drafting.find import find
 
 WRONG = {
     "prompt_lookup": [
-        *({"ngram_min": 0}, {"ngram_min": 4}, {"ngram_max": 0}),
+        *({"ngram_min": 0}, {"ngram_min": 65}, {"ngram_max": 0}),
         *({"num_draft": 0}, {"factor": 0.0}),
     ],
     "suffix": [
@@ -23,7 +23,7 @@ WRONG = {
     "lookahead": [{"window": -1}, {"ngram": 1}, {"guesses": 0}],
     "mlp_speculator": [{"num_draft": 0}, {"num_steps": 17}, {"min_chance": 2}],
     "draft_model": [
-        *({"num_draft": 0}, {"branch": (2, 0)}, {"min_confidence": 1.0}),
+        *({"num_draft": 0}, {"num_steps": 0}, {"min_chance": 1.5}),
         *({"draft_vocab": "0"}, {"draft_vocab": "half"}),
     ],
 }

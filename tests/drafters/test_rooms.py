@@ -78,9 +78,9 @@ class Ended(NamedTuple):
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Ended]:
     """What scripts say, by the method that was deleted from the package and the script."""
-    jobs = {
-        (each, DECODE): "prompt_lookup" if each == "suffix" else "suffix" for each in METHODS
-    } | {("draft_model", ASK): "draft_model"}
+    jobs = {(each, DECODE): "recycling" if each == "suffix" else "suffix" for each in METHODS} | {
+        ("draft_model", ASK): "draft_model"
+    }
     folders = {job: package_without(job[0], tmp_path_factory.mktemp(job[0])) for job in jobs}
     work = [(str(folders[job]), job[1], argument) for job, argument in jobs.items()]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft
-from forerun.drafters.prompt_lookup import Options, PromptLookup
+from forerun.drafters.suffix import Options, Suffix
 from forerun.drafting.base import Drafter
 from forerun.drafting.predicted import FIRST_LENGTH, MATCH, MAX_LENGTH, Prediction
 from forerun.engine.engine import Engine
@@ -32,7 +32,7 @@ def written(tokens: list[int]) -> str:
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("drafter", [Drafter, lambda: PromptLookup(Options())])
+@pytest.mark.parametrize("drafter", [Drafter, lambda: Suffix(Options())])
 def test_no_prediction_changes_a_token(params, drafter):
     model = tiny_model(3, sharpness=3.0)
     runs = []
@@ -54,7 +54,7 @@ def test_a_sequence_that_may_not_draft_does_not():
     (answer,) = plain(model, LOOPING[:1], GREEDY)
     for most in (0, 3):
         asked = replace(GREEDY, prediction=written(answer), max_draft=most)
-        made = engine(model, PromptLookup(Options()))
+        made = engine(model, Suffix(Options()))
         (run,) = complete(made, LOOPING[:1], asked)
         assert run.seq.generated == answer
         assert run.stats.drafted <= most * run.stats.passes

@@ -13,7 +13,6 @@ from forerun.drafting.spec import DrafterSpec
     ("given", "meant"),
     [
         ({"model": "s.gguf"}, "draft_model:model=s.gguf"),
-        ({"exit": 4}, "early_exit:exit=4"),
         ({"ngram_max": 4}, "prompt_lookup:ngram_max=4"),
         ({"method": "Prompt-Lookup", "num-draft": "3"}, "prompt_lookup:num_draft=3"),
         ({"method": "suffix++recycling", "offset": 9.0}, "suffix:offset=9.0++recycling"),
@@ -33,7 +32,7 @@ def test_options_say_which_drafter_is_meant(given: dict, meant: str) -> None:
         ({"model": "org/EAGLE-Llama-8B"}, "model='org/EAGLE-Llama-8B' drafts by 'eagle'"),
         ({"num_drafts": 2}, "'num_drafts': did you mean 'num_draft'. .allowed for 'recycling'"),
         ({"method": "none", "num_draft": 4}, r"'none' has no option num_draft=4 \(it has: none\); these"),
-        ({"method": "suffix++lookahead", "exit": 3}, r"'suffix\+\+lookahead' has no option exit=3"),
+        ({"method": "suffix++lookahead", "table": 3}, r"'suffix\+\+lookahead' has no option table=3"),
         ({"method": "prompt_lookup", "ngram_max": 1, "ngram_min": 2}, "ngram_min"),
     ],
 )  # fmt: skip

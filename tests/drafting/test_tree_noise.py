@@ -66,5 +66,5 @@ def test_a_greedy_request_has_no_noise():
     seq = Seq(0, [1, 2], SamplingParams(temperature=0.5, top_p=0.9, top_k=-1), 5, stream=2)
     noise = noise_below(seq)
     assert noise is not None
-    assert noise[1:] == (2, 0.5, 0.9, 0.0, 0)
+    assert noise[1:-1] == (2, 0.5, 0.9, 0.0, 0)
     assert noise.noise.key(4) == Noise(5, 2).key(4)

@@ -36,7 +36,7 @@ EXAMPLES = {
 }
 """Of drafters that need an option; a network that ships with the model is in `auto`."""
 OTHERS = (
-    *("auto", "suffix++prompt_lookup", "suffix++recycling", "draft_model:model=self,branch=2,1"),
+    *("auto", "suffix++prompt_lookup", "suffix++recycling", "draft_model:model=self,num_draft=4"),
     "recycling:table=none,table_mb=0.01,shared_tokens=512",  # soon forgets
 )
 TEXTS = (

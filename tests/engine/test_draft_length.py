@@ -1,4 +1,4 @@
-"""The controller's parts against brute force, and its choices where the best one is known: trees that state confidences."""
+"""The controller against brute force, and its choices where the best one is known, on trees with confidences."""
 
 from __future__ import annotations
 

@@ -23,9 +23,7 @@ pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native k
 DRAFTERS = (
     "recycling",
     "suffix",
-    "draft_model:model=self,branch=2,1",
-    "early_exit",
-    "early_exit:skip_attn=0,exit=2",
+    "draft_model:model=self,num_draft=4",
     "prompt_lookup",
 )
 OFTEN = ("gemma4", "gpt_oss")

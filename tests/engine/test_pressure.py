@@ -25,7 +25,7 @@ NEAR = tiny_model(noise=0.05)
 MAX_LEN = 256
 DRAFTERS = (
     *("none", "suffix", "prompt_lookup", "recycling:table=none,table_mb=0.1", "lookahead"),
-    *("draft_model:model=near", "draft_model:model=near,branch=2,2,1", "early_exit:exit=1"),
+    *("draft_model:model=near", "draft_model:model=near,num_draft=10"),
 )
 
 

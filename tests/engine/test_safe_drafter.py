@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from forerun.engine.policy import Policy
 
 from forerun.core.config import EngineConfig
 from forerun.core.types import Draft
@@ -14,7 +15,6 @@ from forerun.drafting.base import Drafter
 from forerun.drafting.union import Union
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
-from forerun.engine.policy import Policy
 from forerun.engine.safe_drafter import MAX_ERRORS
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.tiny import tiny_model

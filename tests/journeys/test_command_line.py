@@ -189,7 +189,7 @@ def test_drafters_are_listed_with_options_and_names_of_other_engines(shell):
     _, out, _ = shell("forerun drafters prompt-lookup", columns=60)
     words = " ".join(out.split())
     assert re.search(
-        r"ngram_max .*?\[a whole number; default: 3\] Also: .*?prompt_lookup_max", words
+        r"ngram_max .*?\[a whole number; default: 64\] Also: .*?prompt_lookup_max", words
     )
     assert max(map(len, out.splitlines())) <= 60
 

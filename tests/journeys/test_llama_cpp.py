@@ -117,7 +117,7 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
             "drafter 'draft_model': option 'model' must be given",
         ),
         ("--quant int8 -d draft_model:model=x,quant=two", "option 'quant' must be none or int8"),
-        ("--temp 1 -d draft_model:model=x,min_confidence=2", "min_confidence must be in [0, 1)"),
+        ("--temp 1 -d draft_model:model=x,min_chance=2", "min_chance must be 0 to 1"),
         ("-tp 2", "--tensor-parallel-size 2 needs 2 processes: torchrun"),
         ("--temp 101", "temperature must be from 0 to 100, got 101.0"),
         ("--temp nan", "temperature must be from 0 to 100, got nan"),

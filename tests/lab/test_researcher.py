@@ -7,7 +7,6 @@ import importlib
 import pytest
 
 from forerun import LLM, SamplingParams
-from forerun.engine import profile
 from forerun.lab.tune import search
 from tests.cli.helpers import the_json
 from tests.drafters.helpers import RECYCLING
@@ -59,7 +58,6 @@ def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
 
 
 def test_autotune_names_it(here, forerun, monkeypatch):
-    monkeypatch.setattr(profile, "folder", lambda: here)
     monkeypatch.setattr(search, "CONTEXTS", (16, 32))
     monkeypatch.setattr(search, "WIDTHS", (1, 4))
     short = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)

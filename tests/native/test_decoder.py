@@ -19,7 +19,7 @@ from forerun.model.backends.native import NativeDecoder, unsupported
 from forerun.model.backends.native import load as load_native
 from forerun.model.cache.native import NativeCache
 from forerun.model.config import RopeConfig
-from forerun.model.model import LayerPlan, Model
+from forerun.model.model import Model
 from forerun.weights.codes import WeightFormat
 from tests.arrays import assert_close, cosine, same_bits
 from tests.native.models import (
@@ -202,15 +202,7 @@ def test_impossible_segments_are_refused(segment: Segment, complaint: str) -> No
         np.empty((0, 0, 0), np.float32),
     )
     with pytest.raises(ValueError, match=complaint):
-        model._native.forward(cache.native, [segment], None, hidden, [], taps, [0])
-
-
-@pytest.mark.parametrize("sublayers", [(-1,), (4,), (1, 0), (2, 2)])
-def test_impossible_plans_are_refused(sublayers: tuple[int, ...]) -> None:
-    model = native(GATED)
-    batch = Batch((Segment(0, 0, (1,)),))
-    with pytest.raises(ValueError, match="ascending order"):
-        model.forward(batch, model.new_cache(1, 40), plan=LayerPlan(sublayers))
+        model._native.forward(cache.native, [segment], None, hidden, [], taps)
 
 
 def test_arrays_of_the_wrong_shape_are_refused() -> None:

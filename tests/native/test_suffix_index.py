@@ -20,7 +20,12 @@ PIECES = st.lists(st.tuples(st.integers(0, 4), WORDS), max_size=12)
 CAPACITIES = st.none() | st.integers(0, 200)
 SHARES = st.sampled_from([0.05, 0.1, 0.25, 1 / 3, 0.5, 1.0])
 LIMITS = st.tuples(
-    st.integers(0, 20), st.integers(0, 12), st.floats(0.1, 6), st.floats(0, 3), SHARES
+    st.integers(0, 20),
+    st.integers(0, 12),
+    st.floats(0.1, 6),
+    st.floats(0, 3),
+    SHARES,
+    st.integers(1, 4),
 )
 
 
@@ -35,7 +40,7 @@ def test_the_native_index_answers_as_its_oracle(
     max_depth: int,
     capacity: int | None,
     score: float,
-    limits: tuple[int, int, float, float, float],
+    limits: tuple[int, int, float, float, float, int],
 ) -> None:
     index, oracle = _native.SuffixIndex(max_depth, capacity), SuffixIndex(max_depth, capacity)
     for document, tokens in pieces:

@@ -93,11 +93,13 @@ class SuffixIndex:
         factor: float,
         offset: float,
         min_token_prob: float,
+        min_depth: int = 1,
     ) -> Continuation | None:
         """Return the best tree behind a context, of all sets of occurrences; None if none beats `score`.
 
         `most` occurrences vote; a match of p tokens is granted `factor * p + offset` nodes, at most
-        `num_nodes`, and a node must be reached by a share of `min_token_prob` of its occurrences.
+        `num_nodes`, and a node must be reached by a share of `min_token_prob` of its occurrences. Matches of
+        fewer than `min_depth` tokens are not followed.
         """
         best = None
         found = list(self.occurrences(context, most))
@@ -106,7 +108,7 @@ class SuffixIndex:
                 continue
             budget = min(num_nodes, int(factor * length + offset))
             # A node scores at most 1, and shorter matches are granted fewer nodes.
-            if budget <= score:
+            if budget <= score or length < min_depth:
                 break
             # Newest first: among equals, the most recent continuation is preferred.
             positions = sorted((position for _, position in found[:i]), reverse=True)

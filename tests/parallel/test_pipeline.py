@@ -14,7 +14,6 @@ from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.config import LayerConfig
 from forerun.model.loader import load_model, read_config
-from forerun.model.model import LayerPlan
 from forerun.model.random_model import random_config
 from forerun.parallel.pipeline import Stage, stages
 from forerun.weights.checkpoint import open_checkpoint
@@ -26,18 +25,16 @@ TREE = Segment(0, 0, (5, 6, 7, 8, 9), (-1, 0, 0, 2, 1))
 
 
 @pytest.mark.parametrize("segment", [CHAIN, TREE])
-@pytest.mark.parametrize("exit_after", [None, 1])
 def test_rows_that_go_through_the_stages_have_the_bits_of_one_pass(
-    tiny_gguf: Path, segment: Segment, exit_after: int | None
+    tiny_gguf: Path, segment: Segment
 ) -> None:
     checkpoint = open_checkpoint(tiny_gguf)
     config, arch = read_config(checkpoint)
     whole = load_model(checkpoint)
     assert isinstance(whole, native.NativeDecoder)
-    plan = LayerPlan.of(config.num_layers, exit=exit_after, skip_mlp=[0])
     cache = whole.new_cache(1, 64)
     cache.open([0] * 20)
-    wanted = whole.forward(Batch((segment,)), cache, (0, 1), plan)
+    wanted = whole.forward(Batch((segment,)), cache, (0, 1))
 
     rows = whole.embed(np.array(segment.tokens))
     found, tapped = rows, []
@@ -47,7 +44,7 @@ def test_rows_that_go_through_the_stages_have_the_bits_of_one_pass(
         own = stage.new_cache(1, 64)
         own.open([0] * 20)
         own.reserve(0, 20)
-        found, rows, taps = stage.run(own, [segment], rows, (0, 1), plan.sublayers)
+        found, rows, taps = stage.run(own, [segment], rows, (0, 1))
         tapped += [*taps]
     assert np.array_equal(found, wanted.last)
     assert all(np.array_equal(a, b) for a, b in zip(tapped, wanted.taps, strict=True))

@@ -60,7 +60,7 @@ class Together:
         """Every rank's hidden states."""
         tokens = list(segment.tokens[segment.first : segment.stop])
         inputs = self.decoders[0].embed(np.array(tokens)) if rows is None else rows
-        width, sublayers = self.config.hidden_size, list(range(2 * self.config.num_layers))
+        width = self.config.hidden_size
 
         def work(rank: int) -> np.ndarray:
             hidden, taps = (
@@ -69,7 +69,7 @@ class Together:
             )
             given = inputs if rank == 0 else np.full_like(inputs, np.nan)  # theirs are not read
             self.decoders[rank].native.forward(
-                self.caches[rank].native, [segment], given, hidden, [], taps, sublayers
+                self.caches[rank].native, [segment], given, hidden, [], taps
             )
             return hidden
 

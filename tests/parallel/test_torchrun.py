@@ -93,7 +93,7 @@ def test_two_processes_draft_as_they_decode(tiny_gguf: Path, prompts: Path) -> N
         ("-d", "auto", "--batch", 3),
         ("-d", "suffix", "--temperature", 1, "--seed", 7),
         ("-d", "lookahead", "--kv", "int8"),
-        ("-d", "early_exit:exit=10", "--memory-budget", "400MiB"),
+        ("-d", "draft_model:model=self,head_bits=4", "--memory-budget", "400MiB"),
     ],
 )
 def test_the_default_model_drafts_as_it_decodes(

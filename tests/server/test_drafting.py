@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.drafters.prompt_lookup import Options, PromptLookup
+from forerun.drafters.suffix import Options, Suffix
 from forerun.engine.safe_drafter import MAX_ERRORS
 from tests.server.conftest import openai_client, running
 
@@ -69,7 +69,7 @@ def test_a_prediction_that_is_partly_wrong_changes_no_token(client, llm, plain):
             assert last.usage.completion_tokens_details.rejected_prediction_tokens > 0
 
 
-class Failing(PromptLookup):
+class Failing(Suffix):
     """Raises in every second proposal."""
 
     calls = 0

@@ -129,14 +129,13 @@ CONFIGS = [
      "prompt_lookup:ngram_max=4,ngram_min=2,num_draft=5"),
     ({"method": "ngram", "prompt_lookup_min": 5}, "prompt_lookup:ngram_max=5,ngram_min=5"),
     ({"method": "suffix", "num_speculative_tokens": 32}, "suffix:num_draft=32"),
-    ({"model": "s.gguf", "num_speculative_tokens": 3}, "draft_model:num_draft=3,model=s.gguf"),
+    ({"model": "s.gguf", "num_speculative_tokens": 3}, "draft_model:model=s.gguf,num_draft=3"),
     ({"model": "s.gguf", "method": "draft_model", "draft_tensor_parallel_size": 1, "quant": None}, SMALL),
     ({"assistant_model": "s.gguf", "num_assistant_tokens": 3, "assistant_confidence_threshold": 0.4},
-     "draft_model:num_draft=3,min_confidence=0.4,model=s.gguf"),
-    ({"assistant_early_exit": 4}, "early_exit:exit=4"),
+     "draft_model:model=s.gguf,num_draft=3,min_chance=0.4"),
     ({"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 2}, "prompt_lookup:ngram_max=2,num_draft=6"),
     ({"method": "draft-simple", "model": "s.gguf", "draft_p_min": "0.75"},
-     "draft_model:min_confidence=0.75,model=s.gguf"),
+     "draft_model:model=s.gguf,min_chance=0.75"),
 ]  # fmt: skip
 
 
@@ -158,8 +157,8 @@ def test_a_configuration_means_the_same_in_all_places(config: dict, meant: str) 
          r"'prompt_lookup': num_draft must be at least 1, got 0 \(given as num_speculative_tokens\)"),
         ({"method": "ngram", "num_speculative_tokens": "x"},
          r"option 'num_draft' must be a whole number.*\(given as num_speculative_tokens\)"),
-        ({"method": "suffix", "assistant_early_exit": 3},
-         r"'suffix' has no option exit=3 .*these have it: early_exit \(given as assistant_early_exit\)"),
+        ({"method": "suffix", "draft_p_min": 0.5},
+         r"'suffix' has no option min_chance=0.5 .*these have it: draft_model, .* \(given as draft_p_min\)"),
         ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size=2 is not possible here"),
         ({"num_speculative_tokens": 2, "num_assistant_tokens": 3}, "num_speculative_tokens or num_assist"),
     ],

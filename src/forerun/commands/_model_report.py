@@ -1,10 +1,9 @@
-"""What `forerun check MODEL` says of one model, from its headers, its tokenizer and a second of this machine."""
+"""What `forerun check MODEL` says of one model, from its headers and its tokenizer."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from forerun.cli import tables
@@ -14,12 +13,9 @@ from forerun.core.device import available_nbytes, num_cores
 from forerun.core.errors import LoadError
 from forerun.drafting.find import method_of
 from forerun.engine.planner import Planner
-from forerun.engine.profile import choices
 from forerun.model.backends import native as native_backend
 from forerun.model.config import ModelConfig
-from forerun.model.kernels import limits
-from forerun.model.loader import blank_weights, choose_backend, device_of, read_config
-from forerun.model.pass_work import expected_experts, pass_work
+from forerun.model.loader import choose_backend, device_of
 from forerun.text.answers.forms import form_of
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
@@ -27,8 +23,6 @@ from forerun.weights.base import Checkpoint
 if TYPE_CHECKING:
     from forerun.weights.rtn import Scheme
 
-ROWS = (1, 2, 4, 8)
-"""Rows of the passes whose cost is estimated."""
 _DRAFT_HEAD = re.compile(r"(^|\.)(mtp|nextn|medusa_head)\.")
 _NAMED = 3
 """Names that are printed of a list, at most; the document has them all."""
@@ -59,7 +53,6 @@ def document(model: str, quant: str) -> dict[str, Any]:
         "chat": _chat(planner.tokenizer),
         "drafting": _drafting(planner),
         "memory": _memory(planner),
-        "passes": _passes(planner),
     }
 
 
@@ -118,7 +111,6 @@ def _drafting(planner: Planner) -> dict[str, Any]:
     return {
         "auto": planner.drafters[0].name,
         "ships": [name for name in registry.names("drafters") if method_of(name).ships_for(target)],
-        "profiles": choices(planner.checkpoint.files),
         "heads": sorted(name for name in planner.checkpoint.names() if _DRAFT_HEAD.search(name)),
     }
 
@@ -134,68 +126,9 @@ def _memory(planner: Planner) -> dict[str, Any]:
     }
 
 
-def _passes(planner: Planner) -> dict[str, Any] | None:
-    """Estimate what passes of some rows cost on this machine; None where torch computes."""
-    if not isinstance(planner.model, native_backend.NativeDecoder):
-        return None
-    model, checkpoint, quant = planner.model, planner.checkpoint, planner.config.quant
-    config, arch = read_config(checkpoint)
-    weights = list(blank_weights(checkpoint, arch, config, quant))
-    machine = limits.measure(model.isa, model.num_threads)
-    one_s = pass_work(weights, config, 1).seconds(**asdict(machine))
-    experts = next(
-        (e for e in (config.layer(i).experts for i in range(config.num_layers)) if e), None
-    )
-    rows = []
-    for k in ROWS:
-        work = pass_work(weights, config, k)
-        seconds = work.seconds(**asdict(machine))
-        row = {"k": k, "mb": round(work.nbytes / 1e6, 3), "ms": round(seconds * 1e3, 4)}
-        row["v"] = round(seconds / one_s, 4)
-        if experts is not None:
-            row["experts"] = round(expected_experts(experts, k), 3)
-        rows.append(row)
-    return {
-        "isa": model.isa,
-        "bandwidth_gb_s": round(machine.bytes_s / 1e9, 2),
-        "peak_gop_s": round(2 * machine.multiply_adds_s / 1e9, 1),
-        "rows": rows,
-    }
-
-
 def report(facts: dict[str, Any]) -> None:
-    """Print the facts as a table, and the estimated passes below it."""
-    out = tables.report()
-    out.print(tables.table(("", ""), _lines(facts), num_left=2))
-    passes = facts["passes"]
-    if passes is None:
-        return
-    has_experts = facts["experts"] is not None
-    columns = ("rows", "MB", "ms", "v", *(["experts"] if has_experts else []))
-    lines = [
-        (row["k"], f"{row['mb']:.4g}", f"{row['ms']:.3g}", f"{row['v']:.2f}")
-        + ((f"{row['experts']:.1f}",) if has_experts else ())
-        for row in passes["rows"]
-    ]
-    out.print()
-    out.print(tables.table(columns, lines, num_left=0))
-    text = (
-        f"The least that passes of some rows take, by arithmetic: {passes['bandwidth_gb_s']} GB/s and "
-        f"{passes['peak_gop_s']} int8 Gop/s were measured now ({passes['isa']}, {facts['threads']} threads). "
-        "v: times the pass of one row."
-    )
-    if 2 * (floats := _float_mb(facts["formats"])) > sum(f["mb"] for f in facts["formats"]):
-        text += f" {floats:.4g} MB are floating-point numbers, whose products are slower than that."
-    if has_experts:
-        text += (
-            " Rows choose experts by chance here; siblings of a draft and repeated text share more."
-        )
-    out.print(text)
-
-
-def _float_mb(formats: list[dict[str, Any]]) -> float:
-    """Add up what is stored as floating-point numbers, such as the embedding of an AWQ folder."""
-    return sum(each["mb"] for each in formats if each["format"] in ("f32", "f16", "bf16", "f8"))
+    """Print the facts as a table."""
+    tables.report().print(tables.table(("", ""), _lines(facts), num_left=2))
 
 
 def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -250,11 +183,9 @@ def _chat_line(chat: dict[str, Any]) -> str:
 def _drafting_line(drafting: dict[str, Any]) -> str:
     ships = ", ".join(drafting["ships"])
     text = f"auto is {drafting['auto']}"
-    text += (
+    return text + (
         f"; made for this model or its tokenizer: {ships}" if ships else "; nothing ships for it"
     )
-    profiles = ", ".join(drafting["profiles"])
-    return text + (f"; profiles chose {profiles}" if profiles else "")
 
 
 def _list(names: list[str]) -> str:

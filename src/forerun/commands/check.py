@@ -29,10 +29,9 @@ def command(
     draft_quant: str,
     as_json: bool,
 ) -> None:
-    """Say of a model what it is and what runs it: family, formats, chat, drafting, memory, the least its passes cost.
+    """Say of a model what it is and what runs it: family, formats, chat, drafting, memory.
 
-    The cost of passes is arithmetic from a second of measuring this machine. Only headers are read. Exits 1 if the
-    model cannot be loaded, with the reason.
+    Only headers are read. Exits 1 if the model cannot be loaded, with the reason.
 
     With DRAFT, say whether that model can draft for TARGET, and how often it must be right to be faster. Exits 1 if
     it cannot.
@@ -73,7 +72,6 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
     """Print whether a model can draft for another."""
     from forerun.cli import console
     from forerun.drafting.vocabulary import vocabulary_difference
-    from forerun.engine.profile import choices
     from forerun.engine.speedup_model import break_even
     from forerun.hub.names import resolve
     from forerun.model.loader import read_config, weights_nbytes
@@ -99,7 +97,6 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
         "weights_mb": [round(size / 1e6, 1) for size in sizes],
         "cost": round(cost, 4),
         "break_even_acceptance": {k: v and round(v, 4) for k, v in needed.items()},
-        "profiles": choices(pair[0].files),
     }
     if as_json:
         console.print_json(document)
@@ -120,14 +117,13 @@ def _report(document: dict[str, Any]) -> None:
         f"{rate:.0%} for {gamma}" if rate is not None else f"never for {gamma}"
         for gamma, rate in document["break_even_acceptance"].items()
     )
-    same, profiles = f"the same {document['vocabulary'][0]} tokens", ", ".join(document["profiles"])
+    same = f"the same {document['vocabulary'][0]} tokens"
     lines = [
         ("tokenizer", same if fits else document["difference"]),
         ("context", f"target {context[0]}, draft {context[1]} tokens{note}"),
         ("weights", f"target {weights[0]} MB, draft {weights[1]} MB"),
         ("cost", f"one draft step reads {document['cost']:.1%} of a target pass"),
         ("break-even", f"acceptance {rates} drafted tokens a step"),
-        ("profile", profiles or "none yet: forerun autotune measures whether it is faster"),
         ("verdict", Text("fits", "green") if fits else Text("does not fit", "red")),
     ]
     tables.report().print(tables.table(("", ""), lines, num_left=2))

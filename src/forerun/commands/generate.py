@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     help="Complete the text as it is, without the chat template.",
 )
 @opt.form()
-@click.option("--profile", is_flag=True, help="Print where the time went, phase by phase.")
-@click.option("--trace", type=opt.PATH, help="Write a trace for chrome://tracing or Perfetto.")
 @opt.as_json
 def command(
     config: EngineConfig,
@@ -50,8 +48,6 @@ def command(
     system: str | None,
     raw: bool,
     form: StructuredOutputsParams | None,
-    profile: bool,
-    trace: Path | None,
     as_json: bool,
 ) -> None:
     """Answer a prompt; tokens the drafter guessed are tinted. Ctrl-C ends it and keeps what is there.
@@ -70,34 +66,18 @@ def command(
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     llm = opt.load(config)
     request = replace(params(llm), structured_outputs=form)
-    tracer = llm.engine.start_trace() if profile or trace is not None else None
     messages = text if raw else opt.conversation(text, system)
     completion, measured, is_complete = console.answer(llm, messages, request, shown=not as_json)
     console.note(measured.line(llm.drafter_spec.text()), dim=True)
-    phases = tracer.profile() if profile and tracer is not None else None
-    if phases is not None:
-        from forerun.cli.tables import print_profile
-
-        print_profile(phases)
-    if trace is not None and tracer is not None:
-        _write(trace, tracer.chrome())
     if as_json:
         outcome = {
             "text": completion.text,
             "token_ids": [*completion.token_ids],
             "finish_reason": completion.finish_reason,
         }
-        profiled = {} if phases is None else {"profile": phases}
-        console.print_json(outcome | measured.document(llm) | profiled)
+        console.print_json(outcome | measured.document(llm))
     if not is_complete:
         raise click.exceptions.Exit(130)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the trace: {error}") from error
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

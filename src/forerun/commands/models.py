@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from forerun.cli import options as opt
-from forerun.core.errors import LoadError
 
 if TYPE_CHECKING:
     from forerun.drafting import learned as learned_files
@@ -52,20 +51,7 @@ class Row:
         return {name: getattr(self, name) for name in fields} | {
             "path": path,
             "packed": [str(copy.path) for copy in self.copies],
-            "profiles": self.profiles(),
         }
-
-    def profiles(self) -> list[str]:
-        """List the drafters that `autotune` chose for it."""
-        from forerun.engine.profile import choices
-        from forerun.weights.checkpoint import open_checkpoint
-
-        if self.path is None or not self.path.is_file():
-            return []
-        try:
-            return choices(open_checkpoint(self.path).files)
-        except LoadError:
-            return []
 
 
 @opt.command()
@@ -176,8 +162,6 @@ def _print(models: Sequence[Row], packed_nbytes: int, limit_nbytes: int) -> None
         if row.learned:
             taken = sizes.format_size(row.learned_nbytes)
             out.print(f"{row.name}: {taken} learned (--learn), forerun rm --learned deletes it")
-        if drafters := row.profiles():
-            out.print(f"{row.name} is tuned: {', '.join(drafters)}")
         if row.here == "no" and row.nbytes:
             out.print(f"forerun pull {row.name} fetches it: {row.description}")
     out.print("forerun rm NAME deletes a model, forerun rm --packed [NAME] packed copies")

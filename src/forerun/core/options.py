@@ -42,7 +42,7 @@ _WORDS: Mapping[object, Mapping[str, bool | None]] = {
         **dict.fromkeys(("false", "no", "off", "0"), False),
     },
 }
-# A comma ends a value only where the next option begins, so `branch=2,2,1` needs no quotes.
+# A comma ends a value only where the next option begins, so `layers=2,2,1` needs no quotes.
 _NEXT_OPTION = re.compile(r",(?=\s*[A-Za-z][\w-]*\s*=)")
 
 
@@ -68,8 +68,8 @@ def option(default: object, *flags: str, metavar: str = "", group: str = "") -> 
 def parse(spec: str) -> tuple[str, dict[str, str]]:
     """Split `name:key=value,key=value` into the name and the options. Raises ConfigError.
 
-    >>> parse("draft_model:model=small.gguf,branch=2,2,1")
-    ('draft_model', {'model': 'small.gguf', 'branch': '2,2,1'})
+    >>> parse("draft_model:model=small.gguf,num_draft=3")
+    ('draft_model', {'model': 'small.gguf', 'num_draft': '3'})
     """
     name, _, text = spec.partition(":")
     if not name.strip():

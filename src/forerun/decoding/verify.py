@@ -15,9 +15,6 @@ Source: drafts that share the sampler's noise (Daliri et al., arXiv 2408.07978);
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-
 from forerun.core import tree
 from forerun.core.arrays import Floats
 from forerun.core.random import no_token
@@ -26,7 +23,6 @@ from forerun.decoding.processors import LogitsPipeline
 
 Best = tuple[int, ...]
 """The target's likeliest token at each row, where that is all it takes; -1 where there is none."""
-Timers = Callable[[str], AbstractContextManager[None]]
 
 
 def verify(
@@ -37,13 +33,12 @@ def verify(
     *,
     hidden: Floats | None = None,
     top: TopK | None = None,
-    timers: Timers = lambda phase: nullcontext(),
 ) -> Outcome:
     """Walk down the draft from the root as far as the target agrees.
 
     `logits` (1 + N, V), raw fp32, are the target's at the root (row 0) and at node i (row 1 + i);
     they, `hidden` (1 + N, D) and `top` are handed on in the outcome. Where the pipeline needs only the
-    likeliest token of each row, these will do in their place. `timers` time the phase "process".
+    likeliest token of each row, these will do in their place.
     Raises RequestError where the logits name no token.
     """
     if len(logits) != 1 + len(draft):
@@ -62,8 +57,7 @@ def verify(
             if token < 0:
                 raise no_token()
         else:
-            with timers("process"):
-                token = pipeline.choose(row, generated, grammar)
+            token = pipeline.choose(row, generated, grammar)
         emitted.append(token)
         generated.append(token)
         node = next((c for c in children.get(node, ()) if draft.tokens[c] == token), None)

@@ -5,8 +5,6 @@ their continuations is grown from its most frequent nodes, and its score, the ex
 accepted tokens, says which p to use. Agents, templates and edits repeat themselves across
 requests, so finished outputs are remembered, the oldest forgotten first.
 
-`prompt_lookup` follows one occurrence and forgets with the request; this one weighs many.
-
 Source: SuffixDecoding (arXiv 2411.04975). There D(node) is the product of count(child) /
 count(parent) along the path; it telescopes to the share of the occurrences that reach the node.
 """
@@ -31,6 +29,8 @@ class Options:
 
     max_depth: int = 64
     """Longest run of last tokens that is matched."""
+    min_depth: int = 1
+    """Shortest run that is followed."""
     num_draft: int = 7
     """Nodes of a tree at most."""
     factor: float = 1.0
@@ -45,6 +45,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, least in (
             ("max_depth", 1),
+            ("min_depth", 1),
             ("num_draft", 1),
             ("offset", 0),
             ("shared_tokens", 0),
@@ -107,7 +108,13 @@ class Suffix(Drafter):
         """Choose the better of the trees from the sequence itself and from the others."""
         options, context = self.options, self.texts.context(seq)
         num_nodes = min(budget, options.num_draft)
-        limits = (num_nodes, options.factor, options.offset, options.min_token_prob)
+        limits = (
+            num_nodes,
+            options.factor,
+            options.offset,
+            options.min_token_prob,
+            options.min_depth,
+        )
         best: Continuation = ((), (), (), 0.0)
         for index in (self.texts.own(seq), self.texts.shared):
             best = index.continuation(context, best[-1], MAX_OCCURRENCES, *limits) or best

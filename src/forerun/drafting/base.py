@@ -155,7 +155,7 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 
 class Search(Protocol):
-    """What a drafter's `tune` is given by autotune; it asks in the same order each time."""
+    """What a drafter's `tune` is given by autotune."""
 
     def score(self, options: DataclassInstance) -> float:
         """Estimate the speed-up over plain decoding; runs the model on prompts, or remembers that it did."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError
-from forerun.drafting.draft_builder import Scores
 from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.model import HeadPart, Model
 
@@ -31,6 +31,23 @@ LIST_SIZE = 32768
 """Tokens on the list where no better one was made; a vocabulary below twice as many is not cut."""
 OWN_TOKENS = 1024
 """The last tokens of a text that are not on the list, as many as these are scored as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Logits (n,) of the tokens (n,) that a model may guess below a row; `tokens` None: of the whole vocabulary."""
+
+    logits: Floats
+    tokens: Ids | None = None
+    vocab_size: int = 0
+
+    def whole(self) -> Floats:
+        """Spread the logits to (V,): minus infinity, so no probability, for every other token."""
+        if self.tokens is None:
+            return self.logits
+        row = np.full(self.vocab_size, -np.inf, np.float32)
+        row[self.tokens] = self.logits
+        return row
 
 
 class OwnTokens:

@@ -15,8 +15,8 @@ from forerun.drafting.find import find, is_file
 from forerun.model.kernels import native
 from forerun.weights.gguf import GgufCheckpoint
 
-AUTO_CHOICE, AUTO_WITHOUT_KERNELS = "recycling", "prompt_lookup"
-"""What `auto` is where neither a profile nor what ships for the target knows better; tables are native."""
+AUTO_CHOICE, AUTO_WITHOUT_KERNELS = "recycling", "lookahead"
+"""What `auto` is where nothing ships for the target; tables are native."""
 
 _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
 _NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash")
@@ -24,7 +24,7 @@ _ASSISTANT = re.compile(r"gemma[-_]?4.*assistant")
 _BY_ARCHITECTURE = {"gemma4-assistant": "gemma4_assistant", "eagle3": "eagle3"}
 """Which drafter reads a GGUF file of an architecture that is no model's."""
 _IMPLYING = {
-    **{"model": "draft_model", "exit": "early_exit"},
+    "model": "draft_model",
     **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"},
 }
 """Options that say which drafter is meant where none is named, the strongest first."""

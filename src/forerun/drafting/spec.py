@@ -34,7 +34,7 @@ class DrafterSpec:
     options: Mapping[str, object] = field(default_factory=dict)
     parts: tuple[DrafterSpec, ...] = ()
     is_auto: bool = field(default=False, compare=False)
-    """No drafter was named: the model's profile decides."""
+    """No drafter was named: what ships for the model decides."""
     built: Drafter | None = None
     """A drafter that was given as an object; it serves one engine."""
 

@@ -40,6 +40,7 @@ class TreeNoise(NamedTuple):
     min_p: float = 0.0
     top_k: int = 0
     """0: all."""
+    spread: float = SPREAD
 
     def largest(self, depth: int, logits: Floats, tokens: Ids | None, k: int) -> Ids:
         """Return where the k largest scores of logits (n,) at a depth stand; tokens (n,) None: the first ids."""
@@ -52,10 +53,11 @@ class TreeNoise(NamedTuple):
             return {}
         chances = self._filtered(chances)
         noise = self.noise.of(self.position + depth, np.fromiter(chances, np.int32))
-        total = math.exp((math.log(_left(chances)) + self.temperature * np.euler_gamma) / SPREAD)
+        left = math.log(_left(chances)) + self.temperature * np.euler_gamma
+        total = math.exp(left / self.spread)
         scores = {}
         for (token, p), g in zip(chances.items(), noise.tolist(), strict=True):
-            score = (math.log(p) + self.temperature * g) / SPREAD if p > 0 else -math.inf
+            score = (math.log(p) + self.temperature * g) / self.spread if p > 0 else -math.inf
             scores[token] = math.exp(score)
             total += scores[token]
         return {token: score / total for token, score in scores.items()}
@@ -64,7 +66,7 @@ class TreeNoise(NamedTuple):
         """Return the same for the native trees."""
         from forerun import _native
 
-        _, position, temperature, top_p, min_p, top_k = self
+        _, position, temperature, top_p, min_p, top_k, _ = self
         return _native.TreeNoise(*self.noise.state, position, temperature, top_p, min_p, top_k)
 
     def _filtered(self, chances: Mapping[int, float]) -> Mapping[int, float]:
@@ -83,13 +85,15 @@ class TreeNoise(NamedTuple):
         return {token: p / kept for token, p in chances.items() if p > border}
 
 
-def noise_below(seq: Seq) -> TreeNoise | None:
+def noise_below(seq: Seq, spread: float = SPREAD) -> TreeNoise | None:
     """Return what a draft of a sequence sees; None where the request is greedy."""
     if seq.params.is_greedy:
         return None
     params = seq.params
     temperature, top_k = max(params.temperature, MIN_TEMPERATURE), max(params.top_k, 0)
-    return TreeNoise(seq.noise, len(seq.tokens), temperature, params.top_p, params.min_p, top_k)
+    return TreeNoise(
+        seq.noise, len(seq.tokens), temperature, params.top_p, params.min_p, top_k, spread
+    )
 
 
 def native_noises(noises: Sequence[TreeNoise | None]) -> list[_native.TreeNoise | None]:

@@ -109,7 +109,9 @@ class Adaptive(Controller):
         self._knows_asking = False
         self._acceptance, self._value = AcceptanceRates(), NodeValues()
         self._of_seqs: dict[int, NodeValues] = {}
-        self._tokens = self._time = 1 / (1 - MEMORY)  # of a sequence; time in plain passes of its batch
+        self._tokens = self._time = 1 / (
+            1 - MEMORY
+        )  # of a sequence; time in plain passes of its batch
         self._plan: dict[int, int] = {}
         self._asked: dict[int, int] = {}
         self._drafts: dict[int, tuple[Draft, list[float]]] = {}  # with their nodes' probabilities
@@ -138,7 +140,9 @@ class Adaptive(Controller):
         for i, path in paths.items():
             if asked := self._asked.get(i, 0):
                 values = [p - row for p in path[: kept[i]]]
-                values += [0.0] * (min(max(len(self._value), *map(len, paths.values())), asked) - kept[i])
+                values += [0.0] * (
+                    min(max(len(self._value), *map(len, paths.values())), asked) - kept[i]
+                )
                 self._of_seqs[i].record(values)
                 self._value.record(values)
         return {i: draft.trim(kept[i]) for i, draft in drafts.items()}
@@ -191,9 +195,7 @@ class Adaptive(Controller):
         """Return twice as many nodes; all where that is as many as drafts have, or before any draft."""
         return 2 * k if 0 < 2 * k < len(self._value) else self.longest
 
-    def _measure(
-        self, asked: frozenset[int], num_rows: int, draft_s: float, pass_s: float
-    ) -> None:
+    def _measure(self, asked: frozenset[int], num_rows: int, draft_s: float, pass_s: float) -> None:
         """Learn the costs, in units of the machine's present speed."""
         is_plain = num_rows == len(self._asked)
         self._since_plain = 0 if is_plain else self._since_plain + 1

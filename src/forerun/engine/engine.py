@@ -35,7 +35,6 @@ from forerun.engine.safe_drafter import SafeDrafter
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.sequence import SequenceState, StepResult
 from forerun.engine.stats import SpecStats, Timers
-from forerun.engine.trace import Trace
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Hidden, Model
 
@@ -67,9 +66,8 @@ class Engine:
     ) -> None:
         """`cache` is the model's; its slots and their length are how many sequences run at once and how long they get.
 
-        `prior` is what an earlier run showed of this model and drafter; the controller begins with it. `grammars` makes
-        the grammar of a structured output, whose forced tokens are drafted unless `draft_forced` is false; `encode`
-        reads predictions.
+        `grammars` makes the grammar of a structured output, whose forced tokens are drafted unless `draft_forced` is
+        false; `encode` reads predictions.
         """
         self.model = model
         self.stats = SpecStats()
@@ -93,7 +91,6 @@ class Engine:
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         self.pressure = MemoryPressure(self.cache, self.scheduler, self.stats)
         self.timers = Timers()
-        self.trace: Trace | None = None
         self.sequences: dict[int, SequenceState] = {}
         self._logits: Floats | None = None
         self._logit_rows = logit_rows
@@ -167,8 +164,6 @@ class Engine:
         with self.timers("observe"):
             self._observe(results)
         self._learn(work, results, self.timers.draft_s - draft_s, self.timers.verify_s - verify_s)
-        if self.trace is not None:
-            self.trace.end_step(work, results, self.proposer.num_granted)
         return events + self._end_failed()
 
     def num_read(self, seq: Seq) -> int | None:
@@ -188,11 +183,6 @@ class Engine:
         pieces = (TextPiece(text, from_draft=False),) if text else ()
         self._forget(state)
         return Event(seq_id, (), pieces, None, FinishReason.ABORT)
-
-    def start_trace(self) -> Trace:
-        """Trace every step from here on, and keep the seconds added up so far."""
-        self.timers = self.trace = Trace(self.timers.seconds, self.timers.clock)
-        return self.trace
 
     def preempt(self, seq_id: int) -> None:
         """Take a running sequence's slot away; it goes on later, exactly where it was."""
@@ -353,7 +343,6 @@ class Engine:
             state.pipeline,
             hidden=own,
             top=None if top is None else top.part(logit_rows),
-            timers=self.timers,
         )
         return [StepResult.of(state, seq_rows, outcome)]
 

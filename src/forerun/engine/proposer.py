@@ -38,8 +38,6 @@ class Proposer:
         `draft_forced`.
         """
         self.drafter, self.controller = drafter, controller
-        self.num_granted = 0
-        """Nodes that the controller allowed in the last step."""
         self._budget, self._min_draft = config.draft_budget, config.min_draft
         if max_nodes is not None:
             self._budget = min(self._budget, max_nodes)
@@ -74,7 +72,6 @@ class Proposer:
         """Ask the drafter for sequences with a budget, and cut its drafts to what is allowed and worth its rows."""
         all_seqs = [state.seq for state in states.values()]
         budgets = self.controller.budgets(all_seqs) if all_seqs else {}
-        self.num_granted = sum(budgets.values())
         seqs = [seq for seq in all_seqs if budgets[seq.id] >= max(self._min_draft, 1)]
         if not seqs:
             return {}

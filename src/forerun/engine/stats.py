@@ -86,8 +86,8 @@ def _raise_counts(counts: list[int], depths: Iterator[int] | set[int] | range) -
         counts[depth] += 1
 
 
-PHASES = ("propose", "pack", "forward", "head", "process", "verify", "keep", "emit", "observe")
-"""In the order of a step; logits processing happens inside `verify`, whose seconds include it."""
+PHASES = ("propose", "pack", "forward", "head", "verify", "keep", "emit", "observe")
+"""In the order of a step."""
 
 
 class TimedBlock:

@@ -5,7 +5,7 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,31 +27,6 @@ class Hidden:
 
     last: Floats
     taps: tuple[Floats, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LayerPlan:
-    """Which sublayers of a pass are run; the others hand on what they get.
-
-    `sublayers`, ascending: 2 i is the attention of layer i, 2 i + 1 its MLP. A skipped attention
-    leaves no keys and values of the pass's rows in its layer of the cache: layers that share them skip theirs, too.
-    """
-
-    sublayers: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls,
-        num_layers: int,
-        *,
-        exit: int | None = None,
-        skip_attn: Iterable[int] = (),
-        skip_mlp: Iterable[int] = (),
-    ) -> LayerPlan:
-        """Return the first `exit` layers, None for all, without the attention and the MLP of the named ones."""
-        skipped = {2 * i for i in skip_attn} | {2 * i + 1 for i in skip_mlp}
-        stop = 2 * (num_layers if exit is None else exit)
-        return cls(tuple(s for s in range(stop) if s not in skipped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +58,12 @@ class Model(Protocol):
         batch: Batch,
         cache: KVCache,
         taps: tuple[int, ...] = (),
-        plan: LayerPlan | None = None,
         inputs: Floats | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Without a `plan` every sublayer is run. `inputs` (R, D) are rows given as vectors: they take the
-        place of `embed(tokens)`, and the batch's tokens are not looked at.
+        `inputs` (R, D) are rows given as vectors: they take the place of `embed(tokens)`, and the batch's tokens
+        are not looked at.
         """
         ...
 

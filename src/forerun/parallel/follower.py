@@ -49,7 +49,7 @@ class TensorFollower:
     def _ready(self) -> None:
         self._group.exchange(np.zeros(1, np.float32))
 
-    def _compute(self, news: list[Any], cache: int, rows: list[Any], sublayers: list[int]) -> None:
+    def _compute(self, news: list[Any], cache: int, rows: list[Any]) -> None:
         self._caches.follow(news)
         segments = unpacked(rows)
         num_rows = sum(s.num_rows for s in segments)
@@ -57,7 +57,7 @@ class TensorFollower:
         tapped = np.empty((0, num_rows, self._width), np.float32)
         own = self._caches[cache].native
         with suppress(IndexError):  # rows that do not fit: rank 0 has found the same
-            self._decoder.native.forward(own, segments, hidden, hidden, [], tapped, sublayers)
+            self._decoder.native.forward(own, segments, hidden, hidden, [], tapped)
 
     def _topk(self, num_rows: int, k: int, with_norm: bool, with_logits: bool) -> None:
         rows = np.zeros((num_rows, self._width), np.float32)

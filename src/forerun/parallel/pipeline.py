@@ -22,7 +22,6 @@ from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.native import NativeCache
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.loader import stored_weights
-from forerun.model.model import LayerPlan
 from forerun.parallel.cache import CacheBook, CacheCopies, PartCache, packed, unpacked
 from forerun.parallel.split import refuse
 
@@ -62,7 +61,6 @@ class Stage(NativeDecoder):
             own = replace(own, vocab_size=NO_TOKENS, tied_head=True, learned_position_offset=None)
         super().__init__(own, num_threads=num_threads)
         self.config, self.layers, self.rank = config, layers, rank
-        self._whole = LayerPlan.of(config.num_layers)
         if rank > 0:
             self.add_blank("embed", "f32", (NO_TOKENS, config.hidden_size), False, True)
 
@@ -89,17 +87,15 @@ class Stage(NativeDecoder):
         segments: Sequence[Segment],
         rows: Floats,
         taps: Sequence[int],
-        sublayers: Sequence[int],
     ) -> tuple[Floats, Floats, Floats]:
         """Compute rows (R, D); return the last hidden states, the rows before the norm, and taps (taps, R, D).
 
-        Layers and sublayers are counted as in the whole model. Raises IndexError.
+        Layers are counted as in the whole model. Raises IndexError.
         """
         first, count = self.layers.start, len(self.layers)
-        own = [s - 2 * first for s in sublayers if s // 2 in self.layers]
         wanted = sorted({*(t - first for t in taps if t in self.layers), count - 1})
         hidden, tapped = np.empty_like(rows), np.empty((len(wanted), *rows.shape), np.float32)
-        self._native.forward(cache.native, segments, rows, hidden, wanted, tapped, own)
+        self._native.forward(cache.native, segments, rows, hidden, wanted, tapped)
         is_asked = first + count - 1 in taps
         return hidden, tapped[-1], tapped if is_asked else tapped[:-1]
 
@@ -137,21 +133,16 @@ class Pipeline(Stage):
         hidden: np.ndarray,
         taps: Sequence[int],
         tapped: np.ndarray,
-        sublayers: Sequence[int],
     ) -> None:
         assert isinstance(cache, PartCache)
         if inputs is None:
             inputs = self.embed(Batch(tuple(segments)).tokens())
-        last, rows, own = self.run(cache, segments, inputs, taps, sublayers)
+        last, rows, own = self.run(cache, segments, inputs, taps)
         found = [own]
         if news := self._book.news():
             self._leader.send("news", news)
-        stop = max((s // 2 for s in sublayers), default=0)
-        stop = max(stop, *taps, 0) if taps else stop
-        for rank, layers in enumerate(self._all_layers[1:], 1):
-            if layers.start > stop:
-                break
-            order = ("pass", cache.number, packed(segments), list(taps), list(sublayers))
+        order = ("pass", cache.number, packed(segments), list(taps))
+        for rank in range(1, len(self._all_layers)):
             time.sleep(self.delay_s)
             answer = self._leader.ask(rank, order, rows).reshape(-1, *rows.shape)
             time.sleep(self.delay_s)
@@ -176,10 +167,8 @@ class StageFollower:
     def _ready(self) -> None:
         self._leader.answer(self._leader.rows())
 
-    def _compute(
-        self, cache: int, segments: list[Any], taps: list[int], sublayers: list[int]
-    ) -> None:
+    def _compute(self, cache: int, segments: list[Any], taps: list[int]) -> None:
         rows = self._leader.rows().reshape(-1, self._stage.config.hidden_size)
         own = self._caches[cache]
-        hidden, end, tapped = self._stage.run(own, unpacked(segments), rows, taps, sublayers)
+        hidden, end, tapped = self._stage.run(own, unpacked(segments), rows, taps)
         self._leader.answer(np.concatenate([hidden[None], end[None], tapped]))

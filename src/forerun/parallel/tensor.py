@@ -84,14 +84,13 @@ class TensorParallel(PartDecoder):
         hidden: np.ndarray,
         taps: Sequence[int],
         tapped: np.ndarray,
-        sublayers: Sequence[int],
     ) -> None:
         assert isinstance(cache, PartCache)
         if inputs is None:  # here, so that a wrong token is found before the others are told
             inputs = self.embed(Batch(tuple(segments)).tokens())
-        order = self._book.news(), cache.number, packed(segments), sublayers
+        order = self._book.news(), cache.number, packed(segments)
         self._group.leader.send("pass", *order)
-        super()._pass(cache, segments, inputs, hidden, taps, tapped, sublayers)
+        super()._pass(cache, segments, inputs, hidden, taps, tapped)
 
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""

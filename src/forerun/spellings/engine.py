@@ -113,14 +113,16 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
         "draft_tensor_parallel_size": _no_effect(_ONE_PROCESS, "1"),
     },
     "llama.cpp": {
-        "draft_p_min": Spelling("min_confidence"),
+        "draft_p_min": Spelling("min_chance"),
         "n_gpu_layers_draft": _no_effect(_ON_CPU),
     },
     "Hugging Face": {
         "assistant_model": Spelling("model"),
-        "assistant_early_exit": Spelling("exit"),
+        "assistant_early_exit": _no_effect(
+            "no layers are left out; draft_model=self drafts with the model itself"
+        ),
         "num_assistant_tokens": Spelling("num_draft"),
-        "assistant_confidence_threshold": Spelling("min_confidence"),
+        "assistant_confidence_threshold": Spelling("min_chance"),
         "prompt_lookup_num_tokens": Spelling("num_draft", drafter="prompt_lookup"),
         "max_matching_ngram_size": Spelling("ngram_max"),
     },

@@ -26,7 +26,7 @@ from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, RopeConfig
-from forerun.model.model import HeadPart, Hidden, LayerPlan, reserve_rows
+from forerun.model.model import HeadPart, Hidden, reserve_rows
 from forerun.torch import reference as ops
 from forerun.torch.block import Block
 from forerun.torch.cache import TensorCache
@@ -50,7 +50,6 @@ class Decoder:
         self._embed = weights["embed"]
         self._positions = weights.get("positions")
         self._blocks = [Block(named, i) for i in range(config.num_layers)]
-        self._whole = LayerPlan.of(config.num_layers)
         self._per_layer = None if config.per_layer_width is None else PerLayerInputs(named)
         self._norm = named.norm("norm")
         self._head = named.linear("embed" if config.tied_head else "head")
@@ -68,25 +67,22 @@ class Decoder:
         batch: Batch,
         cache: KVCache,
         taps: tuple[int, ...] = (),
-        plan: LayerPlan | None = None,
         inputs: Floats | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`; per-layer
-        embeddings are those of the tokens.
+        `inputs` (R, D) takes the place of `embed(tokens)`; per-layer embeddings are those of the tokens.
         Raises CapacityError, before anything is written, if a row does not fit the cache or the model's context.
         """
         assert isinstance(cache, TensorCache)
         self._check_room(batch, cache)
-        plan = plan or self._whole
         given = self.embed(batch.tokens()) if inputs is None else inputs
         rows = self._to_device(given)
         tiles, first = [], 0
         parts = batch.split(TILE) if self.config.borrows_kv else cache.parts(batch, TILE)
         for part in parts:
             own = rows[first : first + part.num_rows]
-            tiles.append(self._run(self._tile(part, own, cache), cache, taps, plan))
+            tiles.append(self._run(self._tile(part, own, cache), cache, taps))
             first += part.num_rows
         last, *tapped = (_host(torch.cat(parts)) for parts in zip(*tiles, strict=True))
         return Hidden(last, tuple(tapped))
@@ -158,20 +154,12 @@ class Decoder:
         """Return the bytes of the weights as held in memory."""
         return sum(tensor.nbytes for tensor in self.weights.values())
 
-    def _run(
-        self, tile: Tile, cache: TensorCache, taps: tuple[int, ...], plan: LayerPlan
-    ) -> list[Tensor]:
+    def _run(self, tile: Tile, cache: TensorCache, taps: tuple[int, ...]) -> list[Tensor]:
         """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)
         outputs: dict[int, Tensor] = {}
-        sublayers = set(plan.sublayers)
         for layer, block in enumerate(self._blocks):
-            source = self.config.layer(layer).shares_kv_of
-            source = layer if source is None or self.config.borrows_kv else source
-            if {2 * layer, 2 * source} <= sublayers:
-                x = block.attend(x, tile, cache)
-            if 2 * layer + 1 in sublayers:
-                x = block.feed(x, tile)
+            x = block.feed(block.attend(x, tile, cache), tile)
             if layer in taps:
                 outputs[layer] = x
         states = [self._norm(x), *(outputs[layer] for layer in taps)]

@@ -142,7 +142,6 @@ def test_a_task_is_found_by_name_in_a_folder(tmp_path):
     [
         ("none,suffix", ["none", "suffix"]),
         ("suffix:num_draft=3,factor=2,none", ["suffix:num_draft=3,factor=2", "none"]),
-        ("draft_model:model=a.gguf,branch=2,2,1", ["draft_model:model=a.gguf,branch=2,2,1"]),
         (
             "draft_model:model=a,suffix++lookahead:window=3,none",
             ["draft_model:model=a", "suffix++lookahead:window=3", "none"],

@@ -143,25 +143,6 @@ def test_the_distribution_test_exits_1_when_verification_is_broken(forerun, monk
     assert "FAILS" in out
 
 
-def test_profile_and_trace_of_one_request(forerun, tmp_path):
-    path = tmp_path / "trace.json"
-    code, out, err = forerun(
-        "generate", "Say yes yes yes.", "-n", 6, "-c", 64, "--profile", "--trace", path, "--json"
-    )
-    document = the_json(out)
-    assert code == 0
-    assert all(phase in err for phase in ("propose", "process", "other", "all ("))
-    assert document["profile"]["prompt"]["steps"] == 1
-    assert document["profile"]["decode"]["steps"] > 0
-    assert len(json.loads(path.read_text())["traceEvents"]) > 10
-
-
-def test_a_trace_that_cannot_be_written_is_told(forerun):
-    code, _, err = forerun("generate", "Hi", "-n", 1, "-c", 64, "--trace", "/no/such/t.json")
-    assert code == 2
-    assert "cannot write the trace" in err.strip().splitlines()[-1]
-
-
 def test_fidelity_compares_with_fp32_on_texts_of_ones_own(forerun, text, tmp_path):
     sizes = ("--limit-tokens", 24, "--window", 16, "--peers-dir", tmp_path)
     code, out, _ = forerun("eval", "fidelity", "--text", text, *sizes, "--json")

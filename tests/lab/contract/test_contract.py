@@ -9,8 +9,7 @@ import pytest
 from forerun.core import registry
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.drafters.prompt_lookup import Options, PromptLookup
-from forerun.drafting.base import DrafterBytes
+from forerun.drafters.suffix import Options, Suffix
 from forerun.lab.contract import contract
 from forerun.lab.contract.candidate import Candidate, ContractError
 from forerun.lab.contract.contract import CHECKS, run
@@ -18,8 +17,8 @@ from tests.tiny import tiny_model
 
 DRAFTERS = [
     *(name for name in registry.names("drafters") if name != "none"),
-    "draft_model:branch=2,2,1",
-    "draft_model:branch=2,2,1,draft_vocab=3",
+    "draft_model:num_draft=10",
+    "draft_model:num_draft=10,draft_vocab=3",
     "suffix:shared_tokens=0",
     "suffix++draft_model",
 ]
@@ -31,11 +30,11 @@ def test_contract(drafter: str, check: Callable[[Candidate], None]) -> None:
     check(Candidate.of(drafter, tiny_model))
 
 
-class Lookup(PromptLookup):
+class Lookup(Suffix):
     """A drafter that keeps the contract, to be broken in one way each."""
 
     def __init__(self, target):
-        super().__init__(Options())
+        super().__init__(Options(shared_tokens=0))
 
 
 class IgnoresBudgets(Lookup):
@@ -83,9 +82,14 @@ class NeverEnds(Lookup):
 class KeepsIds(Lookup):
     """Neither `end` nor `begin` resets the index of an id."""
 
+    def __init__(self, target):
+        super().__init__(target)
+        self.known = set()
+
     def begin(self, seq, outcome):
-        if seq.id not in self.indexes:
+        if seq.id not in self.known:
             super().begin(seq, outcome)
+        self.known.add(seq.id)
 
     def end(self, seq):
         pass
@@ -109,8 +113,9 @@ class MixesSequences(Lookup):
 
 
 class HoldsMore(Lookup):
-    def memory(self, num_seqs, max_len):
-        return DrafterBytes(tables=super().memory(num_seqs, max_len).total // 8)
+    def begin(self, seq, outcome):
+        super().begin(seq, outcome)
+        self.kept = [*range(1 << 17)]
 
 
 class Silent(Lookup):

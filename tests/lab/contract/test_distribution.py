@@ -35,7 +35,7 @@ def drafting(drafter: str):
     built = (
         suffix.build(suffix.Options(), target)
         if drafter == "suffix"
-        else draft_model.DraftModel(NOISY, draft_model.Options(model="tiny", branch=(2, 1)), target)
+        else draft_model.DraftModel(NOISY, draft_model.Options(model="tiny", num_draft=4), target)
     )
     return engine_for(MODEL, built, max_num_seqs=32, max_len=64)
 

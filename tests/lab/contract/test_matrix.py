@@ -21,7 +21,7 @@ MODEL, NEAR = (tiny_model(3, sharpness=3.0, noise=noise, head_dim=32) for noise 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "k8v4", "int4")
 DRAFTERS = [
     *(name for name in registry.names("drafters") if name != "none"),
-    *("draft_model:branch=2,2,1", "suffix++draft_model", "suffix++recycling:table=none"),
+    *("draft_model:num_draft=10", "suffix++draft_model", "suffix++recycling:table=none"),
 ]
 PROMPTS = [(LOOPING[i % 2] * 12)[:75] + LOOPING[i % 3] * (1 + i) for i in range(6)]
 WANTED = SamplingParams(temperature=0, max_tokens=70, ignore_eos=True)

@@ -114,7 +114,7 @@ FORMATS = {
 }
 DRAFTERS = [
     *(name for name in registry.names("drafters") if name != "none"),
-    *("draft_model:branch=2,2,1", "suffix++draft_model", "mlp_speculator++recycling"),
+    *("draft_model:num_draft=10", "suffix++draft_model", "mlp_speculator++recycling"),
 ]
 DEFAULT = ("draft_model", "recycling")
 

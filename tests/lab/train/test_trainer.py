@@ -16,11 +16,11 @@ from forerun.core import files
 from forerun.core.errors import CapacityError, ConfigError, ForerunError, LoadError
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine.profile import digest_of
 from forerun.lab.store import Store
 from forerun.lab.train import batches, networks, replies, session, trainer
 from forerun.lab.train.learners import Kind, new_learner, write_network
 from forerun.lab.train.replies import Reply
+from forerun.lab.train.session import digest_of
 from forerun.lab.train.states import NAMES, StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
 from forerun.model.random_model import random_config

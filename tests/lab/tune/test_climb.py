@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from forerun.core import options as spelling
 from forerun.core import registry
 from forerun.core.errors import ConfigError
-from forerun.drafters import draft_model, lookahead, prompt_lookup
+from forerun.drafters import draft_model, lookahead
 from forerun.drafting.base import Target
 from forerun.drafting.find import method_of
 from forerun.lab.tune.climb import GAIN, climb
@@ -135,18 +135,9 @@ def test_a_window_grows_where_rows_are_free_and_not_where_they_cost():
     assert len(asked) == 4  # itself and one neighbour for each size
 
 
-def test_lengths_of_matches_stay_in_order():
-    best = tuned("prompt_lookup", prompt_lookup.Options(), lambda o: 1.0 + o.ngram_min)
-    assert (best.ngram_min, best.ngram_max) == (3, 3)
-
-
-def test_a_draft_is_named_by_its_full_path_and_a_tree_stays(tmp_path, monkeypatch):
+def test_a_draft_is_named_by_its_full_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.gguf").touch()
     given = draft_model.Options(model="small.gguf")
     best = tuned("draft_model", given, lambda options: 1.1**-options.num_draft)
     assert best == draft_model.Options(model=str(tmp_path / "small.gguf"), num_draft=1)
-    tree = draft_model.Options(model="elsewhere", branch=(2, 1))
-    asked = []
-    assert tuned("draft_model", tree, lambda options: asked.append(options) or 1.0) == tree
-    assert asked == [tree]

@@ -9,10 +9,9 @@ import pytest
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.controller import DraftResult
-from forerun.engine.figures import PassTime, PassTimes
-from forerun.lab.store import Store
 from forerun.lab.tune import search
 from forerun.lab.tune.climb import GAIN
+from forerun.lab.tune.figures import PassTime, PassTimes
 from forerun.lab.tune.search import (
     Autotune,
     DraftedStep,
@@ -26,7 +25,6 @@ from tests.tiny import tiny_model
 
 MODEL = tiny_model(3, sharpness=3.0)
 TARGET = Target(MODEL, None, 1, 256, cache=MODEL.new_cache(1, 256))
-KEY = {"model": "tiny", "prompts": "looping"}
 
 
 def prices(row: float) -> PassTimes:
@@ -35,11 +33,10 @@ def prices(row: float) -> PassTimes:
 
 
 class Search:
-    """An autotune over the tiny model that counts what it runs, and may be interrupted."""
+    """An autotune over the tiny model that counts what it runs."""
 
-    def __init__(self, path=None, *, row: float = 0.1, stop_after: int | None = None, key=KEY):
+    def __init__(self, *, row: float = 0.1):
         self.built: list[str] = []
-        self.stop_after = stop_after
         self.seen: list[tuple[int, int]] = []
         self.autotune = Autotune(
             self.new_engine,
@@ -47,13 +44,10 @@ class Search:
             LOOPING,
             GREEDY.max_tokens,
             prices(row),
-            Store(key, path),
             lambda what, done, total: self.seen.append((done, total)),
         )
 
     def new_engine(self, drafter: str):
-        if len(self.built) == self.stop_after:
-            raise KeyboardInterrupt
         self.built.append(drafter)
         engine = engine_for(MODEL, DrafterSpec.of(drafter).build(TARGET), max_num_seqs=1)
         engine.timers.clock = lambda: 0.0  # for a tiny model a proposal is as dear as a pass
@@ -140,22 +134,6 @@ def test_a_search_asks_for_each_setting_once_and_ends_with_the_best():
     assert all(done <= total for done, total in search.seen)
 
 
-def test_an_interrupted_search_goes_on_where_it_was(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    first = Search(path, stop_after=3)
-    with pytest.raises(KeyboardInterrupt):
-        first.run("suffix", "prompt_lookup")
-    with path.open("a") as file:
-        file.write('{"model": "tiny", "prom')  # cut short
-    second = Search(path)
-    best = second.run("suffix", "prompt_lookup")
-    assert second.built
-    assert not {*first.built} & {*second.built}
-    third = Search(path)
-    assert third.run("suffix", "prompt_lookup") == best
-    assert third.built == []
-
-
 def test_options_that_were_given_stay():
     search = Search()
     (best,) = search.run("suffix:num_draft=2,factor=2")
@@ -189,6 +167,6 @@ def test_a_short_context_is_timed_once():
 
 def test_candidates_need_nothing():
     assert {"suffix", "prompt_lookup", "lookahead"} <= {*candidates()}
-    assert not {"none", "draft_model", "early_exit"} & {*candidates()}
+    assert not {"none", "draft_model"} & {*candidates()}
     for name in candidates():
         assert dataclasses.is_dataclass(type(DrafterSpec.of(name).build(TARGET).options))

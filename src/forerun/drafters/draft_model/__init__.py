@@ -1,9 +1,9 @@
-"""A smaller model guesses for a larger one: classic speculative decoding, as a chain or as a tree.
+"""A smaller model guesses for a larger one: classic speculative decoding, as a tree.
 
 The draft has its own cache, whose blocks come out of the target's memory where that is limited, and
 reads the text itself: whatever of `seq.tokens` its cache lacks is
 fed before it guesses, be it a prompt, a token the target chose, or all that happened while the
-sequence was preempted. Its tree grows level by level over scratch rows; the rows of accepted nodes
+sequence was preempted. Its tree grows best first over scratch rows; the rows of accepted nodes
 stay, so nothing is computed twice. It accepts nothing: `decoding.verify` does.
 
 Sources: Leviathan et al. (arXiv 2211.17192), Chen et al. (arXiv 2302.01318); trees: SpecInfer
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,19 +24,14 @@ import numpy as np
 
 from forerun.core import tree
 from forerun.core.arrays import Floats, Ids
-from forerun.core.batch import Batch
+from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafting.base import SELF, DrafterBytes, Method, Search, Target, as_given
-from forerun.drafting.draft_builder import (
-    BuilderOptions,
-    DraftBuilder,
-    ModelDrafter,
-    Scores,
-    new_rows,
-)
-from forerun.drafting.draft_head import DraftHead, OwnTokens, list_of
+from forerun.drafting.best_first import Step
+from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores, list_of
+from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps
 from forerun.drafting.vocabulary import vocabulary_difference
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.model import Model
@@ -44,33 +39,22 @@ from forerun.weights.rtn import Scheme
 
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
-_GRIDS = {"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(BuilderOptions):
+class Options(CutOptions):
     """Which draft, and how much it guesses."""
 
     model: str
     """The draft: a path, a known name or a Hugging Face name; self is the target's own file."""
+    num_draft: int = 5
+    """Nodes of a tree at most."""
+    num_steps: int = 5
+    """Passes of the draft at most, each of which expands a node."""
     quant: Scheme = "none"
     """Round the draft's weights to int8 or int4; none takes them as stored."""
     head_bits: Literal[4, 8] | None = None
     """Round the draft's output head to so many bits."""
-    draft_vocab: str = "auto"
-    """Tokens it may guess besides the text's own: a number, full, or auto: 32768 of a large vocabulary."""
-
-    def __post_init__(self) -> None:
-        BuilderOptions.__post_init__(self)
-        if self.draft_vocab not in ("auto", "full") and not self.list_size:
-            raise ConfigError(
-                f"draft_vocab must be auto, full or a number from 1, got {self.draft_vocab!r}"
-            )
-
-    @property
-    def list_size(self) -> int:
-        """Return the number that `draft_vocab` is, 0 if it is none."""
-        return int(self.draft_vocab) if self.draft_vocab.isdecimal() else 0
 
 
 def build(options: Options, target: Target) -> DraftModel:
@@ -99,11 +83,11 @@ def example(target: Target) -> Options:
 
 
 def tune(target: Target, options: Options, search: Search) -> Options:
-    """Search how many tokens a chain should have; a tree stays as given. The draft is named by its full path."""
+    """Search how much to guess; the draft is named by its full path."""
     path = Path(options.model).expanduser()
     if path.exists():
         options = replace(options, model=str(path.resolve()))
-    return search.climb(options, {} if options.branch else _GRIDS)
+    return search.climb(options, METHOD.grids)
 
 
 def smaller(options: Options) -> Options | None:
@@ -111,21 +95,43 @@ def smaller(options: Options) -> Options | None:
     return None if options.quant == "int4" else replace(options, quant="int4")
 
 
-METHOD = Method(unshared=as_given, smaller=smaller, example=example, grids=_GRIDS, tune=tune)
+METHOD = Method(
+    unshared=as_given,
+    smaller=smaller,
+    example=example,
+    grids={"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12), "num_steps": (1, 2, 3, 4, 5, 6, 8)},
+    tune=tune,
+)
 
 
 @dataclass(slots=True)
 class Slot:
-    """A sequence's slot in the draft's cache, and the rows computed above those committed there."""
+    """A sequence's slot in the draft's cache, and the rows computed above those committed there.
+
+    The first `num_pending` of them are tokens that the cache lacked.
+    """
 
     index: int
     own: OwnTokens | None = None
-    tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    num_pending: int = 0
+    num_computed: int = 0
+
+    def segment(self, base: int) -> Segment:
+        """Return the rows that have not been computed yet, which then have been."""
+        first, self.num_computed = self.num_computed, len(self.tokens)
+        rows = tuple(self.tokens), tuple(self.parents)
+        return Segment(self.index, base, *rows, first, certain=self.num_pending)
 
 
-class DraftModel(ModelDrafter):
+class DraftModel(StepDrafter):
     """Runs a model of its own, one slot a sequence."""
+
+    spreads = (
+        0.5,
+        0.5,
+    )  # a model of the target's family is right more often than its probabilities say
 
     def __init__(
         self, model: Model, options: Options, target: Target, listed: Ids | None = None
@@ -173,44 +179,57 @@ class DraftModel(ModelDrafter):
         states = 0 if self.cache.states is None else self.cache.states.nbytes_of(num_seqs)
         return DrafterBytes(self.model.nbytes() + head, num_seqs * rows * per_row, states)
 
-    def _start(self, seq: Seq, budget: int) -> DraftBuilder | None:
-        """Commit the computed rows that were right, and line up the tokens the cache lacks."""
+    def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
+        for i, seq in enumerate(seqs):
+            num_nodes[i] = self._start(seq, num_nodes[i])
+        for i, seq in enumerate(seqs):
+            if seq.id not in self._slots:  # let go for the rows of another
+                num_nodes[i] = 0
+        rows: list[dict[int, int]] = []
+        """By step and sequence: the row that was computed."""
+
+        def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
+            slots = [self._slots[seqs[step.sequence].id] for step in steps]
+            for step, slot in zip(steps, slots, strict=True):
+                if step.parent >= 0:
+                    slot.tokens.append(step.token)
+                    slot.parents.append(rows[step.parent][step.sequence])
+            rows.append({s.sequence: len(slot.tokens) - 1 for s, slot in zip(steps, slots)})
+            segments = (slot.segment(self.cache.length(slot.index)) for slot in slots)
+            states = self._states(Batch(tuple(segments)))
+            if self.head is not None:
+                return self.head.scores(states, [(s.own, 1) for s in slots if s.own is not None])
+            return [Scores(row) for row in self.model.head(states)[:, : self.vocab_size]]
+
+        return take_steps
+
+    def _start(self, seq: Seq, num_nodes: int) -> int:
+        """Commit the computed rows that were right, line up the tokens the cache lacks; return how many nodes fit."""
         slot = self._slots.get(seq.id)
         if slot is None:
-            return None
+            return 0
         base = self.cache.length(slot.index)
-        room = min(budget, self.cache.max_len - len(seq.tokens))
+        room = min(num_nodes, self.cache.max_len - len(seq.tokens))
         if room <= 0 or max(seq.tokens[base:]) >= self.model.config.vocab_size:
-            return None
+            return 0
         path = _path_of(seq.tokens[base:-1], slot)
-        slot.tokens = slot.parents = ()
+        slot.tokens, slot.parents = [], []
         if path and not self.cache.reserve(slot.index, path[-1] + 1):
-            return None  # another sequence shares the block, and there is none to copy it to
+            return 0  # another sequence shares the block, and there is none to copy it to
         self.cache.keep(slot.index, path)
         base += len(path)
         if not self.cache.reserve(slot.index, len(seq.tokens) - base + room):
-            return None  # no memory for a draft
+            return 0  # no memory for a draft
         if slot.own is not None:
             slot.own.read(seq.tokens)
-        pending = seq.tokens[base:]
-        return DraftBuilder(seq, slot.index, base, pending, room, num_certain=len(pending))
+        slot.tokens, slot.num_computed = seq.tokens[base:], 0
+        slot.num_pending = len(slot.tokens)
+        slot.parents = [*tree.chain(slot.num_pending)]
+        return room
 
-    def _feed(self, builders: Sequence[DraftBuilder]) -> list[Scores]:
-        batch, wanted = new_rows(builders)
-        own: list[tuple[OwnTokens, int]] = []
-        for builder in builders:
-            slot = self._slots[builder.seq.id]
-            slot.tokens, slot.parents = tuple(builder.tokens), tuple(builder.parents)
-            if slot.own is not None:
-                own.append((slot.own, len(builder.frontier)))
-        states = self._states(batch, wanted)
-        if self.head is not None:
-            return self.head.scores(states, own)
-        logits = self.model.head(states)[:, : self.vocab_size]
-        return [Scores(row) for row in logits]
-
-    def _states(self, batch: Batch, wanted: Sequence[int]) -> Floats:
-        """Run a batch in parts and return the last hidden states (M, D) of the wanted rows."""
+    def _states(self, batch: Batch) -> Floats:
+        """Run a batch in parts and return the last hidden state (D,) of each segment."""
+        wanted = [span.stop - 1 for span in batch.spans()]
         states, first = [], 0
         for part in batch.split(MAX_ROWS):
             last = self.model.forward(part, self.cache).last
@@ -222,14 +241,13 @@ class DraftModel(ModelDrafter):
 
 def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | None) -> Ids | None:
     """Return the tokens that are scored in every text, None for all. Raises ConfigError."""
-    size = options.list_size
-    if size and trimmed is not None:
+    if trimmed is None or options.draft_vocab == "full":
+        return list_of(options.draft_vocab, target.vocabulary, vocab_size)
+    if options.draft_vocab != "auto":
         raise ConfigError(
-            f"draft_vocab={size}: '{options.model}' has a list of its own; leave it out, or give full"
+            f"draft_vocab={options.draft_vocab}: '{options.model}' has a list of its own; leave it out, or give full"
         )
-    if trimmed is not None and options.draft_vocab != "full":
-        return trimmed
-    return list_of(options.draft_vocab, target.vocabulary, vocab_size)
+    return trimmed
 
 
 def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:

@@ -21,8 +21,7 @@ from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantNetwork
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import Step
-from forerun.drafting.draft_builder import Scores
-from forerun.drafting.draft_head import OwnTokens, list_of
+from forerun.drafting.draft_head import OwnTokens, Scores, list_of
 from forerun.drafting.networks.drafter import committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps

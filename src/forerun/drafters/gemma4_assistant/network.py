@@ -20,8 +20,7 @@ import numpy as np
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.drafting.best_first import largest
-from forerun.drafting.draft_builder import Scores
-from forerun.drafting.draft_head import DraftHead, OwnTokens
+from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores
 from forerun.drafting.networks.decoders import decoder_beside, map_beside
 from forerun.model.cache.base import KVCache
 from forerun.model.config import ModelConfig

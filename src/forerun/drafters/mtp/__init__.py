@@ -24,8 +24,7 @@ from forerun.drafters.mtp import files
 from forerun.drafters.mtp.network import MAX_ROWS, HeadNetwork
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import MAX_STEPS, Step
-from forerun.drafting.draft_builder import Scores
-from forerun.drafting.draft_head import DraftHead, OwnTokens, list_of
+from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores, list_of
 from forerun.drafting.networks.drafter import committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps

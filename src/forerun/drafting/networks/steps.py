@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
+from forerun.decoding.processors import LogitsPipeline
 from forerun.drafting.best_first import (
     MAX_STEPS,
     DraftLimits,
@@ -21,9 +22,9 @@ from forerun.drafting.best_first import (
     likeliest,
     models_of,
 )
-from forerun.drafting.draft_builder import Scores
+from forerun.drafting.draft_head import Scores
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
-from forerun.drafting.tree_noise import noise_below
+from forerun.drafting.tree_noise import SPREAD, noise_below
 
 if TYPE_CHECKING:
     from forerun._native import TextNGramModel
@@ -35,6 +36,9 @@ TakeSteps = Callable[[int, Sequence[Step]], Sequence[Scores]]
 class StepDrafter(NetworkDrafter):
     """Grows each tree best first; `_new_draft` computes the steps."""
 
+    spreads = 1.0, SPREAD
+    """s of `tree_noise`: for greedy requests, whose noise is 0, and for those that sample."""
+
     def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
         """Begin drafts of these sequences. Sets the nodes of one that cannot be drafted for to 0."""
         raise NotImplementedError
@@ -43,19 +47,44 @@ class StepDrafter(NetworkDrafter):
         self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: TextNGramModel | None
     ) -> list[GuessTree]:
         wanted = [*num_nodes]
-        take = self._new_draft(seqs, wanted)
+        take, adjust = self._new_draft(seqs, wanted), _Adjust(seqs)
+        greedy, sampled = self.spreads
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
             return [
-                likeliest(scores.logits, step, scores.tokens, (1.0,))
-                for scores, step in zip(take(number, steps), steps, strict=True)
+                likeliest(scores.logits, step, scores.tokens, (1.0 if step.noise else greedy,))
+                for step, scores in zip(steps, adjust(steps, take(number, steps)), strict=True)
             ]
 
         tokens, o = [seq.tokens[-1] for seq in seqs], self.options
         limits = DraftLimits(min(o.num_steps, MAX_STEPS), o.min_chance, o.min_doubt)
-        noises = [noise_below(seq) for seq in seqs]
+        noises = [noise_below(seq, sampled) for seq in seqs]
         known = models_of(ngrams)
         return grow(tokens, wanted, limits, MAX_STEPS, take_steps, known, noises=noises)
+
+
+class _Adjust:
+    """Applies each request's bias and penalties to what may follow its steps."""
+
+    def __init__(self, seqs: Sequence[Seq]) -> None:
+        self._seqs = seqs
+        self._pipelines = [LogitsPipeline(s.params, s.tokens[: s.num_prompt]) for s in seqs]
+        self._paths: list[dict[int, list[int]]] = []
+        """By step and sequence: the tokens guessed up to it."""
+
+    def __call__(self, steps: Sequence[Step], scores: Sequence[Scores]) -> list[Scores]:
+        self._paths.append({})
+        return [self._adjusted(*each) for each in zip(steps, scores, strict=True)]
+
+    def _adjusted(self, step: Step, scores: Scores) -> Scores:
+        i, path = step.sequence, list[int]()
+        if step.parent >= 0:
+            path = [*self._paths[step.parent][i], step.token]
+        self._paths[-1][i] = path
+        if not self._pipelines[i].changes_logits:
+            return scores
+        generated = self._seqs[i].generated + path
+        return Scores(self._pipelines[i].adjusted(scores.whole(), generated))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

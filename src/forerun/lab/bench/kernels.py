@@ -20,14 +20,14 @@ from typing import Any, TypeVar
 from forerun.cli import tables
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError, check_least
+from forerun.lab.bench import limits
 from forerun.lab.bench.peers import burst
+from forerun.lab.bench.reads import share_read
 from forerun.lab.output import Column, show_table
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.config import flops_per_token
-from forerun.model.kernels import limits
 from forerun.model.model import Model
-from forerun.model.pass_work import share_read
 from forerun.torch.decoder import Decoder
 
 OURS = "forerun"

@@ -260,7 +260,6 @@ def origin(
         max_model_len=llm.max_len,
         controller=config.controller,
         draft_budget=config.draft_budget,
-        profile=None if llm.profile is None else llm.profile.date,
         form=None if form is None else form.source,
         sampling=changed(params),
     )

@@ -1,4 +1,4 @@
-"""`forerun autotune`: measures what drafting costs and brings here, and writes down what is best."""
+"""`forerun autotune`: measures what drafting costs and brings here, and prints what is best."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from forerun.lab.commands import _options as shared
 @click.option("--limit", default=9, help="Prompts to tune on, evenly over the categories.")
 @click.option("-n", "--max-tokens", "--n-predict", default=64, help="New tokens a prompt, at most.")
 @click.option("--repeats", default=10, help="Passes of each size; medians count.")
-@click.option("--fresh", is_flag=True, help="Score again what an earlier run has scored.")
 @opt.as_json
 def command(
     config: EngineConfig,
@@ -30,19 +29,13 @@ def command(
     limit: int,
     max_tokens: int,
     repeats: int,
-    fresh: bool,
     as_json: bool,
 ) -> None:
-    """Find the drafter and options that are fastest for a model on this machine; `-d auto` uses them from then on.
-
-    Ctrl-C loses nothing: the same command goes on where it was.
-    """
+    """Find the drafter and options that are fastest for a model on this machine: prints them as `-d` takes them."""
     from forerun.cli import console
     from forerun.drafting.spec import DrafterSpec
-    from forerun.engine.profile import Profile
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
-    from forerun.lab.provenance import now
     from forerun.lab.tune import report
     from forerun.lab.tune.search import Autotune, best_of
 
@@ -55,28 +48,22 @@ def command(
     if drafters is None and (auto := DrafterSpec.of("auto").for_target(target)).parts:
         specs.append(auto)
     token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in tuned_on]
-    try:
-        times = report.time_passes(llm, repeats)
-        with report.bar() as progress:
-            search = Autotune(
-                lambda drafter: llm.with_drafter(drafter).engine,
-                target,
-                token_ids,
-                max_tokens,
-                times,
-                report.scores(llm, [token_ids, max_tokens], fresh),
-                progress,
-            )
-            best = search.run(specs)
-        chosen = best_of(best, times)
-        profile = Profile(llm.subject, now(), chosen, times, tuple(search.tried.values()), {})
-        profile = report.check(llm, profile, workload.groups(checked_on, 1), max_tokens)
-    except KeyboardInterrupt:
-        console.note("stopped; the same command goes on where it was")
-        raise click.exceptions.Exit(130) from None
-    path = profile.save()
+    times = report.time_passes(llm, repeats)
+    with report.bar() as progress:
+        search = Autotune(
+            lambda drafter: llm.with_drafter(drafter).engine,
+            target,
+            token_ids,
+            max_tokens,
+            times,
+            progress,
+        )
+        best = search.run(specs)
+    groups = workload.groups(checked_on, 1)
+    chosen, measured = report.check(llm, best_of(best, times), groups, max_tokens)
     if as_json:
-        environment = console.environment(config.model, profile.drafter, llm.model.num_threads)
-        console.print_json(profile.document() | environment | {"profile": str(path)})
+        environment = console.environment(config.model, chosen, llm.model.num_threads)
+        found = report.document(chosen, measured, times, search.tried.values())
+        console.print_json(found | environment)
     else:
-        report.show(profile, best, len(search.tried))
+        report.show(chosen, measured, times, best, len(search.tried))

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from forerun.core import files
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
+from forerun.core.opened import digest
 from forerun.drafting.vocabulary import fingerprint
-from forerun.engine.profile import digest_of
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw_run
 from forerun.lab.output import Column, show_table, writing
@@ -38,6 +39,7 @@ from forerun.lab.train.simulated import Acceptance, SimulatedReply
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import Progress, Trainer, TrainSettings
 from forerun.llm import LLM
+from forerun.weights.checkpoint import open_checkpoint
 
 MAX_REPLY = 1024
 """Tokens of a prompt and its reply; longer ones are left out."""
@@ -101,7 +103,7 @@ def new_trainer(
     """Make a run over the target's states, up to so many GB of them kept beside the replies."""
     config, is_whole = llm.config, learner.piece is None
     made_by = [
-        llm.subject.model,
+        digest(open_checkpoint(llm.path).files),
         config.quant,
         config.head_bits,
         config.kv,
@@ -118,6 +120,11 @@ def new_trainer(
     )
     known = {"model": data.model, "vocabulary": data.vocabulary, **origin}
     return Trainer(learner, llm.model, data.ids, settings, read, out, origin=known)
+
+
+def digest_of(value: object) -> str:
+    """Hash any JSON value."""
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
 def run(

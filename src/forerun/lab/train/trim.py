@@ -144,7 +144,9 @@ def measure(
 
     def system(size: int | None) -> EngineSystem:
         vocab = "full" if size is None else "auto"
-        options = Options(model="", num_draft=num_draft, draft_vocab=vocab)
+        options = Options(
+            model="", num_draft=num_draft, num_steps=num_draft, min_chance=0, draft_vocab=vocab
+        )
 
         def build(tokens: Ids | None) -> Engine:
             return llm.with_drafter(DraftModel(draft, options, target, tokens)).engine

@@ -1,24 +1,20 @@
-"""What autotune does around its search: times passes, keeps scores, checks the choice and shows it."""
+"""What autotune does around its search: times passes, checks the choice and shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import median
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-import forerun
 from forerun.cli import console, tables
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafting.parse import split_list
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine import profile as profiles
-from forerun.engine.figures import DrafterFigures, PassTime, PassTimes
-from forerun.engine.profile import Profile, digest_of
 from forerun.lab.bench import summary
 from forerun.lab.bench.kernels import Case, in_turns, timers
 from forerun.lab.bench.report import speedup
@@ -26,13 +22,14 @@ from forerun.lab.bench.run import Bench, EngineSystem
 from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
+from forerun.lab.tune.figures import DrafterFigures, PassTime, PassTimes
 from forerun.lab.tune.search import PLAIN, Report, candidates, shapes
 from forerun.llm import LLM
 
 ROUNDS = 2
 """How often the winner and plain decoding answer the prompts in turn."""
 MEASURED = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup_hi", "tau")
-"""Of the winner's results, those that its profile keeps."""
+"""Of the winner's results, those that are shown."""
 
 
 def specs_of(given: str | None) -> list[DrafterSpec]:
@@ -69,26 +66,13 @@ def time_passes(llm: LLM, repeats: int) -> PassTimes:
     )
 
 
-def scores(llm: LLM, asked: object, fresh: bool) -> Store:
-    """The scores that earlier searches found for the same model, machine and prompts, unless `fresh`."""
-    origin = {
-        "forerun": forerun.__version__,
-        "model": llm.subject.model,
-        "setting": dict(llm.subject.setting),
-        "prompts": digest_of(asked),
-    }
-    path = profiles.folder() / f"{llm.subject.name}-{digest_of(origin)}.scores.jsonl"
-    if fresh:
-        path.unlink(missing_ok=True)
-    return Store(origin, path)
-
-
-def check(llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens: int) -> Profile:
-    """The profile with its choice measured beside plain decoding, as users run it; `none` if it is clearly slower."""
-    chosen = profile.drafter
+def check(
+    llm: LLM, chosen: str, groups: Sequence[PromptGroup], max_tokens: int
+) -> tuple[str, dict[str, object]]:
+    """Measure the choice beside plain decoding, as users run it; return it, `none` if it is clearly slower."""
     if chosen == PLAIN:
-        return profile
-    llm.profile, llm.config = profile, replace(llm.config, controller=True)
+        return chosen, {}
+    llm.config = replace(llm.config, controller=True)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     systems = [EngineSystem.of(llm, name, params) for name in (PLAIN, chosen)]
     bench = Bench(groups, systems, llm.encode, Store({"temperature": 0}), num_rounds=ROUNDS)
@@ -99,13 +83,34 @@ def check(llm: LLM, profile: Profile, groups: Sequence[PromptGroup], max_tokens:
         raise click.exceptions.Exit(1)
     highest = row["speedup_hi"]
     is_slower = isinstance(highest, float) and highest < 1
-    measured = {key: row[key] for key in MEASURED}
-    return replace(profile, measured=measured, drafter=PLAIN if is_slower else chosen)
+    return PLAIN if is_slower else chosen, {key: row[key] for key in MEASURED}
 
 
-def show(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) -> None:
-    """A line for each drafter's best setting, and the choice."""
-    passes, measured = profile.passes, profile.measured
+def document(
+    chosen: str,
+    measured: Mapping[str, object],
+    passes: PassTimes,
+    tried: Iterable[DrafterFigures],
+) -> dict[str, object]:
+    """The results as JSON values; `drafters` are all settings that were tried."""
+    return {
+        "drafter": chosen,
+        "measured": dict(measured),
+        "passes": [asdict(time) for time in passes.times],
+        "drafters": [
+            {"expected": round(figures.speedup(passes), 4), **asdict(figures)} for figures in tried
+        ],
+    }
+
+
+def show(
+    chosen: str,
+    measured: Mapping[str, object],
+    passes: PassTimes,
+    best: Sequence[DrafterFigures],
+    num_tried: int,
+) -> None:
+    """A line for each drafter's best setting, and the choice as `-d` takes it."""
     columns: dict[str, Column] = {
         "setting": "drafter",
         "tau": ("tau", 2),
@@ -120,8 +125,6 @@ def show(profile: Profile, best: Sequence[DrafterFigures], num_tried: int) -> No
     out.print(
         f"{tables.TAU}; expected, measured: speed-up over plain decoding, the latter with its 95 % interval"
     )
-    out.print(
-        f"best of {num_tried} settings: {profile.drafter}"
-        + ("; drafting is not faster here" if profile.drafter == "none" else "")
-        + f"\na plain pass takes {passes.plain_ms:.2f} ms; profile: {profile.subject.path}"
-    )
+    out.print(f"a plain pass takes {passes.plain_ms:.2f} ms; best of {num_tried} settings:")
+    note = "  (drafting is not faster here)" if chosen == PLAIN else ""
+    out.print(f"-d {chosen}{note}", soft_wrap=True)

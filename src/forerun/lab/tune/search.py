@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -28,9 +28,8 @@ from forerun.drafting.find import find, method_of
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.controller import DraftResult, Fixed
 from forerun.engine.engine import Engine
-from forerun.engine.figures import DrafterFigures, PassTimes
-from forerun.lab.store import Store
 from forerun.lab.tune.climb import climb
+from forerun.lab.tune.figures import DrafterFigures, PassTimes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -148,7 +147,6 @@ class Autotune:
     prompts: Sequence[Sequence[int]]
     max_tokens: int
     times: PassTimes
-    store: Store
     progress: Report = lambda what, done, total: None
     tried: dict[str, DrafterFigures] = field(default_factory=dict)
     _num_expected: int = 0
@@ -163,15 +161,9 @@ class Autotune:
         return best
 
     def figures(self, drafter: str) -> DrafterFigures:
-        """What a setting showed: of this run, of an earlier one, or else of running it now."""
+        """What a setting showed: it is run once."""
         if drafter not in self.tried:
-            if drafter in self.store.results:
-                found = DrafterFigures.from_json(self.store.results[drafter])
-            else:
-                found = self._measure(drafter)
-                score = round(found.speedup(self.times), 4)
-                self.store.add(drafter, {"score": score, **asdict(found)})
-            self.tried[drafter] = found
+            self.tried[drafter] = self._measure(drafter)
         return self.tried[drafter]
 
     def _best_of(self, spec: DrafterSpec) -> DrafterFigures:

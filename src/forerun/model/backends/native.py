@@ -28,7 +28,7 @@ from forerun.model.cache.native import NativeCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
-from forerun.model.model import HeadPart, Hidden, LayerPlan, Model, reserve_rows
+from forerun.model.model import HeadPart, Hidden, Model, reserve_rows
 from forerun.model.packed import PackedFile, PackedWeight
 from forerun.model.packing import fill, fill_blank
 from forerun.weights.rtn import Scheme
@@ -96,7 +96,6 @@ class NativeDecoder:
         """Threads and scratch memory; models that share one compute in turn."""
         self._native = _native.Decoder(runtime, config)
         self._names: dict[str, None] = {}
-        self._whole = LayerPlan.of(config.num_layers)
         for i in range(config.num_layers):
             if config.layer(i).recurrent is None:
                 self._set_attention(i)
@@ -224,12 +223,11 @@ class NativeDecoder:
         batch: Batch,
         cache: KVCache,
         taps: tuple[int, ...] = (),
-        plan: LayerPlan | None = None,
         inputs: Floats | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Without a `plan` every sublayer is run. `inputs` (R, D) takes the place of `embed(tokens)`.
+        `inputs` (R, D) takes the place of `embed(tokens)`.
         Raises CapacityError if a row does not fit the cache or the model's context.
         """
         assert isinstance(cache, NativeCache)
@@ -240,7 +238,6 @@ class NativeDecoder:
         last = np.empty((batch.num_rows, width), np.float32)
         tapped = np.empty((len(layers), batch.num_rows, width), np.float32)
         given = None if inputs is None else _rows(inputs)
-        sublayers = (plan or self._whole).sublayers
         start = 0
         for part in cache.parts(batch, MAX_ROWS):
             is_whole = part.num_rows == batch.num_rows
@@ -248,7 +245,7 @@ class NativeDecoder:
             rows = tapped if is_whole else np.empty_like(tapped[:, here])
             x = None if given is None else given[here]
             try:
-                self._pass(cache, part.segments, x, last[here], layers, rows, sublayers)
+                self._pass(cache, part.segments, x, last[here], layers, rows)
             except IndexError as error:
                 raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
             if not is_whole:
@@ -264,10 +261,9 @@ class NativeDecoder:
         hidden: np.ndarray,
         taps: Sequence[int],
         tapped: np.ndarray,
-        sublayers: Sequence[int],
     ) -> None:
         """Compute at most MAX_ROWS rows, into `hidden` (R, D) and `tapped` (taps, R, D). Raises IndexError."""
-        self._native.forward(cache.native, segments, inputs, hidden, taps, tapped, sublayers)
+        self._native.forward(cache.native, segments, inputs, hidden, taps, tapped)
 
     def embed(self, ids: Ids) -> Floats:
         """Embed tokens (R,) as (R, D) fp32, positions left out."""

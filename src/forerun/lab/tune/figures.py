@@ -6,12 +6,10 @@ is compared in plain passes: what one row of one sequence takes.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 from forerun.core.costs import CostCurve
 
@@ -58,17 +56,6 @@ class PassTimes:
     def _alone(self) -> CostCurve:
         return self.costs(1)
 
-    @classmethod
-    def from_json(cls, value: Sequence[Mapping[str, Any]]) -> PassTimes:
-        """Read a list of times. Raises ValueError, KeyError, TypeError."""
-        measured = cls(tuple(PassTime(**row) for row in value))
-        _check(number for time in measured.times for number in astuple(time))
-        if not all(time.rows and time.num_seqs and time.ms for time in measured.times):
-            raise ValueError("a pass of no rows, sequences or time")
-        if not {time.context for time in measured.times} == measured._plain().keys() != set():
-            raise ValueError("plain passes are missing")
-        return measured
-
     def _plain(self) -> dict[int, float]:
         return {t.context: t.ms for t in self.times if (t.num_seqs, t.rows) == (1, 1)}
 
@@ -110,23 +97,3 @@ class DrafterFigures:
         """Return the expected speed-up over plain decoding: that of always drafting in full."""
         cost = self.pass_total(passes) + self.draft_total
         return self.emitted / cost if cost else 1.0
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> DrafterFigures:
-        """Read what `asdict` and JSON made of it; other keys are skipped. Raises ValueError, KeyError, TypeError."""
-        given: dict[str, Any] = {field.name: value[field.name] for field in fields(cls)}
-        for name in ("rows", "draft_cost"):
-            given[name] = {int(size): number for size, number in {**given[name]}.items()}
-            _check(given[name].values())
-        given["nodes"] = tuple((drafted, accepted) for drafted, accepted in given["nodes"])
-        _check((share for node in given["nodes"] for share in node), most=1)
-        _check(given[name] for name in ("passes", "emitted", "drafted", "accepted", "draft_total"))
-        return cls(**given)
-
-
-def _check(values: Iterable[Any], most: float = sys.float_info.max) -> None:
-    """Raise ValueError unless all are numbers from 0 to `most`."""
-    for value in values:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value <= most:
-            raise ValueError(f"{value!r} is no number from 0 to {most:g}")

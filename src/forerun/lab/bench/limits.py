@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,30 +14,8 @@ from forerun.model.kernels import native
 
 PEAK_ROUNDS = 1_000_000
 """Of dot products in one call: some 10 ms."""
-READ_NBYTES = 1 << 28
-"""Read at once by `measure`: beyond every cache but the largest."""
-TRIES = 7
 
 Action = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bytes read from memory and int8 multiply-adds, a second, on all threads."""
-
-    bytes_s: float
-    multiply_adds_s: float
-
-
-def measure(isa: str, num_threads: int) -> Limits:
-    """Measure both in about a second, reads and dot products in turns. Needs the native kernels."""
-    read = reader(READ_NBYTES, num_threads)
-    multiply, count = multiplier(isa, num_threads)
-    read()
-    multiply()
-    seconds = [(_seconds(read), _seconds(multiply)) for _ in range(TRIES)]
-    read_s, multiply_s = (median(each) for each in zip(*seconds, strict=True))
-    return Limits(READ_NBYTES / read_s, count / multiply_s)
 
 
 def reader(nbytes: int, num_threads: int | None = None) -> Action:
@@ -64,9 +39,3 @@ def multiplier(isa: str, num_threads: int) -> tuple[Action, int]:
     work = [PEAK_ROUNDS] * num_threads
     multiply = partial(_native.int8_peak, isa)
     return lambda: list(pool.map(multiply, work)), sum(map(multiply, work))
-
-
-def _seconds(action: Action) -> float:
-    start_s = time.perf_counter()
-    action()
-    return time.perf_counter() - start_s
