@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from forerun.engine.policy import Policy
+from forerun.engine.controller import Adaptive
 
 from forerun.core.config import EngineConfig
 from forerun.core.types import Draft
@@ -56,11 +56,11 @@ class Failing(Scripted):
         super().end(seq)
 
 
-class Asking(Policy):
+class Asking(Adaptive):
     """Asks for as much as `Fixed`, so that nothing depends on the clock, and cuts as usual."""
 
     def budgets(self, seqs):
-        return super().budgets(seqs) | dict.fromkeys((seq.id for seq in seqs), self.full)
+        return super().budgets(seqs) | dict.fromkeys((seq.id for seq in seqs), self.longest)
 
 
 def guarded_engine(drafter, controller=None):
