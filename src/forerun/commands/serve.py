@@ -17,7 +17,7 @@ from forerun.cli import options as opt
 from forerun.cli.arguments import MODELS
 from forerun.core import sizes
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
-from forerun.core.device import bare_nbytes, num_cores, share_heaps
+from forerun.core.device import num_cores, share_heaps
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.server.config import ServerConfig
@@ -100,7 +100,6 @@ def command(
     from forerun.hub.names import check_name
 
     config = _placed(config, replicas, ray_address)
-    said = _whole(config.budget_nbytes)
     given = dict.fromkeys([*opt.typed_models(context), *(models or ())]) or [config.model]
     for model in given:
         check_name(model)  # before torch is imported, which takes seconds
@@ -129,8 +128,9 @@ def command(
         raise ConfigError(
             "--tensor-parallel-size and --pipeline-parallel-size are for one model: leave out the others"
         )
-    if len(given) > 1 and config.budget_nbytes is not None:
-        config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
+    budget = config.budget_nbytes
+    if len(given) > 1 and budget is not None:
+        config = replace(config, memory_budget=max(budget - DROPPED_NBYTES, 1))
     configs = [replace(config, model=model) for model in given]
     sources = [
         ModelSource(each.model, partial(_loaded, each, template), cache(partial(_nbytes, each)))
@@ -141,7 +141,7 @@ def command(
         _serve_replicas(configs, settings, params, template, (replicas, ray_address), check)
         return
     share_heaps()
-    os.write(2, said.encode())
+    _say_budget(budget)
     serve(
         sources,
         settings,
@@ -244,16 +244,9 @@ def _template(given: str | None) -> str | None:
     return read_text(Path(given))
 
 
-def _whole(budget: int | None) -> str:
-    """Say what the process takes within a budget, if there is one; call it before the server's modules are imported."""
-    if budget is None:
-        return ""
-    bare = bare_nbytes()
-    from forerun.engine.memory import COMMAND_NBYTES
-
-    bare -= COMMAND_NBYTES
-    each = (sizes.mebibytes(nbytes) for nbytes in (budget, bare, budget + bare))
-    return "memory: {} for model and server, {} for Python: at most {}\n".format(*each)
+def _say_budget(budget: int | None) -> None:
+    if budget is not None:
+        _say(f"memory: at most {sizes.mebibytes(budget)}")
 
 
 def _log_to_stderr(with_requests: bool) -> None:

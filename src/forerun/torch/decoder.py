@@ -158,6 +158,12 @@ class Decoder:
         """Return the bytes of the weights as held in memory."""
         return sum(tensor.nbytes for tensor in self.weights.values())
 
+    def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
+        """Return the bytes of activations in fp32: a few of each row's width, and scores of all positions."""
+        config = self.config
+        width = 8 * config.hidden_size + 3 * config.intermediate_size
+        return 4 * min(num_rows, TILE) * (width + config.num_heads * cache.max_len)
+
     def _run(
         self, tile: Tile, cache: TensorCache, taps: tuple[int, ...], plan: LayerPlan
     ) -> list[Tensor]:
