@@ -169,6 +169,13 @@ int num_rows_of(const Array2<const float>& rows, int width) {
     return static_cast<int>(num_rows);
 }
 
+std::size_t scratch_nbytes(Decoder& self, Cache& cache, int num_rows, int num_nodes, int head_rows) {
+    for (int count : {num_rows, num_nodes, head_rows})
+        need(count >= 0 && count <= 1 << 20, "rows and nodes are out of range");
+    nb::gil_scoped_release unlocked;
+    return self.scratch_nbytes(cache, num_rows, num_nodes, head_rows);
+}
+
 void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>& logits) {
     const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
     need_shape(logits, {hidden.shape(0), std::size_t(self.shape().vocab_size)},
@@ -320,6 +327,7 @@ void bind_decoder(nb::module_& m) {
         .def("first_head_rows", &first_head_rows, "num_rows"_a, nb::keep_alive<0, 1>())
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
         .def("apply", &apply, "name"_a, "x"_a.noconvert(), "out"_a.noconvert())
+        .def("scratch_nbytes", &scratch_nbytes, "cache"_a, "num_rows"_a, "num_nodes"_a, "head_rows"_a)
         .def("nbytes", &Decoder::nbytes);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 
 namespace forerun {
@@ -29,11 +30,12 @@ void add(Counts& counts, int token, double count) {
 
 LiveTable::LiveTable(int order, std::size_t nbytes, std::uint32_t most_age)
     : order_(order),
-      entries_(std::max<std::size_t>(1, nbytes / (kWays * sizeof(Entry))) * kWays),
+      index_(std::max<std::size_t>(1, nbytes / (sizeof(Place) + sizeof(index_[0])))),
+      places_(index_.size() * sizeof(Place)),
       most_age_(most_age) {
     static_assert(sizeof(Entry) == 64);
     if (order < 1) throw std::invalid_argument("order must be at least 1");
-    if (most_age <= entries_.size()) throw std::invalid_argument("most_age is too low");
+    if (most_age <= index_.size() * kWays) throw std::invalid_argument("most_age is too low");
 }
 
 void LiveTable::learn(std::span<const int> tokens, std::span<const int> likeliest,
@@ -111,24 +113,25 @@ void LiveTable::learn(std::uint64_t hash, std::span<const int> likeliest,
 }
 
 void LiveTable::prefetch(std::uint64_t hash) const {
-    const Entry* entries = &entries_[place(hash)];
-    for (const Entry* e = entries; e < entries + kWays; ++e) __builtin_prefetch(e);
+    if (const Place* known = place(hash))
+        for (const Entry& e : *known) __builtin_prefetch(&e);
 }
 
 void LiveTable::find(std::uint64_t hash, double weight, Counts& found) const {
-    const Entry* entries = &entries_[place(hash)];
-    for (const Entry* e = entries; e < entries + kWays; ++e) {
-        if (e->hash != hash || e->age == 0) continue;
-        found.total += weight * static_cast<double>(e->total);
-        for (int i = 0; i < kNumTokens && e->tokens[i] != -1; ++i)
-            add(found, e->tokens[i], weight * static_cast<double>(e->counts[i]));
+    const Place* const known = place(hash);
+    if (!known) return;
+    for (const Entry& e : *known) {
+        if (e.hash != hash || e.age == 0) continue;
+        found.total += weight * static_cast<double>(e.total);
+        for (int i = 0; i < kNumTokens && e.tokens[i] != -1; ++i)
+            add(found, e.tokens[i], weight * static_cast<double>(e.counts[i]));
         return;
     }
 }
 
 std::string LiveTable::entries(std::uint32_t since) const {
     std::vector<const Entry*> found;
-    for (const Entry& e : entries_)
+    for (const Entry& e : used())
         if (e.age > since) found.push_back(&e);
     std::sort(found.begin(), found.end(),
               [](const Entry* a, const Entry* b) { return a->age < b->age; });
@@ -152,29 +155,36 @@ void LiveTable::absorb(std::string_view entries) {
 // The same order of ages from 1 on.
 void LiveTable::number_anew() {
     std::vector<Entry*> known;
-    for (Entry& e : entries_)
+    for (Entry& e : used())
         if (e.age != 0) known.push_back(&e);
     std::sort(known.begin(), known.end(), [](Entry* a, Entry* b) { return a->age < b->age; });
     age_ = 0;
     for (Entry* e : known) e->age = ++age_;
 }
 
-std::size_t LiveTable::place(std::uint64_t hash) const {
-    return place_of(hash, entries_.size() / kWays) * kWays;
+const LiveTable::Place* LiveTable::place(std::uint64_t hash) const {
+    const std::uint32_t number = index_[place_of(hash, index_.size())];
+    return number == 0 ? nullptr : places_.as<Place>() + number - 1;
+}
+
+std::span<LiveTable::Entry> LiveTable::used() const {
+    return {places_.as<Entry>(), std::size_t{num_places_} * kWays};
 }
 
 // The context's, or the one learned longest ago of those in its place, emptied.
 LiveTable::Entry& LiveTable::entry(std::uint64_t hash) {
     if (age_ == most_age_) number_anew();
     ++age_;
-    Entry* const first = &entries_[place(hash)];
-    Entry* oldest = first;
-    for (Entry* e = first; e < first + kWays; ++e) {
-        if (e->hash == hash && e->age != 0) {
-            e->age = age_;
-            return *e;
+    std::uint32_t& number = index_[place_of(hash, index_.size())];
+    if (number == 0) new (places_.as<Place>() + (number = ++num_places_) - 1) Place{};
+    Place& known = places_.as<Place>()[number - 1];
+    Entry* oldest = known.data();
+    for (Entry& e : known) {
+        if (e.hash == hash && e.age != 0) {
+            e.age = age_;
+            return e;
         }
-        if (e->age < oldest->age) oldest = e;
+        if (e.age < oldest->age) oldest = &e;
     }
     *oldest = Entry{};
     oldest->hash = hash;

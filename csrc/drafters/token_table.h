@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -9,6 +10,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "model/memory.h"
 
 namespace forerun {
 
@@ -56,7 +59,8 @@ class LiveTable {
     void absorb(std::string_view entries);
     int order() const { return order_; }
     std::uint32_t age() const { return age_; }
-    std::size_t nbytes() const { return entries_.size() * sizeof(Entry); }
+    // What it takes at most; memory is touched as contexts are learned.
+    std::size_t nbytes() const { return places_.nbytes() + index_.size() * sizeof(index_[0]); }
 
   private:
     static constexpr int kNumTokens = 6, kWays = 4;
@@ -68,13 +72,18 @@ class LiveTable {
         float counts[kNumTokens] = {};
     };
 
+    using Place = std::array<Entry, kWays>;  // contexts of which the one learned longest ago gives way
+
     Entry& entry(std::uint64_t hash);
     void learn(std::uint64_t hash, std::span<const int> likeliest, std::span<const float> probs);
     void number_anew();
-    std::size_t place(std::uint64_t hash) const;
+    const Place* place(std::uint64_t hash) const;  // null: nothing was learned there
+    std::span<Entry> used() const;
 
     const int order_;
-    std::vector<Entry> entries_;
+    std::vector<std::uint32_t> index_;  // by hash: 1 + the number of its place; 0: it has none yet
+    std::uint32_t num_places_ = 0;
+    Buffer places_;  // in the order in which they were needed
     const std::uint32_t most_age_;
     std::uint32_t age_ = 0;
 };

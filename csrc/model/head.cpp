@@ -24,17 +24,9 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units,
     head_input_ = hidden;
     head_units_ = num_units;
     head_piece_ = &piece;
-    const std::size_t num_scored = static_cast<std::size_t>(pool_.size()) * num_rows * wanted.k;
-    block_stride_ = wanted.log_sums ? (num_blocks() + kTile - 1) / kTile * kTile : 0;
-    const std::size_t num_sums = static_cast<std::size_t>(num_rows) * block_stride_;
-    scratch_stride_ = kHeadRows * kHeadTiles * kTile + kTile;  // `find` reads further
-    runtime_.lay_out([&](Scratch& scratch) {
-        normed_ = scratch.take_rows(num_rows_, shape_.hidden_size);
-        scratch_ = scratch.take<float>(pool_.size() * scratch_stride_);
-        largest_ = scratch.take<Scored>(num_scored);
-        block_largest_ = scratch.take<float>(num_sums);
-        block_sum_ = scratch.take<float>(num_sums);
-    });
+    runtime_.lay_out([&](Scratch& scratch) { lay_out_head(scratch, wanted); });
+    const std::size_t num_sums = static_cast<std::size_t>(num_rows) * block_stride_,
+                      num_scored = static_cast<std::size_t>(pool_.size()) * num_rows * wanted.k;
     std::fill_n(block_largest_, num_sums, -std::numeric_limits<float>::infinity());
     std::fill_n(block_sum_, num_sums, 0.0f);
     std::fill_n(largest_, num_scored, kNobody);
@@ -42,6 +34,17 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units,
     pool_.run(
         [](void* self, Worker& worker) { static_cast<Decoder*>(self)->run_head_phases(worker); },
         this, pieces);
+}
+
+void Decoder::lay_out_head(Scratch& scratch, const Wanted& wanted) {
+    block_stride_ = wanted.log_sums ? (num_blocks() + kTile - 1) / kTile * kTile : 0;
+    scratch_stride_ = kHeadRows * kHeadTiles * kTile + kTile;  // `find` reads further
+    const std::size_t rows = num_rows_, threads = pool_.size();
+    normed_ = scratch.take_rows(num_rows_, shape_.hidden_size);
+    scratch_ = scratch.take<float>(threads * scratch_stride_);
+    largest_ = scratch.take<Scored>(threads * rows * wanted.k);
+    block_largest_ = scratch.take<float>(rows * block_stride_);
+    block_sum_ = scratch.take<float>(rows * block_stride_);
 }
 
 void Decoder::run_head_phases(Worker& worker) {

@@ -169,6 +169,9 @@ class Decoder {
     void apply(const Linear& linear, const float* x, int num_rows, float* out);
 
     std::size_t nbytes() const;
+    // Bytes of scratch memory that a pass of `num_rows` rows takes, or one of so few that threads share a row's keys in
+    // the full context of `cache`, or the head of `head_rows`: the most. Drafts have `num_nodes` nodes.
+    std::size_t scratch_nbytes(Cache& cache, int num_rows, int num_nodes, int head_rows);
     const Shape& shape() const { return shape_; }
     // The weights of the head: the embedding's where there are no others.
     const Linear& head_weights() const;
@@ -252,12 +255,19 @@ class Decoder {
     void plan();
     void plan_rows(const Segment& segment);
     void plan_attention(Kind& kind);
+    // Query heads of one kv head, and rows, that attend together.
+    std::pair<int, int> pairs_of(const Kind& kind) const {
+        const int heads = std::min(shape_.num_heads / kind.kv.num_heads, kMaxPairs);
+        return {heads, kMaxPairs / heads};
+    }
+    // Of so many units or more none is split.
+    int most_split_units() const { return 4 * pool_.size(); }
     void plan_mixers();
     void plan_mixer_row(int segment, int known, int node);
     void plan_phases();
     void lay_out_experts(Scratch& scratch);
     std::size_t lay_out_mixers(Scratch& scratch);
-    void lay_out(Scratch& scratch, int rows_above);
+    void lay_out(Scratch& scratch, int rows_above, std::size_t num_states);
 
     void run(Worker& worker);
     void enter(int row, int sublayer);
@@ -330,6 +340,7 @@ class Decoder {
     // A pass of the head. The units are cut into pieces; piece(thread, units) computes one.
     void run_head(const float* hidden, int num_rows, int num_units, const Wanted& wanted,
                   const std::function<void(int, const Part&)>& piece);
+    void lay_out_head(Scratch& scratch, const Wanted& wanted);
     void run_head_phases(Worker& worker);
     int num_blocks() const { return (head_weights().num_tiles() + kHeadTiles - 1) / kHeadTiles; }
     float log_sum(int row) const;

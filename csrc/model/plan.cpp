@@ -136,8 +136,8 @@ void Decoder::plan_attention(Kind& kind) {
     }
     kind.units.clear();
     kind.tasks.clear();
-    const int group = shape_.num_heads / kind.kv.num_heads, heads = std::min(group, kMaxPairs),
-              rows = kMaxPairs / heads;
+    const int group = shape_.num_heads / kind.kv.num_heads;
+    const auto [heads, rows] = pairs_of(kind);
     int query = 0, most_chunks = 0;
     kind.unit_rows = 0;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
@@ -160,7 +160,7 @@ void Decoder::plan_attention(Kind& kind) {
         }
     }
     const int num_units = static_cast<int>(kind.units.size());
-    kind.is_split = pool_.size() > 1 && most_chunks > 1 && num_units < 4 * pool_.size();
+    kind.is_split = pool_.size() > 1 && most_chunks > 1 && num_units < most_split_units();
     for (int i = 0; i < num_units; ++i) {
         const Unit& unit = kind.units[i];
         const int step = kind.is_split ? 1 : unit.stop_chunk - unit.first_chunk;
@@ -169,8 +169,8 @@ void Decoder::plan_attention(Kind& kind) {
     }
 }
 
-// Where the pass keeps its rows, and each thread its scratch.
-void Decoder::lay_out(Scratch& scratch, int rows_above) {
+// Where the pass keeps its rows, each thread its scratch, and tasks of attention the `num_states` that they leave.
+void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) {
     const Shape& s = shape_;
     const std::size_t rows = num_rows_, threads = pool_.size();
     std::size_t dim = 0;  // of the widest head that attends
@@ -204,13 +204,34 @@ void Decoder::lay_out(Scratch& scratch, int rows_above) {
          static_cast<std::size_t>(s.num_layers) * s.per_layer_width});
     scratch_ = scratch.take<float>(threads * scratch_stride_);
 
-    std::size_t states = 0;
-    for (const Kind& kind : kinds_)
-        if (kind.is_split) states = std::max(states, kind.tasks.size() * kMaxPairs);
-    states_ = scratch.take<Attended>(states);
-    float* partial = scratch.take<float>(states * dim);
-    for (std::size_t i = 0; scratch.is_real() && i < states; ++i)
+    states_ = scratch.take<Attended>(num_states);
+    float* partial = scratch.take<float>(num_states * dim);
+    for (std::size_t i = 0; scratch.is_real() && i < num_states; ++i)
         states_[i].out = partial + i * dim;
+}
+
+std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, int head_rows) {
+    const Runtime::Turn turn(runtime_);
+    cache_ = &cache;
+    std::size_t most = 0;
+    const auto count = [&](int rows, const auto& lay_out) {
+        num_rows_ = rows;
+        Scratch scratch;
+        lay_out(scratch);
+        most = std::max(most, Runtime::with_slack(scratch.nbytes()));
+    };
+    count(num_rows, [&](Scratch& scratch) { lay_out(scratch, num_nodes, 0); });
+    for (const Kind& kind : kinds_) {
+        const auto [heads, rows] = pairs_of(kind);
+        const int group = shape_.num_heads / kind.kv.num_heads,
+                  units = kind.kv.num_heads * ((group + heads - 1) / heads),  // of rows that attend together
+            times = pool_.size() > 1 ? (most_split_units() - 1) / units : 0;
+        const std::size_t states = static_cast<std::size_t>(times) * units * cache.blocks_per_slot() * kMaxPairs;
+        count(times * rows, [&](Scratch& scratch) { lay_out(scratch, num_nodes, states); });
+    }
+    count(head_rows, [&](Scratch& scratch) { lay_out_head(scratch, {1, true}); });
+    cache_ = nullptr;
+    return most;
 }
 
 // Room for the rows of the widest recurrent layers; returns the numbers of scratch that a thread needs.
@@ -284,7 +305,10 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
     int rows_above = 0;
     for (const Segment& s : segments)
         rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
-    runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above); });
+    std::size_t states = 0;
+    for (const Kind& kind : kinds_)
+        if (kind.is_split) states = std::max(states, kind.tasks.size() * kMaxPairs);
+    runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above, states); });
     plan_phases();
     pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
               phases_);

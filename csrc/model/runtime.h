@@ -65,11 +65,13 @@ class Runtime {
         lay_out(needed);
         if (needed.nbytes() > memory_.nbytes()) {
             memory_ = Buffer();
-            memory_ = Buffer(needed.nbytes() + needed.nbytes() / 16);
+            memory_ = Buffer(with_slack(needed.nbytes()));
         }
         Scratch scratch(memory_.as<std::uint8_t>());
         lay_out(scratch);
     }
+    // What is allocated for a pass that takes so much, so that a slightly larger one finds room.
+    static std::size_t with_slack(std::size_t nbytes) { return nbytes + nbytes / 16; }
     // Bytes of scratch memory.
     std::size_t nbytes() const { return memory_.nbytes(); }
 

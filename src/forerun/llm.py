@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
-from forerun.core.device import num_threads, return_at_once, return_freed
+from forerun.core.device import num_threads, process_nbytes, return_at_once, return_freed
 from forerun.core.errors import (
     RequestError,
     given_as,
@@ -88,6 +88,7 @@ class LLM:
             self._open(config)
 
     def _open(self, config: EngineConfig) -> None:
+        process_nbytes()  # before anything is loaded
         self.config, self.device = config, device_of(config)
         if config.num_ranks > 1 and Place.of().rank > 0:
             from forerun.parallel import load as parallel  # imports torch
@@ -113,8 +114,8 @@ class LLM:
             self.model = self._loaded(checkpoint)
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
         self.max_len = max_len_of(config, self.model.config.max_position)
+        del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
-        del checkpoint
         return_freed()
         if config.learn and not self.drafter_spec.keeps():
             _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())

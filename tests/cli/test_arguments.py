@@ -11,7 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from forerun.cli.arguments import Arguments, add_model, check_one, read
+from forerun.core.device import process_nbytes
 from forerun.core.errors import ConfigError
+from forerun.core.sizes import mebibytes
 from forerun.server import run
 from forerun.spellings import engine as spellings
 
@@ -148,10 +150,12 @@ def test_a_budget_that_is_too_small_for_one_of_several_is_refused_at_once(
     forerun, tiny_gguf: Path, default_model: Path
 ) -> None:
     """One alone fits; 32 MiB are kept for what dropped models leave."""
-    limits = ("--memory-budget", "150MiB", "-c", "64", "-d", "none", "--port", "0")
+    budget = process_nbytes() + (128 << 20)
+    limits = ("--memory-budget", f"{budget} B", "-c", "64", "-d", "none", "--port", "0")
     code, _, err = forerun("serve", tiny_gguf, default_model, *limits)
     assert code == 2
-    assert f"a memory budget of 118 MiB is too small for {default_model}" in err
+    left = mebibytes(budget - (32 << 20))
+    assert f"a memory budget of {left} is too small for {default_model}" in err
 
 
 @pytest.mark.parametrize("word", ["--grammars", "--top-q", "--mirostat"])

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from forerun.core.device import process_nbytes
 from forerun.engine.memory import COMPONENTS
 from tests.cli.helpers import the_json
 
 
 def test_the_document_has_components_that_add_up(forerun, default_model: Path) -> None:
+    budget = process_nbytes() + (260 << 20)  # these tests' own process
     code, out, _ = forerun(
-        "plan", "-m", default_model, "-c", 512, "--memory-budget", "250MiB", "--json"
+        "plan", "-m", default_model, "-c", 2048, "--memory-budget", f"{budget} B", "--json"
     )
     document = the_json(out)
     assert code == 0
-    keys = {"components", "total_bytes", "fits", "python_bytes"}
+    keys = {"components", "total_bytes", "fits"}
     keys |= {"smallest_bytes", "smallest_bytes_by_kv"}
     assert document.keys() == keys
     rounded = document["smallest_bytes_by_kv"]
     assert rounded["int4"] < rounded["k8v4"] < rounded["int8"] < document["smallest_bytes"]
     assert tuple(document["components"]) == COMPONENTS
-    assert sum(document["components"].values()) == document["total_bytes"] <= 250 << 20
+    assert sum(document["components"].values()) == document["total_bytes"] <= budget
     assert document["fits"] is True
     assert document["smallest_bytes"] < document["total_bytes"]
 
@@ -37,7 +39,7 @@ def test_a_budget_that_is_too_small_is_said(forerun, default_model: Path) -> Non
     document = the_json(out)
     assert code == 1
     assert document["fits"] is False
-    assert document["total_bytes"] == document["smallest_bytes"] > 100_000_000
+    assert document["smallest_bytes"] >= document["total_bytes"] > 100_000_000
 
 
 def test_learning_while_serving_is_counted_or_said_to_be_none(forerun, default_model: Path) -> None:

@@ -28,12 +28,12 @@ from forerun.drafting.learned import entries, path_of, remove
 from forerun.drafting.spec import DrafterSpec
 from tests.drafters.helpers import OURS, Words
 from tests.drafters.test_recycling import begun, empty, proposed
-from tests.oracles.token_table import ENTRY, ENTRY_NBYTES, WAYS
+from tests.oracles.token_table import ENTRY, SET_NBYTES
 
 _native = pytest.importorskip("forerun._native")
 
 MODEL = Path("models/tiny.gguf")
-NBYTES = 64 * WAYS * ENTRY_NBYTES
+NBYTES = 64 * SET_NBYTES
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def test_of_a_context_that_two_learned_the_later_one_counts() -> None:
 
 
 def test_the_file_is_no_larger_than_the_table_and_the_oldest_goes_first() -> None:
-    nbytes = 2 * WAYS * ENTRY_NBYTES
+    nbytes = 2 * SET_NBYTES
     for first in range(0, 200, 10):
         process = Process(nbytes)
         for context in range(first, first + 10):

@@ -19,7 +19,7 @@ from forerun.drafting.held import held_nbytes
 from forerun.drafting.ngram.token_table import PRIOR
 from tests.drafters.helpers import check_draft, sequence
 from tests.oracles.ngram_model import LIVE_WEIGHT
-from tests.oracles.token_table import ENTRY, ENTRY_NBYTES, FADE, WAYS, context_hashes
+from tests.oracles.token_table import ENTRY, FADE, SET_NBYTES, WAYS, context_hashes
 
 _native = pytest.importorskip("forerun._native")
 
@@ -232,7 +232,7 @@ def test_new_rows_weigh_more_than_old_ones() -> None:
 
 
 def test_what_was_learned_longest_ago_is_forgotten_first() -> None:
-    table = _native.LiveTable(1, WAYS * ENTRY_NBYTES)
+    table = _native.LiveTable(1, SET_NBYTES)
     for token in range(WAYS):
         table.learn([token], [7], [1.0])
     table.learn([0], [7], [1.0])
@@ -244,7 +244,7 @@ def test_what_was_learned_longest_ago_is_forgotten_first() -> None:
 
 @given(SIGHTS, SIGHTS, st.integers(1, 3), st.integers(1, 3))
 def test_entries_that_another_table_takes_over_are_known_there(old, new, order, num_sets) -> None:
-    nbytes = num_sets * WAYS * ENTRY_NBYTES
+    nbytes = num_sets * SET_NBYTES
     first, second = _native.LiveTable(order, nbytes), _native.LiveTable(order, nbytes)
     for context, row in old:
         first.learn(context, range(VOCAB), row)

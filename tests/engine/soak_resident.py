@@ -2,7 +2,7 @@
 
     python soak_resident.py '{"model": ..., "memory_budget": "180MiB"}' NUM_REQUESTS
 
-prints one line of JSON: the budget, the most that was resident over a bare `import numpy`, what memory pressure did,
+prints one line of JSON: the budget, the most that was resident, what memory pressure did,
 and how many answers differ from those of the same model without a budget. What it keeps itself of a request is small.
 """
 
@@ -62,7 +62,6 @@ def resident() -> int:
 
 
 def main(options: dict[str, object], num_requests: int) -> dict[str, object]:
-    bare = resident()
     from forerun import LLM
 
     rng = random.Random(0)
@@ -72,7 +71,7 @@ def main(options: dict[str, object], num_requests: int) -> dict[str, object]:
     words = [llm.encode(text) for text in WORDS]
     longest = 8 * sum(map(len, words))
     asked: list[Request] = []
-    answers, aborted, most = {}, set(), resident() - bare
+    answers, aborted, most = {}, set(), resident()
     running = {}
     while len(asked) < num_requests or engine.has_work:
         room = len(asked) < num_requests and len(engine.scheduler.waiting) < MAX_WAITING
@@ -89,7 +88,7 @@ def main(options: dict[str, object], num_requests: int) -> dict[str, object]:
         engine.step()
         for i in [i for i, run in running.items() if run.seq.id not in engine.sequences]:
             answers[i] = array("i", running.pop(i).seq.generated)
-        most = max(most, resident() - bare)
+        most = max(most, resident())
     taken = dict(engine.pressure.taken)
     different = num_different(llm, asked, answers, aborted)
     stats = engine.stats

@@ -8,7 +8,7 @@ import pytest
 
 from forerun.core.errors import CapacityError, RequestError
 from forerun.core.params import SamplingParams
-from forerun.core.types import LAST_HIDDEN, Features, FinishReason
+from forerun.core.types import LAST_HIDDEN, LAST_ROW, Features, FinishReason
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, drain, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -179,7 +179,9 @@ def test_features_arrive_for_the_prompt_and_for_every_node():
     assert LAST_HIDDEN.last
 
 
-@pytest.mark.parametrize("features", [LAST_HIDDEN, replace(LAST_HIDDEN, whole_prompt=True)])
+@pytest.mark.parametrize(
+    "features", [LAST_HIDDEN, LAST_ROW, replace(LAST_HIDDEN, whole_prompt=True)]
+)
 def test_only_features_of_the_whole_prompt_switch_prefix_reuse_off(features):
     drafter = scripted(lambda step: 2, features=features)
     engine = engine_for(MODEL, drafter, max_num_seqs=1)
@@ -188,7 +190,10 @@ def test_only_features_of_the_whole_prompt_switch_prefix_reuse_off(features):
     drafter.answers[tuple(again)] = plain(MODEL, [again], GREEDY)[0]
     drafter.outcomes.clear()
     (run,) = complete(engine, [again], GREEDY)
-    assert len(drafter.outcomes[0].hidden) == (7 if features.whole_prompt else 2)
+    num_rows = 1 if features.last_row else 7 if features.whole_prompt else 2
+    assert len(drafter.outcomes[0].hidden) == num_rows
+    wanted = MODEL.topk(drafter.outcomes[0].hidden[-1:], 1).ids[0, 0]
+    assert wanted == run.seq.generated[0]
     assert run.seq.generated == drafter.answers[tuple(again)]
 
 

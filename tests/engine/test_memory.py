@@ -22,7 +22,7 @@ from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import COMPONENTS, DrafterNumbers, ModelNumbers, Workload
 from forerun.engine.planner import Planner, drafter_numbers
-from forerun.model.config import ModelConfig
+from forerun.model.backends.native import MAX_ROWS
 from forerun.model.kernels import native
 from forerun.model.loader import blank_model, load_model
 from forerun.weights.checkpoint import open_checkpoint
@@ -32,10 +32,12 @@ from tests.tiny import tiny_model
 
 MB = 10**6
 MODEL = ModelNumbers(
-    config=ModelConfig("llama", 49152, 576, 1536, 30, 9, 3, 64, 8192),
+    hidden_size=576,
+    vocab_size=49152,
     weights=97 * MB,
     num_tokens=49152,
-    threads=2,
+    scratch=lambda load, num_rows, num_nodes: 40_000 * min(num_rows, 64) + 8 * load.max_len,
+    process=60 * MB,
     kv_blocks={"fp16": 64 * 23040},
 )
 ROUNDING = replace(MODEL, kv_blocks=MODEL.kv_blocks | {"int8": 64 * 12240, "k8v4": 64 * 9790})
@@ -146,10 +148,10 @@ def test_a_model_without_weights_has_the_size_of_the_loaded_one(
 def test_what_does_not_fit_is_refused_with_the_smallest_budget(default_model: Path) -> None:
     config = EngineConfig(model=str(default_model), max_model_len=512)
     planner = Planner.of(config, "cpu")
-    least = planner.smallest().total
-    with pytest.raises(CapacityError, match=f"smallest that works is {-(-least // 2**20)}MiB"):
+    least, said = planner.smallest().total, planner.smallest_budget()
+    with pytest.raises(CapacityError, match=f"smallest that works is {-(-said // 2**20)}MiB"):
         planner.fit(least - 1)
-    assert planner.fit(least).total <= least
+    assert planner.fit(least).total <= least <= said
 
 
 def test_what_does_not_fit_is_refused_with_the_precision_that_would(default_model: Path) -> None:
@@ -225,13 +227,15 @@ CONFIGURATIONS = (
 )
 
 
-def in_a_process(script: str, options: dict[str, object], *arguments: str) -> dict:
+def in_a_process(
+    script: str, options: dict[str, object], *arguments: str, **environment: str
+) -> dict:
     root = Path(__file__).parents[2]
     run = subprocess.run(
         [sys.executable, str(Path(__file__).with_name(script)), json.dumps(options), *arguments],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"} | environment,
         check=True,
     )
     return json.loads(run.stdout)
@@ -239,7 +243,7 @@ def in_a_process(script: str, options: dict[str, object], *arguments: str) -> di
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("budget", "drafter"), [("180MiB", "auto"), ("185MiB", "suffix"), ("230MiB", "auto")]
+    ("budget", "drafter"), [("218MiB", "auto"), ("218MiB", "suffix"), ("270MiB", "auto")]
 )
 def test_what_is_resident_never_exceeds_the_budget(
     default_model: Path, budget: str, drafter: str
@@ -261,7 +265,7 @@ def test_what_is_resident_never_exceeds_the_budget(
     assert found["taken"]["preempted"]
     assert found["taken"]["queued"]
     assert found["taken"]["evicted_prefixes"]
-    if budget != "180MiB":  # there, drafting is given up
+    if found["drafter"] != "none":
         assert found["drafted"] > found["accepted"] > 0
 
 
@@ -275,7 +279,7 @@ def test_what_is_resident_never_exceeds_the_budget(
 def test_the_plan_is_what_becomes_resident(
     default_model: Path, drafter: str, num_seqs: int, max_len: int, options: dict[str, object]
 ) -> None:
-    """Each component and the sum within 5 %, by smaps; a megabyte or two of the small ones is the allocator's."""
+    """Each component by smaps, a megabyte or two of the small ones is the allocator's; the sum by the peak."""
     if not native.available() or not Path("/proc/self/pagemap").exists():
         pytest.skip("measured on Linux with the native kernels")
     given = {"model": str(default_model), "drafter": drafter, **options}
@@ -283,20 +287,19 @@ def test_the_plan_is_what_becomes_resident(
     found = in_a_process("resident.py", given)
     measured, planned = found["measured"], found["planned"]
     planned["drafter"] = sum(planned[name] for name in COMPONENTS if name.startswith("drafter"))
-    planned["run"] = planned["step_buffers"] + planned["logits"]
-    measured["run"] -= max(0, planned["drafter"] - measured["drafter"])
     # A network is the first to use some of the program: both are measured as it is built.
-    planned["drafter"] += planned["program"] - memory.PROGRAM_NBYTES
-    planned["program"] = memory.PROGRAM_NBYTES
-    tolerance = {"run": 6 * MB, "weights": 2 * MB, "tokenizer": 2 * MB, "program": MB}
-    for name in ("program", "tokenizer", "weights", "kv", "drafter", "run", "total"):
+    program = found["process"] + memory.LATER_NBYTES
+    planned["drafter"] += planned["program"] - program
+    planned["program"] = program
+    # What a drafter learns grows as it is used.
+    planned["run"] = planned["step_buffers"] + planned["logits"] + planned["drafter"]
+    tolerance = {"weights": 2 * MB, "tokenizer": 2 * MB, "program": memory.PROCESS_NOISE_NBYTES}
+    for name in ("program", "tokenizer", "weights", "kv"):
         most = 0.05 * planned[name] + tolerance.get(name, 0)
-        if name == "run" and "learn" in options:
-            continue  # a short text gives little to learn from
-        if name == "drafter":  # built, but its texts are not full yet
-            assert measured[name] - most <= planned[name], name
-        else:
-            assert abs(measured[name] - planned[name]) <= most, (name, measured, planned)
+        assert abs(measured[name] - planned[name]) <= most, (name, measured, planned)
+    assert measured["run"] <= planned["run"] - measured["drafter"] + 6 * MB, (measured, planned)
+    assert measured["drafter"] <= planned["drafter"]
+    assert 0.85 * planned["total"] <= measured["total"] <= planned["total"], (measured, planned)
 
 
 @pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
@@ -305,15 +308,41 @@ def test_the_plan_is_what_becomes_resident(
 def test_the_kernels_take_what_is_planned_for_every_kind_of_layer(
     kind: str, precision: Precision
 ) -> None:
-    """Experts, shared keys, per-layer inputs and heads by layer: of 64 rows, to a few alignments."""
+    """Experts, shared keys, per-layer inputs and heads by layer: of many rows, of one behind them, and of the head."""
     config, dtype = KINDS[kind]
     model = of_kind(config, dtype, num_threads=2)
-    rows = Segment(0, 0, text(memory.PASS_ROWS))
-    model.forward(Batch((rows,)), model.new_cache(1, 128, precision))
-    numbers = replace(MODEL, config=config)
-    load = Workload(num_seqs=1, max_len=128, precision=precision, prefill_rows=memory.PASS_ROWS)
-    drafter = DrafterNumbers(name="none")
-    held = 4 * memory.PASS_ROWS * config.hidden_size
-    planned = memory.step_nbytes(numbers, memory.PASS_ROWS, load, drafter) - held
-    real = model.runtime.nbytes()
-    assert real - 4096 <= planned <= 1.1 * real
+    cache = model.new_cache(1, 2 * MAX_ROWS, precision)
+    planned = model.scratch_nbytes(cache, 1000, 0, 3)
+    for base, num_rows in ((0, MAX_ROWS), (MAX_ROWS, 1)):
+        hidden = model.forward(Batch((Segment(0, base, text(num_rows)),)), cache)
+        cache.keep(0, range(num_rows))
+    model.topk(hidden.last.repeat(3, 0), 1, log_normaliser=True)
+    assert model.runtime.nbytes() <= planned <= 1.1 * model.runtime.nbytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "again"])
+@pytest.mark.parametrize("more_mib", [0, 40])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_model_len": 512},
+        {"max_model_len": 4096, "max_num_seqs": 1},
+        {"max_model_len": 512, "kv": "int8", "drafter": "suffix"},
+        {"max_model_len": 512, "mmap": True, "max_num_seqs": 2},
+    ],
+    ids=str,
+)
+def test_a_process_stays_within_its_budget(
+    default_model: Path, tmp_path: Path, options: dict[str, object], more_mib: int, is_first: bool
+) -> None:
+    """The most that it ever had, also while it packs weights and builds a network for the first time."""
+    if not native.available() or not Path("/proc/self/status").exists():
+        pytest.skip("measured on Linux with the native kernels")
+    given = {"model": str(default_model), **options}
+    least = in_a_process("peak.py", given | {"memory_budget": "1MiB"})["least_mib"]
+    budget = (least + more_mib) << 20
+    cache = {"FORERUN_CACHE": str(tmp_path)} if is_first else {}
+    found = in_a_process("peak.py", given | {"memory_budget": budget}, **cache)
+    assert found["peak"] <= budget, found
+    assert found["drafter"] != "none" or not more_mib

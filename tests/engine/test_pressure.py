@@ -51,7 +51,7 @@ def random_request(rng: random.Random) -> tuple[list[int], SamplingParams]:
 def held_nbytes(engine: Engine) -> int:
     """Bytes of all pools that share those of the target's."""
     shared = engine.cache.pool.shared
-    own = ((each.num_blocks - len(each._bare)) * each.block_nbytes for each in shared.pools)
+    own = ((each.num_blocks - len(each._unbacked)) * each.block_nbytes for each in shared.pools)
     return sum(own) + shared.unused
 
 

@@ -7,13 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from forerun.engine.controller import Adaptive
 
 from forerun.core.config import EngineConfig
 from forerun.core.types import Draft
 from forerun.drafting.base import Drafter
 from forerun.drafting.union import Union
-from forerun.engine.controller import Fixed
+from forerun.engine.controller import Adaptive, Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.safe_drafter import MAX_ERRORS
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.core.device import resident_nbytes
 from forerun.core.random import Noise
 from forerun.core.types import TopK
 from forerun.drafting.tree_noise import TreeNoise, native_noises
@@ -15,6 +18,7 @@ from tests.oracles.suffix_index import SuffixIndex
 from tests.oracles.token_table import (
     ENTRY,
     ENTRY_NBYTES,
+    SET_NBYTES,
     WAYS,
     FileTable,
     LiveTable,
@@ -89,7 +93,7 @@ def test_the_native_trees_are_those_of_their_oracle(
         for entries in buckets
     ]
     arrays = packed(buckets, token_nbytes)
-    nbytes = num_sets * WAYS * ENTRY_NBYTES
+    nbytes = num_sets * SET_NBYTES
     trees = []
     num_nodes = [most for _, most in asked]
     seen = noises[: len(asked)], native_noises(noises[: len(asked)])
@@ -135,7 +139,7 @@ def verified_trees(draw) -> tuple:
 @given(st.lists(verified_trees(), max_size=3), SETS, st.integers(1, 4))
 def test_the_native_table_learns_trees_as_its_oracle_does(trees, num_sets, order) -> None:
     """Together or one by one, and as `TopK.probs` has the chances."""
-    nbytes = num_sets * WAYS * ENTRY_NBYTES
+    nbytes = num_sets * SET_NBYTES
     tables = [_native.LiveTable(order, nbytes) for _ in range(3)] + [LiveTable(order, nbytes)]
     with np.errstate(all="ignore"):
         for table in tables[::3]:
@@ -156,7 +160,7 @@ def test_the_native_table_learns_trees_as_its_oracle_does(trees, num_sets, order
 @given(ROWS, ROWS, st.sampled_from([1, 2, 5]), st.integers(1, 4), st.integers(1, 60))
 def test_the_native_entries_are_those_of_the_oracle(old, new, num_sets, order, spare) -> None:
     """Also where ages have run out again and again."""
-    nbytes = num_sets * WAYS * ENTRY_NBYTES
+    nbytes = num_sets * SET_NBYTES
     most_age = num_sets * WAYS + spare
     entries = []
     for live in (_native.LiveTable(order, nbytes, most_age), LiveTable(order, nbytes)):
@@ -171,7 +175,7 @@ def test_the_native_entries_are_those_of_the_oracle(old, new, num_sets, order, s
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="most_age"):
-        _native.LiveTable(1, WAYS * ENTRY_NBYTES, WAYS)
+        _native.LiveTable(1, SET_NBYTES, WAYS)
     with pytest.raises(ValueError, match="part of an entry"):
         _native.LiveTable(1, 0).absorb(b"torn")
     table, none = _native.LiveTable(1, 0), np.zeros(1, np.float32)
@@ -190,3 +194,13 @@ def test_what_cannot_be_is_refused() -> None:
             table.learn_trees([([1], tokens, parents, top)])
     with pytest.raises(ValueError, match="budgets"):
         _native.grow_trees([], _native.SuffixIndex(1), None, table, [1], 0.1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured on Linux")
+def test_a_live_table_takes_memory_as_it_learns() -> None:
+    before = resident_nbytes()
+    table = _native.LiveTable(1, 256 << 20)
+    for token in range(1000):
+        table.learn([token], [1], [0.5])
+    assert resident_nbytes() - before < 16 << 20
+    assert len(table.entries(0)) == 1000 * ENTRY_NBYTES

@@ -26,6 +26,7 @@ ENTRY = np.dtype(
 )
 """An entry as bytes; a token -1 is none."""
 WAYS = 4
+SET_NBYTES = WAYS * ENTRY_NBYTES + 4
 """Contexts that compete for the same place: the one learned longest ago gives way."""
 FADE = np.float32(0.7)
 """Decay of a context's earlier counts each time it is seen."""
@@ -69,12 +70,12 @@ class _Entry:
 
 
 class LiveTable:
-    """Learns the tokens after a context; `nbytes` is its size from the start, `age` rises with every context."""
+    """Learns the tokens after a context; `nbytes` is its size at most, `age` rises with every context."""
 
     def __init__(self, order: int, nbytes: int) -> None:
         self.order = order
         self.age = 0
-        self._num_sets = max(1, nbytes // (WAYS * ENTRY_NBYTES))
+        self._num_sets = max(1, nbytes // SET_NBYTES)
         self._sets: dict[int, list[_Entry]] = {}
 
     def learn(
@@ -122,7 +123,7 @@ class LiveTable:
             known.tokens, known.counts = row["tokens"][:num].tolist(), [*row["counts"][:num]]
 
     def __sizeof__(self) -> int:
-        return self._num_sets * WAYS * ENTRY_NBYTES
+        return self._num_sets * SET_NBYTES
 
     def _entry(self, hash: int) -> _Entry:
         self.age += 1

@@ -14,8 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forerun import LLM, SamplingParams
+from forerun.core.device import process_nbytes
 from forerun.core.errors import ConfigError, LoadError
-from forerun.engine.memory import SHARED_NBYTES, together
+from forerun.engine.memory import LATER_NBYTES, SERVER_NBYTES, together
 from forerun.server.config import ServerConfig
 from forerun.server.fleet import Fleet, ModelSource
 from tests.model.test_lying_files import honest
@@ -26,7 +27,9 @@ FAMILIES = dict(zip(NAMES, ("llama", "granite", "phi3"), strict=True))
 PROMPT = "hello hello hello a b a b"
 BODY = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
 IDS = BODY | {"return_token_ids": True}
-NBYTES = SHARED_NBYTES + 1000
+PROCESS = process_nbytes()
+SHARED = PROCESS + LATER_NBYTES + SERVER_NBYTES
+NBYTES = SHARED + 1000
 
 
 class Loads:
@@ -129,7 +132,7 @@ def test_first_requests_at_once_load_a_model_once(fleet, loads, offline) -> None
 
 
 def test_who_was_not_used_for_longest_goes_where_a_budget_is_short(loads, offline) -> None:
-    with running_fleet(loads.sources(), budget=together([NBYTES] * 2)) as (url, _):
+    with running_fleet(loads.sources(), budget=together([NBYTES] * 2, PROCESS)) as (url, _):
         for name in ("alpha", "beta", "alpha", "gamma"):
             assert tokens(ask(url, name)) == offline[name]
         assert states(url) == {"alpha": "loaded", "beta": "unloaded", "gamma": "loaded"}
@@ -140,8 +143,8 @@ def test_who_was_not_used_for_longest_goes_where_a_budget_is_short(loads, offlin
 
 
 def test_a_budget_has_what_all_models_share_once() -> None:
-    assert together([NBYTES] * 3) == SHARED_NBYTES + 3000
-    assert together([]) == 0
+    assert together([NBYTES] * 3, PROCESS) == SHARED + 3000
+    assert together([], PROCESS) == 0
 
 
 def test_a_running_stream_outlives_the_wish_for_another_model(loads, offline) -> None:

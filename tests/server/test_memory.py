@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,9 +15,6 @@ from tests.server.conftest import apart, status_mb
 pytestmark = pytest.mark.slow
 
 SIZES = ("--max-num-seqs", "4", "--max-model-len", "3500")
-SAID = re.compile(
-    r"memory: (\d+) MiB for model and server, (\d+) MiB for Python: at most (\d+) MiB"
-)
 
 
 def ask(url: str, number: int, num_tokens: int) -> dict[str, object]:
@@ -41,23 +35,13 @@ def test_the_process_stays_within_what_it_says(default_model: Path) -> None:
     """Long prompts that wait for each other, then many that queue: all are answered."""
     if not native.available() or not Path("/proc/self/status").exists():
         pytest.skip("measured on Linux with the native kernels")
-    budget = "300MiB"
+    budget = "330MiB"
     with apart(default_model, "--memory-budget", budget, *SIZES) as (server, url, words):
-        said = SAID.search(words)
-        assert said is not None
-        for_model, for_python, at_most = map(int, said.groups())
-        assert f"{for_model}MiB" == budget
-        assert abs(for_model + for_python - at_most) <= 1
+        assert "memory: at most 330 MiB" in words
         for count, num_tokens in ((8, 3000), (36, 200)):
             with ThreadPoolExecutor(count) as pool:
                 found = [*pool.map(lambda i, n=num_tokens: ask(url, i, n), range(1, count + 1))]
             assert all(one["usage"]["completion_tokens"] == 12 for one in found)
         most = status_mb(server, "VmHWM")
-    print(json.dumps({"budget": budget, "python": for_python, "at most": at_most, "most": most}))
-    assert most <= at_most + 1
-    bare = subprocess.run(
-        [sys.executable, "-c", "import torch; print(open('/proc/self/status').read())"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    measured = int(re.search(r"VmRSS:\s+(\d+)", bare.stdout)[1]) / 1024
-    assert for_python == pytest.approx(measured, rel=0.05)
+    print(json.dumps({"budget": budget, "most": most}))
+    assert most <= 330

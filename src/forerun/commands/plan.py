@@ -23,8 +23,8 @@ MEANINGS = {
     "step_buffers": "of the rows of one pass",
     "logits": "of the rows that are looked at together",
     "tokenizer": "pieces, merges, cache",
-    "program": "modules over what Python and NumPy take",
-    "server": "its modules, threads and requests",
+    "program": "Python, its libraries and modules",
+    "server": "its threads and requests",
 }
 
 
@@ -41,50 +41,45 @@ def command(
 
     Keys and values stay as --kv says; what fewer bits would allow is said as well.
 
-    Counted is what becomes resident over a bare Python with NumPy. Exits 1 if a budget is too small, or without one
-    if the machine has less memory available.
+    Counted is all that the process holds, as top shows it. Exits 1 if a budget is too small, or without one if the
+    machine has less memory available.
     """
-    from forerun.core.device import available_nbytes, bare_nbytes
-
-    bare = bare_nbytes()  # before more is loaded
     from forerun.cli import console, tables
     from forerun.core import sizes
-    from forerun.engine.memory import COMMAND_NBYTES
-    from forerun.engine.planner import Planner
-    from forerun.model.loader import device_of
+    from forerun.core.device import available_nbytes
+    from forerun.llm import planner_of
 
-    bare -= COMMAND_NBYTES
+    if server:
+        import forerun.server.run  # noqa: F401  # its modules are counted where they are loaded
     config = replace(config, program="server" if server else "command")
-    planner = Planner.of(config, device_of(config))
+    planner = planner_of(config)
     budget = config.budget_nbytes
     if config.learn and not planner.spec.keeps():
         name = planner.drafters[0].name
         console.note(f"learn has no effect: drafter {name} keeps nothing")
-    smallest, chosen = planner.smallest(), planner.plan()
+    chosen = planner.plan()
     if budget is not None:
-        chosen = planner.fitting(budget) or smallest
+        chosen = planner.fitting(budget) or planner.smallest()
     limit = available_nbytes() if budget is None else budget
     fits = limit is None or chosen.total <= limit
     if as_json:
         document = {"components": dict(chosen.components), "total_bytes": chosen.total}
-        document["python_bytes"] = bare
-        least = {"smallest_bytes": smallest.total, "smallest_bytes_by_kv": planner.rounded()}
+        least = {
+            "smallest_bytes": planner.smallest_budget(),
+            "smallest_bytes_by_kv": planner.rounded(),
+        }
         console.print_json({**document, "fits": fits, **least})
     else:
-        _print(planner, chosen, smallest)
-        tables.report().print(f"\n{_verdict(planner, chosen, smallest, limit)}")
+        _print(planner, chosen)
+        tables.report().print(f"\n{_verdict(planner, chosen, limit)}")
         if rounded := planner.rounded():
             each = ", ".join(f"{sizes.shown_up(n)} with --kv {kv}" for kv, n in rounded.items())
             tables.report().print(f"In fewer bits, which may change tokens: {each}.")
-        most = sizes.mebibytes(bare + (chosen.total if budget is None else budget))
-        tables.report().print(
-            f"With {sizes.mebibytes(bare)} of Python the process takes at most {most}."
-        )
     if not fits:
         raise click.exceptions.Exit(1)
 
 
-def _print(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan) -> None:
+def _print(planner: Planner, chosen: MemoryPlan) -> None:
     from forerun.cli import tables
     from forerun.core import sizes
 
@@ -104,11 +99,11 @@ def _print(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan) -> None:
     out.print(tables.table(("what can be given up", "frees"), steps))
 
 
-def _verdict(planner: Planner, chosen: MemoryPlan, smallest: MemoryPlan, limit: int | None) -> str:
+def _verdict(planner: Planner, chosen: MemoryPlan, limit: int | None) -> str:
     """Say what fits, in a line or two."""
     from forerun.core import sizes
 
-    least = f"the smallest budget that works is {sizes.shown_up(smallest.total)}"
+    least = f"the smallest budget that works is {sizes.shown_up(planner.smallest_budget())}"
     if planner.config.budget_nbytes is None:
         if limit is None or chosen.total <= limit:
             return f"It fits; {least}."

@@ -18,7 +18,7 @@ from forerun.cli.arguments import of_context
 from forerun.cli.help import MODELS, Option
 from forerun.core import sizes
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
-from forerun.core.device import bare_nbytes, num_cores, share_heaps
+from forerun.core.device import num_cores, share_heaps
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.server.config import ServerConfig
@@ -100,7 +100,6 @@ def command(
     if replicas is not None and config.num_ranks > 1:
         raise ConfigError("give --replicas or a number of processes for one model, not both")
     config = opt.for_this_rank(config)
-    memory_note = _memory_note(config.budget_nbytes)
     names = [*dict.fromkeys([*of_context().models, *models])] or [config.model]
     for name in names:
         check_name(name)  # before torch is imported, which takes seconds
@@ -116,8 +115,9 @@ def command(
     _log_to_stderr(bool(settings.log_requests))
     threads = config.threads or max(1, num_cores() // (replicas or 1))
     config = without_sharing(config) if no_shared_drafts else config
-    configs = _configs(replace(config, program="server", threads=threads), names)
-    template, budget = _template(settings.chat_template), configs[0].budget_nbytes
+    config = replace(config, program="server", threads=threads)
+    configs, budget = _configs(config, names), config.budget_nbytes
+    template = _template(settings.chat_template)
     sources = [
         ModelSource(each.model, partial(_load, each, template), cache(partial(_nbytes, each)))
         for each in configs
@@ -127,8 +127,9 @@ def command(
         _serve_replicas(configs, settings, params, template, (replicas, ray_address), check)
         return
     share_heaps()
-    os.write(2, memory_note.encode())
-    serve(sources, settings, _print_line, params.body(), budget, check=check)
+    if budget is not None:
+        _print_line(f"memory: at most {sizes.mebibytes(budget)}")
+    serve(sources, settings, _print_line, params.body(), configs[0].budget_nbytes, check=check)
 
 
 def _completed(settings: ServerConfig, api_key_file: Path | None) -> ServerConfig:
@@ -236,18 +237,6 @@ def _template(given: str | None) -> str | None:
     if "{" in given or " " in given:
         return given
     return read_text(Path(given))
-
-
-def _memory_note(budget: int | None) -> str:
-    """Say what the process takes within a budget, if there is one; call it before the server's modules are imported."""
-    if budget is None:
-        return ""
-    bare = bare_nbytes()
-    from forerun.engine.memory import COMMAND_NBYTES
-
-    bare -= COMMAND_NBYTES
-    each = (sizes.mebibytes(nbytes) for nbytes in (budget, bare, budget + bare))
-    return "memory: {} for model and server, {} for Python: at most {}\n".format(*each)
 
 
 def _log_to_stderr(with_requests: bool) -> None:

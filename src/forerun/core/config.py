@@ -88,8 +88,7 @@ class EngineConfig:
     max_num_seqs: int = option(8)
     """Sequences that run at once, if there is memory for their keys and values."""
     memory_budget: str | int | None = option(None, metavar="SIZE|cgroup")
-    """What model, drafter, buffers and server may take over Python itself, such as 600MiB; cgroup: what the
-    container allows; none: no limit."""
+    """What the process may take, such as 600MiB; cgroup: what the container allows; none: no limit."""
     program: Program = "python"
     """What runs the model and counts in the memory plan: python (a script), command or server."""
     prefill_chunk: int = option(256)

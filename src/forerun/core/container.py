@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from forerun.core import cgroup, sizes
-from forerun.core.device import bare_nbytes
+from forerun.core import cgroup
 from forerun.core.errors import ConfigError
 
 MARGIN = 0.05
@@ -11,18 +10,11 @@ MARGIN = 0.05
 
 
 def container_budget() -> int:
-    """Return the budget that a container's limit leaves after Python and a margin. Raises ConfigError."""
+    """Return the budget that a container's limit leaves after a margin. Raises ConfigError."""
     limit = cgroup.memory_limit()
     if limit is None:
         raise ConfigError(
             "memory_budget must be a size such as 600MiB here, got 'cgroup': no container limits this process "
             "(its control groups set no memory.max and no memory.limit_in_bytes)"
         )
-    bare = bare_nbytes()
-    budget = limit - int(limit * MARGIN) - bare
-    if budget <= 0:
-        raise ConfigError(
-            f"memory_budget must have room, got 'cgroup': the container's limit is {sizes.mebibytes(limit)}, Python "
-            f"takes {sizes.mebibytes(bare)} of it; give the container more"
-        )
-    return budget
+    return limit - int(limit * MARGIN)

@@ -11,6 +11,7 @@ import logging
 import math
 import platform
 import re
+from functools import cache
 from pathlib import Path
 
 from forerun.core import cgroup, system
@@ -103,9 +104,9 @@ def _mallopt(option: int, value: int) -> None:
         set_option(option, value)
 
 
-def bare_nbytes() -> int:
-    """Return the bytes that Python and NumPy take, measured in this process: right while nothing else is loaded."""
-    importlib.import_module("numpy")
+@cache
+def process_nbytes() -> int:
+    """Return the bytes that the process held when this was first asked for: before the first model was opened."""
     return resident_nbytes()
 
 

@@ -163,12 +163,15 @@ class Features:
     whole_prompt: bool = False
     """`begin` gets a row for every prompt token, so cached prefixes are computed again. Without it `begin` gets the
     rows computed in this admission: those after the reused prefix, the last prompt token's at least."""
+    last_row: bool = False
+    """`begin` gets the row of the last prompt token alone: the others are not kept for it."""
     top_k: int = 0
     """Likeliest tokens in each row of `Outcome.top`, all of the vocabulary where that is smaller."""
 
 
 NO_FEATURES = Features()
 LAST_HIDDEN = Features(last=True)
+LAST_ROW = Features(last=True, last_row=True)
 
 
 class FinishReason(StrEnum):

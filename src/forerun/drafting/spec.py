@@ -93,14 +93,16 @@ class DrafterSpec:
     def smaller(self) -> DrafterSpec | None:
         """Ask the method for options that need less memory; None: there are none.
 
-        Of several, all that can be are made smaller.
+        Of several, all that can be are made smaller; then the first goes.
         """
         if self.built is not None:
             return None
         if self.parts:
             parts = [part.smaller() or part for part in self.parts]
             if parts == [*self.parts]:
-                return None
+                parts = parts[1:]
+            if len(parts) == 1:
+                return parts[0]
             return replace(self, parts=tuple(parts), is_auto=False)
         chosen = method_of(self.name).smaller(self._built_options())
         return None if chosen is None else DrafterSpec.of(options.format_spec(self.name, chosen))
@@ -126,15 +128,23 @@ class DrafterSpec:
                 return DrafterSpec.of(f"{network}++{self.name}")
         return self
 
-    def build(self, target: Target) -> Drafter:
-        """Build the drafter. Raises ConfigError for unknown options, LoadError for a draft that cannot be read."""
+    def build(self, target: Target, known: dict[str, Drafter] | None = None) -> Drafter:
+        """Build the drafter, of parts that are `known` by their text where there are any.
+
+        Raises ConfigError for unknown options, LoadError for a draft that cannot be read.
+        """
         if self.built is not None:
             return self.built
         if (spec := self.for_target(target)) is not self:
-            return spec.build(target)
+            return spec.build(target, known)
         if self.parts:
-            return united([part.build(target) for part in self.parts])
-        return checked(find(self.name).build(self._built_options(), target), self.name)
+            return united([part.build(target, known) for part in self.parts])
+        drafter = None if known is None else known.get(self.text())
+        if drafter is None:
+            drafter = checked(find(self.name).build(self._built_options(), target), self.name)
+        if known is not None:
+            known[self.text()] = drafter
+        return drafter
 
     def _built_options(self) -> Any:
         try:

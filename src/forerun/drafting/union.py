@@ -87,7 +87,14 @@ def common_features(first: Features, second: Features) -> Features:
         raise ConfigError("these drafters want to see different layers of the model: choose one")
     last, layers = wanted.pop() if wanted else (False, ())
     top_k = max(first.top_k, second.top_k)
-    return Features(last, layers, first.whole_prompt or second.whole_prompt, top_k)
+    reading = [f for f in (first, second) if f.last or f.layers]
+    return Features(
+        last,
+        layers,
+        whole_prompt=first.whole_prompt or second.whole_prompt,
+        last_row=bool(reading) and all(f.last_row for f in reading),
+        top_k=top_k,
+    )
 
 
 def unite(draft: Draft, more: Draft) -> Draft:

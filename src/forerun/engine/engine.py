@@ -259,7 +259,7 @@ class Engine:
     def _make_room(self, seq: Seq, rows: int) -> bool:
         """Preempt the youngest sequences until another has room for its rows; False if it was its own turn."""
         while not self.cache.reserve(seq.slot, rows):
-            if self.pressure.take_back():
+            if self.pressure.reclaim():
                 continue
             youngest = self.scheduler.running[-1]
             assert youngest is not seq or len(self.scheduler.running) > 1, (
@@ -328,7 +328,10 @@ class Engine:
         if features is not None and len(rows) < len(features):
             own = features[rows.start : rows.stop]
         if own is not None and not state.has_begun:
-            state.prompt_features.append(own)
+            if self.proposer.drafter.features.last_row:
+                state.prompt_features = [own[-1:].copy()]
+            else:
+                state.prompt_features.append(own)
         if state.scores_prompt:
             last = hidden.last[rows.start : rows.stop]
             state.score_prompt(seq_rows.segment.base, last, self.model.head)

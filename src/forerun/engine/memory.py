@@ -1,6 +1,6 @@
 """The memory plan, in bytes by component: a pure function of numbers, known before anything is loaded.
 
-Everything over what Python and NumPy take by themselves is counted, native allocations too:
+The whole process is counted, as `top` and a container's limit have it:
 
     weights          packed, as the kernels read them
     kv               blocks of keys and values: of the sequences that run, their drafts' scratch rows, shared prefixes
@@ -10,8 +10,8 @@ Everything over what Python and NumPy take by themselves is counted, native allo
     step_buffers     hidden states and the kernels' scratch memory, of the rows of one pass
     logits           of the rows that are looked at together, with what sampling makes of one
     tokenizer        pieces, merges and their hash tables
-    program          modules of this package and of what it imports
-    server           its modules, threads and requests, where one runs the model
+    program          what the process held before: Python, libraries, modules; and what of them comes later
+    server           its threads and requests, where one runs the model
 
 `plan` adds them up, `fit` chooses what a budget allows. Who gathers the numbers is `engine/planner.py`.
 
@@ -21,37 +21,33 @@ for candidates that will be rejected; the terms here are those of this engine, m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.core.config import Precision, Program
-from forerun.engine.scratch import PassNumbers, scratch_nbytes
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.config import ModelConfig
 
 COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
     *("step_buffers", "logits", "tokenizer", "program", "server"),
 )
-PASS_ROWS = 64
-"""Rows that the kernels compute at a time; a longer pass is cut."""
 LOGIT_ROWS = 64
 """Rows of logits that are held together, or those of one sequence."""
 LOGIT_COPIES = 6
 """Rows (V,) fp32 that sampling makes of the one it looks at: processed, sorted with ids, probabilities in fp64."""
 TOKEN_NBYTES = 356
 """Bytes of the tokenizer for each token: measured on vocabularies from 49152 to 151936."""
+HEADER_NBYTES = 280
+"""Bytes of a file's header for each token, until the weights are loaded: measured on the same."""
 WORDS_NBYTES = 2_500_000
 """Bytes of the tokenizer's cache of words."""
-PROGRAM_NBYTES = 29_500_000
-"""Bytes of the modules: measured; hardly depends on the model."""
-COMMAND_NBYTES = 15_000_000
-"""Bytes that the command line adds: measured."""
-SERVER_NBYTES = 40_000_000
-"""Bytes of a server's modules and threads, and its heap between requests: chosen, a measured peak is 10 MB below."""
-SHARED_NBYTES = PROGRAM_NBYTES + COMMAND_NBYTES + SERVER_NBYTES
-"""Bytes that several models of one server share."""
+LATER_NBYTES = 12_000_000
+"""Bytes of modules that are imported when they are first used, and of the heap: measured."""
+PROCESS_NOISE_NBYTES = 4_000_000
+"""Bytes by which processes of one program differ when they begin to plan."""
+SERVER_NBYTES = 24_000_000
+"""Bytes of a server's threads, and its heap between requests: measured."""
 DROPPED_NBYTES = 33_554_432
 """Bytes that dropped models leave behind in one process: measured."""
 WAITING = 32
@@ -60,7 +56,9 @@ REQUEST_NBYTES, TOKEN_OF_REQUEST_NBYTES = 66_000, 20
 """Bytes of a waiting request with its connection, and of each token of its prompt: above the slopes of 64 and 128
 requests of 9, 722 and 2893 tokens (dev/LOG.md, "The memory of a server")."""
 NETWORK_NBYTES = 12_000_000
-"""Bytes that building a drafting network adds: measured."""
+"""Bytes that building a network or a draft model leaves in the heap, a network a third of its own besides: measured."""
+NETWORK_COPIES = 4
+"""Bytes that a network takes while it is rounded, for each byte of its own: measured."""
 FEW_DRAFT_ROWS = 16
 """Rows of a draft beside a recurrent state where memory is short."""
 MIN_BUDGET_ROWS = 16
@@ -71,13 +69,17 @@ MIN_BUDGET_ROWS = 16
 class ModelNumbers:
     """A model, as far as its memory goes. Sizes in bytes."""
 
-    config: ModelConfig
+    hidden_size: int
+    vocab_size: int
     weights: int
     num_tokens: int
     """Tokens of the tokenizer's vocabulary."""
+    scratch: Callable[[Workload, int, int], int]
+    """Bytes of scratch memory that a workload takes with so many rows in a pass and nodes in a draft."""
+    process: int
+    """Bytes that the process held before the model was opened."""
     kv_blocks: Mapping[Precision, int]
     """Bytes of a block of keys and values, by precision: as asked for, and as the user may choose instead."""
-    threads: int = 1
     state: int = 0
     """Bytes of a recurrent state, of all layers."""
     state_row: int = 0
@@ -101,8 +103,12 @@ class DrafterNumbers:
     """Nodes of a draft at most."""
     feature_width: int = 0
     """Numbers that it reads of each row of the target's pass."""
+    is_begun_with_prompt: bool = True
+    """Whether it reads those of a prompt, which are kept until it begins."""
     program: int = 0
     """Bytes of the program that it adds."""
+    building: int = 0
+    """Bytes that it takes for a moment when it is built, before there are keys and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,19 +183,22 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
     rows = max(workload.prefill_rows, seqs) + seqs * drafter.num_nodes
     rows_seq = 1 + drafter.num_nodes
     logit_rows = min(max(workload.logit_rows, rows_seq), seqs * rows_seq)
-    sizes = (
-        model.weights,
-        blocks * model.kv_blocks[workload.precision] + states_nbytes(model, workload),
-        drafter.weights,
-        blocks * drafter.kv_block + seqs * drafter.kv_seq,
-        drafter.tables + seqs * drafter.tables_seq,
-        step_nbytes(model, rows, workload, drafter),
-        (logit_rows + LOGIT_COPIES) * 4 * model.config.vocab_size,
-        model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
-        PROGRAM_NBYTES + drafter.program + COMMAND_NBYTES * (workload.program != "python"),
-        server_nbytes(workload),
-    )
-    components = dict(zip(COMPONENTS, sizes, strict=True))
+    running = {
+        "kv": blocks * model.kv_blocks[workload.precision] + states_nbytes(model, workload),
+        "drafter_kv": blocks * drafter.kv_block + seqs * drafter.kv_seq,
+        "drafter_tables": drafter.tables + seqs * drafter.tables_seq,
+        "step_buffers": step_nbytes(model, rows, workload, drafter),
+        "logits": (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
+    }
+    loading = max(drafter.building, model.num_tokens * HEADER_NBYTES) - sum(running.values())
+    sizes = running | {
+        "weights": model.weights,
+        "drafter_weights": drafter.weights,
+        "tokenizer": model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
+        "program": model.process + LATER_NBYTES + drafter.program + max(0, loading),
+        "server": server_nbytes(workload),
+    }
+    components = {name: sizes[name] for name in COMPONENTS}
     return MemoryPlan(workload, drafter, components, model.kv_blocks[workload.precision])
 
 
@@ -199,10 +208,11 @@ def states_nbytes(model: ModelNumbers, workload: Workload) -> int:
     return workload.num_seqs * (model.state + rows) + workload.num_checkpoints * model.state
 
 
-def together(totals: Iterable[int]) -> int:
-    """Add up plans for models of one server: its program, modules and threads are there once."""
+def together(totals: Iterable[int], process: int) -> int:
+    """Add up plans for models of one server: its `process`, modules and threads are there once."""
     sizes = [*totals]
-    return sum(sizes) - max(len(sizes) - 1, 0) * SHARED_NBYTES
+    shared = process + LATER_NBYTES + SERVER_NBYTES
+    return sum(sizes) - max(len(sizes) - 1, 0) * shared
 
 
 def server_nbytes(workload: Workload) -> int:
@@ -218,21 +228,13 @@ def step_nbytes(
 ) -> int:
     """Return the bytes of hidden states and features of a pass, and of scratch memory for a part of it."""
     nodes = drafter.num_nodes
-    held = num_rows * (model.config.hidden_size + drafter.feature_width)
-    prompt = 2 * workload.max_len * drafter.feature_width  # until the drafter begins, and joined
-    scratch = scratch_nbytes(
-        PassNumbers(
-            config=model.config,
-            threads=model.threads,
-            rows=min(num_rows, PASS_ROWS),
-            head_rows=workload.num_seqs * (1 + nodes),
-            nodes=nodes,
-            draft_rows=workload.draft_rows,
-            max_len=workload.max_len,
-            precision=workload.precision,
-        )
-    )
-    return 4 * (held + prompt) + scratch + scratch // 16
+    held = num_rows * (model.hidden_size + drafter.feature_width)
+    prompt = 0
+    if drafter.is_begun_with_prompt:
+        prompt = (
+            2 * workload.max_len * drafter.feature_width
+        )  # until the drafter begins, and joined
+    return 4 * (held + prompt) + model.scratch(workload, num_rows, nodes)
 
 
 def pressure_steps(
@@ -275,11 +277,13 @@ def fit(
     are asked for: in fewer bits they would say something else.
     """
     for candidate, drafter in _ways(drafters, workload):
-        bare = plan(model, drafter, replace(candidate, num_blocks=0)).total
+        left = budget - plan(model, drafter, candidate).total
         block = model.kv_blocks[candidate.precision] + drafter.kv_block
-        blocks = min((budget - bare) // block, candidate.blocks)
+        blocks = candidate.blocks + min(0, left // block)
         if blocks >= candidate.blocks_seq:
-            return plan(model, drafter, replace(candidate, num_blocks=blocks))
+            fitting = plan(model, drafter, replace(candidate, num_blocks=blocks))
+            if fitting.total <= budget:
+                return fitting
     return None
 
 

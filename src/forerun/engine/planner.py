@@ -6,15 +6,16 @@ of the loaded one to the byte. Drafters are built for it as for the real one, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
-from forerun.core.device import num_threads
+from forerun.core.device import num_threads, process_nbytes
 from forerun.core.errors import CapacityError, ConfigError
+from forerun.core.opened import OpenedFile
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
@@ -25,6 +26,7 @@ from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
+from forerun.model.packed import PackedFile
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
@@ -52,6 +54,7 @@ def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> 
     numbers = DrafterNumbers(
         name=name,
         feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
+        is_begun_with_prompt=not features.last_row,
         num_nodes=drafter.max_nodes,
     )
     for part in _parts(drafter):
@@ -93,6 +96,7 @@ class Planner:
     @classmethod
     def of(cls, config: EngineConfig, device: str) -> Planner:
         """Make the planner of a model that is not open yet."""
+        process_nbytes()  # first of all
         spec = DrafterSpec.of_config(config)
         checkpoint = open_checkpoint(resolve(config.model))
         return cls(config, device, spec, checkpoint, checkpoint.tokenizer())
@@ -113,14 +117,16 @@ class Planner:
         states = model.new_cache(1, BLOCK_ROWS, self.config.kv, num_checkpoints=0).states
         memory_of = None if states is None else states.memory
         return ModelNumbers(
-            config=model.config,
+            hidden_size=model.config.hidden_size,
+            vocab_size=model.config.vocab_size,
+            scratch=self._scratch_nbytes,
+            process=process_nbytes(),
             weights=model.nbytes(),
             num_tokens=self.tokenizer.vocab_size,
             kv_blocks={
                 kv: model.new_cache(1, BLOCK_ROWS, kv).block_nbytes
                 for kv in (self.config.kv, *self._others())
             },
-            threads=model.num_threads,
             state=0 if memory_of is None else memory_of.state_nbytes,
             state_row=0
             if memory_of is None
@@ -154,6 +160,10 @@ class Planner:
         """Return the bytes that each step of memory pressure would free."""
         return memory.pressure_steps(self.numbers, self.drafters, self.workload)
 
+    def smallest_budget(self) -> int:
+        """Return the smallest budget that works in any process of this program: two differ by a little."""
+        return self.smallest().total + memory.PROCESS_NOISE_NBYTES
+
     def smallest(self) -> MemoryPlan:
         """Return the plan with the fewest bytes that works."""
         return memory.smallest(self.numbers, self.drafters, self.workload)
@@ -164,6 +174,7 @@ class Planner:
         blocks = numbers.kv_blocks
         return {
             kv: memory.smallest(numbers, self.drafters, replace(load, precision=kv)).total
+            + memory.PROCESS_NOISE_NBYTES
             for kv in self._others()
             if blocks[kv] < blocks[load.precision]
         }
@@ -176,7 +187,7 @@ class Planner:
         """Return the plan within the budget. Raises CapacityError that names the smallest budget that works."""
         plan = self.fitting(budget)
         if plan is None:
-            least = sizes.shown_up(self.smallest().total)
+            least = sizes.shown_up(self.smallest_budget())
             allowing = (kv for kv, nbytes in self.rounded().items() if nbytes <= budget)
             kv = next(allowing, None)
             raise CapacityError(
@@ -204,6 +215,13 @@ class Planner:
             words.append(f"prompts read {got.prefill_rows} tokens at a time")
         return words
 
+    def _scratch_nbytes(self, load: Workload, num_rows: int, num_nodes: int) -> int:
+        cache = self.model.new_cache(
+            1, load.max_len, load.precision, num_checkpoints=0, draft_rows=load.draft_rows
+        )
+        head_rows = load.num_seqs * (1 + num_nodes)
+        return self.model.scratch_nbytes(cache, num_rows, num_nodes, head_rows)
+
     def _others(self) -> list[Precision]:
         """Return how keys and values may be kept instead, the best first."""
         config = self.model.config
@@ -212,19 +230,19 @@ class Planner:
         return [kv for kv in ("fp16", "int8", *grouped) if kv != self.config.kv]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
-        target, program = self.target(), 0
+        target, program, built = self.target(), 0, dict[str, Drafter]()
         asked = self.spec.for_target(target)
         spec: DrafterSpec | None = asked
         while spec is not None:
-            numbers = self._drafter(spec, target)
+            drafter = spec.build(target, built)  # a smaller one differs in some of its parts
+            numbers = drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
             # What a network was the first to use stays, also where a smaller drafter is taken.
-            program = max(program, memory.NETWORK_NBYTES if numbers.feature_width else 0)
-            yield replace(numbers, program=program)
+            of_network = numbers.weights if numbers.feature_width else 0
+            left = memory.NETWORK_NBYTES * (numbers.weights > 0) + of_network // 3
+            program = max(program, left)
+            yield replace(numbers, program=program, building=memory.NETWORK_COPIES * of_network)
             spec = spec.smaller()
         yield DrafterNumbers(name="none", program=program)
-
-    def _drafter(self, spec: DrafterSpec, target: Target) -> DrafterNumbers:
-        return drafter_numbers(spec.text(), spec.build(target), self.model, self.workload.max_len)
 
     def target(self) -> Target:
         """Return what drafters are built with."""
@@ -239,9 +257,15 @@ class Planner:
             self._load,
             self.checkpoint.path,
             self.checkpoint.names(),
+            self._packed_beside if config.weight_cache else None,
             learn=config.learn,
             learned_in=NOWHERE,
         )
+
+    def _packed_beside(self, name: str, others: Sequence[OpenedFile]) -> PackedFile:
+        """Name a file that is read where it is there, and not written: what is made here is made of no weights."""
+        file = PackedFile.beside(self.checkpoint.path, self.checkpoint.files, name, others)
+        return replace(file, folder=replace(file.folder, limit_nbytes=0))
 
     def _load(
         self, model: str, *, quant: Scheme = "none", head_bits: int | None = None

@@ -117,11 +117,11 @@ class MemoryPressure:
                 left, idle = left - extra[i] + evicted, idle - evicted
         return drafts
 
-    def take_back(self) -> bool:
+    def reclaim(self) -> bool:
         """Free a draft model's rows of a sequence, which then gets no drafts; return whether there were any."""
-        found = self.cache.pool.shared.take_back()
-        self.note(UNDRAFTED, found)
-        return found
+        freed = self.cache.pool.shared.reclaim()
+        self.note(UNDRAFTED, freed)
+        return freed
 
     def note(self, step: str, count: int = 1) -> None:
         """Count a step of memory pressure, and log its first occurrence."""

@@ -20,6 +20,11 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 
+UNIT_ROWS = 256
+"""Unit vectors that the head is asked for together."""
+PROJECTED_ROWS = 1024
+"""Rows of the head that are projected together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
@@ -115,16 +120,37 @@ class Model(Protocol):
         """Return the bytes of the weights as held in memory."""
         ...
 
+    def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
+        """Return the bytes that passes of `num_rows` rows take besides, with drafts of `num_nodes` nodes.
+
+        Sequences are as long as the cache lets them be; the head computes `head_rows` rows at a time.
+        """
+        ...
+
 
 def head_matrix(model: Model, tokens: Ids | None) -> Floats:
     """Return the head's rows (n, D) of some tokens (n,), None for all: what it makes of unit vectors.
 
     A soft cap of logits is linear near 0, so there the vectors are short.
     """
-    size = 1.0 if model.config.logits_cap is None else 2.0**-6
-    unit = np.eye(model.config.hidden_size, dtype=np.float32) * np.float32(size)
-    rows = model.head(unit) if tokens is None else model.head_rows(unit, tokens)
-    return np.ascontiguousarray(rows.T / np.float32(size))
+    width, config = model.config.hidden_size, model.config
+    size = np.float32(1.0 if config.logits_cap is None else 2.0**-6)
+    found = np.empty((config.vocab_size if tokens is None else len(tokens), width), np.float32)
+    for start in range(0, width, UNIT_ROWS):  # scratch memory of a pass stays
+        unit = np.eye(min(UNIT_ROWS, width - start), width, start, np.float32) * size
+        rows = model.head(unit) if tokens is None else model.head_rows(unit, tokens)
+        found[:, start : start + UNIT_ROWS] = rows.T / size
+    return found
+
+
+def projected_head(model: Model, tokens: Ids | None, right: Floats) -> Floats:
+    """Return `head_matrix` of some tokens times a matrix (D, p), without holding the whole of the former."""
+    ids = np.arange(model.config.vocab_size) if tokens is None else np.asarray(tokens)
+    found = np.empty((len(ids), right.shape[1]), np.float32)
+    for start in range(0, len(ids), PROJECTED_ROWS):
+        part = slice(start, start + PROJECTED_ROWS)
+        np.matmul(head_matrix(model, ids[part]), right, out=found[part])
+    return found
 
 
 def reserve_rows(batch: Batch, cache: KVCache) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from forerun.core.device import return_freed
+from forerun.core.device import process_nbytes, return_freed
 from forerun.core.errors import ConfigError, ForerunError, short_repr
 from forerun.engine.memory import together
 from forerun.llm import LLM
@@ -220,7 +220,8 @@ class Fleet:
             return False
         if self.budget is None or not there:
             return True
-        return together(self._sources[one].nbytes() for one in (*there, service)) <= self.budget
+        totals = (self._sources[one].nbytes() for one in (*there, service))
+        return together(totals, process_nbytes()) <= self.budget
 
 
 def public_name(model: str) -> str:

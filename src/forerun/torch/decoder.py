@@ -154,6 +154,12 @@ class Decoder:
         """Return the bytes of the weights as held in memory."""
         return sum(tensor.nbytes for tensor in self.weights.values())
 
+    def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
+        """Return the bytes of activations in fp32: a few of each row's width, and scores of all positions."""
+        config = self.config
+        width = 8 * config.hidden_size + 3 * config.intermediate_size
+        return 4 * min(num_rows, TILE) * (width + config.num_heads * cache.max_len)
+
     def _run(self, tile: Tile, cache: TensorCache, taps: tuple[int, ...]) -> list[Tensor]:
         """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)

@@ -26,12 +26,12 @@ TEXTS = [[i % n for i in range(MAX_LEN)] for n in (2, 3)]
 
 
 def new_pair(
-    kind: str, kv: str, num_blocks: int, take_back: Callable[[], bool] = lambda: False
+    kind: str, kv: str, num_blocks: int, reclaim: Callable[[], bool] = lambda: False
 ) -> tuple[KVCache, KVCache]:
     """A cache of so many blocks, and one whose blocks are half or twice as large."""
     host = new_cache(kind, kv, num_blocks)
     guest = new_cache(kind, "fp16" if kv == "fp32" else "fp32")
-    guest.join(host, take_back)
+    guest.join(host, reclaim)
     return host, guest
 
 
@@ -80,9 +80,9 @@ class SharedBytesMachine(RuleBasedStateMachine):
         length = self.caches[which].length(slot)
         stop = min(length + rows, MAX_LEN)
         while stop > length and not self.grow(which, slot, stop):
-            if which or not self.caches[0].pool.shared.take_back():
+            if which or not self.caches[0].pool.shared.reclaim():
                 alone = sum(each == 0 for each, _ in self.held) == 1
-                assert which or not alone, "who is alone, with all taken back, has room"
+                assert which or not alone, "who is alone, with all reclaimed, has room"
                 break
 
     @rule(data=st.data())
@@ -96,7 +96,7 @@ class SharedBytesMachine(RuleBasedStateMachine):
         if not hasattr(self, "caches"):
             return
         shared = self.caches[0].pool.shared
-        own = [(p.num_blocks - len(p._bare)) * p.block_nbytes for p in shared.pools]
+        own = [(p.num_blocks - len(p._unbacked)) * p.block_nbytes for p in shared.pools]
         assert sum(own) + shared.unused == self.total
         for cache in self.caches:
             assert cache.pool.num_free + cache.pool.num_idle <= self.total // cache.block_nbytes

@@ -16,7 +16,7 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError
-from forerun.core.types import LAST_HIDDEN, Draft, Outcome, Seq
+from forerun.core.types import LAST_ROW, Draft, Outcome, Seq
 from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantNetwork
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
@@ -70,7 +70,7 @@ class Text:
 class AssistantDrafter(StepDrafter):
     """Keeps the target's last state of each sequence; all else is in the target's cache."""
 
-    features = LAST_HIDDEN
+    features = LAST_ROW
 
     def __init__(self, options: Options, target: Target) -> None:
         super().__init__(options)

@@ -23,7 +23,7 @@ from forerun.drafting.base import Target
 from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
-from forerun.model.model import head_matrix
+from forerun.model.model import projected_head
 from forerun.model.packed import PackedFile
 from forerun.text.hf_tokenizer import read_json
 
@@ -53,7 +53,7 @@ def read(model: str, target: Target) -> RecurrentWeights:
     config, tensors, tokens = stored(folder, target)
     head_map = tensors.pop("head_map.weight", None)
     if head_map is not None:
-        tensors["head.0.weight"] = head_matrix(target.model, tokens) @ head_map
+        tensors["head.0.weight"] = projected_head(target.model, tokens, head_map)
     temperatures = network_folder.temperatures(folder)
     return RecurrentWeights(config, tensors, tokens, temperatures)
 
@@ -114,7 +114,7 @@ def stored(
     for name in sorted(names.keys() - wanted.keys()):
         if not (config.tie_weights and name.partition(".")[2].split(".")[0].isdecimal()):
             raise LoadError(f"{folder.path}: tensor '{names[name]}' is none of such a network")
-    found = {name: folder.tensors[names[name]].astype(np.float32) for name in wanted}
+    found = {name: folder.tensors[names[name]].astype(np.float32, copy=False) for name in wanted}
     return config, found, tokens
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError, check_least
-from forerun.core.types import EMPTY_DRAFT, LAST_HIDDEN, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, LAST_ROW, Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes
 from forerun.drafting.best_first import (
     MAX_STEPS,
@@ -122,7 +122,7 @@ class NetworkDrafter(Drafter):
 class LastStateDrafter(NetworkDrafter):
     """Keeps the target's last state of each sequence."""
 
-    features = LAST_HIDDEN
+    features = LAST_ROW
 
     def __init__(self, options: NetworkOptions, network: StateNetwork, width: int) -> None:
         super().__init__(options)

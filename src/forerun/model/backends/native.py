@@ -334,6 +334,24 @@ class NativeDecoder:
         """Return the bytes of the packed weights."""
         return self._native.nbytes()
 
+    def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
+        """Return the bytes of the kernels' scratch memory, from what lays it out."""
+        assert isinstance(cache, NativeCache)
+        rows = min(num_rows, MAX_ROWS)
+        return self._native.scratch_nbytes(cache.native, rows, num_nodes, head_rows)
+
+
+class BlankDecoder(NativeDecoder):
+    """A decoder without weights, for planning: its logits are zeros."""
+
+    def head(self, hidden: Floats) -> Floats:
+        """Return zeros (M, V)."""
+        return np.zeros((len(hidden), self.config.vocab_size), np.float32)
+
+    def head_rows(self, hidden: Floats, ids: Ids) -> Floats:
+        """Return zeros (M, n)."""
+        return np.zeros((len(hidden), len(ids)), np.float32)
+
 
 def load(
     config: ModelConfig,
@@ -374,7 +392,7 @@ def blank(
 ) -> NativeDecoder:
     """Return a decoder whose weights are mapped but not written: `nbytes` is that of the loaded one."""
     runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
-    decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads)
+    decoder = BlankDecoder(config, runtime=runtime, num_threads=num_threads)
     fill_blank(decoder, weights, head_bits)
     return decoder
 

@@ -70,12 +70,12 @@ class KVCache(ABC):
         self.draft_rows = draft_rows
         self.pool.forgotten = self.states.forget
 
-    def join(self, host: KVCache, take_back: Callable[[], bool]) -> None:
+    def join(self, host: KVCache, reclaim: Callable[[], bool]) -> None:
         """Share the memory of another cache's pool, whose blocks may have another size; none of ours is in use yet.
 
-        `take_back` frees rows that can be done without, and says whether there were any.
+        `reclaim` frees rows that can be done without, and says whether there were any.
         """
-        host.pool.shared.lenders.append(take_back)
+        host.pool.shared.reclaimers.append(reclaim)
         self.pool.join(host.pool)
 
     @property

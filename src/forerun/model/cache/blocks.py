@@ -52,8 +52,8 @@ class SharedBytes:
     """Bytes that only the first pool may take: what its open sequences need next."""
     num_released: int = 0
     """How often a sequence has let blocks go: what idle blocks are ordered by."""
-    lenders: list[Callable[[], bool]] = field(default_factory=list)
-    """Each lets rows go that can be done without; False if it has none."""
+    reclaimers: list[Callable[[], bool]] = field(default_factory=list)
+    """Each frees rows that can be done without; False if it has none."""
 
     def spare(self, pool: BlockPool) -> int:
         """Return the bytes that a pool can have without an idle block being given up."""
@@ -65,13 +65,13 @@ class SharedBytes:
             return False
         for other in self.pools:
             while other is not pool and other.free_nbytes and self.unused < pool.block_nbytes:
-                self.unused += other.strip()
+                self.unused += other.unback()
         self.unused -= pool.block_nbytes
         return True
 
-    def take_back(self) -> bool:
-        """Return whether rows that can be done without were let go."""
-        return any(let_go() for let_go in self.lenders)
+    def reclaim(self) -> bool:
+        """Return whether rows that can be done without were freed."""
+        return any(reclaim() for reclaim in self.reclaimers)
 
 
 class BlockPool:
@@ -90,8 +90,8 @@ class BlockPool:
         """Called with a block whose tokens are no longer known."""
         self._free = [*range(num_blocks)]
         """A heap: the lowest is taken first, so that what is in use lies close together and in order."""
-        self._bare: list[int] = []
-        """A heap: blocks whose bytes other pools may have."""
+        self._unbacked: list[int] = []
+        """A heap: blocks without memory, whose bytes other pools may have."""
         self._num_holders = [0] * num_blocks
         self._nodes: dict[int, Node] = {}
         self._idle: dict[int, int] = {}
@@ -101,14 +101,16 @@ class BlockPool:
         """Share the bytes of another pool and have no others. Nothing was taken yet."""
         self.shared = host.shared
         self.shared.pools.append(self)
-        self._free, self._bare = [], [*range(self.num_blocks)]
+        self._free, self._unbacked = [], [*range(self.num_blocks)]
 
     @property
     def num_free(self) -> int:
         """Blocks that hold nothing, as far as there are bytes for them."""
-        if not self._bare:
+        if not self._unbacked:
             return len(self._free)
-        return len(self._free) + min(len(self._bare), self.shared.spare(self) // self.block_nbytes)
+        return len(self._free) + min(
+            len(self._unbacked), self.shared.spare(self) // self.block_nbytes
+        )
 
     @property
     def num_idle(self) -> int:
@@ -118,13 +120,13 @@ class BlockPool:
             for other in self.shared.pools
             if other is not self
         )
-        bare = len(self._bare) - (self.num_free - len(self._free))
-        return len(self._idle) + min(bare, others // self.block_nbytes)
+        unbacked = len(self._unbacked) - (self.num_free - len(self._free))
+        return len(self._idle) + min(unbacked, others // self.block_nbytes)
 
     @property
     def num_used(self) -> int:
         """Blocks that sequences hold; one that several share counts once."""
-        return self.num_blocks - len(self._free) - len(self._bare) - len(self._idle)
+        return self.num_blocks - len(self._free) - len(self._unbacked) - len(self._idle)
 
     @property
     def free_nbytes(self) -> int:
@@ -145,10 +147,10 @@ class BlockPool:
         if not is_host and self._available() < shared.set_aside + self.block_nbytes:
             return False
         while not self._free:
-            if self._bare and shared.collect(self):
-                heappush(self._free, heappop(self._bare))
+            if self._unbacked and shared.collect(self):
+                heappush(self._free, heappop(self._unbacked))
                 break
-            pools = [pool for pool in (shared.pools if self._bare else [self]) if pool._idle]
+            pools = [pool for pool in (shared.pools if self._unbacked else [self]) if pool._idle]
             if not pools:
                 return False
             min(pools, key=lambda pool: next(iter(pool._idle.values()))).evict(1)
@@ -160,12 +162,12 @@ class BlockPool:
             len(pool._idle) * pool.block_nbytes for pool in self.shared.pools
         )
 
-    def strip(self) -> int:
+    def unback(self) -> int:
         """Take the bytes of the highest free block away; return how many they were."""
         block = max(self._free)
         self._free.remove(block)
         heapify(self._free)
-        heappush(self._bare, block)
+        heappush(self._unbacked, block)
         self.drop(block)
         return self.block_nbytes
 

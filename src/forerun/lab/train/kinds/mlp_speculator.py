@@ -18,7 +18,7 @@ from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import Array
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
-from forerun.model.model import Model, head_matrix
+from forerun.model.model import Model, projected_head
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
 
 _TOP_K = (4, 3, 2)
@@ -81,7 +81,7 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
         tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]] if is_lstm else ["emb.0"]
         found |= {f"{n}.weight": t for n, t in zip(tables, parts, strict=True)}
     if (map := found.pop("head_map.weight", None)) is not None:
-        found["head.0.weight"] = head_matrix(target.model, None) @ map
+        found["head.0.weight"] = projected_head(target.model, None, map)
     elif tokens is not None:
         for name in [name for name in found if name.startswith("head.")]:
             rows = np.zeros((config.vocab_size, config.inner_dim), np.float32)
