@@ -43,11 +43,11 @@ from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.hub.names import resolve
-from forerun.model import packed
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model
 from forerun.model.model import Model
+from forerun.model.packed.file import PackedFile, finish_writing
 from forerun.parallel.place import Place
 from forerun.spellings import engine as spellings
 from forerun.text.messages import Message, Tools
@@ -253,7 +253,7 @@ class LLM:
             return
         self._loop.end_all()
         self._loop = None
-        packed.finish()
+        finish_writing()
         del self.model, self.grammars
         return_freed()
 
@@ -296,7 +296,7 @@ class LLM:
             self._loads_beside,
             self.path,
             self._names,
-            partial(packed.PackedFile.beside, self.path, self._files)
+            partial(PackedFile.beside, self.path, self._files)
             if self.config.weight_cache
             else None,
             self.config.learn,

@@ -14,7 +14,9 @@ from forerun.core.opened import OpenedFile
 from forerun.drafting import learned as learned_files
 from forerun.hub import hugging_face
 from forerun.hub import names as hub
-from forerun.model import packed, packed_bytes
+from forerun.model.packed import file as packed_file
+from forerun.model.packed import folder as packed
+from forerun.model.packed import layout
 from tests.cli.helpers import the_json
 
 DEFAULT = hub.DEFAULT_MODEL
@@ -37,9 +39,9 @@ def no_cache() -> None:
 
 def pack(model: Path, nbytes: int, quant: str = "none") -> Path:
     """A packed copy of a model, of that many bytes of nothing."""
-    file = packed.PackedFile.of(model, [OpenedFile.now(model)], quant=quant, head_bits=None)
+    file = packed_file.PackedFile.of(model, [OpenedFile.now(model)], quant=quant, head_bits=None)
     header = json.dumps({"key": file.key}).encode() + b"\n"
-    start = packed_bytes._MAGIC + b"%d " % zlib.crc32(header) + header
+    start = layout._MAGIC + b"%d " % zlib.crc32(header) + header
     file.path.parent.mkdir(parents=True, exist_ok=True)
     file.path.write_bytes(start + bytes(nbytes - len(start)))
     return file.path

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.model import packed
 from forerun.model.kernels import native
+from forerun.model.packed import file as packed
 from tests.engine import stress
 
 SECONDS = 6.0

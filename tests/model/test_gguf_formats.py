@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from forerun.core.arrays import Floats
-from forerun.model import packed
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
 from forerun.model.loader import load_model
 from forerun.model.model import Model
+from forerun.model.packed import file as packed
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.codes import FORMATS
 from tests.arrays import cosine, same_bits

@@ -10,10 +10,10 @@ import pytest
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import LoadError
-from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.config import LayerConfig
 from forerun.model.loader import load_model, read_config
+from forerun.model.packed import fill as packing
 from forerun.model.random_model import random_config
 from forerun.parallel.pipeline import Stage, stages
 from forerun.weights.checkpoint import open_checkpoint

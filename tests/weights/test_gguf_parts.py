@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from forerun.core.errors import LoadError
-from forerun.model.packed import PackedFile
+from forerun.model.packed.file import PackedFile
 from forerun.weights.checkpoint import open_checkpoint
 from tests.weights.files import matrix, write_gguf
 

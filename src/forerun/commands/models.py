@@ -13,7 +13,7 @@ from forerun.cli import options as opt
 
 if TYPE_CHECKING:
     from forerun.drafting import learned as learned_files
-    from forerun.model.packed_folder import PackedCopy
+    from forerun.model.packed.folder import PackedCopy
 
 
 @dataclass(slots=True)
@@ -70,12 +70,12 @@ def command(
     """
     from forerun.cli import console
     from forerun.core import sizes
-    from forerun.model import packed
+    from forerun.model.packed import folder as packed
 
     if clear_cache:
-        freed = packed.remove(packed.folder().entries())
+        freed = packed.remove(packed.default_folder().entries())
         console.note(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
-    models, folder = rows(), packed.folder()
+    models, folder = rows(), packed.default_folder()
     packed_nbytes = sum(row.packed_nbytes for row in models)
     if as_json:
         taken = {
@@ -93,7 +93,7 @@ def rows() -> list[Row]:
     """List the models of both caches, then others that left files in ours. Raises LoadError."""
     from forerun.drafting import learned as learned_files
     from forerun.hub import hugging_face, names
-    from forerun.model import packed
+    from forerun.model.packed import folder as packed
 
     models = [
         Row(m.name, m.description, m.nbytes, m.licence, m.path, "yes" if m.path else "no", [])

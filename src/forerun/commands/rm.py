@@ -53,13 +53,13 @@ def command(
 
 def _remove_copies(names: Sequence[str]) -> None:
     from forerun.core import sizes
-    from forerun.model import packed
+    from forerun.model.packed import folder as packed
 
     for name, wanted in _named(names):
         freed = packed.remove(copy for row in wanted for copy in row.copies)
         _say(f"deleted {sizes.format_size(freed)} of packed copies of {name}")
     if not names:
-        freed = packed.remove(packed.folder().entries())
+        freed = packed.remove(packed.default_folder().entries())
         _say(f"deleted {sizes.format_size(freed)} of packed copies; models stay")
 
 
@@ -94,7 +94,7 @@ def _remove_models(names: Sequence[str], yes: bool) -> None:
     from forerun.core import sizes
     from forerun.drafting import learned as learned_files
     from forerun.hub import names as hub
-    from forerun.model import packed
+    from forerun.model.packed import folder as packed
 
     for model in [hub.in_cache(name) for name in dict.fromkeys(names)]:
         assert model.path is not None

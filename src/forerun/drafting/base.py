@@ -19,7 +19,7 @@ from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcom
 from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Model
-from forerun.model.packed import PackedFile
+from forerun.model.packed.file import PackedFile
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:

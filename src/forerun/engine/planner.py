@@ -26,7 +26,7 @@ from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
-from forerun.model.packed import PackedFile
+from forerun.model.packed.file import PackedFile
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint

@@ -22,7 +22,7 @@ from forerun.model.config import ModelConfig, sizes_of, weight_shapes
 from forerun.model.head_inside import block_head, head_blocks
 from forerun.model.kernels import native
 from forerun.model.model import Model
-from forerun.model.packed import PackedFile
+from forerun.model.packed.file import PackedFile
 from forerun.weights.rtn import Scheme, quantized_format
 
 if TYPE_CHECKING:

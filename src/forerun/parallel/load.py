@@ -9,7 +9,6 @@ from forerun.core.config import EngineConfig
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.hub.names import resolve
-from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.backends.native import MAX_ROWS, NativeDecoder
 from forerun.model.loader import (
@@ -19,7 +18,8 @@ from forerun.model.loader import (
     read_config,
     stored_weights,
 )
-from forerun.model.packed import PackedFile
+from forerun.model.packed import fill as packing
+from forerun.model.packed.file import PackedFile
 from forerun.parallel.follower import Does, TensorFollower, obey
 from forerun.parallel.group import RankGroup, excuse, join, meet
 from forerun.parallel.head import num_floats

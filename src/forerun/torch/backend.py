@@ -13,7 +13,7 @@ from forerun.core.errors import ConfigError
 from forerun.model.backends.base import BlankWeight, Progress
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.model import Model
-from forerun.model.packed import PackedFile
+from forerun.model.packed.file import PackedFile
 from forerun.torch.decoder import Decoder
 from forerun.weights.rtn import Scheme, quantize_weight
 

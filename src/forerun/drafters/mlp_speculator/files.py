@@ -24,7 +24,7 @@ from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
 from forerun.model.model import projected_head
-from forerun.model.packed import PackedFile
+from forerun.model.packed.file import PackedFile
 from forerun.text.hf_tokenizer import read_json
 
 MODEL_TYPE = "mlp_speculator"

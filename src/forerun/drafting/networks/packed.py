@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from forerun.core.arrays import Floats
-from forerun.model.packed import PackedFile, PackedWeight
-from forerun.model.packed_bytes import Bytes
+from forerun.model.packed.file import PackedFile, PackedWeight
+from forerun.model.packed.layout import Bytes
 from forerun.weights.codes import FORMATS
 from forerun.weights.rtn import HEAD_BITS, requantize
 from forerun.weights.stored import StoredTensor

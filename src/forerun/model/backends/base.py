@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
-from forerun.model.packed import PackedFile
+from forerun.model.packed.file import PackedFile
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, Model, reserve_rows
-from forerun.model.packed import PackedFile, PackedWeight
-from forerun.model.packing import fill, fill_blank
+from forerun.model.packed.file import PackedFile, PackedWeight
+from forerun.model.packed.fill import fill, fill_blank
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:

