@@ -233,7 +233,7 @@ def best_cut(paths: Mapping[int, Sequence[float]], costs: Sequence[float]) -> di
     Nodes are taken in descending order, each after those before it in its draft; `costs[k]` is that of a pass with k
     nodes, in tokens.
 
-    >>> best_cut({7: [0.9, 0.1], 8: [0.6, 0.5]}, [1.0, 1.2, 1.4, 1.9, 2.9])
+    >>> best_cut({7: [0.9, 0.1], 8: [0.6, 0.5]}, [1.0, 1.2, 1.4, 1.8, 2.9])
     {7: 1, 8: 2}
     """
     nodes = [
