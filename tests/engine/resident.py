@@ -50,6 +50,12 @@ def resident_of(first: int, nbytes: int) -> int:
     return PAGE * int((entries >> np.uint64(63)).sum())
 
 
+def kv_nbytes(llm: LLM) -> int:
+    memory = llm.engine.cache.native.memory()
+    arrays = memory if isinstance(memory, tuple) else (memory,)
+    return sum(resident_of(array.ctypes.data, array.nbytes) for array in arrays)
+
+
 def wait_for_weights() -> None:
     """Wait until they have moved into memory."""
     for thread in threading.enumerate():
@@ -100,9 +106,7 @@ def main(options: dict[str, object]) -> dict[str, Any]:
         file.write("5")  # the peak begins anew
     run(llm)
     measured |= parts
-    memory = llm.engine.cache.native.memory()
-    arrays = memory if isinstance(memory, tuple) else (memory,)
-    measured["kv"] = sum(resident_of(array.ctypes.data, array.nbytes) for array in arrays)
+    measured["kv"] = kv_nbytes(llm)
     measured["scratch"] = llm.model.runtime.nbytes()
     measured["run"] = peak() - start - measured["kv"]
     measured["total"] = peak()
