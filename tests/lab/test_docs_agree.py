@@ -14,7 +14,7 @@ import pytest
 from dev import docs
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
-from forerun.engine import pace, policy, safe_drafter
+from forerun.engine import controller, safe_drafter
 from forerun.lab.bench import summary
 from forerun.server import tools
 from forerun.server.config import ServerConfig
@@ -30,15 +30,10 @@ llama, gguf, onnx, vino = (
 )
 
 QUOTED = [
-    ("docs/controller.md", f"and a = {policy.ALPHA}:"),
-    (
-        "docs/controller.md",
-        f"m = {policy.MARGIN:g} is a margin",
-    ),
-    ("docs/controller.md", f"the median of the last {pace.LAST_PASSES} passes"),
-    ("docs/controller.md", f"a plain pass after {policy.PLAIN_EVERY} steps"),
-    ("docs/controller.md", f"{100 * policy.EXPLORATION:g} %, halved down to"),
-    ("docs/controller.md", f"halved down to {100 * policy.MIN_EXPLORATION:g} %"),
+    ("docs/controller.md", f"`{controller.MARGIN:g} rate ask(k)`"),
+    ("docs/controller.md", f"the median of the last {controller.LAST_PASSES} passes"),
+    ("docs/controller.md", f"a plain pass after {controller.PLAIN_EVERY} steps"),
+    ("docs/controller.md", f"tried for {100 * controller.EXPLORATION:g} % of the time"),
     ("docs/controller.md", f"After {NUMBERS[safe_drafter.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
