@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
-from forerun.core.device import num_threads, process_nbytes, return_at_once, return_freed
+from forerun.core.device import (
+    collector_paused,
+    num_threads,
+    process_nbytes,
+    return_at_once,
+    return_freed,
+    trim_heap,
+)
 from forerun.core.errors import (
     RequestError,
     given_as,
@@ -84,7 +91,7 @@ class LLM:
         LLM alone. Raises LoadError, ConfigError.
         """
         config, typed = spellings.configure(model, overrides)
-        with given_as(typed):
+        with given_as(typed), collector_paused():
             self._open(config)
 
     def _open(self, config: EngineConfig) -> None:
@@ -116,7 +123,7 @@ class LLM:
         self.max_len = max_len_of(config, self.model.config.max_position)
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
-        return_freed()
+        trim_heap()
         if config.learn and not self.drafter_spec.keeps():
             _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
 
