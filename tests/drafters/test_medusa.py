@@ -15,7 +15,6 @@ from forerun.drafters.medusa.drafting import MedusaNetwork, MedusaWeights
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder as network_folder
-from forerun.model.model import head_matrix
 from forerun.torch.networks.drafting import TorchMedusa
 from forerun.torch.networks.medusa import Medusa
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
@@ -39,7 +38,7 @@ OURS = {
 
 def trained(*, target_head=True) -> Medusa:
     config = MedusaConfig(VOCAB, WIDTH, HEADS, 2, len(IDS), target_head)
-    head = torch.from_numpy(head_matrix(MODEL, IDS))
+    head = torch.from_numpy(MODEL.head_weights(IDS))
     net = Medusa(config, head=head)
     torch.manual_seed(2)
     for weight in net.parameters():

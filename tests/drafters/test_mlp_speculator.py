@@ -19,7 +19,6 @@ from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder
 from forerun.drafting.networks.drafter import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
-from forerun.model.model import head_matrix
 from forerun.torch.networks.drafting import TorchRecurrent
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from tests.drafters.helpers import Words
@@ -104,7 +103,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
     config = LSTM | {"cell": cell, "scale_input": True, "tie_weights": True}
     here, tokens = target(), LSTM_TENSORS["draft_ids"]
     rows = torch.from_numpy(here.model.embed(np.arange(VOCAB)))
-    head = torch.from_numpy(head_matrix(here.model, tokens))
+    head = torch.from_numpy(here.model.head_weights(tokens))
     known = {field.name for field in dataclasses.fields(MLPSpeculatorConfig)}
     trained = MLPSpeculator(
         MLPSpeculatorConfig(**{k: v for k, v in config.items() if k in known}),

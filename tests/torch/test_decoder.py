@@ -10,7 +10,6 @@ import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
-from forerun.model.model import head_matrix
 from forerun.torch.decoder import Decoder
 from forerun.torch.reference import KEY_BLOCK
 from tests.arrays import assert_close
@@ -45,9 +44,9 @@ def test_taps_do_not_change_the_result() -> None:
 def test_the_heads_rows_are_read_through_a_soft_cap() -> None:
     decoder = decoder_of("capped")
     head = decoder.weights["head"]
-    assert_close(head_matrix(decoder, None), head, rtol=1e-4, atol=1e-4)
+    assert_close(decoder.head_weights(None), head, rtol=1e-4, atol=1e-4)
     ids = np.array([3, 7])
-    assert_close(head_matrix(decoder, ids), head[ids], rtol=1e-4, atol=1e-4)
+    assert_close(decoder.head_weights(ids), head[ids], rtol=1e-4, atol=1e-4)
     assert np.abs(decoder.head(np.eye(32, dtype=np.float32)).T - head.numpy()).max() > 0.01
 
 

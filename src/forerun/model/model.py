@@ -20,8 +20,6 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 
-UNIT_ROWS = 256
-"""Unit vectors that the head is asked for together."""
 PROJECTED_ROWS = 1024
 """Rows of the head that are projected together."""
 
@@ -96,6 +94,10 @@ class Model(Protocol):
         """Return the logits (M, n) of some tokens (n,), those of `head(hidden)[:, ids]`, bit for bit."""
         ...
 
+    def head_weights(self, ids: Ids | None) -> Floats:
+        """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
+        ...
+
     def head_part(self, ids: Ids) -> HeadPart:
         """Return the head of some tokens (n,), n from 1: it reads few bytes besides theirs."""
         ...
@@ -128,28 +130,13 @@ class Model(Protocol):
         ...
 
 
-def head_matrix(model: Model, tokens: Ids | None) -> Floats:
-    """Return the head's rows (n, D) of some tokens (n,), None for all: what it makes of unit vectors.
-
-    A soft cap of logits is linear near 0, so there the vectors are short.
-    """
-    width, config = model.config.hidden_size, model.config
-    size = np.float32(1.0 if config.logits_cap is None else 2.0**-6)
-    found = np.empty((config.vocab_size if tokens is None else len(tokens), width), np.float32)
-    for start in range(0, width, UNIT_ROWS):  # scratch memory of a pass stays
-        unit = np.eye(min(UNIT_ROWS, width - start), width, start, np.float32) * size
-        rows = model.head(unit) if tokens is None else model.head_rows(unit, tokens)
-        found[:, start : start + UNIT_ROWS] = rows.T / size
-    return found
-
-
 def projected_head(model: Model, tokens: Ids | None, right: Floats) -> Floats:
-    """Return `head_matrix` of some tokens times a matrix (D, p), without holding the whole of the former."""
+    """Return `head_weights` of some tokens times a matrix (D, p), without holding the whole of the former."""
     ids = np.arange(model.config.vocab_size) if tokens is None else np.asarray(tokens)
     found = np.empty((len(ids), right.shape[1]), np.float32)
     for start in range(0, len(ids), PROJECTED_ROWS):
         part = slice(start, start + PROJECTED_ROWS)
-        np.matmul(head_matrix(model, ids[part]), right, out=found[part])
+        np.matmul(model.head_weights(ids[part]), right, out=found[part])
     return found
 
 

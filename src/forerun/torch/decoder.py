@@ -120,6 +120,12 @@ class Decoder:
         """Return the logits (M, n) of some tokens (n,): those columns of `head(hidden)`."""
         return self.head(hidden)[:, ids]
 
+    def head_weights(self, ids: Ids | None) -> Floats:
+        """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
+        head = self.weights["embed" if self.config.tied_head else "head"]
+        rows = head if ids is None else head[self._to_device(np.asarray(ids))]
+        return _host(rows / self.config.logits_divisor)
+
     def head_part(self, ids: Ids) -> HeadPart:
         """Return the head of some tokens (n,): the whole one, of which their logits are taken."""
         return HeadPart(lambda hidden: self.head_rows(hidden, ids), nbytes=0)

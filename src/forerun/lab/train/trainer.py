@@ -30,7 +30,7 @@ from forerun.lab.train.optimizer import Optimizer, OptimizerName, all_finite, ra
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.simulated import Acceptance, bigram_match
 from forerun.lab.train.states import StateReader
-from forerun.model.model import Model, head_matrix
+from forerun.model.model import Model
 
 CHECKPOINT = "checkpoint.pt"
 LIVE = 80
@@ -98,7 +98,7 @@ class Trainer:
         self.learner, self.target, self.ids, self.depth = learner, target, ids, learner.depth
         self.settings, self.read, self.folder = settings, read, folder
         self.origin = dict(origin) | {"settings": asdict(settings)}
-        rows = torch.from_numpy(head_matrix(learner.source, ids))
+        rows = torch.from_numpy(learner.source.head_weights(ids))
         self.head = rows.bfloat16() if settings.bf16 else rows
         self.optimizer = Optimizer(learner.net, settings.optimizer, settings.lr, settings.vector_lr)
         self.progress = Progress()

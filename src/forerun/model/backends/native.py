@@ -298,6 +298,14 @@ class NativeDecoder:
         self._native.head_rows(_rows(hidden), _ids(ids), logits)
         return logits
 
+    def head_weights(self, ids: Ids | None) -> Floats:
+        """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
+        ids = np.arange(self.config.vocab_size) if ids is None else ids
+        rows = np.empty((len(ids), self.config.hidden_size), np.float32)
+        self._native.head_part(_ids(ids)).unpack("embed", rows)
+        rows /= np.float32(self.config.logits_divisor)
+        return rows
+
     def head_part(self, ids: Ids) -> HeadPart:
         """Return a copy of the rows of some tokens (n,). Raises ValueError for none, or one that there is not."""
         part = self._native.head_part(_ids(ids))

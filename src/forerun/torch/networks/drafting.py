@@ -29,7 +29,7 @@ from forerun.drafting.best_first import (
 )
 from forerun.drafting.networks.drafter import StateNetwork
 from forerun.drafting.tree_noise import TreeNoise
-from forerun.model.model import Model, head_matrix
+from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa
 from forerun.torch.networks.mlp_speculator import MLPSpeculator, RecurrentState
@@ -186,7 +186,7 @@ class TorchEagle:
         if weights.config.target_embedding:
             embedding = torch.from_numpy(target.embed(np.arange(target.config.vocab_size)))
         if weights.config.target_head:
-            head = torch.from_numpy(head_matrix(target, weights.tokens))
+            head = torch.from_numpy(target.head_weights(weights.tokens))
         self.net = Eagle3(weights.config, embedding=embedding, head=head)
         state = {name: torch.from_numpy(tensor) for name, tensor in weights.tensors.items()}
         self.net.load_state_dict(state, strict=False)

@@ -15,7 +15,7 @@ from forerun.drafting.base import Target
 from forerun.drafting.networks.folder import Array
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
-from forerun.model.model import Model, head_matrix
+from forerun.model.model import Model
 from forerun.torch.networks.medusa import Medusa
 
 
@@ -52,7 +52,7 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
     for k in range(config.medusa_num_heads):
         head = f"{k}.{config.medusa_num_layers}.weight"
         if config.target_head:
-            tensors[head] = head_matrix(target.model, None)
+            tensors[head] = target.model.head_weights(None)
         elif weights.tokens is not None:
             rows = np.zeros((config.vocab_size, config.hidden_size), np.float32)
             rows[weights.tokens], tensors[head] = tensors[head], rows

@@ -19,7 +19,7 @@ from forerun.drafting.networks.folder import Array
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.kinds.eagle3 import gguf
 from forerun.lab.train.learners import Kind, Learner
-from forerun.model.model import Model, head_matrix
+from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.weights.base import Checkpoint
 from forerun.weights.gguf import GgufCheckpoint
@@ -152,7 +152,7 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
     if tokens is None:
         tokens = np.arange(vocab_size)
     if weights.config.target_head:
-        tensors["lm_head.weight"] = head_matrix(target.model, tokens)
+        tensors["lm_head.weight"] = target.model.head_weights(tokens)
     tensors["d2t"] = tokens - np.arange(len(tokens))
     tensors["t2d"] = np.isin(np.arange(vocab_size), tokens)
     inputs = [layer + 1 for layer in weights.config.layers]

@@ -18,7 +18,6 @@ from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.eagle3.gguf import ARCHITECTURE, D2T, NAMES, ROTATED
 from forerun.drafting.base import Target
 from forerun.drafting.networks.folder import GROUP
-from forerun.model.model import head_matrix
 from forerun.weights.codes import FORMATS
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.gguf_blocks import quantize
@@ -29,7 +28,7 @@ def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufChec
     config, tensors = weights.config, dict(weights.tensors)
     _check_supported(config)
     if config.target_head and weights.tokens is not None:
-        tensors["lm_head.weight"] = head_matrix(target.model, weights.tokens)
+        tensors["lm_head.weight"] = target.model.head_weights(weights.tokens)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     writer = gguf.GGUFWriter(temporary, ARCHITECTURE)
     _add_metadata(writer, config, target, of_target)
