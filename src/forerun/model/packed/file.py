@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 
+from forerun.core import system
 from forerun.core.files import open_to_read
 from forerun.core.opened import OpenedFile
 from forerun.model.packed.folder import SUFFIX, PackedFolder, default_folder
@@ -190,7 +191,11 @@ class PackedFile:
         if self.is_mapped:
             self.save(decoder)  # the decoder shall compute out of the file
         else:
-            threading.Thread(target=self.save, args=(decoder,), name=_WRITER).start()
+            threading.Thread(target=self._save_aside, args=(decoder,), name=_WRITER).start()
+
+    def _save_aside(self, decoder: PackedArrays) -> None:
+        system.lower_priority()
+        self.save(decoder)
 
     def _read(self, file: BinaryIO, decoder: PackedArrays) -> None:
         header = read_header(file)
