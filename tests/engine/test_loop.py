@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from forerun.core.batch import Segment
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
@@ -25,7 +26,6 @@ from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import suffix
 from forerun.drafting.base import Target
 from forerun.drafting.predicted import Prediction
-from forerun.engine.batch import SequenceRows
 from forerun.engine.loop import EngineLoop
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.request import RequestHandle
@@ -385,14 +385,14 @@ def in_draft(loop, handle, monkeypatch):
 
 
 def in_pack(loop, handle, monkeypatch):
-    of, number = SequenceRows.of, handle.runs[0].seq.id
+    of, seq = Segment.of, handle.runs[0].seq
 
-    def broken(seq, pending, *others):
-        if seq.id == number and len(seq.generated) > 3:
+    def broken(slot, *others):
+        if slot == seq.slot and len(seq.generated) > 3:
             raise ValueError("broken")
-        return of(seq, pending, *others)
+        return of(slot, *others)
 
-    monkeypatch.setattr(SequenceRows, "of", broken)
+    monkeypatch.setattr(Segment, "of", broken)
 
 
 def in_grammar(loop, handle, monkeypatch):

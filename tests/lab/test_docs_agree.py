@@ -14,7 +14,7 @@ import pytest
 from dev import docs
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
-from forerun.engine import pace, policy, safe_drafter
+from forerun.engine import pace, policy, proposer
 from forerun.lab.bench import summary
 from forerun.server import tools
 from forerun.server.config import ServerConfig
@@ -39,7 +39,7 @@ QUOTED = [
     ("docs/controller.md", f"a plain pass after {policy.PLAIN_EVERY} steps"),
     ("docs/controller.md", f"{100 * policy.EXPLORATION:g} %, halved down to"),
     ("docs/controller.md", f"halved down to {100 * policy.MIN_EXPLORATION:g} %"),
-    ("docs/controller.md", f"After {NUMBERS[safe_drafter.MAX_ERRORS]} errors"),
+    ("docs/controller.md", f"After {NUMBERS[proposer.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
     ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),

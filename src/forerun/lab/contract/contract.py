@@ -160,7 +160,7 @@ def check_end(candidate: Candidate) -> None:
         engine.proposer.drafter.end(ended.seq)
         engine.proposer.drafter.proposed.clear()
         second = Engine(engine.model, engine.cache, engine.proposer.drafter, engine.config)
-        second.proposer.drafter = engine.proposer.drafter
+        second.proposer.isolates_errors = False
         for _ in range(num_skipped):
             second.abort(second.add([1], GREEDY).seq.id)
         _complete(second, [[15, 16, 17, 15, 16, 17, 15]], _only(12, 12))
