@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from forerun.core.device import resident_nbytes
 from forerun.core.random import Noise
 from forerun.core.types import TopK
-from forerun.drafting.tree_noise import TreeNoise, native_noises
+from forerun.drafting.tree_noise import SPREAD, TreeNoise, native_noises
 from tests.oracles import ngram_model as oracle
 from tests.oracles.suffix_index import SuffixIndex
 from tests.oracles.token_table import (
@@ -69,6 +69,7 @@ NOISES = st.none() | st.builds(
     st.sampled_from([1.0, 0.9, 0.5]),
     st.sampled_from([0.0, 0.1]),
     st.sampled_from([0, 1, 3]),
+    st.just(SPREAD),
 )
 
 
