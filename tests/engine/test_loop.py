@@ -176,7 +176,7 @@ def test_finished_means_delivered(loop, monkeypatch):
     assert not any(is_finished for is_finished, _ in seen)
     for handle in handles:
         assert handle.is_finished
-        assert [e.finish_reason for e in handle.news if e.finish_reason] == ["length"] * 2
+        assert [e.finish_reason for e in handle.unread if e.finish_reason] == ["length"] * 2
 
 
 def test_threads_that_share_a_stream_get_each_event_once(loop, answers):

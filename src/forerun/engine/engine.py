@@ -140,29 +140,26 @@ class Engine:
     def step(self) -> list[Event]:
         """Run one pass of the target for all running sequences, and return what it made final."""
         self.scheduler.admit()
-        steps = self._steps()
-        draft_s, verify_s = self.timers.draft_s, self.timers.verify_s
-        with self.timers("propose"):
-            self.proposer.propose(steps)
-        with self.timers("pack"):
-            healthy = [step for step in steps if step.error is None]
-            work = pack(self.scheduler.reserve(healthy, self.preempt))
+        steps, clock = self._steps(), self.timers.clock
+        begun_s = clock()
+        self.proposer.propose(steps)
+        proposed_s = clock()
+        healthy = [step for step in steps if step.error is None]
+        work = pack(self.scheduler.reserve(healthy, self.preempt))
         if not work.steps:
             return self._end_failed(steps)
-        with self.timers("forward"):
-            hidden = self.model.forward(
-                work.batch, self.cache, self.proposer.drafter.features.layers
-            )
-        self._verify(work, hidden)
-        with self.timers("keep"):
-            self._keep(work)
+        layers = self.proposer.drafter.features.layers
+        self._verify(work, self.model.forward(work.batch, self.cache, layers))
+        self._keep(work)
+        verified_s = clock()
         finished = [step for step in work.steps if step.outcome.emitted]
-        with self.timers("emit"):
-            events = [step.emit() for step in finished]
-        with self.timers("observe"):
-            self._observe(finished)
+        events = [step.emit() for step in finished]
+        emitted_s = clock()
+        self._observe(finished)
+        draft_s, verify_s = proposed_s - begun_s + clock() - emitted_s, verified_s - proposed_s
+        self.timers.draft_s += draft_s
+        self.timers.verify_s += verify_s
         num_rows = work.batch.num_rows if work.is_decoding else None
-        draft_s, verify_s = self.timers.draft_s - draft_s, self.timers.verify_s - verify_s
         self.proposer.learn(finished, num_rows, draft_s, verify_s)
         return events + self._end_failed(steps)
 
@@ -256,13 +253,11 @@ class Engine:
         for group in work.groups(self._logit_rows if writes else None):
             for step in work.steps:
                 step.drop_logits()  # their memory is used again
-            with self.timers("head"):
-                rows = range(group[0].logit_rows.start, group[-1].logit_rows.stop)
-                logits, top = self._head(work.head_rows(hidden.last, rows), writes)
-            with self.timers("verify"):
-                for step in group:
-                    with step.isolated():
-                        self._verify_one(step, hidden, features, logits, top, rows.start)
+            rows = range(group[0].logit_rows.start, group[-1].logit_rows.stop)
+            logits, top = self._head(work.head_rows(hidden.last, rows), writes)
+            for step in group:
+                with step.isolated():
+                    self._verify_one(step, hidden, features, logits, top, rows.start)
 
     def _head(self, rows: Floats, writes: bool) -> tuple[Floats | Best, TopK | None]:
         """Return the logits of rows (M, D), or only the likeliest tokens, and what the drafter asked for.
