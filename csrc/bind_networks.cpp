@@ -57,62 +57,46 @@ struct TextNGramModel {
     NGramModel model(std::size_t i) const {
         return {file, *live, std::vector<const SuffixIndex*>{shared, texts.at(i)}};
     }
-    std::vector<NGramModel> each() const {
-        std::vector<NGramModel> found;
-        for (std::size_t i = 0; i < texts.size(); ++i) found.push_back(model(i));
-        return found;
-    }
 };
 
-std::vector<Question> questions_of(const std::vector<int>& tokens,
-                                   const std::vector<int>& num_nodes, std::size_t num_rows,
-                                   const TextNGramModel* texts, std::vector<NGramModel>& evidence,
-                                   const Noises& noises) {
-    need(tokens.size() == num_rows && num_nodes.size() == num_rows,
-         "a token and a number of nodes are needed for every row");
-    need(noises.empty() || noises.size() == num_rows, "a noise, or none, is needed for every row");
-    need(!texts || texts->texts.size() == num_rows, "a text is needed for every row");
-    if (texts) evidence = texts->each();
-    std::vector<Question> questions;
-    for (std::size_t i = 0; i < num_rows; ++i) {
-        questions.push_back({tokens[i], num_nodes[i], nullptr, {}, noise_of(noises, i)});
-        if (!texts) continue;
-        questions[i].evidence = &evidence[i];
-        questions[i].context = texts->texts[i]->last_tokens(0);
-    }
-    return questions;
-}
-
-nb::list listed(const std::vector<GuessTree>& trees) {
-    nb::list out;
-    for (const GuessTree& tree : trees)
-        out.append(nb::make_tuple(nb::tuple(nb::cast(tree.tokens)), nb::tuple(nb::cast(tree.parents)),
-                                  nb::tuple(nb::cast(tree.chances))));
-    return out;
-}
-
-nb::list draft(StateNetwork& self, const Array2<const float>& hidden, const std::vector<int>& tokens,
-               const std::vector<int>& num_nodes, int num_steps, double min_chance,
-               const TextNGramModel* texts, double min_doubt,
-               const std::optional<std::vector<int>>& rows, const Noises& noises) {
+// Every list has an entry a sequence. `rows` are those of `states`, or slots where there are none; none: 0, 1, ...
+nb::list draft(DraftNetwork& self, const std::vector<int>& tokens, const std::vector<int>& num_nodes,
+               int num_steps, double min_chance, double min_doubt, const TextNGramModel* ngrams,
+               const Noises& noises, const std::optional<std::vector<int>>& rows,
+               const std::optional<Array2<const float>>& states) {
+    const std::size_t count = tokens.size();
+    need(num_nodes.size() == count && (!rows || rows->size() == count),
+         "a token, a number of nodes and a row are needed for every sequence");
+    need(noises.empty() || noises.size() == count, "a noise, or none, is needed for every sequence");
+    need(!ngrams || ngrams->texts.size() == count, "a text is needed for every sequence");
     const std::size_t width = self.target().shape().hidden_size;
-    need(hidden.shape(1) == width, "hidden must be (rows, hidden size)");
-    std::vector<const float*> states;
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-        const std::size_t row = rows && i < rows->size() ? (*rows)[i] : i;
-        need((!rows || rows->size() == tokens.size()) && row < hidden.shape(0),
-             "a row of hidden is needed for every token");
-        states.push_back(hidden.data() + row * width);
+    need(!states || states->shape(1) == width, "states must be (rows, hidden size)");
+    DraftRequest request{{}, num_steps, min_chance, min_doubt};
+    for (std::size_t i = 0; i < count; ++i) {
+        SequenceRequest& one = request.sequences.emplace_back();
+        one.token = tokens[i];
+        one.num_nodes = num_nodes[i];
+        one.noise = noise_of(noises, i);
+        one.slot = rows ? (*rows)[i] : static_cast<int>(i);
+        if (ngrams) {
+            one.ngrams = ngrams->model(i);
+            one.context = ngrams->texts[i]->last_tokens(0);
+        }
+        if (!states) continue;
+        need(one.slot >= 0 && static_cast<std::size_t>(one.slot) < states->shape(0),
+             "a row of states is needed for every token");
+        one.state = states->data() + one.slot * width;
     }
-    std::vector<NGramModel> evidence;
-    std::vector<Question> questions =
-        questions_of(tokens, num_nodes, tokens.size(), texts, evidence, noises);
     std::vector<GuessTree> trees;
     {
         nb::gil_scoped_release unlocked;
-        trees = self.draft(std::move(states), std::move(questions), {num_steps, min_chance, min_doubt});
+        trees = self.draft(std::move(request));
     }
-    return listed(trees);
+    nb::list out;
+    for (const GuessTree& tree : trees)
+        out.append(nb::make_tuple(nb::tuple(nb::cast(tree.tokens)), nb::tuple(nb::cast(tree.parents)),
+                                  nb::tuple(nb::cast(tree.probabilities))));
+    return out;
 }
 
 void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
@@ -122,21 +106,6 @@ void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
          "states must be (tokens, 3 x state size)");
     nb::gil_scoped_release unlocked;
     self.feed(slot, tokens, states.data());
-}
-
-nb::list draft_slots(EagleNetwork& self, const std::vector<int>& slots,
-                     const std::vector<int>& num_nodes, int num_steps, double min_chance,
-                     const TextNGramModel* texts, double min_doubt, const Noises& noises) {
-    std::vector<NGramModel> evidence;
-    const std::vector<int> tokens(slots.size());
-    std::vector<Question> questions =
-        questions_of(tokens, num_nodes, slots.size(), texts, evidence, noises);
-    std::vector<GuessTree> trees;
-    {
-        nb::gil_scoped_release unlocked;
-        trees = self.draft(slots, std::move(questions), {num_steps, min_chance, min_doubt});
-    }
-    return listed(trees);
 }
 
 }  // namespace
@@ -176,15 +145,11 @@ void bind_networks(nb::module_& m) {
         .def("set_temperatures", &DraftNetwork::set_temperatures, "temperatures"_a)
         .def("check", &DraftNetwork::check)
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
+        .def("draft", &draft, "tokens"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a, "min_doubt"_a = 0.0,
+             "ngrams"_a = nullptr, "noises"_a = Noises{}, "rows"_a = nullptr, "states"_a.noconvert() = nb::none())
         .def("nbytes", &DraftNetwork::nbytes);
 
-    nb::class_<StateNetwork, DraftNetwork>(m, "StateNetwork",
-                                           "One that drafts from the target's last state.")
-        .def("draft", &draft, "hidden"_a.noconvert(), "tokens"_a, "num_nodes"_a, "num_steps"_a,
-             "min_chance"_a, "texts"_a = nullptr, "min_doubt"_a = 0.0, "rows"_a = nullptr,
-             "noises"_a = Noises{});
-
-    nb::class_<RecurrentNetwork, StateNetwork>(m, "RecurrentNetwork",
+    nb::class_<RecurrentNetwork, DraftNetwork>(m, "RecurrentNetwork",
                                                "A network whose state goes from token to token.")
         .def(
             "__init__",
@@ -200,7 +165,7 @@ void bind_networks(nb::module_& m) {
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("keep_mapped", &RecurrentNetwork::keep_mapped, nb::call_guard<nb::gil_scoped_release>());
 
-    nb::class_<MedusaNetwork, StateNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
+    nb::class_<MedusaNetwork, DraftNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
         .def(
             "__init__",
             [](MedusaNetwork* self, Runtime& runtime, Decoder& target, int num_heads, int num_layers) {
@@ -238,9 +203,7 @@ void bind_networks(nb::module_& m) {
             "frequencies"_a.noconvert())
         .def("clear", &EagleNetwork::clear, "slot"_a)
         .def("reuse", &EagleNetwork::reuse, "slot"_a, "source"_a, "rows"_a)
-        .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert())
-        .def("draft", &draft_slots, "slots"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a,
-             "texts"_a = nullptr, "min_doubt"_a = 0.0, "noises"_a = Noises{});
+        .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert());
 }
 
 }  // namespace forerun

@@ -84,8 +84,12 @@ void learn(LiveTable& self, const std::vector<int>& tokens, const std::vector<in
 nb::tuple guess_tree(const std::vector<int>& context, const FileTable* file, const LiveTable& live,
                      const std::vector<const SuffixIndex*>& indexes, int num_nodes,
                      double min_chance, const std::optional<TreeNoise>& noise) {
-    const GuessTree tree = grow_tree(context, {file, live, indexes}, num_nodes, min_chance, noise);
-    return nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.chances));
+    const GuessTree tree = grow_tree({.num_nodes = num_nodes,
+                                      .ngrams = NGramModel{file, live, indexes},
+                                      .context = context,
+                                      .noise = noise},
+                                     min_chance);
+    return nb::make_tuple(tuple_of(tree.tokens), tuple_of(tree.parents), tuple_of(tree.probabilities));
 }
 
 template <class T>

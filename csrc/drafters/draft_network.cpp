@@ -117,17 +117,17 @@ std::size_t DraftNetwork::nbytes() const {
 }
 
 int DraftNetwork::num_rows() const {
-    return static_cast<int>(std::count_if(growths_.begin(), growths_.end(),
-                                          [](const Growth& g) { return g.is_active; }));
+    return static_cast<int>(std::count_if(drafts_.begin(), drafts_.end(),
+                                          [](const SequenceDraft& g) { return g.is_active; }));
 }
 
 bool DraftNetwork::take_row(int sequence) {
-    Growth& growth = growths_[sequence];
-    if (!growth.is_active) return false;
-    growth.row = static_cast<int>(std::count_if(growths_.begin(), growths_.begin() + sequence,
-                                                [](const Growth& g) { return g.is_active; }));
-    row_depths_[growth.row] = growth.next.depth;
-    row_noises_[growth.row] = growth.question.noise ? &*growth.question.noise : nullptr;
+    SequenceDraft& draft = drafts_[sequence];
+    if (!draft.is_active) return false;
+    draft.row = static_cast<int>(std::count_if(drafts_.begin(), drafts_.begin() + sequence,
+                                                [](const SequenceDraft& g) { return g.is_active; }));
+    row_depths_[draft.row] = draft.next.depth;
+    row_noises_[draft.row] = draft.request.noise ? &*draft.request.noise : nullptr;
     return true;
 }
 
@@ -138,36 +138,36 @@ void DraftNetwork::give_head(int row, const float* x) {
         kernels_.quantize(x, head_rows_, row, 0, head_rows_.width);
 }
 
-std::vector<GuessTree> DraftNetwork::grow(std::vector<Question> questions,
-                                          const DraftLimits& limits, int max_depth) {
-    if (limits.num_steps < 1 || limits.num_steps > kMaxSteps)
+void DraftNetwork::check_states(const DraftRequest& request) {
+    for (const SequenceRequest& sequence : request.sequences)
+        if (!sequence.state) throw std::invalid_argument("a state of the target is needed for every token");
+}
+
+std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
+    const Runtime::Turn turn(runtime_);
+    if (request.num_steps < 1 || request.num_steps > kMaxSteps)
         throw std::invalid_argument("steps must be 1 to " + std::to_string(kMaxSteps));
-    limits_ = limits;
-    max_depth_ = max_depth;
-    growths_.clear();
-    for (Question& question : questions) {
-        if (question.token < 0 || question.token >= target_.shape().vocab_size)
-            throw std::invalid_argument("token id " + std::to_string(question.token) +
+    begin(request);
+    drafts_.clear();
+    for (SequenceRequest& sequence : request.sequences) {
+        if (sequence.token < 0 || sequence.token >= target_.shape().vocab_size)
+            throw std::invalid_argument("token id " + std::to_string(sequence.token) +
                                         " is outside the vocabulary");
-        Growth growth{};
-        growth.next = {-1, question.token, 0};
-        if (question.evidence && question.num_nodes > 0)
-            growth.places = {question.evidence->root(question.context)};
-        growth.question = std::move(question);
-        growths_.push_back(std::move(growth));
+        drafts_.emplace_back(std::move(sequence));
     }
-    for (Growth& growth : growths_) {
-        if (growth.question.num_nodes <= 0) continue;
-        growth.is_active = wants_step(growth, -1);
-        if (growth.is_active) continue;
-        open(growth, kNoState, growth.question.evidence->last());
-        take_nodes(growth, -1);
+    request_ = {{}, request.num_steps, request.min_chance, request.min_doubt};
+    for (SequenceDraft& draft : drafts_) {
+        if (draft.request.num_nodes <= 0) continue;
+        draft.is_active = wants_step(draft, -1);
+        if (draft.is_active) continue;
+        draft.add(GrowingTree::kNoStep, draft.request.ngrams->last(), request_.min_chance);
+        take_nodes(draft, -1);
     }
-    row_depths_.assign(growths_.size(), 0);
-    row_noises_.assign(growths_.size(), nullptr);
+    row_depths_.assign(drafts_.size(), 0);
+    row_noises_.assign(drafts_.size(), nullptr);
     num_blocks_ = (num_ids_ + kBlock - 1) / kBlock;
     block_stride_ = (num_blocks_ + kTile - 1) / kTile * kTile;
-    const std::size_t rows = growths_.size(), threads = pool_.size();
+    const std::size_t rows = drafts_.size(), threads = pool_.size();
     if (num_rows() > 0) {
         runtime_.lay_out([&](Scratch& scratch) {
             aside_ = scratch.take<float>(threads * (kHeadRows * kBlock + kTile));
@@ -182,7 +182,7 @@ std::vector<GuessTree> DraftNetwork::grow(std::vector<Question> questions,
         std::vector<int> phases, cell;
         plan_cell(cell);
         for (int step = 0; step < kMaxSteps; ++step) {
-            const auto add = [&](int pieces) { phases.push_back(step < limits_.num_steps ? pieces : 0); };
+            const auto add = [&](int pieces) { phases.push_back(step < request_.num_steps ? pieces : 0); };
             for (int pieces : cell) add(pieces);
             add(num_blocks_);
             add(num_sequences());
@@ -191,7 +191,7 @@ std::vector<GuessTree> DraftNetwork::grow(std::vector<Question> questions,
                   this, phases);
     }
     std::vector<GuessTree> trees;
-    for (Growth& growth : growths_) trees.push_back(std::move(growth.tree));
+    for (SequenceDraft& draft : drafts_) trees.push_back(std::move(draft.tree));
     return trees;
 }
 
@@ -204,7 +204,7 @@ void DraftNetwork::run(Worker& worker) {
     }
 }
 
-// A block of tokens: its largest logits, and its part of the sum that makes them chances.
+// A block of tokens: its largest logits, and its part of the sum that makes them probabilities.
 void DraftNetwork::read_head(int block, int thread) {
     const int rows = num_rows(), first_id = block * kBlock,
               count = std::min(kBlock, num_ids_ - first_id),
@@ -265,28 +265,28 @@ float DraftNetwork::log_sum(int row) const {
 
 // What may follow the token of a sequence's step; then its tree grows as far as is known.
 void DraftNetwork::learn_next(int sequence, int step) {
-    Growth& growth = growths_[sequence];
-    if (!growth.is_active) return;
-    Scored* list = lists(0, growth.row);
+    SequenceDraft& draft = drafts_[sequence];
+    if (!draft.is_active) return;
+    Scored* list = lists(0, draft.row);
     for (int thread = 1; thread < pool_.size(); ++thread)
         for (int i = 0; i < kLists * kNext; ++i)
-            insert(lists(thread, growth.row)[i], list + i / kNext * kNext, kNext);
-    const Chances found = next_tokens(growth);
-    open(growth, step, beside_evidence(growth, found));
+            insert(lists(thread, draft.row)[i], list + i / kNext * kNext, kNext);
+    const Probabilities found = next_tokens(draft);
+    draft.add(step, with_ngrams(draft, found), request_.min_chance);
     if (sees_depth_alone()) {
-        growth.by_depth.resize(std::max<std::size_t>(growth.by_depth.size(), growth.next.depth + 1));
-        growth.by_depth[growth.next.depth] = found;
+        draft.by_depth.resize(std::max<std::size_t>(draft.by_depth.size(), draft.next.depth + 1));
+        draft.by_depth[draft.next.depth] = found;
     }
     for (int thread = 0; thread < pool_.size(); ++thread)
-        std::fill_n(lists(thread, growth.row), kLists * kNext, kNobody);
-    take_nodes(growth, step);
+        std::fill_n(lists(thread, draft.row), kLists * kNext, kNobody);
+    take_nodes(draft, step);
 }
 
 // What the network says may come next in a sequence's row: its likeliest tokens, then those of the largest scores.
-Chances DraftNetwork::next_tokens(const Growth& growth) const {
-    Chances found;
-    const Scored* list = lists(0, growth.row);
-    const double sum = log_sum(growth.row);
+Probabilities DraftNetwork::next_tokens(const SequenceDraft& draft) const {
+    Probabilities found;
+    const Scored* list = lists(0, draft.row);
+    const double sum = log_sum(draft.row);
     for (int i = 0; i < kLists * kNext; ++i) {
         if (list[i].id == kNobody.id) continue;
         const int token = ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]);
@@ -295,8 +295,8 @@ Chances DraftNetwork::next_tokens(const Growth& growth) const {
         double logit = list[i].value;
         if (i >= kNext) {
             float noise = 0.0f;
-            kernels_.noise(growth.question.noise->key(growth.next.depth), &token, 1, &noise);
-            logit = (logit - noise) * growth.question.noise->temperature;
+            kernels_.noise(draft.request.noise->key(draft.next.depth), &token, 1, &noise);
+            logit = (logit - noise) * draft.request.noise->temperature;
         }
         double p = std::exp(logit - sum);
         if (p > 1.0) p = 1.0;  // NaN stays
@@ -305,11 +305,10 @@ Chances DraftNetwork::next_tokens(const Growth& growth) const {
     return found;
 }
 
-// The mean with what the evidence said last, its tokens first.
-Chances DraftNetwork::beside_evidence(const Growth& growth,
-                                                const Chances& found) const {
-    if (!growth.question.evidence) return found;
-    Chances next = growth.question.evidence->last();
+// The mean with what the n-grams said last, their tokens first.
+Probabilities DraftNetwork::with_ngrams(const SequenceDraft& draft, const Probabilities& found) const {
+    if (!draft.request.ngrams) return found;
+    Probabilities next = draft.request.ngrams->last();
     for (auto& [token, p] : next) p *= 1 - kShare;
     const auto known = static_cast<std::ptrdiff_t>(next.size());
     for (const auto& [token, p] : found) {
@@ -324,62 +323,32 @@ Chances DraftNetwork::beside_evidence(const Growth& growth,
     return next;
 }
 
-// Whether the network steps over `growth.next`, which step `step` may have guessed. Asks the evidence.
-bool DraftNetwork::wants_step(Growth& growth, int step) const {
-    const bool may = step + 1 < limits_.num_steps && growth.next.depth < max_depth_ &&
-                     growth.next.parent != kNoState;
-    if (!growth.question.evidence) return may;
+// Whether the network steps over `draft.next`, which step `step` may have guessed. Asks the n-grams.
+bool DraftNetwork::wants_step(SequenceDraft& draft, int step) const {
+    const bool may = step + 1 < request_.num_steps && draft.next.depth < max_depth() &&
+                     draft.next.step != GrowingTree::kNoStep;
+    if (!draft.request.ngrams) return may;
     double best = 0.0;
-    Chances next = growth.question.evidence->next(growth.places.back());
-    if (growth.question.noise) growth.question.noise->see(growth.next.depth, next);
+    Probabilities next = draft.request.ngrams->next(draft.places.back());
+    if (draft.request.noise) draft.request.noise->see(draft.next.depth, next);
     for (const auto& [token, p] : next) best = std::max(best, p);
-    return may && growth.reach * (1.0 - best) >= limits_.min_doubt;
+    return may && draft.path_probability * (1.0 - best) >= request_.min_doubt;
 }
 
-// Tokens that may follow the node that was taken last.
-void DraftNetwork::open(Growth& growth, int step, Chances next) {
-    if (growth.question.noise) growth.question.noise->see(growth.next.depth, next);
-    const int parent = static_cast<int>(growth.tree.tokens.size()) - 1;
-    for (const auto& [token, p] : next) {
-        if (!(growth.reach * p >= limits_.min_chance)) continue;
-        growth.heap.push_back(
-            {growth.reach * p, growth.serial++, token, parent, p, step, growth.next.depth + 1});
-        std::push_heap(growth.heap.begin(), growth.heap.end(), comes_later);
-    }
-}
-
-bool DraftNetwork::comes_later(const Open& a, const Open& b) {
-    if (a.chance != b.chance) return a.chance < b.chance;
-    return a.serial > b.serial;
-}
-
-// Takes the likeliest nodes until the network has to step over one, or the tree is full. Over a node that
-// is not stepped over the evidence alone says what may follow.
-void DraftNetwork::take_nodes(Growth& growth, int step) {
-    GuessTree& tree = growth.tree;
-    NGramModel* evidence = growth.question.evidence;
-    growth.is_active = false;
-    while (!growth.heap.empty() && !growth.is_active &&
-           static_cast<int>(tree.tokens.size()) < growth.question.num_nodes) {
-        std::pop_heap(growth.heap.begin(), growth.heap.end(), comes_later);
-        const Open node = growth.heap.back();
-        growth.heap.pop_back();
-        tree.tokens.push_back(node.token);
-        tree.parents.push_back(node.parent);
-        tree.chances.push_back(node.p);
-        if (static_cast<int>(tree.tokens.size()) == growth.question.num_nodes) return;
-        growth.next = {node.step, node.token, node.depth};
-        growth.reach = node.chance;
-        if (evidence)
-            growth.places.push_back(evidence->follow(growth.places[node.parent + 1], node.token));
-        const bool wants = wants_step(growth, step);
-        const std::size_t depth = node.depth;
-        if (depth < growth.by_depth.size() && !growth.by_depth[depth].empty())
-            open(growth, node.step, beside_evidence(growth, growth.by_depth[depth]));
+// Takes the most probable nodes until the network has to step over one, or the tree is full. Over a node that
+// is not stepped over the n-grams alone say what may follow.
+void DraftNetwork::take_nodes(SequenceDraft& draft, int step) {
+    draft.is_active = false;
+    while (!draft.is_active && draft.take()) {
+        const bool wants = wants_step(draft, step);
+        const std::size_t depth = draft.next.depth;
+        if (depth < draft.by_depth.size() && !draft.by_depth[depth].empty())
+            draft.add(draft.next.step, with_ngrams(draft, draft.by_depth[depth]),
+                      request_.min_chance);
         else if (wants)
-            growth.is_active = true;
-        else if (evidence)
-            open(growth, kNoState, growth.question.evidence->last());
+            draft.is_active = true;
+        else if (draft.request.ngrams)
+            draft.add(GrowingTree::kNoStep, draft.request.ngrams->last(), request_.min_chance);
     }
 }
 

@@ -24,22 +24,14 @@ namespace forerun {
 inline constexpr int kMaxSteps = 16;  // of a draft
 inline constexpr int kNext = 8;       // tokens after a step that may become nodes: the likeliest
 inline constexpr int kLists = 2;      // and as many of the largest scores with the sampler's noise
-inline constexpr int kNoState = -2;   // no step: the network was not asked over the node above
-inline constexpr double kShare = 0.55;  // of the network in a chance that evidence also gives
+inline constexpr double kShare = 0.55;  // of the network in a probability that n-grams also give
 
-// What a draft starts from: the last token, how many nodes are wanted, and what is known of the text beside.
-struct Question {
-    int token, num_nodes;
-    NGramModel* evidence = nullptr;
-    std::vector<int> context;  // of the evidence
-    std::optional<TreeNoise> noise;  // none: the request is greedy
-};
-
-// Steps of a draft, the chance that a node is reached, and the chance that what the evidence guesses at a
-// node is needed and wrong, from which on the network steps over it: at least.
-struct DraftLimits {
-    int num_steps;
-    double min_chance, min_doubt = 0.0;
+// What one draft of several sequences is made of. Steps at most; the probability of a node's path, at least; with
+// n-grams, the probability that their best guess at a node is needed and wrong from which on the network steps over it.
+struct DraftRequest {
+    std::vector<SequenceRequest> sequences;
+    int num_steps = 1;
+    double min_chance = 0.0, min_doubt = 0.0;
 };
 
 class DraftNetwork {
@@ -57,10 +49,13 @@ class DraftNetwork {
     // target's head for them.
     void set_tokens(const std::vector<std::int64_t>& ids);
     void take_head();
-    // By depth, the last for all below: logits are divided by it before they become chances.
+    // By depth, the last for all below: logits are divided by it before they become probabilities.
     void set_temperatures(std::vector<float> temperatures);
     // Throws std::invalid_argument naming a weight that is missing or has another shape.
     virtual void check() = 0;
+
+    // Trees below the last tokens of some sequences.
+    std::vector<GuessTree> draft(DraftRequest request);
 
     // A weight that was set, null if it was not; a norm's `linear` has no format.
     const Packed* find(const std::string& name) const;
@@ -69,28 +64,12 @@ class DraftNetwork {
     int num_threads() const { return pool_.size(); }
 
   protected:
-    // A token that a sequence's next step takes. `parent` is the step that guessed it, -1: none.
-    struct Next {
-        int parent = -1, token = 0, depth = 0;
-    };
-    // A node that may be taken; `serial` is its turn among equally likely ones.
-    struct Open {
-        double chance;
-        int serial, token, parent;
-        double p;
-        int step, depth;  // of the network over its parent, or kNoState; its own depth
-    };
     // A sequence's tree while it grows.
-    struct Growth {
-        Question question;
-        GuessTree tree;
-        std::vector<Open> heap;
-        int serial = 0, row = 0;
-        bool is_active = false;  // takes part in the next step, over `next`
-        Next next;
-        double reach = 1.0;  // chance that `next` is reached
-        std::vector<GuessPlace> places;  // in the evidence: the root's, then the nodes'
-        std::vector<Chances> by_depth;  // where a network's guesses depend on nothing else
+    struct SequenceDraft : GrowingTree {
+        using GrowingTree::GrowingTree;
+        int row = 0;
+        bool is_active = false;                // takes part in the next step, over `next`
+        std::vector<Probabilities> by_depth;  // where a network's guesses depend on nothing else
     };
 
     const Linear& matrix(const std::string& name, int num_out, int num_in) const;
@@ -99,10 +78,11 @@ class DraftNetwork {
     void check_heads(int width, int num_heads);
     void settle();  // what every destructor does first
 
-    // One draft. A step of the network is `num_phases` phases of `cell`, which leave the rows that
-    // the head reads in `head_rows_`.
-    std::vector<GuessTree> grow(std::vector<Question> questions, const DraftLimits& limits,
-                                int max_depth);
+    // What a draft needs before its first step: weights that were checked, a state of the target or a slot a sequence.
+    virtual void begin(DraftRequest& request) = 0;
+    static void check_states(const DraftRequest& request);
+    virtual int max_depth() const { return kMaxSteps; }
+    // A step of the network is the phases of `run_cell`, which leave the rows that the head reads in `head_rows_`.
     virtual void lay_out(Scratch& scratch) = 0;
     virtual void plan_cell(std::vector<int>& phases) = 0;
     virtual void run_cell(Worker& worker, int step) = 0;
@@ -110,7 +90,7 @@ class DraftNetwork {
     virtual bool sees_depth_alone() const { return false; }
 
     const std::vector<std::int64_t>& ids() const { return ids_; }
-    int num_sequences() const { return static_cast<int>(growths_.size()); }
+    int num_sequences() const { return static_cast<int>(drafts_.size()); }
     // The rows of this step: the sequences that take part, in order.
     int num_rows() const;
     // Gives a sequence its row of this step; false if it takes no part.
@@ -122,7 +102,7 @@ class DraftNetwork {
     Decoder& target_;
     const Kernels& kernels_;
     Pool& pool_;
-    std::vector<Growth> growths_;
+    std::vector<SequenceDraft> drafts_;
     std::vector<int> row_depths_;
     std::vector<const TreeNoise*> row_noises_;
     Rows head_rows_;
@@ -131,13 +111,11 @@ class DraftNetwork {
     void run(Worker& worker);
     void read_head(int piece, int thread);
     void learn_next(int sequence, int step);
-    Chances next_tokens(const Growth& growth) const;
-    Chances beside_evidence(const Growth& growth, const Chances& found) const;
+    Probabilities next_tokens(const SequenceDraft& draft) const;
+    Probabilities with_ngrams(const SequenceDraft& draft, const Probabilities& found) const;
     Scored* lists(int thread, int row) const;
-    bool wants_step(Growth& growth, int step) const;
-    void open(Growth& growth, int step, Chances next);
-    void take_nodes(Growth& growth, int step);
-    static bool comes_later(const Open& a, const Open& b);
+    bool wants_step(SequenceDraft& draft, int step) const;
+    void take_nodes(SequenceDraft& draft, int step);
     float log_sum(int row) const;
     const Linear& head(int depth) const;
 
@@ -147,23 +125,13 @@ class DraftNetwork {
     std::vector<std::int32_t> noise_ids_;  // the same, a tile longer
     std::vector<float> factors_{1.0f};  // of logits, by depth
     std::vector<const Linear*> heads_;
-    DraftLimits limits_{};
-    int num_ids_ = 0, max_depth_ = 0;
+    DraftRequest request_;  // without its sequences
+    int num_ids_ = 0;
 
     float* aside_ = nullptr;      // (threads, kHeadRows, tiles of a block)
     Scored* largest_ = nullptr;   // (threads, rows, kLists, kNext)
     float *block_largest_ = nullptr, *block_sum_ = nullptr;  // (rows, block_stride_)
     int num_blocks_ = 0, block_stride_ = 0;
-};
-
-// One that drafts from the target's last state, and keeps nothing between drafts.
-class StateNetwork : public DraftNetwork {
-  public:
-    using DraftNetwork::DraftNetwork;
-    // `hidden`, (D,) of each sequence: the state that the target's head read before the last token.
-    virtual std::vector<GuessTree> draft(std::vector<const float*> hidden,
-                                         std::vector<Question> questions,
-                                         const DraftLimits& limits) = 0;
 };
 
 // `num_predict` decides on the weight of embeddings; a node may be as deep as `max_depth`.
@@ -176,7 +144,7 @@ struct RecurrentShape {
 // state before it and the token's embedding.
 //   mlp:  s = gelu(ln(P s + a e)),  a = sqrt((1 - w^2) inner / 2) / w,  w = 0.5^(0.5 / num_predict)
 //   lstm: f, i, o, g = P s + a e,  c = sig(f) c + sig(i) gelu(ln(g)),  s = sig(o) gelu(ln(c))
-class RecurrentNetwork : public StateNetwork {
+class RecurrentNetwork : public DraftNetwork {
   public:
     RecurrentNetwork(Runtime& runtime, Decoder& target, const RecurrentShape& shape);
     ~RecurrentNetwork() override { settle(); }
@@ -186,10 +154,10 @@ class RecurrentNetwork : public StateNetwork {
     // them.
     void keep_mapped();
     std::size_t nbytes() const override;
-    std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
-                                 const DraftLimits& limits) override;
 
   protected:
+    void begin(DraftRequest& request) override;
+    int max_depth() const override { return shape_.max_depth; }
     void lay_out(Scratch& scratch) override;
     void plan_cell(std::vector<int>& phases) override;
     void run_cell(Worker& worker, int step) override;
@@ -225,7 +193,6 @@ class RecurrentNetwork : public StateNetwork {
     std::vector<float> mapped_scales_;  // kNotMapped: not needed yet
     static constexpr float kNotMapped = -1.0f;
     std::vector<char> is_mapped_;  // by row of a step
-    std::vector<const float*> hidden_;
 
     Rows first_rows_, rows_, map_rows_;
     float *gates_ = nullptr, *embedded_ = nullptr, *states_ = nullptr;
@@ -233,18 +200,18 @@ class RecurrentNetwork : public StateNetwork {
 
 // Medusa (arXiv 2401.10774): head k guesses the token 1 + k after the next one from the target's state alone,
 // x + silu(W x + b) for each of its blocks.
-class MedusaNetwork : public StateNetwork {
+class MedusaNetwork : public DraftNetwork {
   public:
     MedusaNetwork(Runtime& runtime, Decoder& target, int num_heads, int num_layers)
-        : StateNetwork(runtime, target), num_heads_(num_heads), num_layers_(num_layers) {}
+        : DraftNetwork(runtime, target), num_heads_(num_heads), num_layers_(num_layers) {}
     ~MedusaNetwork() override { settle(); }
 
     // Weights: "block.k.j" and "bias.k.j" of block j of head k, "head.k" or one "head.0".
     void check() override;
-    std::vector<GuessTree> draft(std::vector<const float*> hidden, std::vector<Question> questions,
-                                 const DraftLimits& limits) override;
 
   protected:
+    void begin(DraftRequest& request) override;
+    int max_depth() const override { return num_heads_; }
     void lay_out(Scratch& scratch) override;
     void plan_cell(std::vector<int>& phases) override;
     void run_cell(Worker& worker, int step) override;
@@ -265,7 +232,6 @@ class MedusaNetwork : public StateNetwork {
 
     const int num_heads_, num_layers_;
     std::vector<Block> blocks_;
-    std::vector<const float*> hidden_;
     Rows rows_;
     float* out_ = nullptr;
 };

@@ -192,26 +192,25 @@ void EagleNetwork::project_head(int head, int num_rows) {
     }
 }
 
-std::vector<GuessTree> EagleNetwork::draft(std::span<const int> slots, std::vector<Question> questions,
-                                           const DraftLimits& limits) {
-    const Runtime::Turn turn(runtime_);
+void EagleNetwork::begin(DraftRequest& request) {
     if (!fc_) check();
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-        cache_.check_slot(slots[i]);
-        if (lengths_[slots[i]] == 0 || std::count(slots.begin(), slots.end(), slots[i]) > 1)
+    slots_.clear();
+    for (SequenceRequest& sequence : request.sequences) {
+        const int slot = sequence.slot;
+        cache_.check_slot(slot);
+        if (lengths_[slot] == 0 || std::count(slots_.begin(), slots_.end(), slot) > 0)
             throw std::invalid_argument("a slot is empty or named twice");
-        questions[i].token = tokens_[slots[i]];
+        slots_.push_back(slot);
+        sequence.token = tokens_[slot];
     }
-    slots_.assign(slots.begin(), slots.end());
-    steps_.assign(slots.size(), {});
-    const std::size_t rows = slots.size();
+    const std::size_t rows = slots_.size();
+    steps_.assign(rows, {});
     row_slots_.assign(rows, 0);
     cache_rows_.assign(rows, 0);
     cos_.assign(rows * frequencies_.size(), 0.0f);
     sin_ = cos_;
     queries_.assign(rows, {});
     paths_.assign(rows * kMaxSteps, 0);
-    return grow(std::move(questions), limits, kMaxSteps);
 }
 
 void EagleNetwork::lay_out(Scratch& scratch) {
@@ -257,16 +256,16 @@ void EagleNetwork::run_cell(Worker& worker, int step) {
 // step; a row sees those on its path.
 void EagleNetwork::prepare(int sequence, int step) {
     if (!take_row(sequence)) return;
-    const Growth& growth = growths_[sequence];
-    const Next& next = growth.next;
-    const int row = growth.row, slot = slots_[sequence], base = lengths_[slot];
+    const SequenceDraft& draft = drafts_[sequence];
+    const GrowingTree::Node& next = draft.next;
+    const int row = draft.row, slot = slots_[sequence], base = lengths_[slot];
     const float* g = step == 0 ? roots_.data() + static_cast<std::size_t>(slot) * width()
-                               : state(sequence, next.parent);
+                               : state(sequence, next.step);
     read_row(row, next.token, g, x_ + static_cast<std::size_t>(row) * width());
     const int position = base - 1 + next.depth;
     place(row, slot, base - 1 + step, position);
     std::int32_t* path = paths_.data() + static_cast<std::size_t>(row) * kMaxSteps;
-    steps_[sequence][step] = next.parent;
+    steps_[sequence][step] = next.step;
     for (int at = step, depth = next.depth; depth > 0; at = steps_[sequence][at], --depth)
         path[depth - 1] = base - 1 + at;
     queries_[row] = {row, position, 0, base, path};
@@ -274,9 +273,9 @@ void EagleNetwork::prepare(int sequence, int step) {
 
 // The heads of one kv head of one row, over all that it sees, in ascending order.
 void EagleNetwork::attend(int sequence, int kv_head, int thread) {
-    const Growth& growth = growths_[sequence];
-    if (!growth.is_active) return;
-    const int row = growth.row, group = shape_.num_heads / shape_.num_kv_heads;
+    const SequenceDraft& draft = drafts_[sequence];
+    if (!draft.is_active) return;
+    const int row = draft.row, group = shape_.num_heads / shape_.num_kv_heads;
     const std::size_t dim = shape_.head_dim;
     const Query& query = queries_[row];
     Attended states[kMaxPairs], next[kMaxPairs];
@@ -338,12 +337,12 @@ void EagleNetwork::add_linear(const Linear& linear, const Rows& rows, int piece)
 }
 
 void EagleNetwork::finish(int sequence, int step) {
-    const Growth& growth = growths_[sequence];
-    if (!growth.is_active) return;
-    const float* a = x_ + static_cast<std::size_t>(growth.row) * width();
-    float* out = normed_.x + static_cast<std::size_t>(growth.row) * width();
+    const SequenceDraft& draft = drafts_[sequence];
+    if (!draft.is_active) return;
+    const float* a = x_ + static_cast<std::size_t>(draft.row) * width();
+    float* out = normed_.x + static_cast<std::size_t>(draft.row) * width();
     kernels_.norm(a, norm_, width(), out);
-    give_head(growth.row, out);
+    give_head(draft.row, out);
     std::copy_n(shape_.feeds_back_norm ? out : a, width(), state(sequence, step));
 }
 

@@ -37,13 +37,12 @@ class EagleNetwork : public DraftNetwork {
     int length(int slot) const { return lengths_.at(slot); }
     // More rows of a slot: the tokens, and the target's states (rows, 3 x state size) before them.
     void feed(int slot, std::span<const int> tokens, const float* states);
-    // Trees below the last token that was fed of some slots, each once.
-    std::vector<GuessTree> draft(std::span<const int> slots, std::vector<Question> questions,
-                                 const DraftLimits& limits);
     std::size_t cache_nbytes() const { return cache_.nbytes(); }
     const EagleShape& shape() const { return shape_; }
 
   protected:
+    // Drafts below the last token that was fed of each slot, which is named once.
+    void begin(DraftRequest& request) override;
     void lay_out(Scratch& scratch) override;
     void plan_cell(std::vector<int>& phases) override;
     void run_cell(Worker& worker, int step) override;

@@ -19,28 +19,13 @@ std::uint64_t mix64(std::uint64_t x) {
     return x ^ (x >> 31);
 }
 
-double left(const Chances& chances) {
+double left(const Probabilities& probabilities) {
     double rest = 1.0;
-    for (const auto& [token, p] : chances) rest -= p;
+    for (const auto& [token, p] : probabilities) rest -= p;
     return std::max(rest, 1e-9);
 }
 
-// A node that may be taken; `serial` is its turn among equally likely ones.
-struct Open {
-    double chance;
-    std::size_t serial;
-    int token, parent;
-    double p;
-    int depth;
-    std::size_t above;  // whose tail and places it continues: the taken nodes, the root first
-};
-
-bool comes_later(const Open& a, const Open& b) {
-    if (a.chance != b.chance) return a.chance < b.chance;
-    return a.serial > b.serial;
-}
-
-void add(Chances& sums, int token, double value) {
+void add(Probabilities& sums, int token, double value) {
     for (auto& [known, sum] : sums) {
         if (known == token) {
             sum += value;
@@ -58,13 +43,13 @@ std::uint64_t TreeNoise::key(int depth) const {
 }
 
 // Only tokens that the request's filters are likely to leave, as shares of all that they leave.
-void TreeNoise::filter(Chances& next) const {
+void TreeNoise::filter(Probabilities& next) const {
     if (top_p == 1.0 && min_p == 0.0 && top_k == 0) return;
-    Chances ranked = next;
+    Probabilities ranked = next;
     std::stable_sort(ranked.begin(), ranked.end(),
                      [](const auto& a, const auto& b) { return a.second > b.second; });
     const double least = min_p * ranked[0].second;
-    double kept = 0.0, border = -1.0;  // the chance of the first token that is left out
+    double kept = 0.0, border = -1.0;  // the probability of the first token that is left out
     for (std::size_t i = 0; i < ranked.size(); ++i) {
         const double p = ranked[i].second;
         if (kept >= top_p || p < least || (top_k != 0 && i == top_k)) {
@@ -78,7 +63,7 @@ void TreeNoise::filter(Chances& next) const {
     for (auto& [token, p] : next) p /= kept;
 }
 
-void TreeNoise::see(int depth, Chances& next) const {
+void TreeNoise::see(int depth, Probabilities& next) const {
     if (next.empty()) return;
     filter(next);
     std::vector<std::int32_t> tokens;
@@ -102,8 +87,8 @@ GuessPlace NGramModel::root(const std::vector<int>& context) const {
     return here;
 }
 
-const Chances& NGramModel::next(const GuessPlace& here) {
-    chances_.clear();
+const Probabilities& NGramModel::next(const GuessPlace& here) {
+    probabilities_.clear();
     // Memory answers slowly beside the passes of a model: everything is asked for before the first is read.
     hashes_.clear();
     for (std::size_t n = 1; n <= here.tail.size(); ++n) {
@@ -133,16 +118,16 @@ const Chances& NGramModel::next(const GuessPlace& here) {
         }
         blend();
     }
-    for (auto& [token, chance] : chances_) chance = std::min(chance, 1.0);
-    return chances_;
+    for (auto& [token, p] : probabilities_) p = std::min(p, 1.0);
+    return probabilities_;
 }
 
 void NGramModel::blend() {
     if (level_.total == 0) return;
     const double scale = kPrior / (level_.total + kPrior);
-    for (auto& [token, chance] : chances_) chance *= scale;
+    for (auto& [token, p] : probabilities_) p *= scale;
     for (const auto& [token, seen] : level_.tokens)
-        add(chances_, token, seen / (level_.total + kPrior));
+        add(probabilities_, token, seen / (level_.total + kPrior));
 }
 
 GuessPlace NGramModel::follow(const GuessPlace& here, int token) const {
@@ -157,36 +142,46 @@ GuessPlace NGramModel::follow(const GuessPlace& here, int token) const {
     return there;
 }
 
-GuessTree grow_tree(const std::vector<int>& context, NGramModel evidence, int num_nodes,
-                    double min_chance, const std::optional<TreeNoise>& noise) {
-    std::vector<GuessPlace> reached{evidence.root(context)};
-    GuessTree tree;
-    std::vector<Open> heap;
-    std::size_t serial = 0;
-    double chance = 1;
-    int depth = 0;
-    while (static_cast<int>(tree.tokens.size()) < num_nodes) {
-        const std::size_t here = reached.size() - 1;
-        const int parent = static_cast<int>(here) - 1;
-        Chances next = evidence.next(reached[here]);
-        if (noise) noise->see(depth, next);
-        for (const auto& [token, p] : next) {
-            if (!(chance * p >= min_chance)) continue;
-            heap.push_back({chance * p, serial++, token, parent, p, depth + 1, here});
-            std::push_heap(heap.begin(), heap.end(), comes_later);
-        }
-        if (heap.empty()) break;
-        std::pop_heap(heap.begin(), heap.end(), comes_later);
-        const Open node = heap.back();
-        heap.pop_back();
-        chance = node.chance;
-        depth = node.depth;
-        reached.push_back(evidence.follow(reached[node.above], node.token));
-        tree.tokens.push_back(node.token);
-        tree.parents.push_back(node.parent);
-        tree.chances.push_back(node.p);
+GrowingTree::GrowingTree(SequenceRequest given) : request(std::move(given)), next{-1, request.token, 0} {
+    if (request.ngrams && request.num_nodes > 0) places = {request.ngrams->root(request.context)};
+}
+
+void GrowingTree::add(int step, Probabilities following, double min_chance) {
+    if (request.noise) request.noise->see(next.depth, following);
+    const int parent = static_cast<int>(tree.tokens.size()) - 1;
+    for (const auto& [token, p] : following) {
+        if (!(path_probability * p >= min_chance)) continue;
+        candidates_.push_back(
+            {path_probability * p, serial_++, token, parent, p, step, next.depth + 1});
+        std::push_heap(candidates_.begin(), candidates_.end());
     }
-    return tree;
+}
+
+bool GrowingTree::take() {
+    const auto is_full = [&] { return static_cast<int>(tree.tokens.size()) >= request.num_nodes; };
+    if (candidates_.empty() || is_full()) return false;
+    std::pop_heap(candidates_.begin(), candidates_.end());
+    const Candidate node = candidates_.back();
+    candidates_.pop_back();
+    tree.tokens.push_back(node.token);
+    tree.parents.push_back(node.parent);
+    tree.probabilities.push_back(node.p);
+    if (is_full()) return false;
+    next = {node.step, node.token, node.depth};
+    path_probability = node.path_probability;
+    if (request.ngrams)
+        places.push_back(request.ngrams->follow(places[node.parent + 1], node.token));
+    return true;
+}
+
+GuessTree grow_tree(SequenceRequest request, double min_chance) {
+    GrowingTree growing(std::move(request));
+    if (growing.request.num_nodes <= 0) return {};
+    NGramModel& ngrams = *growing.request.ngrams;
+    do {
+        growing.add(GrowingTree::kNoStep, ngrams.next(growing.places.back()), min_chance);
+    } while (growing.take());
+    return std::move(growing.tree);
 }
 
 }  // namespace forerun

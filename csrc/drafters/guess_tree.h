@@ -13,10 +13,10 @@ namespace forerun {
 
 struct GuessTree {
     std::vector<int> tokens, parents;
-    std::vector<double> chances;
+    std::vector<double> probabilities;  // of each node once its parent is right
 };
 
-using Chances = std::vector<std::pair<int, double>>;  // tokens, each once
+using Probabilities = std::vector<std::pair<int, double>>;  // tokens, each once
 
 // The sampler's noise below a text's last token: what `core/random.py` keeps of a sequence, the position of its
 // next token, and the request's temperature and filters.
@@ -26,11 +26,11 @@ struct TreeNoise {
     std::size_t top_k = 0;  // 0: all
 
     std::uint64_t key(int depth) const;
-    // The chances of tokens at a depth to be the sampler's choice, for who sees its noise.
-    void see(int depth, Chances& next) const;
+    // The probabilities of tokens at a depth to be the sampler's choice, for who sees its noise.
+    void see(int depth, Probabilities& next) const;
 
   private:
-    void filter(Chances& next) const;
+    void filter(Probabilities& next) const;
 };
 
 using Noises = std::vector<std::optional<TreeNoise>>;  // of each text; empty: all requests are greedy
@@ -54,8 +54,8 @@ class NGramModel {
     GuessPlace root(const std::vector<int>& context) const;
     GuessPlace follow(const GuessPlace& here, int token) const;
     // Every level corrects what the levels before it say. Valid until it is asked again.
-    const Chances& next(const GuessPlace& here);
-    const Chances& last() const { return chances_; }
+    const Probabilities& next(const GuessPlace& here);
+    const Probabilities& last() const { return probabilities_; }
 
   private:
     void blend();
@@ -65,10 +65,59 @@ class NGramModel {
     std::vector<const SuffixIndex*> indexes_;
     std::vector<std::uint64_t> hashes_;
     Counts level_;
-    Chances chances_;
+    Probabilities probabilities_;
 };
 
-GuessTree grow_tree(const std::vector<int>& context, NGramModel evidence, int num_nodes,
-                    double min_chance, const std::optional<TreeNoise>& noise);
+// What is drafted below one sequence's last token, and what that is guessed from.
+struct SequenceRequest {
+    int token = 0, num_nodes = 0;
+    std::optional<NGramModel> ngrams;  // of its text, whose last tokens are `context`
+    std::vector<int> context;
+    std::optional<TreeNoise> noise;  // none: the request is greedy
+    const float* state = nullptr;    // (D,) that the target's head read before the token
+    int slot = 0;                    // in a network's own cache
+};
+
+// A tree that grows best first: the node whose path is the most probable is taken next.
+struct GrowingTree {
+    // The node that was taken last. `step` is the network's that guessed it: -1 of the sequence's last token, or
+    // kNoStep.
+    struct Node {
+        int step = -1, token = 0, depth = 0;
+    };
+    // A node that may be taken; `serial` decides among equally probable ones.
+    struct Candidate {
+        double path_probability;
+        int serial, token, parent;
+        double p;
+        int step, depth;
+        bool operator<(const Candidate& other) const {
+            if (path_probability != other.path_probability)
+                return path_probability < other.path_probability;
+            return serial > other.serial;
+        }
+    };
+
+    static constexpr int kNoStep = -2;  // the network was not asked over the node above
+
+    explicit GrowingTree(SequenceRequest given);
+    // Tokens that may follow `next`, as step `step` or the n-grams alone say.
+    void add(int step, Probabilities following, double min_chance);
+    // Takes the most probable node, which becomes `next`; false where nothing is to be said of what follows it.
+    bool take();
+
+    SequenceRequest request;
+    GuessTree tree;
+    Node next;
+    double path_probability = 1.0;   // of `next`
+    std::vector<GuessPlace> places;  // as the n-grams know them: the root's, then the nodes'
+
+  private:
+    std::vector<Candidate> candidates_;  // a heap
+    int serial_ = 0;
+};
+
+// Grows a tree of what n-grams say alone.
+GuessTree grow_tree(SequenceRequest request, double min_chance);
 
 }  // namespace forerun

@@ -22,13 +22,9 @@ void MedusaNetwork::check() {
     check_heads(width, num_heads);
 }
 
-std::vector<GuessTree> MedusaNetwork::draft(std::vector<const float*> hidden,
-                                            std::vector<Question> questions,
-                                            const DraftLimits& limits) {
-    const Runtime::Turn turn(runtime_);
+void MedusaNetwork::begin(DraftRequest& request) {
+    check_states(request);
     if (blocks_.empty()) check();
-    hidden_ = std::move(hidden);
-    return grow(std::move(questions), limits, num_heads_);
 }
 
 void MedusaNetwork::lay_out(Scratch& scratch) {
@@ -56,9 +52,9 @@ void MedusaNetwork::run_cell(Worker& worker, int) {
 
 void MedusaNetwork::prepare(int sequence) {
     if (!take_row(sequence)) return;
-    const int row = growths_[sequence].row;
+    const int row = drafts_[sequence].row;
     float* x = rows_.x + static_cast<std::size_t>(row) * rows_.width;
-    std::copy_n(hidden_[sequence], rows_.width, x);
+    std::copy_n(drafts_[sequence].request.state, rows_.width, x);
     if (!block(row, 0).linear->is_float()) kernels_.quantize(x, rows_, row, 0, rows_.width);
 }
 
@@ -74,8 +70,8 @@ void MedusaNetwork::project(int piece, int layer) {
 }
 
 void MedusaNetwork::finish(int sequence, int layer) {
-    if (!growths_[sequence].is_active) return;
-    const int row = growths_[sequence].row, width = rows_.width;
+    if (!drafts_[sequence].is_active) return;
+    const int row = drafts_[sequence].row, width = rows_.width;
     float* x = rows_.x + static_cast<std::size_t>(row) * width;
     float* out = out_ + static_cast<std::size_t>(row) * width;
     for (int i = 0; i < width; ++i) out[i] += block(row, layer).bias[i];

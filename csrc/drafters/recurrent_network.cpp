@@ -14,7 +14,7 @@ float state_weight(int num_predict) { return std::pow(0.5f, 0.5f / static_cast<f
 }  // namespace
 
 RecurrentNetwork::RecurrentNetwork(Runtime& runtime, Decoder& target, const RecurrentShape& shape)
-    : StateNetwork(runtime, target),
+    : DraftNetwork(runtime, target),
       shape_(shape),
       emb_weight_(std::sqrt((1 - state_weight(shape.num_predict) * state_weight(shape.num_predict)) *
                             static_cast<float>(shape.inner_size) / 2) /
@@ -83,12 +83,12 @@ bool RecurrentNetwork::recall(int token, float* out) const {
 
 // Rounds a mapped embedding as it is kept, so that it is the same now and later, and keeps it.
 void RecurrentNetwork::remember(int sequence, float* e) {
-    const int token = growths_[sequence].next.token;
+    const int token = drafts_[sequence].next.token;
     const std::ptrdiff_t row = mapped_row(token);
     if (row < 0) return;
     bool is_first = true;  // of the step's sequences with this token: one of them writes
     for (int i = 0; i < sequence; ++i)
-        is_first &= !(growths_[i].is_active && growths_[i].next.token == token);
+        is_first &= !(drafts_[i].is_active && drafts_[i].next.token == token);
     std::int8_t* values = mapped_.as<std::int8_t>() + row * emb_size_;
     float largest = 0.0f;
     for (int i = 0; i < emb_size_; ++i) largest = std::max(largest, std::abs(e[i]));
@@ -101,14 +101,10 @@ void RecurrentNetwork::remember(int sequence, float* e) {
     if (is_first) mapped_scales_[row] = scale;
 }
 
-std::vector<GuessTree> RecurrentNetwork::draft(std::vector<const float*> hidden,
-                                               std::vector<Question> questions,
-                                               const DraftLimits& limits) {
-    const Runtime::Turn turn(runtime_);
+void RecurrentNetwork::begin(DraftRequest& request) {
+    check_states(request);
     if (cells_.empty()) check();
-    hidden_ = std::move(hidden);
-    is_mapped_.assign(questions.size(), 0);
-    return grow(std::move(questions), limits, shape_.max_depth);
+    is_mapped_.assign(request.sequences.size(), 0);
 }
 
 void RecurrentNetwork::lay_out(Scratch& scratch) {
@@ -150,12 +146,12 @@ void RecurrentNetwork::embed(const Cell& cell, int token, float* out) {
 // A row's state and embedding. In the first step all rows start from the target's state.
 void RecurrentNetwork::prepare(int sequence, int step) {
     if (!take_row(sequence)) return;
-    const Growth& growth = growths_[sequence];
-    const int row = growth.row, width = target_.shape().hidden_size;
-    const Cell& here = cell(growth.next.depth);
+    const SequenceDraft& draft = drafts_[sequence];
+    const int row = draft.row, width = target_.shape().hidden_size;
+    const Cell& here = cell(draft.next.depth);
     const Rows& to = step == 0 ? first_rows_ : rows_;
-    const float* from = step == 0 ? hidden_[sequence]
-                                  : state(sequence, growth.next.parent);
+    const float* from = step == 0 ? draft.request.state
+                                  : state(sequence, draft.next.step);
     float* x = to.x + static_cast<std::size_t>(row) * to.width;
     if (step == 0 && shape_.scales_input)
         kernels_.norm(from, input_norm_, width, x);
@@ -164,13 +160,13 @@ void RecurrentNetwork::prepare(int sequence, int step) {
     if (!here.projection->is_float()) kernels_.quantize(x, to, row, 0, to.width);
     float* const embedded = embedded_ + static_cast<std::size_t>(row) * emb_size_;
     if (!map_) {
-        embed(here, growth.next.token, embedded);
+        embed(here, draft.next.token, embedded);
         return;
     }
-    is_mapped_[row] = recall(growth.next.token, embedded);
+    is_mapped_[row] = recall(draft.next.token, embedded);
     if (is_mapped_[row]) return;
     float* e = map_rows_.x + static_cast<std::size_t>(row) * width;
-    embed(here, growth.next.token, e);
+    embed(here, draft.next.token, e);
     if (!map_->is_float()) kernels_.quantize(e, map_rows_, row, 0, width);
 }
 
@@ -198,10 +194,10 @@ void RecurrentNetwork::project(int piece, const Rows& rows) {
 
 // The new state of a row.
 void RecurrentNetwork::finish(int sequence, int step) {
-    const Growth& growth = growths_[sequence];
-    if (!growth.is_active) return;
-    const int row = growth.row, inner = shape_.inner_size;
-    const Norm& norm = cell(growth.next.depth).norm;
+    const SequenceDraft& draft = drafts_[sequence];
+    if (!draft.is_active) return;
+    const int row = draft.row, inner = shape_.inner_size;
+    const Norm& norm = cell(draft.next.depth).norm;
     float* e = embedded_ + static_cast<std::size_t>(row) * emb_size_;
     if (map_ && !is_mapped_[row]) remember(sequence, e);
     float* gates = gates_ + static_cast<std::size_t>(row) * num_gates() * inner;
@@ -214,8 +210,8 @@ void RecurrentNetwork::finish(int sequence, int step) {
         kernels_.norm(candidate, norm, inner, candidate);
         kernels_.activate(Activation::Gelu, candidate, nullptr, inner, candidate);
         kernels_.gate(input, candidate, inner, c);
-        if (growth.next.parent >= 0) {
-            kernels_.gate(forget, state(sequence, growth.next.parent) + inner, inner, candidate);
+        if (draft.next.step >= 0) {
+            kernels_.gate(forget, state(sequence, draft.next.step) + inner, inner, candidate);
             for (int i = 0; i < inner; ++i) c[i] += candidate[i];
         }
         kernels_.norm(c, state_norm_, inner, s);

@@ -255,6 +255,18 @@ class DraftNetwork:
     def set_temperatures(self, temperatures: Sequence[float]) -> None: ...
     def check(self) -> None: ...
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
+    def draft(
+        self,
+        tokens: Sequence[int],
+        num_nodes: Sequence[int],
+        num_steps: int,
+        min_chance: float,
+        min_doubt: float = 0.0,
+        ngrams: TextNGramModel | None = None,
+        noises: Sequence[TreeNoise | None] = (),
+        rows: Sequence[int] | None = None,
+        states: NDArray[np.float32] | None = None,
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
     def nbytes(self) -> int: ...
 
 class TextNGramModel:
@@ -276,21 +288,7 @@ class NGramModel:
     def next(self, here: GuessPlace) -> dict[int, float]: ...
     def follow(self, here: GuessPlace, token: int) -> GuessPlace: ...
 
-class StateNetwork(DraftNetwork):
-    def draft(
-        self,
-        hidden: NDArray[np.float32],
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        texts: TextNGramModel | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-        noises: Sequence[TreeNoise | None] = (),
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
-
-class RecurrentNetwork(StateNetwork):
+class RecurrentNetwork(DraftNetwork):
     def __init__(
         self,
         runtime: Runtime,
@@ -303,7 +301,7 @@ class RecurrentNetwork(StateNetwork):
     ) -> None: ...
     def keep_mapped(self) -> None: ...
 
-class MedusaNetwork(StateNetwork):
+class MedusaNetwork(DraftNetwork):
     def __init__(
         self, runtime: Runtime, target: Decoder, num_heads: int, num_layers: int
     ) -> None: ...
@@ -327,13 +325,3 @@ class EagleNetwork(DraftNetwork):
     def clear(self, slot: int) -> None: ...
     def reuse(self, slot: int, source: int, rows: int) -> None: ...
     def feed(self, slot: int, tokens: Sequence[int], states: NDArray[np.float32]) -> None: ...
-    def draft(
-        self,
-        slots: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        texts: TextNGramModel | None = None,
-        min_doubt: float = 0.0,
-        noises: Sequence[TreeNoise | None] = (),
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...

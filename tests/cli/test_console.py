@@ -28,12 +28,12 @@ def one_terminal() -> Iterator[io.StringIO]:
 def test_what_is_logged_while_an_answer_comes_is_told_after_its_line() -> None:
     def events() -> Iterator[Event]:
         yield Event(0, (1,), (TextPiece("one ", from_draft=False),), None, None)
-        logging.getLogger("forerun.engine.safe_drafter").warning("it failed")
+        logging.getLogger("forerun.engine.proposer").warning("it failed")
         yield Event(0, (2,), (TextPiece("two", from_draft=False),), None, None)
 
     with one_terminal() as terminal:
         assert console.show(events())
-        logging.getLogger("forerun.engine.safe_drafter").warning("at once")
+        logging.getLogger("forerun.engine.proposer").warning("at once")
     assert terminal.getvalue() == "one two\n[it failed]\n[at once]\n"
 
 

@@ -283,7 +283,7 @@ def test_a_draft_is_rounded_apart_from_its_target(
     assert [run.outputs[0].token_ids for run in llm.generate(prompts, params)] == wanted
     stats = llm.engine.stats
     assert stats.drafted > stats.accepted > 0 < stats.rejected
-    drafter = llm.engine.proposer.drafter.inner
+    drafter = llm.engine.proposer.drafter
     assert isinstance(drafter, DraftModel)
     assert llm.plan is not None
     assert llm.plan.components["drafter_weights"] == drafter.model.nbytes()

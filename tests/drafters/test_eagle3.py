@@ -9,9 +9,10 @@ import pytest
 
 from forerun.core.errors import LoadError
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters.eagle3 import Eagle3Drafter, Options, build
+from forerun.drafters.eagle3 import Eagle3Drafter, Options, build, files
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder
+from forerun.drafting.networks.drafter import DraftRequest
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB = 32, 24
@@ -99,8 +100,8 @@ def states_of(seed, rows):
 def drafts(model, rows=5):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = states_of(1, rows)
-    drafter.network.feed(0, [*range(rows)], states)
-    return drafter.features.layers, drafter.network.draft([0], [8], 4, 0.0)
+    drafter.network.native.feed(0, [*range(rows)], states)
+    return drafter.features.layers, drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[0]))
 
 
 def test_all_formats_say_the_same(tmp_path):
@@ -138,6 +139,8 @@ def test_rows_are_fed_with_the_tokens_after_them():
     fed = []
 
     class Network:
+        native = property(lambda self: self)
+
         def clear(self, slot):
             fed.append("clear")
 
@@ -147,7 +150,7 @@ def test_rows_are_fed_with_the_tokens_after_them():
         def feed(self, slot, tokens, states):
             fed.append((tokens, states[:, 0].tolist()))
 
-    drafter = Eagle3Drafter(drafter.options, Network(), (0, 1, 2), 2, 64)
+    drafter = Eagle3Drafter(drafter.options, Network(), files.untrained(target()).config, 2, 64)
     rows = np.arange(4, dtype=np.float32)[:, None].repeat(3 * WIDTH, 1)
     seq = Seq(0, [1, 2, 3, 4, 5], None, 0)
     drafter.begin(seq, Outcome((), (5,), hidden=rows))
@@ -182,7 +185,9 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends):
         second = Seq(1, [*shared, *rest[1]], None, 0)
         own = np.concatenate([states[:17], states[20:23]])
         drafter.begin(second, Outcome((), (3,), hidden=own[num_reused:]))
-        trees.append(drafter.network.draft([drafter._slots[1]], [8], 4, 0.0)[0])
+        trees.append(
+            drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[drafter._slots[1]]))[0]
+        )
         assert drafter._texts[drafter._slots[1]] == second.tokens
     whole, at_its_end, before = trees
     assert before[:2] == whole[:2]

@@ -13,6 +13,7 @@ from forerun.core.errors import LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as gguf_network
 from forerun.drafting.base import Target
+from forerun.drafting.networks.drafter import DraftRequest
 from forerun.torch.networks.drafting import TorchEagle
 from tests.drafters.test_eagle3 import (
     D2T,
@@ -132,8 +133,10 @@ def logits(path, rows=40):
 
 
 def trees(network, rows=40):
-    network.feed(0, [i % VOCAB for i in range(rows)], states_of(1, rows))
-    return network.draft([0], [8], 4, 0.0)
+    getattr(network, "native", network).feed(
+        0, [i % VOCAB for i in range(rows)], states_of(1, rows)
+    )
+    return network.draft(DraftRequest([0], [8], 4, 0.0, rows=[0]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

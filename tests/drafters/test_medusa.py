@@ -11,10 +11,11 @@ import torch
 from forerun.core.errors import LoadError
 from forerun.drafters.medusa import Options, build, files
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.drafters.medusa.drafting import MedusaNetwork, MedusaWeights
+from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks.drafter import DraftRequest
 from forerun.torch.networks.drafting import TorchMedusa
 from forerun.torch.networks.medusa import Medusa
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
@@ -62,7 +63,8 @@ def hidden(rows=3):
 
 
 def trees(network, rows=3, nodes=9, steps=5):
-    return network.draft(hidden(rows), [*range(rows)], [nodes] * rows, steps, 0.0)
+    request = DraftRequest([*range(rows)], [nodes] * rows, steps, 0.0, states=hidden(rows))
+    return network.draft(request)
 
 
 @pytest.mark.parametrize("target_head", [True, False])
@@ -81,13 +83,14 @@ def test_what_was_trained_is_what_drafts(tmp_path, target_head):
 @pytest.mark.parametrize("target_head", [True, False])
 def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
     weights = files.read(ours(tmp_path, target_head=target_head)[0], TARGET)
-    found = trees(MedusaNetwork(weights, MODEL, 32))
+    found = trees(native_medusa(weights, MODEL, 32))
     for tree, other in zip(found, trees(TorchMedusa(weights, MODEL)), strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
     assert any(max(tree[1]) > 1 for tree in found)
-    rounded = MedusaNetwork(weights, MODEL, 8)
-    assert trees(rounded)[1] == rounded.draft(hidden()[1:2], [1], [9], 5, 0.0)[0]
+    alone = DraftRequest([1], [9], 5, 0.0, rows=[1], states=hidden())
+    rounded = native_medusa(weights, MODEL, 8)
+    assert trees(rounded)[1] == rounded.draft(alone)[0]
 
 
 def test_a_depth_says_the_same_after_all_tokens(tmp_path):
@@ -120,7 +123,7 @@ def test_published_names_are_read(tmp_path):
     ):
         build(Options(model=wrong), TARGET)
     whole = {n: t.repeat(2, 1) if n.endswith(".2.weight") else t for n, t in tensors.items()}
-    assert isinstance(files.read(save(tmp_path / "b", config, whole), TARGET), MedusaWeights)
+    assert files.read(save(tmp_path / "b", config, whole), TARGET).tensors
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder
-from forerun.drafting.networks.drafter import LastStateDrafter
+from forerun.drafting.networks.drafter import DraftRequest, LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
 from forerun.torch.networks.drafting import TorchRecurrent
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
@@ -94,7 +94,7 @@ def drafts(model, seed=0, nodes=8):
     options = Options(model=model, quant="none", min_chance=0, num_draft=nodes)
     drafter = build(options, target())
     hidden = np.random.default_rng(seed).standard_normal((1, WIDTH), np.float32)
-    return drafter.network.draft(hidden, [5], [nodes], 6, 0.0)[0]
+    return drafter.network.draft(DraftRequest([5], [nodes], 6, 0.0, states=hidden))[0]
 
 
 @pytest.mark.parametrize("cell", ["lstm", "mlp"])

@@ -15,8 +15,8 @@ from forerun.core import tree
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, TopK
 from forerun.drafters.recycling import Options, Recycling
 from forerun.drafting.base import Target
-from forerun.drafting.held import held_nbytes
 from forerun.drafting.ngram.token_table import PRIOR
+from forerun.lab.contract.object_size import object_nbytes
 from tests.drafters.helpers import check_draft, sequence
 from tests.oracles.ngram_model import LIVE_WEIGHT
 from tests.oracles.token_table import ENTRY, FADE, SET_NBYTES, WAYS, context_hashes
@@ -308,7 +308,7 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
     drafter.propose(seqs, [8] * len(seqs))
     assert drafter.live.__sizeof__() == before <= 50_000
     assert len(drafter.live.entries()) <= before
-    held = held_nbytes(drafter)
+    held = object_nbytes(drafter)
     assert 1000 < held <= drafter.memory(len(seqs), length).total + 2000
 
 

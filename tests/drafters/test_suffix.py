@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
-from forerun.drafting.held import held_nbytes
+from forerun.lab.contract.object_size import object_nbytes
 from tests.drafters.helpers import check_draft, sequence
 
 pytest.importorskip("forerun._native")
@@ -169,5 +169,5 @@ def test_nbytes_is_not_below_what_is_held(length: int) -> None:
         finished(drafter, [1], [rng.randrange(90) for _ in range(100)], i)
     seqs = [begun(drafter, [rng.randrange(90) for _ in range(length)], i) for i in range(3)]
     drafter.propose(seqs, [8] * len(seqs))
-    held = held_nbytes(drafter.texts.shared, drafter.texts._histories)
+    held = object_nbytes(drafter.texts.shared, drafter.texts._histories)
     assert 1000 < held <= drafter.memory(len(seqs), length).total

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.random import Noise
-from forerun.drafters.mlp_speculator.drafting import RecurrentNetwork
+from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import SHARE
+from forerun.drafting.networks.drafter import DraftRequest
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.tree_noise import TreeNoise
 from forerun.torch.networks.drafting import TorchRecurrent
@@ -36,16 +37,17 @@ def known():
     return _native.TextNGramModel(own, shared, None, live), (own, shared, None, live)
 
 
-def network(kind=RecurrentNetwork):
+def network(kind=native_recurrent):
     weights, model = weights_of(cell="lstm", tie_lstm_embs=True), target()
-    return kind(weights, model, 32) if kind is RecurrentNetwork else kind(weights, model)
+    return kind(weights, model, 32) if kind is native_recurrent else kind(weights, model)
 
 
 def draft(net, evidence, doubt, num_nodes=9, noises=()):
     tokens = [text[-1] for text in TEXTS]
     rows = hidden(len(TEXTS))
-    found = rows, tokens, [num_nodes] * len(TEXTS), 4, 0.01, evidence, doubt
-    return net.draft(*found, noises=noises)
+    request = DraftRequest(tokens, [num_nodes] * len(TEXTS), 4, 0.01, doubt, evidence, noises)
+    request.states = rows
+    return net.draft(request)
 
 
 NOISES = [
@@ -79,7 +81,8 @@ def test_a_text_gets_the_same_tree_alone_and_in_company():
     rows, net = hidden(3), network()
     for i, text in enumerate(TEXTS):
         one = _native.TextNGramModel([own[i]], shared, file, live)
-        assert net.draft(rows[i : i + 1], [text[-1]], [9], 4, 0.01, one, 0.2) == [together[i]]
+        request = DraftRequest([text[-1]], [9], 4, 0.01, 0.2, one, rows=[i], states=rows)
+        assert net.draft(request) == [together[i]]
 
 
 def test_a_chance_is_the_mean_of_both():
@@ -87,7 +90,8 @@ def test_a_chance_is_the_mean_of_both():
     context, model = evidence.context(0), evidence.model(0)
     tables = model.next(model.root(context))
     tokens, parents, chances = draft(net, evidence, 0.0, 40)[0]
-    alone = net.draft(hidden(len(TEXTS)), [text[-1] for text in TEXTS], [40] * 3, 1, 0.0)[0]
+    request = DraftRequest([text[-1] for text in TEXTS], [40] * 3, 1, 0.0, states=hidden(3))
+    alone = net.draft(request)[0]
     says = {t: p for t, parent, p in zip(*alone, strict=True) if parent < 0}
     roots = {t: p for t, parent, p in zip(tokens, parents, chances, strict=True) if parent < 0}
     assert len(roots) > 3

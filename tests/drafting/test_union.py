@@ -15,7 +15,7 @@ from forerun.drafters import draft_model
 from forerun.drafters.suffix import Options, Suffix
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
-from forerun.drafting.union import Union, by_chance, unite
+from forerun.drafting.union import Union, unite
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -44,22 +44,24 @@ def test_a_union_says_what_either_says_and_nothing_twice(first, second):
     assert both.trim(len(first)) == first if len(first) else both == second
 
 
-def with_chances(draft: Draft, seed: int) -> Draft:
-    chances = np.random.default_rng(seed).random(len(draft)).tolist()
-    return Draft(draft.tokens, draft.parents, tuple(chances))
+def with_confidence(draft: Draft, seed: int) -> Draft:
+    values = np.random.default_rng(seed).random(len(draft)).tolist()
+    return Draft(draft.tokens, draft.parents, tuple(values))
 
 
 @given(drafts(), drafts())
-def test_by_chance_the_node_that_is_likeliest_to_be_reached_comes_first(first, second):
-    first, second = with_chances(first, 1), with_chances(second, 2)
-    both = by_chance(first, second)
+def test_by_stated_probabilities_the_node_that_is_likeliest_to_be_reached_comes_first(
+    first, second
+):
+    first, second = with_confidence(first, 1), with_confidence(second, 2)
+    both = unite(first, second)
     assert said(both) == said(first) | said(second)
     reach = []
     for parent, p in zip(both.parents, both.confidence, strict=True):
         reach.append(p * (reach[parent] if parent >= 0 else 1.0))
     assert reach == sorted(reach, reverse=True)
     assert set(both.confidence) <= {*first.confidence, *second.confidence}
-    again = by_chance(both, first)
+    again = unite(both, first)
     assert (again.tokens, again.confidence) == (both.tokens, both.confidence)
 
 

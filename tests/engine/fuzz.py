@@ -212,7 +212,7 @@ def run(program: Program, seen: Counter[str]) -> None:
     seen["drafted"] += stats.drafted
     seen["accepted"] += stats.accepted
     seen["rejected"] += stats.rejected
-    seen["preempted"] += engine.scheduler.num_preempted
+    seen["preempted"] += engine.scheduler.memory_steps["preempted"]
     seen["reused"] += engine.scheduler.num_reused
     seen["within a budget"] += program.budget is not None
 

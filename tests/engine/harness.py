@@ -39,8 +39,7 @@ def engine_for(
     cache = cache or model.new_cache(max_num_seqs, max_len)
     drafter = drafter or Drafter()
     engine = Engine(model, cache, drafter, config)
-    if not controller:
-        engine.proposer.drafter = drafter
+    engine.proposer.isolates_errors = controller
     return engine
 
 

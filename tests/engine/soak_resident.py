@@ -89,7 +89,7 @@ def main(options: dict[str, object], num_requests: int) -> dict[str, object]:
         for i in [i for i, run in running.items() if run.seq.id not in engine.sequences]:
             answers[i] = array("i", running.pop(i).seq.generated)
         most = max(most, resident())
-    taken = dict(engine.pressure.taken)
+    taken = dict(engine.scheduler.memory_steps)
     different = num_different(llm, asked, answers, aborted)
     stats = engine.stats
     return {

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from forerun.core.batch import Segment
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
@@ -25,7 +26,6 @@ from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import suffix
 from forerun.drafting.base import Target
 from forerun.drafting.predicted import Prediction
-from forerun.engine.batch import SequenceRows
 from forerun.engine.loop import EngineLoop
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.request import RequestHandle
@@ -176,7 +176,7 @@ def test_finished_means_delivered(loop, monkeypatch):
     assert not any(is_finished for is_finished, _ in seen)
     for handle in handles:
         assert handle.is_finished
-        assert [e.finish_reason for e in handle.news if e.finish_reason] == ["length"] * 2
+        assert [e.finish_reason for e in handle.unread if e.finish_reason] == ["length"] * 2
 
 
 def test_threads_that_share_a_stream_get_each_event_once(loop, answers):
@@ -385,14 +385,14 @@ def in_draft(loop, handle, monkeypatch):
 
 
 def in_pack(loop, handle, monkeypatch):
-    of, number = SequenceRows.of, handle.runs[0].seq.id
+    of, seq = Segment.of, handle.runs[0].seq
 
-    def broken(seq, pending, *others):
-        if seq.id == number and len(seq.generated) > 3:
+    def broken(slot, *others):
+        if slot == seq.slot and len(seq.generated) > 3:
             raise ValueError("broken")
-        return of(seq, pending, *others)
+        return of(slot, *others)
 
-    monkeypatch.setattr(SequenceRows, "of", broken)
+    monkeypatch.setattr(Segment, "of", broken)
 
 
 def in_grammar(loop, handle, monkeypatch):

@@ -87,7 +87,7 @@ def joined(llm: LLM, params: SamplingParams) -> list[list[int]]:
     llm.engine.preempt(llm.engine.scheduler.running[0].id)
     while llm.engine.has_work:
         llm.loop.step()
-    assert llm.engine.scheduler.num_preempted == 1
+    assert llm.engine.scheduler.memory_steps["preempted"] == 1
     assert llm.engine.scheduler.num_reused > 0
     return [[*handle.output().outputs[0].token_ids] for handle in handles]
 

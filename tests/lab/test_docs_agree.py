@@ -14,7 +14,7 @@ import pytest
 from dev import docs
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
-from forerun.engine import controller, safe_drafter
+from forerun.engine import controller, proposer
 from forerun.lab.bench import summary
 from forerun.server import tools
 from forerun.server.config import ServerConfig
@@ -34,7 +34,7 @@ QUOTED = [
     ("docs/controller.md", f"the median of the last {controller.LAST_PASSES} passes"),
     ("docs/controller.md", f"a plain pass after {controller.PLAIN_EVERY} steps"),
     ("docs/controller.md", f"tried for {100 * controller.EXPLORATION:g} % of the time"),
-    ("docs/controller.md", f"After {NUMBERS[safe_drafter.MAX_ERRORS]} errors"),
+    ("docs/controller.md", f"After {NUMBERS[proposer.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
     ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),

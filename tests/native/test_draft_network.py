@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from forerun import _native
-from forerun.drafters.mlp_speculator.drafting import RecurrentNetwork
+from forerun.drafters.mlp_speculator.drafting import native_recurrent
+from forerun.drafting.networks.drafter import DraftRequest
 from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights
 from tests.native.networks import KINDS, WIDTH, hidden, target, weights_of
@@ -24,14 +25,16 @@ def torch_network(weights, model):
 
 def drafts(network, num_rows=1, num_nodes=9, num_steps=5, least=0.0):
     tokens = [(7 * i + 1) % VOCAB for i in range(num_rows)]
-    return network.draft(hidden(num_rows), tokens, [num_nodes] * num_rows, num_steps, least)
+    request = DraftRequest(tokens, [num_nodes] * num_rows, num_steps, least)
+    request.states = hidden(num_rows)
+    return network.draft(request)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_trees_are_those_of_the_torch_twin(kind):
     weights = weights_of(**KINDS[kind])
     model = target()
-    native = drafts(RecurrentNetwork(weights, model, 32), 4)
+    native = drafts(native_recurrent(weights, model, 32), 4)
     torch_trees = drafts(torch_network(weights, model), 4)
     for (tokens, parents, chances), (tokens2, parents2, chances2) in zip(native, torch_trees):
         assert (tokens, parents) == (tokens2, parents2)
@@ -44,7 +47,7 @@ def test_trees_are_those_of_the_torch_twin(kind):
 def test_rounded_weights_and_int8_activations_move_chances_little(bits, most):
     """8 bits: a group's codes are off by 0.4 % of its largest value at most, in weights and activations."""
     weights = weights_of(**KINDS["lstm"])
-    (rounded,) = drafts(RecurrentNetwork(weights, target(), bits), num_steps=1, num_nodes=8)
+    (rounded,) = drafts(native_recurrent(weights, target(), bits), num_steps=1, num_nodes=8)
     (exact,) = drafts(torch_network(weights, target()), num_steps=1, num_nodes=8)
     chances = dict(zip(exact[0], exact[2], strict=True))
     shared = [(p, chances[token]) for token, _, p in zip(*rounded, strict=True) if token in chances]
@@ -54,12 +57,13 @@ def test_rounded_weights_and_int8_activations_move_chances_little(bits, most):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequence_gets_the_same_draft_alone_and_in_company(kind):
-    network = RecurrentNetwork(weights_of(**KINDS[kind]), target("q8_0"), 8)
+    network = native_recurrent(weights_of(**KINDS[kind]), target("q8_0"), 8)
     together = drafts(network, 5)
     rows, tokens = hidden(5), [(7 * i + 1) % VOCAB for i in range(5)]
     for i in range(5):
-        assert network.draft(rows[i : i + 1], [tokens[i]], [9], 5, 0.0) == [together[i]]
-    some = network.draft(rows, tokens, [9, 0, 4, 0, 9], 5, 0.0)
+        alone = DraftRequest([tokens[i]], [9], 5, 0.0, rows=[i], states=rows)
+        assert network.draft(alone) == [together[i]]
+    some = network.draft(DraftRequest(tokens, [9, 0, 4, 0, 9], 5, 0.0, states=rows))
     assert [some[0], some[4]] == [together[0], together[4]]
     assert some[1] == some[3] == ((), (), ())
     assert some[2] == tuple(part[:4] for part in together[2])
@@ -69,11 +73,11 @@ def test_a_sequence_gets_the_same_draft_alone_and_in_company(kind):
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_drafts_do_not_depend_on_threads_and_instruction_set(kind, bits):
     weights = weights_of(**KINDS[kind])
-    expected = drafts(RecurrentNetwork(weights, target("q8_0", isa="portable"), bits), 3)
+    expected = drafts(native_recurrent(weights, target("q8_0", isa="portable"), bits), 3)
     for isa in _native.runnable_isas():
         for num_threads in (1, 2, 3):
             model = target("q8_0", isa=isa, num_threads=num_threads)
-            assert drafts(RecurrentNetwork(weights, model, bits), 3) == expected
+            assert drafts(native_recurrent(weights, model, bits), 3) == expected
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -91,7 +95,7 @@ def test_rows_of_the_head_are_the_targets_own(dtype):
 
 
 def test_nodes_below_the_least_chance_are_left_out():
-    network = RecurrentNetwork(weights_of(**KINDS["lstm"]), target(), 8)
+    network = native_recurrent(weights_of(**KINDS["lstm"]), target(), 8)
     (tokens, parents, chances) = drafts(network, least=0.05, num_nodes=40)[0]
     reach = []
     for parent, chance in zip(parents, chances, strict=True):
@@ -102,10 +106,9 @@ def test_nodes_below_the_least_chance_are_left_out():
 
 
 def test_states_that_are_not_finite_give_no_draft():
-    network = RecurrentNetwork(weights_of(**KINDS["lstm"]), target(), 8)
-    assert network.draft(np.full((1, WIDTH), np.nan, np.float32), [1], [5], 3, 0.0) == [
-        ((), (), ())
-    ]
+    network = native_recurrent(weights_of(**KINDS["lstm"]), target(), 8)
+    states = np.full((1, WIDTH), np.nan, np.float32)
+    assert network.draft(DraftRequest([1], [5], 3, 0.0, states=states)) == [((), (), ())]
 
 
 def test_what_is_wrong_is_told():
@@ -118,6 +121,10 @@ def test_what_is_wrong_is_told():
         network.check()
     with pytest.raises(ValueError, match="max_depth"):
         _native.RecurrentNetwork(model.runtime, model.native, 64, 3, 99, True, False)
-    whole = RecurrentNetwork(weights_of(**KINDS["lstm"]), model, 8)
+    whole = native_recurrent(weights_of(**KINDS["lstm"]), model, 8)
     with pytest.raises(ValueError, match="outside the vocabulary"):
-        whole.draft(hidden(1), [VOCAB], [5], 3, 0.0)
+        whole.draft(DraftRequest([VOCAB], [5], 3, 0.0, states=hidden(1)))
+    with pytest.raises(ValueError, match="a state of the target is needed"):
+        whole.draft(DraftRequest([1], [5], 3, 0.0))
+    with pytest.raises(ValueError, match="a row of states is needed"):
+        whole.draft(DraftRequest([1], [5], 3, 0.0, rows=[1], states=hidden(1)))

@@ -10,7 +10,8 @@ import pytest
 from forerun import _native
 from forerun.core.random import Noise
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
+from forerun.drafters.eagle3.drafting import EagleWeights, native_eagle
+from forerun.drafting.networks.drafter import DraftRequest
 from forerun.drafting.tree_noise import TreeNoise
 from tests.arrays import normal
 from tests.native.models import VOCAB
@@ -55,19 +56,25 @@ def text(slot, length):
     return tokens, normal(length, 3 * WIDTH, seed=slot)
 
 
+def feed(network, *rows):
+    getattr(network, "native", network).feed(*rows)
+
+
 def fill(network, lengths, step=1000):
     for slot, length in enumerate(lengths):
         tokens, states = text(slot, length)
         for i in range(0, length, step):
-            network.feed(slot, tokens[i : i + step], states[i : i + step])
+            feed(network, slot, tokens[i : i + step], states[i : i + step])
     return network
 
 
 def drafts(network, slots=(0, 1, 2), num_nodes=8, num_steps=6):
     """Slot 0 samples, 1 too at another temperature, 2 is greedy."""
     noises = [NOISES[slot] for slot in slots]
-    found = [*slots], [num_nodes] * len(slots), num_steps, 0.0
-    return network.draft(*found, noises=noises)
+    num = len(slots)
+    request = DraftRequest([0] * num, [num_nodes] * num, num_steps, 0.0)
+    request.rows, request.noises = [*slots], noises
+    return network.draft(request)
 
 
 NOISES = (TreeNoise(Noise(5), 30), TreeNoise(Noise(6), 9, temperature=0.8, top_p=0.95), None)
@@ -85,7 +92,7 @@ def torch_eagle(weights):
 
 
 def native(weights, model=None, bits=32):
-    return EagleNetwork(weights, model or target(), 3, MAX_LEN, bits)
+    return native_eagle(weights, model or target(), 3, MAX_LEN, bits)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,11 +136,11 @@ def test_a_cleared_slot_is_as_new():
     weights = weights_of(BASE)
     network = fill(native(weights), LENGTHS)
     expected = drafts(network)
-    network.clear(1)
+    network.native.clear(1)
     with pytest.raises(ValueError, match="a slot is empty or named twice"):
         drafts(network)
     tokens, states = text(1, LENGTHS[1])
-    network.feed(1, tokens, states)
+    feed(network, 1, tokens, states)
     assert drafts(network) == expected
 
 
@@ -142,8 +149,8 @@ def test_what_is_wrong_is_told():
     network = fill(native(weights), LENGTHS)
     tokens, states = text(0, MAX_LEN)
     with pytest.raises(IndexError, match="does not fit"):
-        network.feed(0, tokens, states)
+        feed(network, 0, tokens, states)
     with pytest.raises(ValueError, match="outside the vocabulary"):
-        network.feed(0, [VOCAB], states[:1])
+        feed(network, 0, [VOCAB], states[:1])
     with pytest.raises(ValueError, match="named twice"):
         drafts(network, [0, 0])

@@ -69,7 +69,7 @@ NOISES = st.none() | st.builds(
     st.sampled_from([1.0, 0.9, 0.5]),
     st.sampled_from([0.0, 0.1]),
     st.sampled_from([0, 1, 3]),
-    spread=st.just(SPREAD),  # the one that the native trees know
+    st.just(SPREAD),
 )
 
 

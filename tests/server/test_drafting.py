@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from forerun.drafters.suffix import Options, Suffix
-from forerun.engine.safe_drafter import MAX_ERRORS
+from forerun.engine.proposer import MAX_ERRORS
 from tests.server.conftest import openai_client, running
 
 QUESTION = [{"role": "user", "content": "Write a list of ten animals."}]

@@ -1,10 +1,10 @@
-"""Trees of guesses, best first: the next node is the likeliest to be reached, by the product of the chances above it.
+"""Trees of guesses, best first: the next node is the one whose path is the most probable.
 
 What says which tokens may follow a node is an n-gram model, a trained network, or both. The network steps over a node
 when it is taken, while there are steps left; sequences step side by side, so that a step reads the weights once. With
-both, a token's chance is a mean of the two: `SHARE` of the network's, the rest the n-gram model's, and the network
+both, a token's probability is a mean of the two: `SHARE` of the network's, the rest the n-gram model's, and the network
 steps only where it is needed: over a node that is reached, and where the n-gram model's best guess is wrong, with a
-chance of at least `min_doubt`. Elsewhere the n-gram model's chances stand alone.
+probability of at least `min_doubt`. Elsewhere the n-gram model's probabilities stand alone.
 
 `csrc/drafters/draft_network.cpp` and `guess_tree.cpp` grow the same trees.
 
@@ -33,7 +33,7 @@ MAX_STEPS = 16
 NUM_NEXT = 8
 """Tokens after a step that may become nodes."""
 SHARE = 0.55
-"""Of the network in a chance that an n-gram model also gives."""
+"""Of the network in a probability that an n-gram model also gives."""
 _NO_STATE = -2
 """No step: the network was not asked over the node above."""
 
@@ -59,24 +59,25 @@ class DraftLimits(NamedTuple):
 
 
 GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""Tokens, parents, and the chance of each node once its parent is right; best first."""
+"""Tokens, parents, and the probability of each node once its parent is right; best first."""
 TakeSteps = Callable[[int, Sequence[Step]], Sequence[tuple[Ids, Floats]]]
-"""Takes the step's number and the sequences' tokens; gives for each the tokens (k,) to guess, and their chances."""
+"""Takes the step's number and the sequences' tokens; gives each the tokens (k,) to guess, and their probabilities."""
 
 
 @dataclass(slots=True)
-class _Growth:
+class _Tree:
     sequence: int
     num_nodes: int
     ngrams: NGramModel | None
     places: list[GuessPlace]
     noise: TreeNoise | None = None
     next: Step | None = None
-    reach: float = 1.0
+    path_probability: float = 1.0
+    """Of the node taken last."""
     serial: int = 0
     known: dict[int, float] = field(default_factory=dict)
     by_depth: dict[int, dict[int, float]] = field(default_factory=dict)
-    """What the network said, where that depends on the depth alone."""
+    """What the network guessed, where that depends on the depth alone."""
     nodes: list[tuple[int, int, float]] = field(default_factory=list)
     heap: list[tuple[float, int, int, int, float, int, int]] = field(default_factory=list)
 
@@ -91,42 +92,39 @@ def grow(
     sees_depth_alone: bool = False,
     noises: Sequence[TreeNoise | None] = (),
 ) -> list[GuessTree]:
-    """Grow a tree below each sequence's last token: of nodes that are reached with a chance of at least `min_chance`.
+    """Grow a tree below each sequence's last token, of nodes whose paths have a probability of at least `min_chance`.
 
     `ngrams` are the last tokens of each text, and the model to look them up in; none: the network guesses alone.
     Without `take_steps` there is no network.
     Where the network's guesses depend on the depth alone, it takes one step a depth. `noises` are what the drafts of
     requests that sample see, of each sequence; none: all are greedy.
     """
-    growths = [
-        _Growth(i, wanted, None, [], noise)
+    growing = [
+        _Tree(i, wanted, None, [], noise)
         for i, (wanted, noise) in enumerate(zip_longest(num_nodes, noises))
     ]
-    for growth, (context, known) in zip(growths, ngrams):
-        growth.ngrams = known
-        if growth.num_nodes > 0:
-            growth.places = [known.root(context)]
-    for growth, token in zip(growths, tokens, strict=True):
-        if growth.num_nodes > 0:
-            _reach(growth, Step(growth.sequence, -1, token, 0, growth.noise), limits, max_depth, -1)
-            _take(growth, limits, max_depth, -1)
+    for tree, (context, known) in zip(growing, ngrams):
+        tree.ngrams = known
+        if tree.num_nodes > 0:
+            tree.places = [known.root(context)]
+    for tree, token in zip(growing, tokens, strict=True):
+        if tree.num_nodes > 0:
+            _expand(tree, Step(tree.sequence, -1, token, 0, tree.noise), limits, max_depth, -1)
+            _take(tree, limits, max_depth, -1)
     for number in range(limits.num_steps):
-        active = [(growth, growth.next) for growth in growths if growth.next is not None]
+        active = [(tree, tree.next) for tree in growing if tree.next is not None]
         if not active or take_steps is None:
             break
-        said = take_steps(number, [step for _, step in active])
-        for (growth, step), (ids, probs) in zip(active, said, strict=True):
-            found = dict(zip(ids.tolist(), probs.tolist(), strict=True))
-            _learn(growth, step.depth, number, found, limits.min_chance)
-            growth.next = None
+        guesses = take_steps(number, [step for _, step in active])
+        for (tree, step), (ids, probs) in zip(active, guesses, strict=True):
+            guessed = dict(zip(ids.tolist(), probs.tolist(), strict=True))
+            _learn(tree, step.depth, number, guessed, limits.min_chance)
+            tree.next = None
             if sees_depth_alone:
-                growth.by_depth[step.depth] = found
-            _take(growth, limits, max_depth, number)
-    trees = []
-    for growth in growths:
-        nodes, parents, chances = zip(*growth.nodes, strict=True) if growth.nodes else ((), (), ())
-        trees.append((nodes, parents, chances))
-    return trees
+                tree.by_depth[step.depth] = guessed
+            _take(tree, limits, max_depth, number)
+    columns = (zip(*tree.nodes, strict=True) if tree.nodes else ((), (), ()) for tree in growing)
+    return [(tokens, parents, probabilities) for tokens, parents, probabilities in columns]
 
 
 def models_of(texts: TextNGramModel | None) -> list[tuple[Sequence[int], NGramModel]]:
@@ -137,7 +135,7 @@ def models_of(texts: TextNGramModel | None) -> list[tuple[Sequence[int], NGramMo
 def likeliest(
     logits: Floats, step: Step, tokens: Ids | None, temperatures: Sequence[float]
 ) -> tuple[Ids, Floats]:
-    """Return the tokens (k,) of a row of logits (V',) to guess after a step, and their chances, noise apart.
+    """Return the tokens (k,) of a row of logits (V',) to guess after a step, and their probabilities, noise apart.
 
     They are the likeliest, and after them those of the largest scores with the noise that the step's draft sees.
     `tokens` (V',) are those of the logits, None: all; `temperatures` go by depth, the last for all below.
@@ -170,71 +168,71 @@ def largest(values: Floats, count: int) -> Ids:
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
-    """Make drafts, with their chances as confidence."""
+    """Make drafts, with their probabilities as confidence."""
     return [
-        Draft(tokens, parents, confidence=chances) if tokens else EMPTY_DRAFT
-        for tokens, parents, chances in trees
+        Draft(tokens, parents, confidence=probabilities) if tokens else EMPTY_DRAFT
+        for tokens, parents, probabilities in trees
     ]
 
 
-def _reach(growth: _Growth, step: Step, limits: DraftLimits, max_depth: int, number: int) -> None:
+def _expand(tree: _Tree, step: Step, limits: DraftLimits, max_depth: int, number: int) -> None:
     """Choose what follows a node: the network steps over it next, or the n-gram model alone says what may follow."""
     may = number + 1 < limits.num_steps and step.depth < max_depth and step.parent != _NO_STATE
-    if growth.ngrams is not None:
-        growth.known = growth.ngrams.next(growth.places[-1])
-        seen: Mapping[int, float] = growth.known
-        if growth.noise is not None:
-            seen = growth.noise.see(step.depth, seen)
+    if tree.ngrams is not None:
+        tree.known = tree.ngrams.next(tree.places[-1])
+        seen: Mapping[int, float] = tree.known
+        if tree.noise is not None:
+            seen = tree.noise.see(step.depth, seen)
         best = max(seen.values(), default=0.0)
-        may = may and growth.reach * (1.0 - best) >= limits.min_doubt
-    if step.depth in growth.by_depth:
-        said = growth.by_depth[step.depth]
-        _learn(growth, step.depth, step.parent, said, limits.min_chance)
+        may = may and tree.path_probability * (1.0 - best) >= limits.min_doubt
+    if step.depth in tree.by_depth:
+        guessed = tree.by_depth[step.depth]
+        _learn(tree, step.depth, step.parent, guessed, limits.min_chance)
     elif may:
-        growth.next = step
-    elif growth.ngrams is not None:
-        _open(growth, step.depth, _NO_STATE, growth.known, limits.min_chance)
+        tree.next = step
+    elif tree.ngrams is not None:
+        _open(tree, step.depth, _NO_STATE, tree.known, limits.min_chance)
 
 
 def _learn(
-    growth: _Growth, depth: int, number: int, found: Mapping[int, float], least: float
+    tree: _Tree, depth: int, number: int, guessed: Mapping[int, float], least: float
 ) -> None:
-    share = 1.0 if growth.ngrams is None else SHARE
-    chances = {} if growth.ngrams is None else growth.known
-    chances = {token: (1 - SHARE) * p for token, p in chances.items()}
-    for token, p in found.items():
-        chances[token] = chances.get(token, 0.0) + share * p
-    _open(growth, depth, number, chances, least)
+    share = 1.0 if tree.ngrams is None else SHARE
+    probabilities = {} if tree.ngrams is None else tree.known
+    probabilities = {token: (1 - SHARE) * p for token, p in probabilities.items()}
+    for token, p in guessed.items():
+        probabilities[token] = probabilities.get(token, 0.0) + share * p
+    _open(tree, depth, number, probabilities, least)
 
 
 def _open(
-    growth: _Growth, depth: int, number: int, chances: Mapping[int, float], least: float
+    tree: _Tree, depth: int, number: int, probabilities: Mapping[int, float], least: float
 ) -> None:
     """Put the tokens that may follow the node taken last on the heap."""
-    parent = len(growth.nodes) - 1
-    if growth.noise is not None:
-        chances = growth.noise.see(depth, chances)
-    for token, p in chances.items():
-        if growth.reach * p >= least:
-            item = (-growth.reach * p, growth.serial, token, parent, p, number, depth + 1)
-            heapq.heappush(growth.heap, item)
-            growth.serial += 1
+    parent = len(tree.nodes) - 1
+    if tree.noise is not None:
+        probabilities = tree.noise.see(depth, probabilities)
+    for token, p in probabilities.items():
+        if tree.path_probability * p >= least:
+            item = (-tree.path_probability * p, tree.serial, token, parent, p, number, depth + 1)
+            heapq.heappush(tree.heap, item)
+            tree.serial += 1
 
 
-def _take(growth: _Growth, limits: DraftLimits, max_depth: int, number: int) -> None:
+def _take(tree: _Tree, limits: DraftLimits, max_depth: int, number: int) -> None:
     """Take the likeliest nodes until the network has to step over one or the tree is full."""
-    while growth.heap and growth.next is None and len(growth.nodes) < growth.num_nodes:
-        negative, _, token, parent, p, before, depth = heapq.heappop(growth.heap)
-        growth.nodes.append((token, parent, p))
-        growth.reach = -negative
-        if len(growth.nodes) == growth.num_nodes:
+    while tree.heap and tree.next is None and len(tree.nodes) < tree.num_nodes:
+        negative, _, token, parent, p, before, depth = heapq.heappop(tree.heap)
+        tree.nodes.append((token, parent, p))
+        tree.path_probability = -negative
+        if len(tree.nodes) == tree.num_nodes:
             return
-        if growth.ngrams is not None:
-            place = growth.ngrams.follow(growth.places[parent + 1], token)
-            growth.places.append(place)
-        _reach(
-            growth,
-            Step(growth.sequence, before, token, depth, growth.noise),
+        if tree.ngrams is not None:
+            place = tree.ngrams.follow(tree.places[parent + 1], token)
+            tree.places.append(place)
+        _expand(
+            tree,
+            Step(tree.sequence, before, token, depth, tree.noise),
             limits,
             max_depth,
             number,

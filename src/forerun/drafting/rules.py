@@ -7,22 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun.core.errors import DrafterError, short_repr
-from forerun.core.types import Draft, Seq
+from forerun.core.types import Draft
 from forerun.drafting.base import Drafter
 
 
-def propose(
-    drafter: Drafter, seqs: Sequence[Seq], budgets: Sequence[int], vocab_size: int | None = None
-) -> list[Draft]:
-    """Ask a drafter, and check its drafts; their tokens only if the vocabulary is known.
+def check(
+    drafter: Drafter, drafts: object, budgets: Sequence[int], vocab_size: int | None = None
+) -> None:
+    """Check what a drafter proposed; the tokens only if the vocabulary is known.
 
     Raises DrafterError, which names the drafter and the rule that they break.
     """
-    drafts = drafter.propose(seqs, budgets)
     if broken := broken_rule(drafts, budgets, vocab_size):
         name = type(drafter).__name__
         raise DrafterError(f"drafter {name}: {broken} (the rules: docs/adding-a-drafter.md)")
-    return list(drafts)
 
 
 def broken_rule(drafts: object, budgets: Sequence[int], vocab_size: int | None) -> str | None:

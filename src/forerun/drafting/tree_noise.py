@@ -1,12 +1,12 @@
 """How a tree of guesses sees the sampler's noise: the same numbers that the target's logits will meet.
 
-A request that samples at temperature T takes argmax (l / T + g). Of guesses with chances p and noise g, the target's
-choice is about
+A request that samples at temperature T takes argmax (l / T + g). Of guesses with probabilities p and noise g, the
+target's choice is about
 
     softmax((log p + T g) / s)
 
 where what is left to other tokens counts as one more, of the mean noise. s = 1 would be right if p were the target's
-law; it differs, most in its tail, so the noise decides less than it says (arXiv 2408.07978, 2506.05632).
+distribution; it differs, most in its tail, so the noise decides less than it says (arXiv 2408.07978, 2506.05632).
 `csrc/drafters/guess_tree.cpp` computes the same.
 """
 
@@ -47,16 +47,16 @@ class TreeNoise(NamedTuple):
         place, factor = self.position + depth, 1 / self.temperature
         return np.array(self.noise.largest(place, logits, tokens, factor, k), np.int64)
 
-    def see(self, depth: int, chances: Mapping[int, float]) -> dict[int, float]:
-        """Return the chances that tokens at a depth are the target's choice."""
-        if not chances:
+    def see(self, depth: int, probabilities: Mapping[int, float]) -> dict[int, float]:
+        """Return the probabilities that tokens at a depth are the target's choice."""
+        if not probabilities:
             return {}
-        chances = self._filtered(chances)
-        noise = self.noise.of(self.position + depth, np.fromiter(chances, np.int32))
-        left = math.log(_left(chances)) + self.temperature * np.euler_gamma
+        probabilities = self._filtered(probabilities)
+        noise = self.noise.of(self.position + depth, np.fromiter(probabilities, np.int32))
+        left = math.log(_left(probabilities)) + self.temperature * np.euler_gamma
         total = math.exp(left / self.spread)
         scores = {}
-        for (token, p), g in zip(chances.items(), noise.tolist(), strict=True):
+        for (token, p), g in zip(probabilities.items(), noise.tolist(), strict=True):
             score = (math.log(p) + self.temperature * g) / self.spread if p > 0 else -math.inf
             scores[token] = math.exp(score)
             total += scores[token]
@@ -69,11 +69,11 @@ class TreeNoise(NamedTuple):
         _, position, temperature, top_p, min_p, top_k, _ = self
         return _native.TreeNoise(*self.noise.state, position, temperature, top_p, min_p, top_k)
 
-    def _filtered(self, chances: Mapping[int, float]) -> Mapping[int, float]:
+    def _filtered(self, probabilities: Mapping[int, float]) -> Mapping[int, float]:
         """Keep tokens that the request's filters are likely to leave, as shares of all that they leave."""
         if self.top_p == 1 and self.min_p == 0 and self.top_k == 0:
-            return chances
-        ranked = sorted(chances.values(), reverse=True)
+            return probabilities
+        ranked = sorted(probabilities.values(), reverse=True)
         least, kept, border = self.min_p * ranked[0], 0.0, -1.0
         for i, p in enumerate(ranked):
             if kept >= self.top_p or p < least or (self.top_k and i == self.top_k):
@@ -82,7 +82,7 @@ class TreeNoise(NamedTuple):
             kept += p
         if border < 0:
             kept = max(kept, self.top_p)  # the filters may leave more
-        return {token: p / kept for token, p in chances.items() if p > border}
+        return {token: p / kept for token, p in probabilities.items() if p > border}
 
 
 def noise_below(seq: Seq, spread: float = SPREAD) -> TreeNoise | None:
@@ -101,8 +101,8 @@ def native_noises(noises: Sequence[TreeNoise | None]) -> list[_native.TreeNoise 
     return [noise and noise.native() for noise in noises]
 
 
-def _left(chances: Mapping[int, float]) -> float:
+def _left(probabilities: Mapping[int, float]) -> float:
     rest = 1.0
-    for p in chances.values():
+    for p in probabilities.values():
         rest -= p
     return max(rest, 1e-9)

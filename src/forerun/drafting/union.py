@@ -21,7 +21,7 @@ from forerun.core import tree
 from forerun.core.errors import ConfigError
 from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes
-from forerun.drafting.rules import propose
+from forerun.drafting.rules import check
 
 
 def united(parts: Sequence[Drafter]) -> Drafter:
@@ -55,11 +55,10 @@ class Union(Drafter):
         """Draft one tree a sequence from both."""
         if self.network is not None:
             return self.network.propose_with(seqs, budgets, self.tables.ngram_model(seqs))
-        firsts, seconds = (propose(part, seqs, budgets) for part in self.parts)
-        return [
-            (by_chance if _have_chances(draft, more) else unite)(draft, more).trim(budget)
-            for draft, more, budget in zip(seconds, firsts, budgets, strict=True)
-        ]
+        drafts = [part.propose(seqs, budgets) for part in self.parts]
+        for part, proposed in zip(self.parts, drafts, strict=True):
+            check(part, proposed, budgets)  # a wrong one is named, not what uniting it raises
+        return [unite(*pair).trim(n) for *pair, n in zip(*reversed(drafts), budgets, strict=True)]
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -98,47 +97,32 @@ def common_features(first: Features, second: Features) -> Features:
 
 
 def unite(draft: Draft, more: Draft) -> Draft:
-    """Take the first draft's nodes, then those of the second that are not in it.
+    """Take the nodes of both: by the probability of their paths where both state one, else the first draft's first.
 
-    Without confidence: neither drafter's values describe this order of the nodes.
+    Where one states none, neither's describe the order of the nodes.
 
     >>> unite(Draft.chain([5, 6]), Draft.chain([5, 7]))
     Draft(tokens=(5, 6, 7), parents=(-1, 0, 0), confidence=None)
-    """
-    if not len(draft) or not len(more):
-        return draft if len(draft) else more
-    return Draft(*tree.graft(draft.tokens, draft.parents, more.tokens, more.parents))
-
-
-def by_chance(draft: Draft, more: Draft) -> Draft:
-    """Order the nodes of both, the one that is likeliest to be reached first.
-
-    >>> by_chance(Draft((5, 6), (-1, 0), (0.6, 0.2)), Draft((5, 8), (-1, -1), (0.5, 0.3)))
+    >>> unite(Draft((5, 6), (-1, 0), (0.6, 0.2)), Draft((5, 8), (-1, -1), (0.5, 0.3)))
     Draft(tokens=(5, 8, 6), parents=(-1, -1, 0), confidence=(0.6, 0.3, 0.2))
     """
     tokens, parents = tree.graft(draft.tokens, draft.parents, more.tokens, more.parents)
-    chances = [0.0] * len(tokens)
+    if any(part.confidence is None for part in (draft, more) if len(part)):
+        return Draft(tokens, parents)
+    index = {key: i for i, key in enumerate(zip(tokens, parents, strict=True))}
+    probabilities = [0.0] * len(tokens)
     for part in (draft, more):
-        places: list[int] = []
+        nodes: list[int] = []
         for token, parent, p in zip(part.tokens, part.parents, part.confidence or (), strict=True):
-            above = places[parent] if parent >= 0 else -1
-            places.append(
-                next(i for i, t in enumerate(tokens) if (t, parents[i]) == (token, above))
-            )
-            chances[places[-1]] = max(chances[places[-1]], p)
-    reach = tree.path_products(parents, chances)
-    order = sorted(range(len(tokens)), key=lambda i: -reach[i])  # stable: parents stay first
+            nodes.append(index[token, nodes[parent] if parent >= 0 else -1])
+            probabilities[nodes[-1]] = max(probabilities[nodes[-1]], p)
+    paths = tree.path_products(parents, probabilities)
+    order = sorted(range(len(tokens)), key=lambda i: -paths[i])  # stable: parents stay first
     new = {old: i for i, old in enumerate(order)} | {-1: -1}
     return Draft(
         tuple(tokens[i] for i in order),
         tuple(new[parents[i]] for i in order),
-        tuple(chances[i] for i in order),
-    )
-
-
-def _have_chances(*drafts: Draft) -> bool:
-    return all(draft.confidence is not None for draft in drafts if len(draft)) and any(
-        map(len, drafts)
+        tuple(probabilities[i] for i in order),
     )
 
 

@@ -1,6 +1,8 @@
 """The engine: `step` is the whole story. It knows no drafter by name and no model by family.
 
 admit -> propose -> pack -> forward -> head -> verify -> keep -> emit -> observe
+
+Each sequence goes through it as one `SequenceStep`.
 """
 
 from __future__ import annotations
@@ -18,22 +20,19 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError, RequestError, short_repr
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Event, FinishReason, Seq, TextPiece, TopK
+from forerun.core.types import Event, FinishReason, Seq, TextPiece, TopK
 from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
 from forerun.drafting.base import Drafter
 from forerun.drafting.predicted import Prediction
-from forerun.engine.batch import Pass, SequenceRows, pack
+from forerun.engine.batch import Pass, pack
 from forerun.engine.controller import Adaptive, Controller, Fixed
-from forerun.engine.failures import Failures
 from forerun.engine.memory import LOGIT_ROWS
-from forerun.engine.pressure import MemoryPressure, Need
 from forerun.engine.proposer import Proposer
-from forerun.engine.safe_drafter import SafeDrafter
 from forerun.engine.scheduler import Scheduler
-from forerun.engine.sequence import SequenceState, StepResult
+from forerun.engine.sequence import SequenceState, SequenceStep
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Hidden, Model
@@ -73,13 +72,12 @@ class Engine:
         self.stats = SpecStats()
         kind = Adaptive if config.controller else Fixed
         controller: Controller = kind(config.draft_budget)
-        safe = SafeDrafter(drafter, self.stats, model.config.vocab_size)
-        self.failures = Failures()
         self.proposer = Proposer(
-            safe,
+            drafter,
             controller,
             config,
-            self.failures,
+            self.stats,
+            model.config.vocab_size,
             cache.max_len,
             cache.draft_rows,
             draft_forced=draft_forced,
@@ -89,7 +87,6 @@ class Engine:
         self.cache = cache
         self._grammars, self._encode = grammars, encode
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
-        self.pressure = MemoryPressure(self.cache, self.scheduler, self.stats)
         self.timers = Timers()
         self.sequences: dict[int, SequenceState] = {}
         self._logits: Floats | None = None
@@ -143,28 +140,28 @@ class Engine:
     def step(self) -> list[Event]:
         """Run one pass of the target for all running sequences, and return what it made final."""
         self.scheduler.admit()
-        if not self.scheduler.running:
-            return []
-        draft_s, verify_s = self.timers.draft_s, self.timers.verify_s
-        with self.timers("propose"):
-            drafts = self.proposer.propose(self.sequences[seq.id] for seq in self.scheduler.running)
-        with self.timers("pack"):
-            work = self._pack(drafts)
-        if not work.seq_rows:
-            return self._end_failed()
-        with self.timers("forward"):
-            hidden = self.model.forward(
-                work.batch, self.cache, self.proposer.drafter.features.layers
-            )
-        results = self._verify(work, hidden)
-        with self.timers("keep"):
-            self._keep(work, results)
-        with self.timers("emit"):
-            events = [result.state.take(result) for result in results]
-        with self.timers("observe"):
-            self._observe(results)
-        self._learn(work, results, self.timers.draft_s - draft_s, self.timers.verify_s - verify_s)
-        return events + self._end_failed()
+        steps, clock = self._steps(), self.timers.clock
+        begun_s = clock()
+        self.proposer.propose(steps)
+        proposed_s = clock()
+        healthy = [step for step in steps if step.error is None]
+        work = pack(self.scheduler.reserve(healthy, self.preempt))
+        if not work.steps:
+            return self._end_failed(steps)
+        layers = self.proposer.drafter.features.layers
+        self._verify(work, self.model.forward(work.batch, self.cache, layers))
+        self._keep(work)
+        verified_s = clock()
+        finished = [step for step in work.steps if step.outcome.emitted]
+        events = [step.emit() for step in finished]
+        emitted_s = clock()
+        self._observe(finished)
+        draft_s, verify_s = proposed_s - begun_s + clock() - emitted_s, verified_s - proposed_s
+        self.timers.draft_s += draft_s
+        self.timers.verify_s += verify_s
+        num_rows = work.batch.num_rows if work.is_decoding else None
+        self.proposer.learn(finished, num_rows, draft_s, verify_s)
+        return events + self._end_failed(steps)
 
     def num_read(self, seq: Seq) -> int | None:
         """Count the tokens of its prompt whose rows the cache holds; None for a sequence that does not run."""
@@ -231,46 +228,19 @@ class Engine:
         self._check_ids(token_ids)
         return token_ids
 
-    def _pack(self, drafts: dict[int, Draft]) -> Pass:
-        """Pack the tokens and draft of every sequence; prompts share `prefill_chunk` rows, first come first served."""
-        needs, room = [], self.config.prefill_chunk
+    def _steps(self) -> list[SequenceStep]:
+        """Begin a step of every running sequence; prompts share `prefill_chunk` rows, first come first served."""
+        steps, room = [], self.config.prefill_chunk
         for seq in self.scheduler.running:
-            if seq.id in self.failures:
-                continue
-            pending = self.scheduler.pending(seq)
-            if not self.sequences[seq.id].has_begun:
-                pending = pending[:room]
-                room -= len(pending)
-            if pending:
-                needs.append(Need(seq, pending, drafts.get(seq.id, EMPTY_DRAFT)))
-        work = []
-        for need, draft in zip(needs, self.pressure.fit(needs), strict=True):
-            seq = need.seq
-            if seq.slot < 0:
-                continue  # preempted for one before it
-            if not self.cache.reserve(seq.slot, need.pending + len(draft)):
-                draft = EMPTY_DRAFT
-            if self._make_room(seq, need.pending):
-                with self.failures.of(seq.id):
-                    base = self.cache.length(seq.slot)
-                    work.append(SequenceRows.of(seq, need.tokens, base, draft))
-        return pack(work)
+            state, tokens = self.sequences[seq.id], self.scheduler.pending(seq)
+            if not state.has_begun:
+                tokens = tokens[:room]
+                room -= len(tokens)
+            if tokens:
+                steps.append(SequenceStep(state, tokens, self.cache.length(seq.slot)))
+        return steps
 
-    def _make_room(self, seq: Seq, rows: int) -> bool:
-        """Preempt the youngest sequences until another has room for its rows; False if it was its own turn."""
-        while not self.cache.reserve(seq.slot, rows):
-            if self.pressure.reclaim():
-                continue
-            youngest = self.scheduler.running[-1]
-            assert youngest is not seq or len(self.scheduler.running) > 1, (
-                "one sequence always fits"
-            )
-            self.preempt(youngest.id)
-            if youngest is seq:
-                return False
-        return True
-
-    def _verify(self, work: Pass, hidden: Hidden) -> list[StepResult]:
+    def _verify(self, work: Pass, hidden: Hidden) -> None:
         """Verify the drafts, up to where each sequence ends.
 
         As many sequences at a time as there are rows of logits for, where they are needed.
@@ -279,19 +249,15 @@ class Engine:
         features = None  # what the drafter asked to see
         if wanted:
             features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)
-        states = (self.sequences[one.seq.id] for one in work.seq_rows)
-        writes = not all(state.needs_only_argmax for state in states)
-        results: list[StepResult] = []
+        writes = not all(step.state.needs_only_argmax for step in work.steps)
         for group in work.groups(self._logit_rows if writes else None):
-            results = [result.without_logits() for result in results]  # their memory is used again
-            with self.timers("head"):
-                rows = range(group[0][2].start, group[-1][2].stop)
-                logits, top = self._head(work.head_rows(hidden.last, rows), writes)
-            with self.timers("verify"):
-                for span in group:
-                    with self.failures.of(span[0].seq.id):
-                        results += self._verify_one(span, hidden, features, logits, top, rows.start)
-        return results
+            for step in work.steps:
+                step.drop_logits()  # their memory is used again
+            rows = range(group[0].logit_rows.start, group[-1].logit_rows.stop)
+            logits, top = self._head(work.head_rows(hidden.last, rows), writes)
+            for step in group:
+                with step.isolated():
+                    self._verify_one(step, hidden, features, logits, top, rows.start)
 
     def _head(self, rows: Floats, writes: bool) -> tuple[Floats | Best, TopK | None]:
         """Return the logits of rows (M, D), or only the likeliest tokens, and what the drafter asked for.
@@ -313,92 +279,72 @@ class Engine:
 
     def _verify_one(
         self,
-        span: tuple[SequenceRows, range, range],
+        step: SequenceStep,
         hidden: Hidden,
         features: Floats | None,
         logits: Floats | Best,
         top: TopK | None,
         first: int,
-    ) -> list[StepResult]:
-        """Return one sequence's result, none while its prompt is read; `logits` begin with row `first`."""
-        seq_rows, rows, logit_rows = span
-        logit_rows = range(logit_rows.start - first, logit_rows.stop - first)
-        state = self.sequences[seq_rows.seq.id]
-        own = features
-        if features is not None and len(rows) < len(features):
-            own = features[rows.start : rows.stop]
-        if own is not None and not state.has_begun:
-            if self.proposer.drafter.features.last_row:
-                state.prompt_features = [own[-1:].copy()]
-            else:
-                state.prompt_features.append(own)
-        if state.scores_prompt:
-            last = hidden.last[rows.start : rows.stop]
-            state.score_prompt(seq_rows.segment.base, last, self.model.head)
-        if state.seq.params.pooling is not None and not state.has_begun:
-            state.pool(seq_rows.segment.base, hidden.last[rows.start : rows.stop])
-        if not seq_rows.is_complete:
-            return []
+    ) -> None:
+        """Verify one sequence's draft, or take up a part of its prompt; `logits` begin with row `first`."""
+        state, pass_rows = step.state, slice(step.rows.start, step.rows.stop)
+        seen = None if features is None else features[pass_rows]
+        if not state.has_begun:
+            state.read_prompt(
+                step.base,
+                hidden.last[pass_rows],
+                seen,
+                self.model,
+                last_row=self.proposer.drafter.features.last_row,
+            )
+        if not step.logit_rows:
+            return
+        rows = range(step.logit_rows.start - first, step.logit_rows.stop - first)
         outcome = verify(
-            seq_rows.seq,
-            seq_rows.draft,
-            logits[logit_rows.start : logit_rows.stop],
+            step.seq,
+            step.draft,
+            logits[rows.start : rows.stop],
             state.pipeline,
-            hidden=own,
-            top=None if top is None else top.part(logit_rows),
+            hidden=seen,
+            top=None if top is None else top.part(rows),
         )
-        return [StepResult.of(state, seq_rows, outcome)]
+        step.finish(outcome)
 
-    def _keep(self, work: Pass, results: list[StepResult]) -> None:
+    def _keep(self, work: Pass) -> None:
         """Commit what was fed and what was accepted; the other scratch rows may be overwritten."""
-        paths = {result.rows.seq.id: result.outcome.path for result in results}
-        for seq_rows in work.seq_rows:
-            n = seq_rows.num_pending
-            accepted = (n + node for node in paths.get(seq_rows.seq.id, ()))
-            self.cache.keep(seq_rows.seq.slot, [*range(n), *accepted])
+        for step in work.steps:
+            n = len(step.tokens)
+            self.cache.keep(step.seq.slot, [*range(n), *(n + node for node in step.outcome.path)])
 
-    def _observe(self, results: list[StepResult]) -> None:
-        """Report to the drafter which sequences began and ended, and the outcome of its drafts."""
-        observed: list[StepResult] = []
-        for result in results:
-            state = result.state
+    def _observe(self, steps: list[SequenceStep]) -> None:
+        """Count what was drafted, and report to the drafter which sequences began and ended, and their outcomes."""
+        observed = []
+        for step in steps:
+            state = step.state
             if state.has_begun:
                 if state.prediction is not None:
-                    state.prediction.learn(result.rows.draft, result.outcome.path)
-                state.stats.record(result.rows.draft, result.outcome)
-                self.stats.record(result.rows.draft, result.outcome)
-            if result.finish_reason is not None:
+                    state.prediction.learn(step.draft, step.outcome.path)
+                state.stats.record(step.draft, step.outcome)
+                self.stats.record(step.draft, step.outcome)
+            if step.seq.finish_reason is not None:
                 self._forget(state)
             elif state.has_begun:
-                observed.append(result)
+                observed.append(step)
             else:
                 state.has_begun = True
                 prompt = np.concatenate(state.prompt_features) if state.prompt_features else None
                 state.prompt_features.clear()
-                self.proposer.drafter.begin(state.seq, replace(result.outcome, hidden=prompt))
-        if observed:
-            each = ((r.state.seq, r.rows.draft, r.outcome) for r in observed)
-            self.proposer.drafter.observe(*map(list, zip(*each, strict=True)))
-
-    def _learn(
-        self, work: Pass, results: list[StepResult], draft_s: float, verify_s: float
-    ) -> None:
-        """Report to the controller what the step emitted and took."""
-        read = sum(one.num_pending for one in work.seq_rows) if not work.is_decoding else 0
-        emitted = sum(len(r.outcome.emitted) for r in results)
-        self.pressure.learn(draft_s + verify_s, emitted, read)
-        num_rows = work.batch.num_rows if work.is_decoding else None
-        controller = self.proposer.controller
-        controller.learn(self.proposer.results(results), num_rows, draft_s, verify_s)
+                self.proposer.begin(state.seq, replace(step.outcome, hidden=prompt))
+        self.proposer.observe(observed)
 
     def _end_drafting(self, state: SequenceState) -> None:
-        self.proposer.drafter.end(state.seq)
+        self.proposer.end(state.seq)
         state.has_begun = False
         state.prompt_features.clear()
 
-    def _end_failed(self) -> list[Event]:
+    def _end_failed(self, steps: list[SequenceStep]) -> list[Event]:
         """End the sequences that cannot go on; the others do."""
-        ended = ((self.abort(seq_id), error) for seq_id, error in self.failures.take().items())
+        ended = ((self.abort(step.seq.id), step.error) for step in steps if step.error is not None)
         return [replace(event, error=error) for event, error in ended if event is not None]
 
     def _forget(self, state: SequenceState) -> None:

@@ -176,7 +176,7 @@ class EngineLoop:
         return handle
 
     def is_running(self, seq_id: int) -> bool:
-        """Tell whether there may be news of a sequence: false when its end was delivered."""
+        """Tell whether there may be events of a sequence to come: false when its end was delivered."""
         return seq_id in self._asked
 
     def cancel(self, seq_ids: Iterable[int]) -> None:
@@ -193,7 +193,7 @@ class EngineLoop:
         Nothing is done if other threads' steps have brought what `waiting` waits for.
         """
         with self.turns():
-            if waiting is not None and (waiting.is_finished or waiting.news):
+            if waiting is not None and (waiting.is_finished or waiting.unread):
                 return self.engine.has_work
             self._end_dropped()
             try:

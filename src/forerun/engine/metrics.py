@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from forerun.core.types import Event, FinishReason
 from forerun.engine.engine import Engine
+from forerun.engine.scheduler import PREEMPTED
 
 PREFIX = "forerun:"
 
@@ -72,7 +73,7 @@ def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
         "generation_tokens": served.generation_tokens,
         "prefix_cache_queries": scheduler.num_queried,
         "prefix_cache_hits": scheduler.num_reused,
-        "num_preemptions": scheduler.num_preempted,
+        "num_preemptions": scheduler.memory_steps[PREEMPTED],
         "spec_decode_num_drafts": stats.drafts,
         "spec_decode_num_draft_tokens": stats.drafted,
         "spec_decode_num_accepted_tokens": stats.accepted,
@@ -83,7 +84,7 @@ def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
         *(Counter(PREFIX + name, labels, value) for name, value in counts.items()),
         *(
             Counter(f"{PREFIX}memory_pressure_steps", labels | {"step": step}, count)
-            for step, count in engine.pressure.taken.items()
+            for step, count in scheduler.memory_steps.items()
         ),
         *(
             Counter(f"{PREFIX}request_success", labels | {"finished_reason": reason.value}, value)

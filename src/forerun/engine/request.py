@@ -22,7 +22,7 @@ class Runner(Protocol):
     spell: Spell
 
     def step(self, waiting: RequestHandle | None = None) -> bool:
-        """Run one pass for all requests, unless there are news of the one that waits."""
+        """Run one pass for all requests, unless the one that waits has unread events."""
         ...
 
     def is_running(self, seq_id: int) -> bool:
@@ -42,9 +42,9 @@ class RequestHandle:
         self.prompt = prompt
         """The prompt's text, if it is known."""
         self.runs: tuple[SequenceState, ...] = ()
-        self.news: deque[Event] = deque()
-        """What `events` has not given yet."""
-        self.sink: Sink = self.news.append if sink is None else sink
+        self.unread: deque[Event] = deque()
+        """Events that `events` has not given yet."""
+        self.sink: Sink = self.unread.append if sink is None else sink
         self.error: BaseException | None = None
         """The error that ended it, if one did."""
 
@@ -64,7 +64,7 @@ class RequestHandle:
     def wait(self) -> None:
         """Run to the end. Raises the error that ended the request."""
         while not self.is_finished:
-            self.news.clear()
+            self.unread.clear()
             self.loop.step(self)
         if self.error is not None:
             raise self.error
@@ -112,7 +112,7 @@ class EventStream(Iterator[Event]):
             while self._end.alive:
                 is_finished = request.is_finished  # asked first: then all its events are there
                 with suppress(IndexError):  # there is none, or another thread has taken it
-                    return request.news.popleft()
+                    return request.unread.popleft()
                 if is_finished:
                     raise request.error or StopIteration
                 request.loop.step(request)

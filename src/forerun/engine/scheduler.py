@@ -1,15 +1,39 @@
-"""Scheduling: waiting sequences get cache slots in the order they came, when there is memory for their rows."""
+"""Scheduling: which sequences run, and what gives way where blocks of keys and values run short.
+
+Waiting sequences get cache slots in the order they came, when there is memory for their rows. Before each pass the
+blocks that every running sequence needs for its own next rows are set aside; drafts get what is left, in the same
+order, cached prefixes included, and are cut to the rows that their sequence's blocks have anyway where nothing is.
+Where rows must be there and no block is, a draft model frees what it has read of the youngest sequence, then the
+youngest sequence is preempted. Nothing of it changes a token; each kind is counted, and logged once.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 
-from forerun.core.types import Seq
+from forerun.core import tree
+from forerun.core.types import EMPTY_DRAFT, Seq
+from forerun.engine.sequence import SequenceStep
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import common_prefix
 
+SMALLER_TREES, SHORTER_DRAFTS, EVICTED = "smaller_trees", "shorter_drafts", "evicted_prefixes"
+UNDRAFTED, PREEMPTED, QUEUED = "draft_model_rows", "preempted", "queued"
+MEMORY_STEPS = {
+    SMALLER_TREES: "draft trees are cut",
+    SHORTER_DRAFTS: "drafts are shortened",
+    EVICTED: "shared prefixes are evicted",
+    UNDRAFTED: "the draft model's rows of the youngest sequences are freed",
+    PREEMPTED: "the youngest sequences are preempted, and go on later",
+    QUEUED: "sequences wait until others have ended",
+}
+"""What is done where memory is tight."""
 WORTH_WAITING = 4
 """Rows to share for which a sequence waits for a pass."""
+
+_log = logging.getLogger(__name__)
 
 
 class Scheduler:
@@ -23,8 +47,8 @@ class Scheduler:
         """Running sequences, longest running first."""
         self.num_queried = self.num_reused = 0
         """Tokens of admitted sequences, and how many of them the cache held already."""
-        self.num_preempted = self.num_queued = 0
-        """How often a sequence lost its slot, and how many had to wait for memory though a slot was free."""
+        self.memory_steps: Counter[str] = Counter(dict.fromkeys(MEMORY_STEPS, 0))
+        """How often each of `MEMORY_STEPS` was taken."""
         self._last_queued: Seq | None = None
 
     def add(self, seq: Seq) -> None:
@@ -40,7 +64,7 @@ class Scheduler:
             if opened is None:
                 if len(self.running) < self.cache.num_slots and seq is not self._last_queued:
                     self._last_queued = seq
-                    self.num_queued += 1
+                    self._count(QUEUED)
                 return
             self.waiting.popleft()
             seq.slot, num_reused = opened
@@ -62,11 +86,67 @@ class Scheduler:
         """Send a running sequence back to the head of the queue; its slot and its blocks can be had by others."""
         self.release(seq)
         self.waiting.appendleft(seq)
-        self.num_preempted += 1
+        self._count(PREEMPTED)
 
     def pending(self, seq: Seq) -> list[int]:
         """Return a running sequence's tokens that are not in its cache yet; one unless its prompt is being read."""
         return seq.tokens[self.cache.length(seq.slot) :]
+
+    def reserve(
+        self, steps: Sequence[SequenceStep], preempt: Callable[[int], None]
+    ) -> list[SequenceStep]:
+        """Reserve the rows of a pass, cut drafts that find none; return the sequences that were not preempted for it.
+
+        `preempt` is called with the id of each that is.
+        """
+        self._cut_drafts(steps)
+        ready = []
+        for step in steps:
+            if step.seq.slot < 0:
+                continue  # preempted for one before it
+            if not self.cache.reserve(step.seq.slot, len(step.tokens) + len(step.draft)):
+                step.draft = EMPTY_DRAFT
+                if not self._reserve(step.seq, len(step.tokens), preempt):
+                    continue
+            ready.append(step)
+        evicted = sum(pool.num_evicted for pool in self.cache.pool.shared.pools)
+        self._count(EVICTED, evicted - self.memory_steps[EVICTED])
+        return ready
+
+    def _cut_drafts(self, steps: Sequence[SequenceStep]) -> None:
+        """Cut the drafts for which there are no blocks beyond those that committed rows need."""
+        cache, pool = self.cache, self.cache.pool
+        least = [cache.lacking(step.seq.slot, len(step.tokens)) for step in steps]
+        left = max(0, pool.num_free + pool.num_idle - sum(least))
+        for step, must in zip(steps, least, strict=True):
+            slot, num_rows = step.seq.slot, len(step.tokens)
+            extra = cache.lacking(slot, num_rows + len(step.draft)) - must
+            if extra <= left:
+                left -= extra
+                continue
+            is_chain = step.draft.parents == tree.chain(len(step.draft))
+            self._count(SHORTER_DRAFTS if is_chain else SMALLER_TREES)
+            step.draft = step.draft.trim(max(0, cache.room(slot, must) - num_rows))
+
+    def _reserve(self, seq: Seq, rows: int, preempt: Callable[[int], None]) -> bool:
+        """Preempt the youngest sequences until another has its rows; False if it was its own turn."""
+        while not self.cache.reserve(seq.slot, rows):
+            if self.cache.pool.shared.reclaim():
+                self._count(UNDRAFTED)
+                continue
+            youngest = self.running[-1]
+            assert youngest is not seq or len(self.running) > 1, "one sequence always fits"
+            preempt(youngest.id)
+            if youngest is seq:
+                return False
+        return True
+
+    def _count(self, step: str, count: int = 1) -> None:
+        """Count a step of `MEMORY_STEPS`, and log its first occurrence."""
+        if count and not self.memory_steps[step]:
+            level = logging.WARNING if step in (PREEMPTED, QUEUED) else logging.INFO
+            _log.log(level, "memory is tight: %s (logged once)", MEMORY_STEPS[step])
+        self.memory_steps[step] += count
 
     def _reuses(self, seq: Seq) -> bool:
         params = seq.params  # both of them need every row

@@ -1,22 +1,31 @@
-"""What the engine keeps of one sequence, and what one pass decided for it."""
+"""What the engine keeps of a sequence while it lives, and the one record of it in a step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.arrays import Floats
-from forerun.core.types import Event, FinishReason, Outcome, Seq, TextPiece, TokenLogprob
+from forerun.core.types import (
+    EMPTY_DRAFT,
+    Draft,
+    Event,
+    Outcome,
+    Seq,
+    TextPiece,
+    TokenLogprob,
+)
 from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
 from forerun.drafting.predicted import Prediction
-from forerun.engine.batch import SequenceRows
 from forerun.engine.stats import SpecStats
+from forerun.model.model import Model
 
 SCORED_ROWS = 32
 """Prompt tokens whose logits are held at once."""
@@ -61,23 +70,18 @@ class SequenceState:
         """Whether it needs only the likeliest token of each row."""
         return self.pipeline.needs_only_argmax and self.seq.params.logprobs is None
 
-    @property
-    def scores_prompt(self) -> bool:
-        """True while the prompt is read, if the log-probabilities of its tokens were asked for."""
-        return self.seq.params.prompt_logprobs is not None and not self.has_begun
-
-    def score_prompt(self, base: int, states: Floats, head: Callable[[Floats], Floats]) -> None:
+    def _score_prompt(self, base: int, states: Floats, model: Model) -> None:
         """Score prompt tokens, from the hidden states (R, D) of those from position `base` on."""
         num_top = self.seq.params.prompt_logprobs or 0
         first = max(base, len(self.prompt_logprobs))  # read again if it was preempted
         stop = min(base + len(states), self.seq.num_prompt - 1)
         for start in range(first, stop, SCORED_ROWS):
             rows = states[start - base : min(start + SCORED_ROWS, stop) - base]
-            for position, row in enumerate(head(rows), start + 1):
+            for position, row in enumerate(model.head(rows), start + 1):
                 token = self.seq.tokens[position]
                 self.prompt_logprobs.append(logprobs(row, token, num_top))
 
-    def pool(self, base: int, states: Floats) -> None:
+    def _pool(self, base: int, states: Floats) -> None:
         """Keep what is wanted of the states (R, D) of prompt tokens from position `base` on."""
         first, stop = (max(n - base, 0) for n in (self.num_pooled, self.seq.num_prompt))
         rows = states[first:stop]
@@ -100,61 +104,102 @@ class SequenceState:
             rows = rows / self.num_pooled
         return rows.astype(np.float32)
 
-    def take(self, result: StepResult) -> Event:
-        """Append the result to the sequence, and return the event with what is new."""
-        if self.first_token_s is None:
-            self.first_token_s = time.perf_counter()
-        self.seq.tokens += result.outcome.emitted
-        self.seq.finish_reason = result.finish_reason
-        found = result.logprobs
-        self.logprobs += found or ()
-        event = Event(
-            self.seq.id, result.outcome.emitted, result.pieces, found, result.finish_reason
-        )
-        self.text += event.text
-        return event
+    def read_prompt(
+        self,
+        base: int,
+        states: Floats,
+        features: Floats | None,
+        model: Model,
+        *,
+        last_row: bool,
+    ) -> None:
+        """Keep what is wanted of the states (R, D) of prompt tokens from position `base` on.
+
+        `features` (R, F) are what the drafter asked to see: with `last_row` of the last token alone.
+        """
+        if features is not None and last_row:
+            self.prompt_features = [features[-1:].copy()]
+        elif features is not None:
+            self.prompt_features.append(features)
+        if self.seq.params.prompt_logprobs is not None:
+            self._score_prompt(base, states, model)
+        if self.seq.params.pooling is not None:
+            self._pool(base, states)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one pass made final for one sequence: the outcome, cut where the sequence ends, and its text."""
+@dataclass(slots=True)
+class SequenceStep:
+    """One sequence in one step: what its pass computes, a draft below the tokens that its cache lacks, and the result.
+
+    A part of a prompt that does not reach its end has no logits and no outcome.
+    """
 
     state: SequenceState
-    rows: SequenceRows
-    outcome: Outcome
-    pieces: tuple[TextPiece, ...]
-    finish_reason: FinishReason | None
-    logprobs: tuple[TokenLogprob, ...] | None
+    tokens: Sequence[int]
+    """Committed tokens whose rows are computed."""
+    base: int
+    """Rows that its cache has."""
+    draft: Draft = EMPTY_DRAFT
+    num_drafted: int = 0
+    """Nodes of the draft that are the drafter's own: the first ones."""
+    rows: range = range(0)
+    """Its rows in the pass."""
+    logit_rows: range = range(0)
+    """Its rows among those with logits."""
+    outcome: Outcome = field(default=Outcome((), ()))
+    """What became final, cut where the sequence ends."""
+    pieces: tuple[TextPiece, ...] = ()
+    """The text of it."""
+    logprobs: tuple[TokenLogprob, ...] | None = None
     """Log-probabilities of the emitted tokens, if the request asked for them."""
+    error: Exception | None = None
+    """What ends this sequence and no other."""
 
-    @classmethod
-    def of(cls, state: SequenceState, rows: SequenceRows, outcome: Outcome) -> StepResult:
-        """Show the emitted tokens to the stop checker one by one, and cut the outcome at the end."""
-        pieces = []
+    @property
+    def seq(self) -> Seq:
+        """The sequence, as drafters see it."""
+        return self.state.seq
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """Keep the first error that is raised inside."""
+        try:
+            yield
+        except Exception as error:
+            self.error = self.error or error
+
+    def finish(self, outcome: Outcome) -> None:
+        """Show the emitted tokens to the stop checker one by one, and keep the outcome up to the sequence's end."""
+        stops, pieces = self.state.stops, []
         for count, token in enumerate(outcome.emitted, 1):
-            if text := state.stops.push(token):
+            if text := stops.push(token):
                 pieces.append(TextPiece(text, from_draft=count <= len(outcome.path)))
-            if state.stops.finish_reason is not None:
+            if stops.finish_reason is not None:
                 break
         if count < len(outcome.emitted):
             emitted, path = outcome.emitted[:count], outcome.path[:count]
             outcome = replace(outcome, emitted=emitted, path=path)
-        found = _logprobs(outcome, state.seq.params.logprobs)
-        return cls(state, rows, outcome, tuple(pieces), state.stops.finish_reason, found)
+        num_top = self.seq.params.logprobs
+        if num_top is not None and outcome.logits is not None:
+            rows = outcome.logits[[0, *(1 + node for node in outcome.path)]]
+            pairs = zip(rows, outcome.emitted, strict=False)
+            self.logprobs = tuple(logprobs(row, token, num_top) for row, token in pairs)
+        self.outcome, self.pieces = outcome, tuple(pieces)
 
-    def without_logits(self) -> StepResult:
-        """Return the same where only the likeliest tokens of the rows are kept."""
-        if (logits := self.outcome.logits) is None:
-            return self
-        best = tuple(logits.argmax(-1).tolist())
-        return replace(self, outcome=replace(self.outcome, logits=None, best=best))
+    def drop_logits(self) -> None:
+        """Keep only the likeliest tokens of the rows."""
+        if (logits := self.outcome.logits) is not None:
+            best = tuple(logits.argmax(-1).tolist())
+            self.outcome = replace(self.outcome, logits=None, best=best)
 
-
-def _logprobs(outcome: Outcome, num_top: int | None) -> tuple[TokenLogprob, ...] | None:
-    if num_top is None or outcome.logits is None:
-        return None
-    rows = [0, *(1 + node for node in outcome.path)]
-    return tuple(
-        logprobs(outcome.logits[row], token, num_top)
-        for row, token in zip(rows, outcome.emitted, strict=False)
-    )
+    def emit(self) -> Event:
+        """Append the outcome to the sequence, and return the event with what is new."""
+        state, seq = self.state, self.seq
+        if state.first_token_s is None:
+            state.first_token_s = time.perf_counter()
+        seq.tokens += self.outcome.emitted
+        seq.finish_reason = state.stops.finish_reason
+        state.logprobs += self.logprobs or ()
+        event = Event(seq.id, self.outcome.emitted, self.pieces, self.logprobs, seq.finish_reason)
+        state.text += event.text
+        return event

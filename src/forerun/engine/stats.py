@@ -1,4 +1,4 @@
-"""Counts of drafted, accepted and emitted tokens, and seconds by phase.
+"""Counts of drafted, accepted and emitted tokens, and seconds.
 
 *drafted*: nodes proposed; *accepted*: drafted tokens kept; *emitted*: accepted plus the target's own
 token; *tau*: emitted per target pass of a sequence (plain decoding is 1). Passes over the prompt are
@@ -86,46 +86,11 @@ def _raise_counts(counts: list[int], depths: Iterator[int] | set[int] | range) -
         counts[depth] += 1
 
 
-PHASES = ("propose", "pack", "forward", "head", "verify", "keep", "emit", "observe")
-"""In the order of a step."""
-
-
-class TimedBlock:
-    """A `with` block whose time is added to a phase; a class, as a generator takes four times as long."""
-
-    __slots__ = ("phase", "start_s", "timers")
-
-    def __init__(self, timers: Timers, phase: str) -> None:
-        self.timers, self.phase = timers, phase
-
-    def __enter__(self) -> None:
-        self.start_s = self.timers.clock()
-
-    def __exit__(self, *error: object) -> None:
-        self.timers.record(self.phase, self.start_s, self.timers.clock())
-
-
 @dataclass(slots=True)
 class Timers:
-    """Seconds spent in each phase of the steps."""
+    """Seconds that steps took: in the drafter, which proposes and observes, and in the target's passes."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    """Passes, and what is done with them."""
     clock: Callable[[], float] = time.perf_counter
-
-    def __call__(self, phase: str) -> TimedBlock:
-        """Time a block as `phase`."""
-        return TimedBlock(self, phase)
-
-    def record(self, phase: str, start_s: float, stop_s: float) -> None:
-        """Add the time of a block."""
-        self.seconds[phase] += stop_s - start_s
-
-    @property
-    def draft_s(self) -> float:
-        """Seconds in the drafter: proposing and observing."""
-        return self.seconds["propose"] + self.seconds["observe"]
-
-    @property
-    def verify_s(self) -> float:
-        """Seconds in the target: its passes and what is done with them."""
-        return sum(self.seconds[name] for name in ("pack", "forward", "head", "verify", "keep"))

@@ -67,9 +67,13 @@ def test_no_token_changes(
     assert [run.seq.generated for run in runs] == alone(kv)
     if num_blocks is None:
         assert engine.stats.drafted > engine.stats.accepted > 0
-        assert engine.scheduler.num_preempted == engine.scheduler.num_queued == 0
+        assert (
+            engine.scheduler.memory_steps["preempted"]
+            == engine.scheduler.memory_steps["queued"]
+            == 0
+        )
     else:
-        assert engine.scheduler.num_preempted or engine.scheduler.num_queued
+        assert engine.scheduler.memory_steps["preempted"] or engine.scheduler.memory_steps["queued"]
     assert bool(engine.scheduler.num_reused) == engine.scheduler.reuse
 
 

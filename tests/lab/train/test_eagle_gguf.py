@@ -13,6 +13,7 @@ from forerun.core.errors import LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as eagle_gguf
 from forerun.drafting.base import Target
+from forerun.drafting.networks.drafter import DraftRequest
 from forerun.lab.train.kinds.eagle3 import export_gguf
 from forerun.weights.gguf import GgufCheckpoint
 from tests.drafters.test_eagle3 import IDS, NORMS, OURS, WIDTH, layer_tensors, save, target
@@ -52,8 +53,10 @@ def exported(folder, of_target, config=LLAMA, tensors=TENSORS):
 def drafts(model):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = np.random.default_rng(1).standard_normal((5, 3 * WIDTH), np.float32)
-    drafter.network.feed(0, [*range(5)], states)
-    return drafter.features.layers, drafter.network.draft([0], [8], 4, 0.0)[0]
+    drafter.network.native.feed(0, [*range(5)], states)
+    return drafter.features.layers, drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[0]))[
+        0
+    ]
 
 
 @pytest.mark.parametrize("takes_head", [True, False])

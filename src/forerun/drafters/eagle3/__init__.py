@@ -15,19 +15,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from forerun.core.arrays import Floats
 from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.eagle3 import files, gguf
-from forerun.drafters.eagle3.drafting import EagleNetwork
+from forerun.drafters.eagle3.config import Eagle3Config
+from forerun.drafters.eagle3.drafting import native_eagle
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import MAX_STEPS, GuessTree
-from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, committed_rows
+from forerun.drafting.networks.drafter import (
+    DraftRequest,
+    NetworkDrafter,
+    NetworkOptions,
+    committed_rows,
+)
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.tree_noise import noise_below
+from forerun.drafting.networks.native import NativeNetwork
 from forerun.model.cache.blocks import common_prefix
 
 if TYPE_CHECKING:
-    from forerun._native import TextNGramModel
+    from forerun import _native
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +62,8 @@ def build(options: Options, target: Target) -> Eagle3Drafter:
     file = _gguf(options.model)
     weights = files.read(options.model, target) if file is None else gguf.read(file, target)
     limits = (target.max_num_seqs, target.max_len)
-    network = EagleNetwork(weights, target.model, *limits, options.bits)
-    return Eagle3Drafter(options, network, weights.config.layers, *limits)
+    network = native_eagle(weights, target.model, *limits, options.bits)
+    return Eagle3Drafter(options, network, weights.config, *limits)
 
 
 def _gguf(model: str) -> Path | None:
@@ -81,14 +89,17 @@ class Eagle3Drafter(NetworkDrafter):
     def __init__(
         self,
         options: Options,
-        network: EagleNetwork,
-        layers: tuple[int, ...],
+        network: NativeNetwork[_native.EagleNetwork],
+        config: Eagle3Config,
         num_slots: int,
         max_len: int,
     ) -> None:
         super().__init__(options)
         self.network, self.max_len = network, max_len
-        self.features = Features(layers=layers)
+        self._row_nbytes = (
+            4 * config.num_key_value_heads * config.head_dim
+        )  # keys and values in fp16
+        self.features = Features(layers=config.layers)
         self._free = [*range(num_slots)]
         self._slots: dict[int, int] = {}
         self._texts: dict[int, list[int]] = {}
@@ -113,22 +124,18 @@ class Eagle3Drafter(NetworkDrafter):
         num_rows = 0 if source is None else rows[source]
         self._slots[seq.id] = slot = self._take(source if num_rows else None)
         if source is not None and num_rows:
-            self.network.reuse(slot, source, num_rows)
+            self.network.native.reuse(slot, source, num_rows)
         else:
-            self.network.clear(slot)
+            self.network.native.clear(slot)
         self._texts[slot] = [*seq.tokens[: num_rows + 1]]
         self._complete.discard(slot)
         if num_rows == num_reused:
             self._complete.add(slot)
         self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
 
-    def _trees(
-        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: TextNGramModel | None
-    ) -> list[GuessTree]:
-        slots, o = [self._slots[seq.id] for seq in seqs], self.options
-        noises = [noise_below(seq) for seq in seqs]
-        limits = (o.num_steps, o.min_chance, ngrams, o.min_doubt)
-        return self.network.draft(slots, num_nodes, *limits, noises)
+    def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
+        request.rows = [self._slots[seq.id] for seq in seqs]
+        return self.network.draft(request)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -148,7 +155,7 @@ class Eagle3Drafter(NetworkDrafter):
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the weights, and keys and values of the rows."""
         rows = num_seqs * (max_len + MAX_STEPS)
-        return DrafterBytes(self.network.nbytes(), rows * self.network.row_nbytes())
+        return DrafterBytes(self.network.nbytes(), rows * self._row_nbytes)
 
     def _take(self, wanted: int | None) -> int:
         """Take a free slot: the wanted one, if it is free."""
@@ -158,6 +165,6 @@ class Eagle3Drafter(NetworkDrafter):
 
     def _feed(self, seq: Seq, tokens: Sequence[int], states: Floats) -> None:
         slot = self._slots[seq.id]
-        self.network.feed(slot, list(tokens), states)
+        self.network.native.feed(slot, list(tokens), np.ascontiguousarray(states, np.float32))
         if slot in self._complete:
             self._texts[slot] += tokens

@@ -7,20 +7,17 @@ R rows, D width, V' tokens of the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forerun.core.arrays import Floats, Ids
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.drafting.best_first import MAX_STEPS, GuessTree
-from forerun.drafting.networks.native import fill, floats, load_errors, native_target, packed
-from forerun.drafting.tree_noise import TreeNoise, native_noises
+from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
+from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 
 if TYPE_CHECKING:
-    from forerun._native import TextNGramModel
+    from forerun import _native
 
+EagleWeights = TrainedNetwork[Eagle3Config]
 _NATIVE = {
     "fc.weight": "fc",
     "midlayer.self_attn.q_proj.weight": "q",
@@ -45,91 +42,36 @@ _NATIVE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EagleWeights:
-    """A network's configuration and its tensors by the names of `Eagle3`."""
+def native_eagle(
+    weights: EagleWeights, model: Model, num_slots: int, max_len: int, bits: int
+) -> NativeNetwork[_native.EagleNetwork]:
+    """Make the kernels of an EAGLE-3 network, with a cache of so many slots of `max_len` rows. Raises LoadError."""
+    from forerun import _native
 
-    config: Eagle3Config
-    tensors: Mapping[str, Floats]
-    tokens: Ids | None = None
-    """The tokens of the head (V',), ascending; None for all."""
-    temperatures: tuple[float, ...] = (1.0,)
-    """By depth, the last for all below: logits are divided by it before they become chances."""
+    c = weights.config
 
+    def new_kernels(target: NativeDecoder) -> _native.EagleNetwork:
+        kernels = _native.EagleNetwork(
+            target.runtime,
+            target.native,
+            c.state_width,
+            c.intermediate_size,
+            c.num_attention_heads,
+            c.num_key_value_heads,
+            c.head_dim,
+            c.norm_output,
+            c.norm_before_residual,
+            num_slots,
+            max_len,
+        )
+        kernels.set_rope(c.rope.inverse_frequencies())
+        return kernels
 
-class EagleNetwork:
-    """Drafts with the target's threads, its embedding, a copy of the rows of its head.
-
-    Raises LoadError naming the weight that is wrong, or for a target without native kernels.
-    """
-
-    def __init__(
-        self, weights: EagleWeights, model: Model, num_slots: int, max_len: int, bits: int
-    ) -> None:
-        from forerun import _native
-
-        c, target = weights.config, native_target(model)
-        with load_errors():
-            network = _native.EagleNetwork(
-                target.runtime,
-                target.native,
-                c.state_width,
-                c.intermediate_size,
-                c.num_attention_heads,
-                c.num_key_value_heads,
-                c.head_dim,
-                c.norm_output,
-                c.norm_before_residual,
-                num_slots,
-                max_len,
-            )
-            network.set_rope(c.rope.inverse_frequencies())
-            fill(
-                network,
-                packed(
-                    {_NATIVE[name]: tensor for name, tensor in weights.tensors.items()},
-                    weights.tokens,
-                    bits,
-                ),
-                target,
-                eps=c.rms_norm_eps,
-                temperatures=weights.temperatures,
-                takes_head=c.target_head,
-            )
-        self._native = network
-        self._row_nbytes = 4 * c.num_key_value_heads * c.head_dim
-
-    def clear(self, slot: int) -> None:
-        """Forget the rows of a slot."""
-        self._native.clear(slot)
-
-    def reuse(self, slot: int, source: int, rows: int) -> None:
-        """Begin a slot with the first rows of a slot, which may be the same; `feed` goes on from there."""
-        self._native.reuse(slot, source, rows)
-
-    def feed(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
-        """Add rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
-        self._native.feed(slot, tokens, floats(states))
-
-    def draft(
-        self,
-        slots: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        ngrams: TextNGramModel | None = None,
-        min_doubt: float = 0.0,
-        noises: Sequence[TreeNoise | None] = (),
-    ) -> list[GuessTree]:
-        """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
-        limits = (min(num_steps, MAX_STEPS), min_chance)
-        native = native_noises(noises)
-        return self._native.draft(slots, num_nodes, *limits, ngrams, min_doubt, native)
-
-    def nbytes(self) -> int:
-        """Count the packed weights, without the rows of the slots."""
-        return self._native.nbytes()
-
-    def row_nbytes(self) -> int:
-        """Count a row in fp16."""
-        return self._row_nbytes
+    return NativeNetwork(
+        model,
+        new_kernels,
+        weights.packed(_NATIVE.__getitem__, bits),
+        eps=c.rms_norm_eps,
+        temperatures=weights.temperatures,
+        takes_head=c.target_head,
+    )

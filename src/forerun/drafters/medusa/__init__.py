@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forerun.drafters.medusa import files
-from forerun.drafters.medusa.drafting import MedusaNetwork
+from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Method, Target, as_given
 from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
@@ -33,7 +33,7 @@ class Options(NetworkOptions):
 def build(options: Options, target: Target) -> LastStateDrafter:
     """Read the heads. Raises LoadError for those of another target, and naming a tensor that is wrong."""
     weights = files.read(options.model, target)
-    network = MedusaNetwork(weights, target.model, options.bits)
+    network = native_medusa(weights, target.model, options.bits)
     return LastStateDrafter(options, network, target.model.config.hidden_size)
 
 

@@ -8,59 +8,33 @@ D width of the target, V' tokens of a head.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from forerun.core.arrays import Floats, Ids
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.drafting.networks.native import (
-    NativeStateNetwork,
-    fill,
-    load_errors,
-    native_target,
-    packed,
-)
+from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
 from forerun.model.model import Model
 
+if TYPE_CHECKING:
+    from forerun import _native
 
-@dataclass(frozen=True, slots=True)
-class MedusaWeights:
-    """A configuration and its tensors by the names of `Medusa`."""
-
-    config: MedusaConfig
-    tensors: Mapping[str, Floats]
-    tokens: Ids | None = None
-    """The tokens of the heads (V',), ascending; None for all."""
-    temperatures: tuple[float, ...] = (1.0,)
+MedusaWeights = TrainedNetwork[MedusaConfig]
 
 
-class MedusaNetwork(NativeStateNetwork):
-    """Drafts with the target's threads, a copy of the rows of its head.
+def native_medusa(
+    weights: MedusaWeights, model: Model, bits: int
+) -> NativeNetwork[_native.MedusaNetwork]:
+    """Make the kernels of Medusa's heads. Raises LoadError."""
+    from forerun import _native
 
-    Raises LoadError naming the weight that is wrong, or for a target without native kernels.
-    """
-
-    def __init__(self, weights: MedusaWeights, model: Model, bits: int) -> None:
-        from forerun import _native
-
-        config, target = weights.config, native_target(model)
-        with load_errors():
-            network = _native.MedusaNetwork(
-                target.runtime, target.native, config.medusa_num_heads, config.medusa_num_layers
-            )
-            fill(
-                network,
-                packed(
-                    {_native_name(name): tensor for name, tensor in weights.tensors.items()},
-                    weights.tokens,
-                    bits,
-                ),
-                target,
-                eps=0.0,
-                temperatures=weights.temperatures,
-                takes_head=config.target_head,
-            )
-        super().__init__(network)
+    shape = weights.config.medusa_num_heads, weights.config.medusa_num_layers
+    return NativeNetwork(
+        model,
+        lambda target: _native.MedusaNetwork(target.runtime, target.native, *shape),
+        weights.packed(_native_name, bits),
+        eps=0.0,
+        temperatures=weights.temperatures,
+        takes_head=weights.config.target_head,
+    )
 
 
 def _native_name(name: str) -> str:

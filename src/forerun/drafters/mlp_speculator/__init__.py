@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forerun.drafters.mlp_speculator import files
-from forerun.drafters.mlp_speculator.drafting import RecurrentNetwork
+from forerun.drafters.mlp_speculator.drafting import native_recurrent, packed_weights
 from forerun.drafting.base import Method, Target, as_given
 from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
@@ -36,15 +36,15 @@ class Options(NetworkOptions):
 def build(options: Options, target: Target) -> LastStateDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
     kept = files.packed_file(options.model, target, options.bits)
-    rounded = NetworkWeights.kept(kept)
-    if rounded is not None:
+    packed = NetworkWeights.kept(kept)
+    if packed is not None:
         weights = files.read_config(options.model, target)
     else:
         weights = files.read(options.model, target)
-        rounded = weights.rounded(options.bits)
+        packed = packed_weights(weights, options.bits)
         if kept is not None:
-            kept.save(rounded)
-    network = RecurrentNetwork(weights, target.model, options.bits, rounded)
+            kept.save(packed)
+    network = native_recurrent(weights, target.model, options.bits, packed)
     return LastStateDrafter(options, network, target.model.config.hidden_size)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -60,30 +60,37 @@ class NetworkOptions:
                 raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
 
 
-class StateNetwork:
-    """A network that guesses from the target's last state: what `LastStateDrafter` asks."""
+@dataclass(slots=True)
+class DraftRequest:
+    """One draft of several sequences, as a network takes it; every list has an entry a sequence."""
 
-    def draft(
-        self,
-        hidden: Floats,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        ngrams: TextNGramModel | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-        noises: Sequence[TreeNoise | None] = (),
-    ) -> list[GuessTree]:
-        """Grow a tree below each sequence's last token; `hidden` (B, D) are the states that the head read before it.
+    tokens: Sequence[int]
+    """The last token of each, below which its tree grows."""
+    num_nodes: Sequence[int]
+    """Nodes of each tree at most."""
+    num_steps: int
+    min_chance: float
+    min_doubt: float = 0.0
+    ngrams: TextNGramModel | None = None
+    """What is known of the texts; None: the network guesses alone."""
+    noises: Sequence[TreeNoise | None] = ()
+    """What the drafts of requests that sample see; none: all are greedy."""
+    rows: Sequence[int] | None = None
+    """Of `states`, or slots of the network's own cache; None: 0, 1, ..."""
+    states: Floats | None = None
+    """Rows (R, D) of a pass, as the target's head read them; they are not copied."""
 
-        With `rows`, those rows of `hidden` are, which are not copied. `ngrams` is what is known of each text.
-        """
-        raise NotImplementedError
+
+class Network(Protocol):
+    """What drafts: a native network, or its twin in torch."""
+
+    def draft(self, request: DraftRequest) -> list[GuessTree]:
+        """Grow a tree below each sequence's last token."""
+        ...
 
     def nbytes(self) -> int:
         """Count the bytes of the weights, the rows of the target's head included."""
-        raise NotImplementedError
+        ...
 
 
 def committed_rows(outcome: Outcome) -> tuple[int, ...]:
@@ -107,15 +114,21 @@ class NetworkDrafter(Drafter):
         self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: TextNGramModel | None
     ) -> list[Draft]:
         """Guess with what is known of each text; None: alone."""
-        wanted = [min(budget, self.options.num_draft) for budget in budgets]
-        if not any(wanted):
+        num_nodes = [min(budget, self.options.num_draft) for budget in budgets]
+        if not any(num_nodes):
             return [EMPTY_DRAFT for _ in seqs]
-        return drafts_of(self._trees(seqs, wanted, ngrams))
+        tokens, noises, o = (
+            [seq.tokens[-1] for seq in seqs],
+            [*map(noise_below, seqs)],
+            self.options,
+        )
+        limits = (o.num_steps, o.min_chance, o.min_doubt)
+        return drafts_of(
+            self._trees(seqs, DraftRequest(tokens, num_nodes, *limits, ngrams, noises))
+        )
 
-    def _trees(
-        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: TextNGramModel | None
-    ) -> list[GuessTree]:
-        """Grow a tree of at most `num_nodes[i]` nodes below each sequence's last token."""
+    def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
+        """Grow the trees of a request, to which the network's own inputs are added."""
         raise NotImplementedError
 
 
@@ -124,7 +137,7 @@ class LastStateDrafter(NetworkDrafter):
 
     features = LAST_ROW
 
-    def __init__(self, options: NetworkOptions, network: StateNetwork, width: int) -> None:
+    def __init__(self, options: NetworkOptions, network: Network, width: int) -> None:
         super().__init__(options)
         self.network, self.width = network, width
         self.states: dict[int, tuple[Floats, int]] = {}
@@ -135,18 +148,12 @@ class LastStateDrafter(NetworkDrafter):
         assert outcome.hidden is not None, "asked for by `features`"
         self.states[seq.id] = outcome.hidden[-1:].copy(), 0  # not the whole prompt's rows
 
-    def _trees(
-        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: TextNGramModel | None
-    ) -> list[GuessTree]:
-        found = [self.states[seq.id] for seq in seqs]
-        states, rows = found[0][0], [found[0][1]]
+    def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
+        kept = [self.states[seq.id] for seq in seqs]
+        request.states, request.rows = kept[0][0], [kept[0][1]]
         if len(seqs) > 1:
-            states = np.stack([hidden[row] for hidden, row in found])
-            rows = [*range(len(seqs))]
-        tokens, o = [seq.tokens[-1] for seq in seqs], self.options
-        noises = [noise_below(seq) for seq in seqs]
-        limits = (o.num_steps, o.min_chance, ngrams, o.min_doubt)
-        return self.network.draft(states, tokens, num_nodes, *limits, rows, noises)
+            request.states, request.rows = np.stack([states[row] for states, row in kept]), None
+        return self.network.draft(request)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

@@ -1,22 +1,20 @@
-"""Shared by networks that draft natively: how weights get to the kernels, one call a draft.
+"""Networks that draft on the native kernels: how weights get there, one call a draft.
 
-D width of the target, V' tokens of the head.
+V' tokens of the head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
-from forerun.drafting.best_first import MAX_STEPS, GuessTree
-from forerun.drafting.networks.drafter import StateNetwork
+from forerun.drafting.best_first import GuessTree
+from forerun.drafting.networks.drafter import DraftRequest
 from forerun.drafting.networks.packed import NetworkWeights
-from forerun.drafting.tree_noise import TreeNoise, native_noises
+from forerun.drafting.tree_noise import native_noises
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.model import Model
@@ -24,95 +22,86 @@ from forerun.model.model import Model
 if TYPE_CHECKING:
     from forerun import _native
 
-
-def native_target(model: Model) -> NativeDecoder:
-    """Return the target that a network drafts beside. Raises LoadError for one that the kernels do not run."""
-    if not isinstance(model, NativeDecoder):
-        native.require()
-        raise LoadError(
-            "a drafter with a trained network runs on the native kernels, and this model does not: "
-            "leave out --backend and --device, or take -d recycling"
-        )
-    return model
-
-
-@contextmanager
-def load_errors() -> Iterator[None]:
-    """Raise what the kernels refuse, naming the weight, as a LoadError."""
-    try:
-        yield
-    except ValueError as error:
-        raise LoadError(str(error)) from error
-
-
 TOKENS = "draft_ids"
 """The tokens of a head (V',), beside the weights."""
 
-
-def packed(tensors: Mapping[str, Floats], tokens: Ids | None, bits: int) -> NetworkWeights:
-    """Round a network's tensors, by the kernels' names, to 4, 8, 16 or 32 bits; `tokens` (V',) are the head's."""
-    weights = NetworkWeights.of(tensors, bits)
-    if tokens is not None:
-        weights.add_ids(TOKENS, tokens)
-    return weights
+Config = TypeVar("Config")
+Kernels = TypeVar("Kernels", bound="_native.DraftNetwork")
 
 
-def fill(
-    network: _native.DraftNetwork,
-    weights: NetworkWeights,
-    target: NativeDecoder,
-    *,
-    eps: float,
-    temperatures: Sequence[float],
-    takes_head: bool,
-) -> None:
-    """Hand weights over and check them; with `takes_head` the head's rows are copied from the target's.
+@dataclass(frozen=True)
+class TrainedNetwork(Generic[Config]):
+    """A network as it was read: its configuration, and its tensors by the names of the configuration's `shapes`."""
 
-    Raises ValueError naming the weight that is wrong.
+    config: Config
+    tensors: Mapping[str, Floats]
+    tokens: Ids | None = None
+    """The tokens of the head (V',), ascending; None for all."""
+    temperatures: tuple[float, ...] = (1.0,)
+    """By depth, the last for all below: logits are divided by it before they become probabilities."""
+
+    def packed(self, native_name: Callable[[str], str], bits: int) -> NetworkWeights:
+        """Round the tensors, by the kernels' names, to 4, 8, 16 or 32 bits."""
+        named = {native_name(name): tensor for name, tensor in self.tensors.items()}
+        weights = NetworkWeights.of(named, bits)
+        if self.tokens is not None:
+            weights.add_ids(TOKENS, self.tokens)
+        return weights
+
+
+class NativeNetwork(Generic[Kernels]):
+    """Drafts with the target's threads, its embedding and a copy of the rows of its head: one call a draft.
+
+    Raises LoadError naming the weight that is wrong, or for a target without native kernels.
     """
-    if (tokens := weights.ids(TOKENS)) is not None:
-        network.set_tokens(tokens)
-    for matrix in weights.matrices():
-        network.set(*matrix)
-    for name, weight, bias in weights.norms():
-        network.set_norm(name, weight, bias, eps)
-    if takes_head:
-        network.take_head()
-        divisor = target.config.logits_divisor
-        temperatures = tuple(divisor * each for each in temperatures)
-    network.set_temperatures(temperatures)
-    network.check()
 
-
-def floats(values: Floats) -> Floats:
-    """Return what the native kernels read: fp32, contiguous."""
-    return np.ascontiguousarray(values, np.float32)
-
-
-class NativeStateNetwork(StateNetwork):
-    """Drafts from the target's last state natively: a tree of every sequence in one call."""
-
-    def __init__(self, network: _native.StateNetwork) -> None:
-        self._native = network
-
-    def draft(
+    def __init__(
         self,
-        hidden: Floats,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        ngrams: _native.TextNGramModel | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-        noises: Sequence[TreeNoise | None] = (),
-    ) -> list[GuessTree]:
-        """Hand the states over as they lie."""
-        limits = (min(num_steps, MAX_STEPS), min_chance)
-        seen = native_noises(noises)
-        found = (hidden, tokens, num_nodes, *limits, ngrams, min_doubt, rows, seen)
-        return self._native.draft(*found)
+        model: Model,
+        new_kernels: Callable[[NativeDecoder], Kernels],
+        weights: NetworkWeights,
+        *,
+        eps: float,
+        temperatures: Sequence[float],
+        takes_head: bool,
+    ) -> None:
+        """Make the kernels beside the target and hand them the weights; `takes_head`: the head is the target's."""
+        if not isinstance(model, NativeDecoder):
+            native.require()
+            raise LoadError(
+                "a drafter with a trained network runs on the native kernels, and this model does not: "
+                "leave out --backend and --device, or take -d recycling"
+            )
+        try:
+            self.native = kernels = new_kernels(model)
+            if (tokens := weights.ids(TOKENS)) is not None:
+                kernels.set_tokens(tokens)
+            for matrix in weights.matrices():
+                kernels.set(*matrix)
+            for name, weight, bias in weights.norms():
+                kernels.set_norm(name, weight, bias, eps)
+            if takes_head:
+                kernels.take_head()
+            divisor = model.config.logits_divisor if takes_head else 1.0
+            kernels.set_temperatures([divisor * each for each in temperatures])
+            kernels.check()
+        except ValueError as error:  # what the kernels refuse, naming the weight
+            raise LoadError(str(error)) from error
+
+    def draft(self, request: DraftRequest) -> list[GuessTree]:
+        """Grow a tree of every sequence."""
+        return self.native.draft(
+            request.tokens,
+            request.num_nodes,
+            request.num_steps,
+            request.min_chance,
+            request.min_doubt,
+            request.ngrams,
+            native_noises(request.noises),
+            request.rows,
+            request.states,
+        )
 
     def nbytes(self) -> int:
         """Count the bytes of the packed weights."""
-        return self._native.nbytes()
+        return self.native.nbytes()

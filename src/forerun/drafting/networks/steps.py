@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError
@@ -22,12 +21,10 @@ from forerun.drafting.best_first import (
     likeliest,
     models_of,
 )
+from forerun.drafting.best_first import TakeSteps as TakeGuesses
 from forerun.drafting.draft_head import Scores
-from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
-from forerun.drafting.tree_noise import SPREAD, noise_below
-
-if TYPE_CHECKING:
-    from forerun._native import TextNGramModel
+from forerun.drafting.networks.drafter import DraftRequest, NetworkDrafter, NetworkOptions
+from forerun.drafting.tree_noise import SPREAD
 
 TakeSteps = Callable[[int, Sequence[Step]], Sequence[Scores]]
 """Takes a step's number, and for each sequence that takes part its token; returns what may follow each."""
@@ -43,12 +40,11 @@ class StepDrafter(NetworkDrafter):
         """Begin drafts of these sequences. Sets the nodes of one that cannot be drafted for to 0."""
         raise NotImplementedError
 
-    def _trees(
-        self, seqs: Sequence[Seq], num_nodes: Sequence[int], ngrams: TextNGramModel | None
-    ) -> list[GuessTree]:
-        wanted = [*num_nodes]
-        take, adjust = self._new_draft(seqs, wanted), _Adjust(seqs)
+    def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
+        request.num_nodes = num_nodes = [*request.num_nodes]
+        take, adjust = self._new_draft(seqs, num_nodes), _Adjust(seqs)
         greedy, sampled = self.spreads
+        request.noises = [noise and noise._replace(spread=sampled) for noise in request.noises]
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
             return [
@@ -56,11 +52,27 @@ class StepDrafter(NetworkDrafter):
                 for step, scores in zip(steps, adjust(steps, take(number, steps)), strict=True)
             ]
 
-        tokens, o = [seq.tokens[-1] for seq in seqs], self.options
-        limits = DraftLimits(min(o.num_steps, MAX_STEPS), o.min_chance, o.min_doubt)
-        noises = [noise_below(seq, sampled) for seq in seqs]
-        known = models_of(ngrams)
-        return grow(tokens, wanted, limits, MAX_STEPS, take_steps, known, noises=noises)
+        return grow_request(request, MAX_STEPS, take_steps)
+
+
+def grow_request(
+    request: DraftRequest,
+    max_depth: int,
+    take_steps: TakeGuesses,
+    *,
+    sees_depth_alone: bool = False,
+) -> list[GuessTree]:
+    """Grow the trees of a request in Python, of what `take_steps` guesses."""
+    return grow(
+        request.tokens,
+        request.num_nodes,
+        DraftLimits(request.num_steps, request.min_chance, request.min_doubt),
+        max_depth,
+        take_steps,
+        models_of(request.ngrams),
+        sees_depth_alone=sees_depth_alone,
+        noises=request.noises,
+    )
 
 
 class _Adjust:

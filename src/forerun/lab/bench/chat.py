@@ -12,7 +12,7 @@ from statistics import fmean
 
 from forerun.cli import tables
 from forerun.core.params import SamplingParams
-from forerun.engine.pressure import EVICTED
+from forerun.engine.scheduler import EVICTED
 from forerun.llm import LLM
 
 QUESTIONS = (
@@ -50,12 +50,12 @@ def run(
 ) -> list[Turn]:
     """Hold each conversation's first turn, then each one's second, and so on, with a bar of progress."""
     talks: list[list[dict[str, str]]] = [[] for _ in range(num_conversations)]
-    found, pressure = [], llm.engine.pressure
+    found, memory_steps = [], llm.engine.scheduler.memory_steps
     asked = [(turn, i) for turn in range(num_turns) for i in range(num_conversations)]
     for turn, i in tables.track(asked, what):
         question = QUESTIONS[(turn + 3 * i) % len(QUESTIONS)]
         talks[i].append({"role": "user", "content": f"{question} ({i + 1})"})
-        before = pressure.taken[EVICTED]
+        before = memory_steps[EVICTED]
         (output,) = llm.chat(talks[i], params)
         (answer,) = output.outputs
         talks[i].append({"role": "assistant", "content": answer.text})
@@ -68,7 +68,7 @@ def run(
                 new_tokens=len(answer.token_ids),
                 ttft_ms=round(1e3 * (answer.ttft_s or 0.0), 3),
                 answer=answer.token_ids,
-                evicted_blocks=pressure.taken[EVICTED] - before,
+                evicted_blocks=memory_steps[EVICTED] - before,
             )
         )
     return found

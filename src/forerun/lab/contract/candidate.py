@@ -60,7 +60,7 @@ class Candidate:
         config = EngineConfig(controller=False)
         checked = Checked(drafter, vocab_size)
         engine = Engine(model, cache, checked, config, grammars=ToyGrammar.start)
-        engine.proposer.drafter = checked  # an error must be seen, not isolated
+        engine.proposer.isolates_errors = False  # they must be seen
         return engine
 
 

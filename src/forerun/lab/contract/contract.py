@@ -18,7 +18,6 @@ from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Seq
 from forerun.drafting.base import Drafter
-from forerun.drafting.held import held_nbytes
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.sequence import SequenceState
@@ -30,6 +29,7 @@ from forerun.lab.contract.candidate import (
     Checked,
     ContractError,
 )
+from forerun.lab.contract.object_size import object_nbytes
 from forerun.lab.contract.toy_grammar import ToyGrammar
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
@@ -160,7 +160,7 @@ def check_end(candidate: Candidate) -> None:
         engine.proposer.drafter.end(ended.seq)
         engine.proposer.drafter.proposed.clear()
         second = Engine(engine.model, engine.cache, engine.proposer.drafter, engine.config)
-        second.proposer.drafter = engine.proposer.drafter
+        second.proposer.isolates_errors = False
         for _ in range(num_skipped):
             second.abort(second.add([1], GREEDY).seq.id)
         _complete(second, [[15, 16, 17, 15, 16, 17, 15]], _only(12, 12))
@@ -293,4 +293,4 @@ def _held(engine: Engine) -> int:
     """Bytes the drafter holds, without the target's."""
     assert isinstance(engine.proposer.drafter, Checked)
     seqs = [run.seq for run in engine.sequences.values()]
-    return held_nbytes(engine.proposer.drafter.inner, without=(engine.model, engine.cache, *seqs))
+    return object_nbytes(engine.proposer.drafter.inner, without=(engine.model, engine.cache, *seqs))

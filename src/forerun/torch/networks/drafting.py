@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,29 +15,18 @@ from torch import Tensor
 from forerun.core.arrays import Floats, Ids
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.medusa.drafting import MedusaWeights
-from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
+from forerun.drafters.mlp_speculator.drafting import RecurrentWeights, heads_of
 from forerun.drafting import best_first
-from forerun.drafting.best_first import (
-    MAX_STEPS,
-    DraftLimits,
-    GuessTree,
-    Step,
-    TakeSteps,
-    grow,
-    models_of,
-)
-from forerun.drafting.networks.drafter import StateNetwork
-from forerun.drafting.tree_noise import TreeNoise
+from forerun.drafting.best_first import MAX_STEPS, GuessTree, Step, TakeSteps
+from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.networks.steps import grow_request
 from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa
 from forerun.torch.networks.mlp_speculator import MLPSpeculator, RecurrentState
 
-if TYPE_CHECKING:
-    from forerun._native import TextNGramModel
 
-
-class TorchStateNetwork(StateNetwork):
+class TorchStateNetwork:
     """Grows trees in Python; `new_draft` computes the steps."""
 
     def __init__(self, max_depth: int, *, sees_depth_alone: bool = False) -> None:
@@ -48,23 +36,13 @@ class TorchStateNetwork(StateNetwork):
         """Begin drafts at the states (B, D)."""
         raise NotImplementedError
 
-    def draft(
-        self,
-        hidden: Floats,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        ngrams: TextNGramModel | None = None,
-        min_doubt: float = 0.0,
-        rows: Sequence[int] | None = None,
-        noises: Sequence[TreeNoise | None] = (),
-    ) -> list[GuessTree]:
+    def draft(self, request: DraftRequest) -> list[GuessTree]:
         """Grow a tree for each sequence, the likeliest node first."""
-        take_steps = self.new_draft(hidden if rows is None else hidden[[*rows]])
-        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
-        found = (tokens, num_nodes, limits, self.max_depth, take_steps, models_of(ngrams))
-        return grow(*found, self.sees_depth_alone, noises)
+        states = request.states
+        assert states is not None, "it reads the target's states"
+        take_steps = self.new_draft(states if request.rows is None else states[[*request.rows]])
+        alone = self.sees_depth_alone
+        return grow_request(request, self.max_depth, take_steps, sees_depth_alone=alone)
 
 
 def target_logits(target: Model, state: Tensor, tokens: Ids | None) -> Floats:
@@ -80,7 +58,7 @@ class TorchRecurrent(TorchStateNetwork):
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         super().__init__(weights.config.max_depth)
         self.weights, self.target, self.tokens = weights, target, weights.tokens
-        self.heads = [torch.from_numpy(rows) for rows in weights.heads]
+        self.heads = [torch.from_numpy(rows) for rows in heads_of(weights)]
         with torch.device("meta"):  # its own head takes no memory: it is not used
             self.net = MLPSpeculator(weights.config)
         own = {n: torch.from_numpy(t) for n, t in weights.tensors.items() if "head" not in n}
@@ -213,18 +191,10 @@ class TorchEagle:
         rows.keys = self._run(rows.keys, g, tokens, rows.length)[2]
         rows.length, rows.token, rows.g = rows.length + len(tokens), tokens[-1], g[:, -1:]
 
-    def draft(
-        self,
-        slots: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        ngrams: TextNGramModel | None = None,
-        min_doubt: float = 0.0,
-        noises: Sequence[TreeNoise | None] = (),
-    ) -> list[GuessTree]:
-        """Grow a tree below the last token that was fed of each slot; `ngrams` is what is known of each text."""
-        rows = [self.slots[slot] for slot in slots]
+    def draft(self, request: DraftRequest) -> list[GuessTree]:
+        """Grow a tree below the last token that was fed of each slot."""
+        assert request.rows is not None, "its slots"
+        rows = [self.slots[slot] for slot in request.rows]
         after: list[dict[int, tuple[Tensor, Keys]]] = []
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
@@ -247,10 +217,8 @@ class TorchEagle:
             after.append(here)
             return found
 
-        tokens = [each.token for each in rows]
-        limits = DraftLimits(min(num_steps, MAX_STEPS), min_chance, min_doubt)
-        found = (tokens, num_nodes, limits, MAX_STEPS, take_steps, models_of(ngrams))
-        return best_first.grow(*found, noises=noises)
+        request.tokens = [each.token for each in rows]
+        return grow_request(request, MAX_STEPS, take_steps)
 
     def nbytes(self) -> int:
         """Count the weights, the rows of the target's head included."""

@@ -13,7 +13,7 @@ import numpy as np
 _LEAVES = (str, bytes, int, float, array, np.ndarray, FunctionType, Iterator)
 
 
-def held_nbytes(*roots: object, without: Iterable[object] = ()) -> int:
+def object_nbytes(*roots: object, without: Iterable[object] = ()) -> int:
     """Return the bytes of everything reachable from `roots`, each object once, by `sys.getsizeof`.
 
     Models, caches and all that say their own size by `nbytes()` count as that. Left out: `without`, and what only

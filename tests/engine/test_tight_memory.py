@@ -6,17 +6,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from forerun.core import tree
 from forerun.core.params import SamplingParams
-from forerun.core.types import Draft
 from forerun.drafting.base import LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine import pressure
+from forerun.engine import scheduler
 from forerun.engine.engine import Engine
-from forerun.engine.pressure import MemoryPressure
 from tests.engine.harness import GREEDY, LOOPING, complete, drain, engine_for
 from tests.tiny import tiny_model
 
@@ -93,7 +88,10 @@ def soak(spec: str, num_blocks: int, num_requests: int, seed: int) -> Engine:
 )
 def test_answers_under_a_tight_budget_are_those_of_a_roomy_one(spec: str) -> None:
     tight = soak(spec, num_blocks=5, num_requests=10, seed=1)
-    assert tight.pressure.taken[pressure.QUEUED] or tight.pressure.taken[pressure.PREEMPTED]
+    assert (
+        tight.scheduler.memory_steps[scheduler.QUEUED]
+        or tight.scheduler.memory_steps[scheduler.PREEMPTED]
+    )
     if spec != "none":
         assert tight.stats.drafted > tight.stats.accepted > 0
 
@@ -103,10 +101,10 @@ def test_answers_under_a_tight_budget_are_those_of_a_roomy_one(spec: str) -> Non
 @pytest.mark.parametrize("num_blocks", [4, 7])
 def test_a_thousand_requests_under_a_tight_budget(spec: str, num_blocks: int) -> None:
     tight = soak(spec, num_blocks, num_requests=1000, seed=num_blocks)
-    taken = tight.pressure.taken
-    assert taken[pressure.PREEMPTED]
-    assert taken[pressure.QUEUED]
-    assert taken[pressure.EVICTED]
+    taken = tight.scheduler.memory_steps
+    assert taken[scheduler.PREEMPTED]
+    assert taken[scheduler.QUEUED]
+    assert taken[scheduler.EVICTED]
 
 
 def test_rows_that_must_be_there_come_before_drafts() -> None:
@@ -116,7 +114,7 @@ def test_rows_that_must_be_there_come_before_drafts() -> None:
     while engine.has_work:
         engine.step()
     assert all(len(run.seq.generated) == GREEDY.max_tokens for run in runs)
-    assert engine.scheduler.num_preempted == 0
+    assert not engine.scheduler.memory_steps[scheduler.PREEMPTED]
 
 
 def test_each_rung_is_told_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,36 +123,12 @@ def test_each_rung_is_told_once_and_counted(caplog: pytest.LogCaptureFixture) ->
         complete(engine, [[*LOOPING[0]] * 10, [*LOOPING[1]] * 10, [*LOOPING[2]] * 9], GREEDY)
         complete(engine, [[*LOOPING[2]] * 10, [*LOOPING[1]] * 9, [*LOOPING[0]] * 9], GREEDY)
     told = [record.message for record in caplog.records if "memory is tight" in record.message]
-    assert len(told) == len(set(told)) == sum(count > 0 for count in engine.pressure.taken.values())
-    assert engine.pressure.taken[pressure.QUEUED] > 1
-
-
-class FixedCosts(MemoryPressure):
-    """A ladder that has measured what a test says."""
-
-    def __init__(self, *, token_s: float, prompt_row_s: float, reused: int) -> None:
-        engine = new_engine("none", 4, num_seqs=1)
-        super().__init__(engine.cache, engine.scheduler, engine.stats)
-        self.scheduler.num_reused, self.scheduler.num_queried = reused, 10_000
-        self.learn(token_s, 1, 0)
-        self.learn(prompt_row_s, 0, 1)
-
-
-@given(st.integers(0, 20), st.integers(0, 20))
-def test_the_gain_of_a_draft_is_that_of_the_nodes_that_would_be_cut(room: int, num: int) -> None:
-    costs = FixedCosts(token_s=1, prompt_row_s=0.01, reused=0)
-    draft = Draft((3,) * num, tree.chain(num), confidence=(0.5,) * num)
-    expected = sum(0.5 ** (i + 1) for i in range(room, num))
-    assert costs._gain(draft, room) == pytest.approx(expected)
-
-
-def test_a_prefix_is_evicted_for_a_draft_only_where_that_saves_time() -> None:
-    """Prefixes that nobody comes back to are worth less than a token; those that all share, more."""
-    cheap = FixedCosts(token_s=0.002, prompt_row_s=0.0008, reused=0)
-    wanted = FixedCosts(token_s=0.002, prompt_row_s=0.0008, reused=9_000)
-    assert cheap._evicts(1.0, 1)
-    assert not wanted._evicts(1.0, 1)
-    assert not cheap._evicts(0.01, 1)
+    assert (
+        len(told)
+        == len(set(told))
+        == sum(count > 0 for count in engine.scheduler.memory_steps.values())
+    )
+    assert engine.scheduler.memory_steps[scheduler.QUEUED] > 1
 
 
 @pytest.mark.parametrize("extra", [{"temperature": 0.8, "seed": 3}, {"logprobs": 2}])
@@ -193,5 +167,5 @@ def test_twenty_turns_of_two_chats_in_turn_within_a_fixed_budget(spec: str) -> N
             assert held_nbytes(tight) == 5 * tight.cache.pool.block_nbytes
     assert found > 5
     assert lost > 5
-    assert tight.pressure.taken[pressure.EVICTED]
-    assert tight.scheduler.num_preempted == 0
+    assert tight.scheduler.memory_steps[scheduler.EVICTED]
+    assert not tight.scheduler.memory_steps[scheduler.PREEMPTED]

@@ -14,7 +14,7 @@ from forerun.drafting.base import Drafter
 from forerun.drafting.union import Union
 from forerun.engine.controller import Adaptive, Fixed
 from forerun.engine.engine import Engine
-from forerun.engine.safe_drafter import MAX_ERRORS
+from forerun.engine.proposer import MAX_ERRORS
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.tiny import tiny_model
 
