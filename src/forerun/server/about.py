@@ -9,15 +9,14 @@ from starlette.responses import PlainTextResponse, Response
 
 import forerun
 from forerun.llm import LLM
-from forerun.server.answers import Document
-from forerun.server.dependencies import AllModels, FromQuery
 from forerun.server.errors import ApiError, loading
-from forerun.server.fleet import Fleet
+from forerun.server.fleet import AllModels, Fleet, FromQuery
 from forerun.server.http import JsonResponse
 from forerun.server.metrics import renamed
-from forerun.server.native_writer import settings
+from forerun.server.native import settings
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.service import Service
+from forerun.server.writer import Document
 
 router, open_router = APIRouter(), APIRouter()
 """Open routes need no key."""

@@ -24,13 +24,12 @@ from forerun.server import (
     responses,
     tokens,
 )
-from forerun.server.access_log import AccessLog
+from forerun.server.async_request import Closed
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.fleet import Fleet
-from forerun.server.guards import OPEN_ROUTES, ApiKeyCheck, OriginCheck
 from forerun.server.http import error_response
+from forerun.server.middleware import OPEN_ROUTES, AccessLog, ApiKeyCheck, OriginCheck
 from forerun.server.page import page_routes
-from forerun.server.worker import Closed
 
 CLOSE_S = 1.0
 """The time that a step has left when the server ends."""

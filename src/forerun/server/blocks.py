@@ -10,13 +10,13 @@ from typing import Any, Literal
 from starlette.responses import Response
 
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, Writer
+from forerun.server.async_request import AsyncRequest, StreamEvent
 from forerun.server.bodies import JsonRequest
-from forerun.server.errors import ApiError, renamed
-from forerun.server.openai import submit
-from forerun.server.schema import ChatRequest, OpenBody
+from forerun.server.errors import ApiError, invalid, renamed
+from forerun.server.openai import ChatRequest, submit
+from forerun.server.schema import OpenBody
 from forerun.server.service import Service
-from forerun.server.worker import AsyncRequest, StreamEvent
+from forerun.server.writer import Document, Writer
 from forerun.text.answers.parser import AnswerParser
 from forerun.text.answers.parts import CallPart, Part, ReasoningPart, TextPart
 
@@ -148,7 +148,7 @@ async def reply(
         for name in ONLY_CHAT:
             value = getattr(chat, name)
             if value and (name, value) != ("n", 1):
-                raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
+                raise invalid(f"{name} is possible in /v1/chat/completions only", name)
         running, new_parser = await submit(service, request, chat)
     except ApiError as error:
         raise renamed(error, body.theirs) from error

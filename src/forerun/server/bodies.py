@@ -21,7 +21,7 @@ from starlette.responses import Response
 from forerun.core.device import trim_heap
 from forerun.core.errors import short_repr
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError
+from forerun.server.errors import ApiError, invalid
 
 T = TypeVar("T")
 
@@ -161,9 +161,9 @@ def to_object(body: bytes, config: ServerConfig) -> dict[str, Any]:
         text = body.decode(json.detect_encoding(body))
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from error
+        raise invalid(f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ApiError(400, "the body must be a JSON object")
+        raise invalid("the body must be a JSON object")
     if _SUSPECT.search(text):
         _check_plain(found)
     return found
@@ -208,7 +208,7 @@ def _refuse(path: str, value: object) -> None:
         message = f"{name} must be Unicode, got {short_repr(value)} with a lone surrogate"
     else:
         message = f"{name} must be a number from -{_MOST:.4g} to {_MOST:.4g}"
-    raise ApiError(400, message, param=path.removeprefix(".") or None)
+    raise invalid(message, path.removeprefix(".") or None)
 
 
 def _check_values(body: bytes, most: int) -> None:
@@ -221,4 +221,4 @@ def _check_values(body: bytes, most: int) -> None:
     bare = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     is_text = np.bitwise_xor.accumulate((bare == ord('"')).view(np.uint8)).view(np.bool_)
     if np.count_nonzero((bare == ord(",")) & ~is_text) > most:
-        raise ApiError(400, f"the body has more than {most} values, which this server allows")
+        raise invalid(f"the body has more than {most} values, which this server allows")

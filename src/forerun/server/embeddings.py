@@ -17,15 +17,15 @@ from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.params import SamplingParams
-from forerun.server import prompts
-from forerun.server.answers import Document
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
+from forerun.server.errors import ApiError, invalid
+from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse, cancelled_on_disconnect
+from forerun.server.native_requests import split_prompts
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
+from forerun.server.writer import Document
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
@@ -62,7 +62,7 @@ async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingReq
         message = (
             "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
         )
-        raise ApiError(400, message, param="input")
+        raise invalid(message, "input")
     found, num_tokens = await _vectors(service, request, body)
     data = [
         {"object": "embedding", "index": i, "embedding": _written(one[0], body.encoding_format)}
@@ -98,20 +98,20 @@ async def _vectors(
             type="not_supported_error",
         )
     field, given = _check(body, service)
-    parts = prompts.split(given, field)
+    parts = split_prompts(given, field)
 
     def encode() -> list[Encoded]:
         encoded = [service.read_parts(one, field) for one in parts]
         for number, one in enumerate(encoded):
             if not one.token_ids:
-                raise ApiError(400, f"{field} {number} has no tokens: give some text", param=field)
+                raise invalid(f"{field} {number} has no tokens: give some text", field)
         return encoded
 
     params = SamplingParams(
         temperature=0.0, max_tokens=1, pooling=service.config.pooling, max_draft=0, detokenize=False
     )
     running = await service.submit(
-        lambda: service.encode(encode, request.nbytes), len(parts), params, field=field
+        lambda: service.encode(encode, request.nbytes), len(parts), params, field
     )
     request.state.entry.running = running
     async with cancelled_on_disconnect(request.receive, running.cancel):
@@ -130,17 +130,17 @@ def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
     given = {"input": body.input, "content": body.content}
     fields = [name for name, value in given.items() if value is not None]
     if len(fields) != 1:
-        raise ApiError(400, "give input, or content, which is llama-server's name", param="input")
+        raise invalid("give input, or content, which is llama-server's name", "input")
     if body.encoding_format not in _FORMATS:
         message = f"encoding_format must be float or base64, got {short_repr(body.encoding_format)}"
-        raise ApiError(400, message, param="encoding_format")
+        raise invalid(message, "encoding_format")
     if body.embd_normalize not in (-1, 2):
         message = f"embd_normalize must be 2 or -1, got {body.embd_normalize}"
-        raise ApiError(400, message, param="embd_normalize")
+        raise invalid(message, "embd_normalize")
     width = service.llm().model.config.hidden_size
     if body.dimensions not in (None, width):
         message = f"dimensions must be {width}, which this model has, got {body.dimensions}"
-        raise ApiError(400, message, param="dimensions")
+        raise invalid(message, "dimensions")
     return fields[0], given[fields[0]]
 
 

@@ -15,16 +15,16 @@ from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, usage
+from forerun.server.async_request import AsyncRequest
 from forerun.server.blocks import BlockWriter, ContentBlock, one_system, parts_of, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
+from forerun.server.errors import ApiError, invalid
+from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
-from forerun.server.openai import count
+from forerun.server.openai import ChatRequest, count
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
-from forerun.server.schema import TEXT_OR_PARTS, ChatRequest, OpenBody, listed
-from forerun.server.worker import AsyncRequest
+from forerun.server.schema import TEXT_OR_PARTS, OpenBody, listed
+from forerun.server.writer import Document, usage
 
 router = APIRouter(route_class=JsonRoute)
 ERROR = object_of(type={"const": "error"}, error=object_of(type=TEXT, message=TEXT))
@@ -113,15 +113,15 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
             what = (
                 f"messages[{number}].role must be user, assistant or system, got {short_repr(role)}"
             )
-            raise ApiError(400, what, param="messages")
+            raise invalid(what, "messages")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list) or not all(isinstance(one, Mapping) for one in blocks):
             what = f"messages[{number}].content must be text or a list of blocks"
-            raise ApiError(400, f"{what}, got {short_repr(content)}", param="messages")
+            raise invalid(f"{what}, got {short_repr(content)}", "messages")
         messages += _translated(number, role, blocks)
     if messages and messages[-1]["role"] == "assistant":
         what = "the last message must be the user's: an answer cannot be begun for the model"
-        raise ApiError(400, what, param="messages")
+        raise invalid(what, "messages")
     return one_system(messages)
 
 
@@ -147,7 +147,7 @@ def _translated(
         elif kind != _SILENT:
             what = f"messages[{number}] has a block of type {short_repr(kind)}"
             allowed = "(allowed: text, thinking, tool_use, tool_result)"
-            raise ApiError(400, f"{what} {allowed}", param="messages")
+            raise invalid(f"{what} {allowed}", "messages")
     if texts or calls:
         said: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
         if thoughts:
@@ -160,7 +160,7 @@ def _result(number: int, block: Mapping[str, Any]) -> object:
     content, is_error = block.get("content"), block.get("is_error")
     if not isinstance(is_error, bool | None):
         what = f"messages[{number}] has is_error={short_repr(is_error)}: it must be true or false"
-        raise ApiError(400, what, param="messages")
+        raise invalid(what, "messages")
     if not is_error:
         return content
     return f"Error: {content}" if isinstance(content, str) else ["Error:", *parts_of(content)]
@@ -169,7 +169,7 @@ def _result(number: int, block: Mapping[str, Any]) -> object:
 def _tool(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type", "custom") != "custom":
         message = f"tools[{number}] is run by Anthropic's servers: only own tools can be used here"
-        raise ApiError(400, message, param="tools")
+        raise invalid(message, "tools")
     known = {name: tool[name] for name in ("name", "description") if name in tool}
     function = {**known, "parameters": tool.get("input_schema")}
     return {"type": "function", "function": function, "strict": tool.get("strict")}
@@ -185,14 +185,14 @@ def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
     if kind not in _CHOICES:
         what = f"{', '.join(_CHOICES)} or tool"
         message = f"tool_choice.type must be {what}, got {short_repr(kind)}"
-        raise ApiError(400, message, param="tool_choice")
+        raise invalid(message, "tool_choice")
     return found | {"tool_choice": _CHOICES[kind]}
 
 
 def _response_format(form: object) -> dict[str, Any]:
     if not isinstance(form, Mapping) or form.get("type") != "json_schema":
         message = f'output_config.format must have the type "json_schema", got {short_repr(form)}'
-        raise ApiError(400, message, param="output_config")
+        raise invalid(message, "output_config")
     return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
 
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from forerun.engine import metrics
 from forerun.engine.metrics import PREFIX, Counter, Gauge
-from forerun.server.worker import AsyncRequest, StreamEvent
+from forerun.server.async_request import AsyncRequest, StreamEvent
 
 _FIRST_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5),

@@ -15,14 +15,15 @@ from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, usage
+from forerun.server.async_request import AsyncRequest
 from forerun.server.blocks import BlockWriter, ContentBlock, one_system, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
+from forerun.server.errors import ApiError, invalid
+from forerun.server.fleet import FromBody
+from forerun.server.openai import check_roles
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
-from forerun.server.schema import OpenBody, check_roles
-from forerun.server.worker import AsyncRequest
+from forerun.server.schema import OpenBody
+from forerun.server.writer import Document, usage
 
 router = APIRouter(route_class=JsonRoute)
 _RESPONSE = object_of(
@@ -108,7 +109,7 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
         else:
             what = "message, reasoning, function_call or function_call_output"
             message = f"input[{number}].type must be {what}, got {short_repr(kind)}"
-            raise ApiError(400, message, param="input")
+            raise invalid(message, "input")
     return one_system(messages)
 
 
@@ -130,7 +131,7 @@ def _with_thought(message: dict[str, Any], thought: str) -> str:
 def _response_format(text: Mapping[str, Any]) -> dict[str, Any]:
     given = text.get("format") or {"type": "text"}
     if not isinstance(given, Mapping):
-        raise ApiError(400, f"text.format must be an object, got {short_repr(given)}", param="text")
+        raise invalid(f"text.format must be an object, got {short_repr(given)}", "text")
     if given.get("type") != "json_schema":
         return {**given}
     return {"type": "json_schema", "json_schema": {"schema": given.get("schema")}}

@@ -30,7 +30,7 @@ from forerun.server.connections import (
     most_connections,
 )
 from forerun.server.fleet import Fleet, ModelSource
-from forerun.server.guards import FramingCheck
+from forerun.server.middleware import FramingCheck
 from forerun.server.service import Service
 
 BACKLOG = 1024

@@ -10,7 +10,7 @@ from typing import Any
 
 from forerun.core.errors import short_repr
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
-from forerun.server.errors import ApiError
+from forerun.server.errors import invalid
 from forerun.spellings.requests import note
 from forerun.text.answers.calls import CLOSE, OPEN
 from forerun.text.messages import Message, Tools
@@ -43,9 +43,9 @@ class Toolbox:
         found = tuple({k: v for k, v in tool.items() if k != "strict"} for tool in found)
         by_name = {_name(tool): tool for tool in found}
         if len(by_name) < len(found):
-            raise ApiError(400, "tools must have different names", param="tools")
+            raise invalid("tools must have different names", "tools")
         if choice not in (None, "auto", "none") and not found:
-            raise ApiError(400, "tool_choice needs tools: give some", param="tools")
+            raise invalid("tool_choice needs tools: give some", "tools")
         several = parallel is not False
         if choice == "none":
             return cls()
@@ -56,7 +56,7 @@ class Toolbox:
         name = _chosen(choice)
         if name not in by_name:
             message = f"tool_choice must be one of the tools ({', '.join(by_name)}), got {short_repr(name)}"
-            raise ApiError(400, message, param="tool_choice")
+            raise invalid(message, "tool_choice")
         return cls(found, (by_name[name],), False)
 
     def prepare(
@@ -82,7 +82,7 @@ class Toolbox:
         if not self.required:
             if answer is None or not (answer.json or answer.json_object):
                 message = "tools go with a response_format of JSON only"
-                raise ApiError(400, message, param="response_format")
+                raise invalid(message, "response_format")
             start += " | answer"
             lines.append(f"answer: %json {_laid_out(json.loads(answer.source or '{}'))}")
         either = " | ".join(f"f{i}" for i in range(len(tools)))
@@ -93,21 +93,21 @@ class Toolbox:
 def _checked(number: int, tool: object) -> Tool:
     where = f"tools[{number}]"
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
-        raise ApiError(400, f"{where} must be a function, got {short_repr(tool)}", param="tools")
+        raise invalid(f"{where} must be a function, got {short_repr(tool)}", "tools")
     function = tool.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ApiError(400, f"{where}.function must have a name", param="tools")
+        raise invalid(f"{where}.function must have a name", "tools")
     if not _NAME.fullmatch(function["name"]):
         message = f"{where}.function.name must be 1 to 64 letters, digits and _ . -"
-        raise ApiError(400, f"{message}, got {short_repr(function['name'])}", param="tools")
+        raise invalid(f"{message}, got {short_repr(function['name'])}", "tools")
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
         message = f"{where}.function.parameters must be a JSON schema, got {short_repr(parameters)}"
-        raise ApiError(400, message, param="tools")
+        raise invalid(message, "tools")
     for strict in (tool.get("strict"), function.get("strict")):
         if not isinstance(strict, bool | None):
             message = f"{where}.strict must be true or false, got {short_repr(strict)}"
-            raise ApiError(400, message, param="tools")
+            raise invalid(message, "tools")
     return tool
 
 
@@ -121,7 +121,7 @@ def _chosen(choice: object) -> object:
     function = choice.get("function") if isinstance(choice, Mapping) else None
     if not isinstance(function, Mapping) or "name" not in function:
         message = f"tool_choice must be {CHOICES}, got {short_repr(choice)}"
-        raise ApiError(400, message, param="tool_choice")
+        raise invalid(message, "tool_choice")
     return function["name"]
 
 

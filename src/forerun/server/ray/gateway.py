@@ -19,16 +19,16 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from forerun.server.async_request import Closed
 from forerun.server.bodies import LARGE, received
 from forerun.server.config import ServerConfig
 from forerun.server.connections import STALLED_S
 from forerun.server.errors import ApiError, is_anthropic, loading, of_exception, of_status
-from forerun.server.guards import knows_key, wrong_key
 from forerun.server.http import error_response, to_json
+from forerun.server.middleware import knows_key, wrong_key
 from forerun.server.ray.exchange import Head, Lease, Lost, Question, exchange
 from forerun.server.ray.metrics import joined
 from forerun.server.ray.prefix import Route, route_of
-from forerun.server.worker import Closed
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
