@@ -91,9 +91,9 @@ def _add_errors(app: FastAPI) -> None:
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
             message = f"{request.method} is not possible on {request.url.path} (allowed: {allowed})"
-        found = of_status(error.status_code, message)
-        found.headers = error.headers or {}
-        return error_response(found, request.url.path)
+        answer = of_status(error.status_code, message)
+        answer.headers = error.headers or {}
+        return error_response(answer, request.url.path)
 
     async def on_disconnect(request: Request, error: Exception) -> Response:
         return Response(status_code=400)  # the client has gone

@@ -60,9 +60,9 @@ class Fleet:
         self.metrics, self.bodies = ServerMetrics(), BodyQueue()
         self.services = tuple(
             Service(
-                source.load, own, sampling, self.metrics.of(own.served_model_name[0]), self.bodies
+                source.load, each, sampling, self.metrics.of(each.served_model_name[0]), self.bodies
             )
-            for source, own in zip(sources, _configs(sources, config), strict=True)
+            for source, each in zip(sources, _configs(sources, config), strict=True)
         )
         self.on_loaded: Callable[[Service], object] = lambda service: None
         """Called by an engine thread when loading has ended, well or not."""
@@ -216,12 +216,12 @@ class Fleet:
 
     def _has_room(self, service: Service, without: Collection[Service]) -> bool:
         """Tell whether a model fits beside those that are loaded, but these."""
-        there = [one for one in self.services if one.is_loaded and one not in without]
-        if self.config.models_max is not None and len(there) >= self.config.models_max:
+        loaded = [one for one in self.services if one.is_loaded and one not in without]
+        if self.config.models_max is not None and len(loaded) >= self.config.models_max:
             return False
-        if self.budget is None or not there:
+        if self.budget is None or not loaded:
             return True
-        totals = (self._sources[one].nbytes() for one in (*there, service))
+        totals = (self._sources[one].nbytes() for one in (*loaded, service))
         return together(totals, process_nbytes()) <= self.budget
 
 

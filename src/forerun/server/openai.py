@@ -30,13 +30,12 @@ router = APIRouter(route_class=JsonRoute)
 PROMPT = str | list[str] | list[int] | list[list[int]]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-_CALLS = {"type": "array", "items": {"type": "object"}}
 _CHAT_MESSAGE = {
     "type": "object",
     "properties": {
         "role": {"enum": [*ROLES]},
         "content": {"anyOf": [{"type": "null"}, *TEXT_OR_PARTS]},
-        "tool_calls": _CALLS,
+        "tool_calls": list_of(OBJECT),
     },
     "required": ["role"],
     "anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}],

@@ -29,6 +29,7 @@ from forerun.core.errors import RequestError, given_as, short_repr, unknown
 from forerun.core.params import MAX_IDS, SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import ApiError, invalid, must_be, of_exception
+from forerun.server.openapi import TEXT, list_of, object_of
 from forerun.server.tools import CHOICES
 from forerun.spellings import requests as spellings
 
@@ -36,17 +37,7 @@ MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""
 MAX_TURNS = 10_000
 """The same of a conversation."""
-TEXT_OR_PARTS = (
-    {"type": "string"},
-    {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {"type": {"type": "string"}},
-            "required": ["type"],
-        },
-    },
-)
+TEXT_OR_PARTS = (TEXT, list_of(object_of(type=TEXT)))
 
 
 def listed(message: dict[str, Any]) -> WithJsonSchema:
@@ -111,11 +102,7 @@ class RequestBody(BaseModel):
     """One of /v1/models; left out, the one that is served."""
 
     _typed: Mapping[str, str] = PrivateAttr(default_factory=dict)
-
-    @property
-    def typed(self) -> Mapping[str, str]:
-        """By field of ours: what the client called it, where that is another name."""
-        return self._typed
+    """By field of ours: what the client called it, where that is another name."""
 
     @classmethod
     def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
@@ -129,13 +116,13 @@ class RequestBody(BaseModel):
         try:
             fields, typed = cls.rename(given)
             _check_sizes(fields, typed)
-            found = validate(fields)
+            body = validate(fields)
         except RequestError as error:
             raise of_exception(error) from error
         except ValidationError as error:
             raise _api_error(error, cls, typed) from None
-        found._typed = typed
-        return found
+        body._typed = typed
+        return body
 
 
 class AnswerRequest(RequestBody):
@@ -178,7 +165,7 @@ class AnswerRequest(RequestBody):
                 raise invalid("give response_format or structured_outputs, not both")
             given["structured_outputs"] = form
         try:
-            with given_as(self.typed):
+            with given_as(self._typed):
                 params = dataclasses.replace(defaults, **given)
         except RequestError as error:
             raise of_exception(error) from error
@@ -196,7 +183,7 @@ class AnswerRequest(RequestBody):
             return "response_format"
         if getattr(self, "structured_outputs", None) is None and getattr(self, "tools", None):
             return "tools"
-        return self.typed.get("structured_outputs", "structured_outputs")
+        return self._typed.get("structured_outputs", "structured_outputs")
 
     def scores(self) -> dict[str, int | None]:
         """Return the log-probabilities that are asked for, as fields of SamplingParams."""
@@ -279,8 +266,8 @@ def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None
         most = MAX_TURNS if name in ("messages", "input") else MAX_ITEMS
         if name in ("prompt", "tokens") or not isinstance(value, list | dict) or len(value) <= most:
             continue
-        own = typed.get(name, name)
-        raise invalid(f"{own} has {len(value)} entries, at most {most} are allowed", own)
+        field = typed.get(name, name)
+        raise invalid(f"{field} has {len(value)} entries, at most {most} are allowed", field)
 
 
 def _api_error(
@@ -292,15 +279,11 @@ def _api_error(
     name = ".".join(map(str, [typed.get(field, field), *path[1:]]))
     if first["type"] == "extra_forbidden":
         allowed = StreamOptions.model_fields if len(path) > 1 else body.model_fields
-        message = unknown("field", str(path[-1]), allowed, spellings.NAMES)
-    elif first["type"] == "missing":
-        message = f"{name} is missing: it must be {_WORDS.get(name, 'given')}"
-    elif field in _WORDS:
-        message = f"{name} must be {_WORDS[field]}, got {short_repr(first['input'])}"
-    else:
-        what = first["msg"].removeprefix("Input should be ")
-        message = f"{name} must be {what}, got {short_repr(first['input'])}"
-    return invalid(message, name)
+        return invalid(unknown("field", str(path[-1]), allowed, spellings.NAMES), name)
+    if first["type"] == "missing":
+        return invalid(f"{name} is missing: it must be {_WORDS.get(name, 'given')}", name)
+    what = _WORDS.get(field) or first["msg"].removeprefix("Input should be ")
+    return must_be(name, what, first["input"])
 
 
 def _is_alternative(part: int | str) -> bool:

@@ -56,9 +56,8 @@ class Service:
         given = config.chat_template_kwargs
         self.template_kwargs = {} if given is None else read_object("--chat-template-kwargs", given)
         for name in sorted(self.template_kwargs.keys() & RESERVED):
-            raise ConfigError(
-                f"--chat-template-kwargs must be variables of the template, not {name!r}"
-            )
+            what = "--chat-template-kwargs must be variables of the template"
+            raise ConfigError(f"{what}, not {name!r}")
         self.created = int(time.time())
         self.metrics = metrics
         self.on_loaded: Callable[[], object] = lambda: None
@@ -131,13 +130,13 @@ class Service:
             raise not_served(asked, self.names)
         return self.names[0]
 
-    def defaults(self, **own: Any) -> SamplingParams:
-        """Return what a request leaves out: the server's options, then `own`, then the model's."""
-        return replace(self.llm().default_params(), **{**own, **self.sampling})
+    def defaults(self, **route: Any) -> SamplingParams:
+        """Return what a request leaves out: the server's options, then the route's, then the model's."""
+        return replace(self.llm().default_params(), **{**route, **self.sampling})
 
-    def params(self, body: AnswerRequest, **own: Any) -> SamplingParams:
+    def params(self, body: AnswerRequest, **route: Any) -> SamplingParams:
         """Make a request's parameters; what it leaves out is as in `defaults`. Raises ApiError."""
-        return body.params(self.defaults(**own), self.llm().drafter_spec.name)
+        return body.params(self.defaults(**route), self.llm().drafter_spec.name)
 
     @property
     def template(self) -> TemplateProcess:
@@ -180,14 +179,12 @@ class Service:
         """Return the tokens for filling in, which a route or field needs. Raises ApiError for a model without."""
         tokens = self.llm().tokenizer.fill_in
         if tokens is None:
-            is_route = what.startswith("/")
-            raise ApiError(
-                501 if is_route else 400,
+            status, param = (501, None) if what.startswith("/") else (400, what)
+            message = (
                 f"{what} needs a model that was trained to fill text in, such as Qwen2.5-Coder or StarCoder: "
-                f"{self.names[0]} has no such tokens (prefix, suffix, middle)",
-                param=None if is_route else what,
-                type="not_supported_error",
+                f"{self.names[0]} has no such tokens (prefix, suffix, middle)"
             )
+            raise ApiError(status, message, param, type="not_supported_error")
         return tokens
 
     def read_hole(
@@ -234,13 +231,10 @@ class Service:
                 params.prediction = await self._predicted(params.prediction)
             if params.structured_outputs is not None and body is not None:
                 await self._compile(params.structured_outputs, body.form_field)
-            stream = body is not None and body.stream
+            stream, progress = (body.stream, body.return_progress) if body else (False, False)
+            interval_s = self.config.stream_interval if stream else math.inf
             request = self.worker.submit(
-                prompts,
-                params,
-                self._ended,
-                self.config.stream_interval if stream else math.inf,
-                with_progress=stream and body is not None and body.return_progress,
+                prompts, params, self._ended, interval_s, with_progress=stream and progress
             )
             self._running[request] = num_new
         finally:
@@ -281,11 +275,9 @@ class Service:
         if n > most:
             raise invalid(f"n must be from 1 to {most} (--max-n), got {n}", "n")
         if num_new > num_slots + self.config.max_queue:
-            raise invalid(
-                f"{num_new} completions are more than this server runs and lets wait "
-                f"({num_slots} and {self.config.max_queue}): ask for fewer at once",
-                param,
-            )
+            what = f"{num_new} completions are more than this server runs and lets wait"
+            bounds = f"({num_slots} and {self.config.max_queue})"
+            raise invalid(f"{what} {bounds}: ask for fewer at once", param)
         num_running = sum(self._running.values(), self._num_entering)
         if num_running + num_new > num_slots + self.config.max_queue:
             raise busy(max(0, num_running - num_slots), self.config.max_queue)

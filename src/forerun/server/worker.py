@@ -201,11 +201,11 @@ class Worker:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Delivery]] = {}
         for one in deliveries:
             by_loop.setdefault(one.request.loop, []).append(one)
-        for loop, own in by_loop.items():
+        for loop, batch in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_hand_out, own)
+                loop.call_soon_threadsafe(_hand_out, batch)
             except RuntimeError:
-                for one in own:
+                for one in batch:
                     self.drop(one.request)
 
     def _end_all(self) -> None:
