@@ -11,8 +11,6 @@ import httpx
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.core.params import SamplingParams
-from forerun.drafting.base import Drafter
 from forerun.server.config import ServerConfig
 from forerun.server.run import bind
 from tests.server.conftest import running, wait_until
@@ -177,21 +175,6 @@ def test_health_is_503_until_the_model_is_there(llm):
         go.set()
         wait_until(lambda: service.worker.llm is not None)
         assert httpx.get(f"{url}/health").json() == {"status": "ok"}
-
-
-class Broken(Drafter):
-    def propose_one(self, seq, budget):
-        raise RuntimeError("broken drafter")
-
-
-def test_a_drafter_that_raises_costs_no_answer(llm):
-    broken = llm.with_drafter(Broken())
-    body = {"prompt": "One two three one two", "max_tokens": 8, "temperature": 0}
-    with running(lambda: broken) as (url, _):
-        found = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
-    params = SamplingParams(temperature=0, max_tokens=8)
-    assert found["choices"][0]["text"] == llm.generate(body["prompt"], params)[0].outputs[0].text
-    assert broken.engine.stats.drafter_errors > 0
 
 
 def test_an_address_that_cannot_be_had_is_told_in_words():

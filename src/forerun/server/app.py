@@ -15,13 +15,13 @@ from starlette.responses import Response
 import forerun
 from forerun.core.errors import CapacityError, RequestError
 from forerun.server import (
-    about,
     embeddings,
     messages,
     native,
     openai,
     openapi,
     responses,
+    status,
     tokens,
 )
 from forerun.server.async_request import Closed
@@ -55,14 +55,12 @@ def new_app(fleet: Fleet) -> FastAPI:
     )
     app.state.fleet = fleet
     key = () if config.api_key is None else (401,)
-    post = openapi.errors((*openapi.POST, *key))
-    app.include_router(about.open_router, responses=openapi.errors(openapi.GET))
-    app.include_router(about.router, responses=openapi.errors((*openapi.GET, *key)))
+    statuses = (*openapi.POST, *key)
+    app.include_router(status.open_router, responses=openapi.errors(openapi.GET))
+    app.include_router(status.router, responses=openapi.errors((*openapi.GET, *key)))
     for module in (openai, responses, native, embeddings, tokens):
-        app.include_router(module.router, responses=post)
-    app.include_router(
-        messages.router, responses=openapi.errors((*openapi.POST, *key), messages.ERROR)
-    )
+        app.include_router(module.router, responses=openapi.errors(statuses))
+    app.include_router(messages.router, responses=openapi.errors(statuses, messages.ERROR))
     _add_errors(app)
     pages = page_routes() if config.page else []
     app.router.routes.extend(pages)

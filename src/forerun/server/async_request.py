@@ -15,7 +15,7 @@ from forerun.engine.request import RequestHandle
 from forerun.engine.sequence import SequenceState
 
 EACH_S, MAX_S = 0.005, 0.1
-"""Where many streams run, each is told after so long for every one of them, at most: sending stays a small share."""
+"""Where many streams run, each is sent to after so long for every one of them, at most: sending stays a small share."""
 
 
 class Closed(ForerunError):
@@ -45,7 +45,7 @@ class PromptProgress(NamedTuple):
 
 
 class ProgressReader:
-    """Follows one request; the engine thread's own."""
+    """Follows one request, in the engine thread alone."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[float, int]] = {}
@@ -89,7 +89,7 @@ class AsyncRequest:
         self.progress: list[PromptProgress] = []
         """How far its prompts were read, as far as it has not been taken from here; if it was asked for."""
         self.reader = ProgressReader() if with_progress else None
-        """Tells it; the engine thread's own."""
+        """Reads it, in the engine thread alone."""
         self.interval_s = interval_s
         """Events are sent at multiples of it, the first at once."""
         self._tick = 0.0

@@ -25,7 +25,7 @@ ONLY_CHAT = (
     *("n", "logprobs", "top_logprobs", "prompt_logprobs"),
     *("timings_per_token", "return_progress"),
 )
-"""Fields that such an answer has no place for."""
+"""Fields that such an answer cannot show."""
 
 
 BlockKind = Literal["text", "reasoning", "call"]
@@ -82,8 +82,8 @@ class BlockWriter(Writer):
         self.id, self.created = f"{self.prefix}_{uuid.uuid4().hex}", int(time.time())
 
     @abstractmethod
-    def whole(self) -> Document:
-        """Write the document of an answer that is complete."""
+    def final(self) -> Document:
+        """Write the document of an answer whose blocks are complete."""
 
     @abstractmethod
     def open(self, block: ContentBlock) -> Iterator[Document]:
@@ -106,7 +106,7 @@ class BlockWriter(Writer):
         """Write the whole answer."""
         for _ in self._read(self.running.runs[0].text, is_last=True):
             pass
-        return self.whole()
+        return self.final()
 
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write what became of the blocks."""

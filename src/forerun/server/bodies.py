@@ -149,7 +149,7 @@ async def _received(request: Request, limit: int) -> bytes:
 
 
 def stated_nbytes(request: Request) -> int:
-    """Return the size of the body that comes, as far as it is told."""
+    """Return the size of the body that comes, as far as it is stated."""
     stated = request.headers.get("content-length", "0")
     return int(stated) if stated.isdecimal() else 0
 

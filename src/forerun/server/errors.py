@@ -120,14 +120,14 @@ def of_status(status: int, message: str | None = None) -> ApiError:
 
 
 def of_stream(error: Exception) -> ApiError:
-    """Say what the client of a stream is told at its end; the log is told of a bug of ours."""
+    """Make the error that ends a stream; a bug of ours is logged."""
     if not isinstance(error, ForerunError):
         _log.error("a stream ended with %s", type(error).__name__)
     return of_exception(error)
 
 
 def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:
-    """Say what a client is told of an error; nothing of one that is a bug of ours."""
+    """Make the answer to an error; it has no word of one that is a bug of ours."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError | CapacityError):

@@ -193,7 +193,7 @@ class MessagesWriter(BlockWriter):
 
     prefix, ping = "msg", b'event: ping\ndata: {"type":"ping"}\n\n'
 
-    def whole(self) -> Document:
+    def final(self) -> Document:
         """Write the message."""
         content = [_block(block) for block in self.blocks]
         return self._message(content) | self._stop() | {"timings": self.timings()}

@@ -244,8 +244,8 @@ class NativeWriter(Writer):
                 chosen[path] = value
         return chosen
 
-    def _probabilities(self, found: Any) -> list[Document]:
-        return [_probability(one, self.llm.tokenizer) for one in found]
+    def _probabilities(self, scored: Sequence[TokenLogprob]) -> list[Document]:
+        return [_probability(one, self.llm.tokenizer) for one in scored]
 
 
 def _by_token(event: Event) -> list[tuple[str, tuple[int, ...], tuple[TokenLogprob, ...]]]:

@@ -79,8 +79,10 @@ class CompletionRequest(SampledAnswer):
 
     def scores(self) -> dict[str, int | None]:
         """Score the prompt's tokens too with `echo`."""
-        own = {"logprobs": self.logprobs} if self.logprobs is not None else {}
-        return own | ({"prompt_logprobs": self.logprobs} if own and self.echo else {})
+        if self.logprobs is None:
+            return {}
+        names = ("logprobs", "prompt_logprobs") if self.echo else ("logprobs",)
+        return dict.fromkeys(names, self.logprobs)
 
     def prompts(self) -> list[str | list[int]]:
         """Return the single prompts."""
@@ -245,7 +247,7 @@ def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_roles(messages: Sequence[Mapping[str, Any]], field: str = "messages") -> None:
-    """Raise ApiError for a role that there is not. One that is missing is told with what else is."""
+    """Raise ApiError for a role that there is not. One that is missing is refused with what else is."""
     for number, message in enumerate(messages):
         role = message.get("role", "user")
         if role not in ROLES:

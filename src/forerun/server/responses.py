@@ -149,7 +149,7 @@ class ResponsesWriter(BlockWriter):
         super().__init__(*given, **named)
         self._numbers = itertools.count()
 
-    def whole(self) -> Document:
+    def final(self) -> Document:
         """Write the response."""
         is_cut = self.reason is FinishReason.LENGTH
         document = self._response("incomplete" if is_cut else "completed")
@@ -209,7 +209,7 @@ class ResponsesWriter(BlockWriter):
 
     def end(self) -> Iterator[Document]:
         """Write the whole response."""
-        document = self.whole()
+        document = self.final()
         yield self._event(f"response.{document['status']}", response=document)
 
     def fail(self, error: ApiError) -> Document:

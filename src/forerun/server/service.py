@@ -58,8 +58,7 @@ class Service:
         for name in sorted(self.template_kwargs.keys() & RESERVED):
             what = "--chat-template-kwargs must be variables of the template"
             raise ConfigError(f"{what}, not {name!r}")
-        self.created = int(time.time())
-        self.metrics = metrics
+        self.created, self.metrics = int(time.time()), metrics
         self.on_loaded: Callable[[], object] = lambda: None
         """Called by the engine thread when loading has ended, well or not."""
         self.facts: dict[str, object] = {"max_model_len": None, "drafter": None}
@@ -68,7 +67,7 @@ class Service:
         self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}
         self._num_entering = 0
-        """Completions of requests whose prompts are being read: they have their places already."""
+        """Completions of requests whose prompts are being read: they count in the queue already."""
         self._bodies = bodies
         self._template: TemplateProcess | None = None
         self._renderers = ThreadPoolExecutor(RENDERED_AT_ONCE, "chat-template")
@@ -270,7 +269,7 @@ class Service:
             request.cancel(Closed("the server is shutting down"))
 
     def _check_room(self, num_new: int, n: int, param: str) -> None:
-        """Raise ApiError for more completions than there are places for, `n` of each prompt."""
+        """Raise ApiError for more completions than may run and wait, `n` of each prompt."""
         most, num_slots = self.config.max_n, self.llm().config.max_num_seqs
         if n > most:
             raise invalid(f"n must be from 1 to {most} (--max-n), got {n}", "n")

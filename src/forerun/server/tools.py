@@ -53,7 +53,7 @@ class Toolbox:
         if choice == "required":
             return cls(offered, offered, is_parallel)
         name = _chosen(choice)
-        if name not in by_name:
+        if not isinstance(name, str) or name not in by_name:
             raise must_be("tool_choice", f"one of the tools ({', '.join(by_name)})", name)
         return cls(offered, (by_name[name],), False)
 

@@ -55,7 +55,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         """None only wakes the thread."""
         self._requests: dict[AsyncRequest, list[StreamEvent]] = {}
-        """Those the engine runs, with what they have not been told. The engine thread's own."""
+        """Those the engine runs, with what has not been sent to them; in the engine thread alone."""
         self._step_s = 0.0
         """When the last step began."""
         self._is_closing = False
@@ -96,8 +96,8 @@ class Worker:
 
         `on_over` is called in that loop when the request has ended, however that came. Events are sent not more often
         than every `interval_s` (longer where many requests run), the first at once: to wake an event loop and to send
-        takes as long as much of a small model's step. Requests of one interval are told together.
-        `with_progress`: after each step it is told how far its prompts were read.
+        takes as long as much of a small model's step. Requests of one interval are sent to together.
+        `with_progress`: after each step it learns how far its prompts were read.
         """
         loop = asyncio.get_running_loop()
         request = AsyncRequest(self.drop, loop, on_over, interval_s, with_progress=with_progress)
