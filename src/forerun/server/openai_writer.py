@@ -240,10 +240,8 @@ def _delta(parts: Sequence[Part], num_calls: int) -> Document:
 def _message(parts: Sequence[Part]) -> Document:
     """Write a chat's whole message."""
     delta = _delta(parts, 0)
-    calls, text = (
-        delta.get("tool_calls", ()),
-        delta.pop("content", None if "tool_calls" in delta else ""),
-    )
+    calls = delta.get("tool_calls", ())
+    text = delta.pop("content", None if calls else "")
     for call in calls:
         del call["index"]
     return {"role": "assistant", "content": text, "refusal": None, **delta}
