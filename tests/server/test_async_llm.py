@@ -10,7 +10,8 @@ from contextlib import suppress
 import pytest
 
 from forerun import AsyncLLM, CapacityError, LoadError, RequestError, SamplingParams
-from forerun.server.worker import AsyncRequest, Closed, Worker
+from forerun.server.async_request import AsyncRequest, Closed
+from forerun.server.worker import Worker
 from forerun.text.prompt import Encoded
 from tests.server.conftest import wait_until
 

@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from forerun.server import bodies, prompts
+from forerun.server import bodies, limits
 from forerun.server.bodies import LARGE, READ_AT_ONCE, BodyQueue, to_object
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
@@ -28,13 +28,13 @@ def test_a_text_that_cannot_fit_is_not_encoded_whole(llm, monkeypatch, text):
         lambda given, **more: lengths.append(len(given)) or encode(given, **more),
     )
     with pytest.raises(ApiError, match="more than"):
-        prompts.check_fits(text, llm.tokenizer, 100, 512, "prompt")
-    assert all(length <= prompts.HEAD * 100 for length in lengths)
+        limits.check_fits(text, llm.tokenizer, 100, 512, "prompt")
+    assert all(length <= limits.HEAD * 100 for length in lengths)
 
 
 @pytest.mark.parametrize("text", [WORDS * 7, "", " " * 5000, "a" * 300, "=" * 7000])
 def test_a_text_that_fits_has_the_tokens_that_it_has(served, llm, text):
-    prompts.check_fits(text, llm.tokenizer, 100, 512, "prompt")
+    limits.check_fits(text, llm.tokenizer, 100, 512, "prompt")
     found = served[1].read_text(text, "prompt")
     assert found.token_ids == llm.tokenizer.encode(text)
     assert found.text == text

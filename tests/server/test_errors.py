@@ -95,6 +95,11 @@ WRONG = {
             "one of the tools (a), got 'b'",
             None,
         ),
+        (
+            {"tools": [tool("a")], "tool_choice": {"function": {"name": ["a"]}}},
+            "one of the tools (a), got ['a']",
+            None,
+        ),
         ({"tool_choice": "required"}, "tool_choice needs tools", None),
         (
             {"tools": [tool("a", x={"type": "flower"})], "tool_choice": "required"},
@@ -132,6 +137,7 @@ WRONG = {
             "auto, any, none or tool",
             None,
         ),
+        ({"tool_choice": {"type": ["any"]}}, "auto, any, none or tool, got ['any']", None),
         ({"temperature": 200}, "temperature must be", None),
     ],
     "/completion": [

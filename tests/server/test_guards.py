@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from forerun.server.config import ServerConfig
-from forerun.server.guards import OriginCheck
+from forerun.server.middleware import OriginCheck
 from tests.server.conftest import running
 
 BODY = {"prompt": "a", "max_tokens": 1}
@@ -17,7 +17,7 @@ BODY = {"prompt": "a", "max_tokens": 1}
 def code(config: ServerConfig, host: str, origin: str = "") -> str | None:
     """Why a request is refused; None if it is not."""
     headers = {b"host": host.encode(), **({b"origin": origin.encode()} if origin else {})}
-    error = OriginCheck(None, config).refused(headers)
+    error = OriginCheck(None, config).refused("/", headers)
     return None if error is None else error.code
 
 

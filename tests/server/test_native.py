@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import threading
 import time
 
@@ -19,6 +18,7 @@ from forerun.server.fleet import Fleet, ModelSource
 from forerun.text.fill_in import FillIn
 from tests.server.conftest import chunks as events
 from tests.server.conftest import post, running
+from tests.server.test_reasoning import with_template
 
 PROMPT = "One two three one two three one"
 BODY = {"prompt": PROMPT, "n_predict": 12, "temperature": 0}
@@ -164,9 +164,7 @@ def test_any_name_is_served_unless_names_are_strict(llm):
 
 def test_templates_of_the_server_and_what_they_read_hold_for_requests(llm):
     template = "{{ messages[0]['content'] }}{% if mark %}{{ mark }}{% endif %}"
-    own = copy.copy(llm)
-    own.tokenizer = copy.copy(llm.tokenizer)
-    own.tokenizer.use_chat_template(template)
+    own = with_template(llm, template)
     messages = [{"role": "user", "content": "Hi"}]
     with running(lambda: own, chat_template_kwargs='{"mark": "!"}') as (url, _):
         assert post(url, "/apply-template", {"messages": messages})["prompt"] == "Hi!"

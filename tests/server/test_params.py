@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from forerun.core import params
-from forerun.core.params import MAX_N, SamplingParams
+from forerun.core.params import SamplingParams
 from forerun.llm import LLM
 from forerun.server import openai
-from forerun.server.config import DEFAULT_MAX_TOKENS, ServerConfig
+from forerun.server.config import DEFAULT_MAX_TOKENS
 from tests.server.conftest import post, running
 
 SAID = [{"role": "user", "content": "One two three one two three"}]
@@ -101,11 +101,6 @@ def test_a_request_that_bans_every_token_is_an_error_and_the_next_one_is_answere
             assert lost.status_code == 400, lost.text
             assert "every token is banned" in lost.json()["error"]["message"]
             assert httpx.post(f"{url}/v1/completions", json=body | more).status_code == 200
-
-
-def test_n_has_one_limit():
-    assert ServerConfig().max_n == MAX_N
-    SamplingParams(n=MAX_N)
 
 
 def test_a_high_temperature_is_noted_once(caplog):

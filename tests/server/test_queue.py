@@ -51,8 +51,12 @@ def test_a_full_queue_refuses_before_it_reads_a_prompt(llm, route, body):
     with running(lambda: llm, max_queue=0, embeddings=True) as (url, service):
         assert httpx.post(url + route, json=body, timeout=60).status_code == 400
         with httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"n": 4}, timeout=60):
-            assert httpx.post(url + route, json=body, timeout=60).status_code == 429
+            refused = httpx.post(url + route, json=body, timeout=60)
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "1"
+            assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         wait_until(lambda: not service.num_running)
+        assert httpx.post(f"{url}/v1/completions", json={"prompt": "a"}).status_code == 200
 
 
 @pytest.mark.parametrize(("wrong", "status"), [("wrong", 401), ("right", 415)])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 
 from forerun.server.messages import MessagesRequest
@@ -22,13 +19,6 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 MESSAGES = [{"role": "user", "content": "Hi"}]
 FORM = {"regex": "<think>[a-z]{4,9}</think>[A-Z]{4,9}"}
 BODY = {"messages": MESSAGES, "structured_outputs": FORM, "temperature": 0, "max_tokens": 64}
-
-
-def events(url: str, route: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is streamed with names of events beside the data."""
-    text = httpx.post(f"{url}{route}", json=body | {"stream": True}, timeout=60).text
-    lines = [line for line in text.splitlines() if line.startswith("data: ")]
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 def with_template(llm, template):  # type: ignore[no-untyped-def]
@@ -87,7 +77,7 @@ def test_responses_and_messages_have_blocks_of_thoughts(thinking: str) -> None:
     assert said["content"][0]["text"].isupper()
     assert found["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
     body = {"input": "Hi", "max_output_tokens": 64, **form}
-    found = events(thinking, "/v1/responses", body)
+    found = chunks(thinking, "/v1/responses", body)
     text = "".join(e["delta"] for e in found if e["type"] == "response.reasoning_text.delta")
     assert text == thought["content"][0]["text"]
 
@@ -95,7 +85,7 @@ def test_responses_and_messages_have_blocks_of_thoughts(thinking: str) -> None:
     blocks = post(thinking, "/v1/messages", body)["content"]
     assert [block["type"] for block in blocks] == ["thinking", "text"]
     assert blocks[0]["thinking"] == text
-    deltas = [e["delta"] for e in events(thinking, "/v1/messages", body) if "delta" in e]
+    deltas = [e["delta"] for e in chunks(thinking, "/v1/messages", body) if "delta" in e]
     assert "".join(d["thinking"] for d in deltas if d.get("type") == "thinking_delta") == text
 
 

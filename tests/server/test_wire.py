@@ -208,4 +208,5 @@ def test_a_key_that_is_renamed_or_missing_is_found(url, key):
     document = ask(url, CHAT, {}).json()
     place = document["choices"][0]["message"] if key == "refusal" else document
     place["error_response"] = place.pop(key)
-    assert any("error_response" in fault for fault in faults(document, chat.ChatCompletion))
+    found = faults(document, chat.ChatCompletion)
+    assert any("error_response" in fault or f"'{key}'" in fault for fault in found)

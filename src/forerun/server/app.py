@@ -15,22 +15,21 @@ from starlette.responses import Response
 import forerun
 from forerun.core.errors import CapacityError, RequestError
 from forerun.server import (
-    about,
     embeddings,
     messages,
     native,
     openai,
     openapi,
     responses,
+    status,
     tokens,
 )
-from forerun.server.access_log import AccessLog
+from forerun.server.async_request import Closed
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.fleet import Fleet
-from forerun.server.guards import OPEN_ROUTES, ApiKeyCheck, OriginCheck
 from forerun.server.http import error_response
+from forerun.server.middleware import OPEN_ROUTES, AccessLog, ApiKeyCheck, OriginCheck
 from forerun.server.page import page_routes
-from forerun.server.worker import Closed
 
 CLOSE_S = 1.0
 """The time that a step has left when the server ends."""
@@ -56,14 +55,12 @@ def new_app(fleet: Fleet) -> FastAPI:
     )
     app.state.fleet = fleet
     key = () if config.api_key is None else (401,)
-    post = openapi.errors((*openapi.POST, *key))
-    app.include_router(about.open_router, responses=openapi.errors(openapi.GET))
-    app.include_router(about.router, responses=openapi.errors((*openapi.GET, *key)))
+    statuses = (*openapi.POST, *key)
+    app.include_router(status.open_router, responses=openapi.errors(openapi.GET))
+    app.include_router(status.router, responses=openapi.errors((*openapi.GET, *key)))
     for module in (openai, responses, native, embeddings, tokens):
-        app.include_router(module.router, responses=post)
-    app.include_router(
-        messages.router, responses=openapi.errors((*openapi.POST, *key), messages.ERROR)
-    )
+        app.include_router(module.router, responses=openapi.errors(statuses))
+    app.include_router(messages.router, responses=openapi.errors(statuses, messages.ERROR))
     _add_errors(app)
     pages = page_routes() if config.page else []
     app.router.routes.extend(pages)
@@ -92,9 +89,9 @@ def _add_errors(app: FastAPI) -> None:
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
             message = f"{request.method} is not possible on {request.url.path} (allowed: {allowed})"
-        found = of_status(error.status_code, message)
-        found.headers = error.headers or {}
-        return error_response(found, request.url.path)
+        answer = of_status(error.status_code, message)
+        answer.headers = error.headers or {}
+        return error_response(answer, request.url.path)
 
     async def on_disconnect(request: Request, error: Exception) -> Response:
         return Response(status_code=400)  # the client has gone

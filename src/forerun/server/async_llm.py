@@ -21,7 +21,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.engine.outputs import RequestOutput
 from forerun.llm import LLM
-from forerun.server.worker import AsyncRequest, StreamEvent, Worker
+from forerun.server.async_request import AsyncRequest, StreamEvent
+from forerun.server.worker import Worker
 from forerun.text.prompt import Encoded, Prompt, encode
 
 

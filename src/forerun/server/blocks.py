@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from starlette.responses import Response
 
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, Writer
+from forerun.server.async_request import AsyncRequest, StreamEvent
 from forerun.server.bodies import JsonRequest
-from forerun.server.errors import ApiError, renamed
-from forerun.server.openai import submit
-from forerun.server.schema import ChatRequest, OpenBody
+from forerun.server.errors import ApiError, invalid, renamed
+from forerun.server.openai import ChatRequest, submit
+from forerun.server.schema import OpenBody
 from forerun.server.service import Service
-from forerun.server.worker import AsyncRequest, StreamEvent
-from forerun.text.answers.parser import AnswerParser
+from forerun.server.writer import Document, NewParser, Writer
 from forerun.text.answers.parts import CallPart, Part, ReasoningPart, TextPart
 
 ONLY_CHAT = (
     *("n", "logprobs", "top_logprobs", "prompt_logprobs"),
     *("timings_per_token", "return_progress"),
 )
-"""Fields that such an answer has no place for."""
+"""Fields that such an answer cannot show."""
 
 
 BlockKind = Literal["text", "reasoning", "call"]
@@ -40,6 +41,8 @@ class ContentBlock:
     name: str = ""
     text: str = ""
     kind: BlockKind = "text"
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Unlike those of all other blocks."""
 
     @property
     def is_call(self) -> bool:
@@ -67,17 +70,20 @@ def parts_of(content: object) -> list[object]:
 class BlockWriter(Writer):
     """Write the answer of one completion as blocks. Events are documents with a `type`."""
 
+    prefix = ""
+    """What the answer's id begins with."""
+
     def __init__(
-        self, service: Service, running: AsyncRequest, body: OpenBody, parser: AnswerParser
+        self, service: Service, running: AsyncRequest, body: OpenBody, new_parser: NewParser
     ) -> None:
-        """`parser` splits the answer."""
-        super().__init__(service, running, service.name(body.model))
-        self.body, self.parser = body, parser
-        self.blocks: list[ContentBlock] = []
+        """`new_parser` makes what splits the answer."""
+        super().__init__(service, running, body.model, new_parser)
+        self.body, self.blocks = body, list[ContentBlock]()
+        self.id, self.created = f"{self.prefix}_{uuid.uuid4().hex}", int(time.time())
 
     @abstractmethod
-    def whole(self) -> Document:
-        """Write the document of an answer that is complete."""
+    def final(self) -> Document:
+        """Write the document of an answer whose blocks are complete."""
 
     @abstractmethod
     def open(self, block: ContentBlock) -> Iterator[Document]:
@@ -100,7 +106,7 @@ class BlockWriter(Writer):
         """Write the whole answer."""
         for _ in self._read(self.running.runs[0].text, is_last=True):
             pass
-        return self.whole()
+        return self.final()
 
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write what became of the blocks."""
@@ -109,7 +115,7 @@ class BlockWriter(Writer):
             yield from self._read(step.event.text, is_last=is_last)
 
     def _read(self, text: str, *, is_last: bool) -> Iterator[Document]:
-        for part in self.parser.read(text, is_last=is_last):
+        for part in self.parsers[0].read(text, is_last=is_last):
             yield from self._grow(part)
         if is_last:
             yield from self._close()
@@ -148,9 +154,9 @@ async def reply(
         for name in ONLY_CHAT:
             value = getattr(chat, name)
             if value and (name, value) != ("n", 1):
-                raise ApiError(400, f"{name} is possible in /v1/chat/completions only", param=name)
+                raise invalid(f"{name} is possible in /v1/chat/completions only", name)
         running, new_parser = await submit(service, request, chat)
     except ApiError as error:
         raise renamed(error, body.theirs) from error
-    made = writer(service, running, body, new_parser())
-    return await made.reply(request, stream=chat.stream)
+    answer = writer(service, running, body, new_parser)
+    return await answer.reply(request, stream=chat.stream)

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from forerun.core.device import trim_heap
 from forerun.core.errors import short_repr
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError
+from forerun.server.errors import ApiError, invalid
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ async def _received(request: Request, limit: int) -> bytes:
 
 
 def stated_nbytes(request: Request) -> int:
-    """Return the size of the body that comes, as far as it is told."""
+    """Return the size of the body that comes, as far as it is stated."""
     stated = request.headers.get("content-length", "0")
     return int(stated) if stated.isdecimal() else 0
 
@@ -159,33 +159,35 @@ def to_object(body: bytes, config: ServerConfig) -> dict[str, Any]:
     _check_values(body, max(MIN_VALUES, config.max_body_nbytes // VALUE_NBYTES))
     try:
         text = body.decode(json.detect_encoding(body))
-        found = json.loads(text, parse_constant=_no_number)
+        document = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ApiError(400, "the body must be a JSON object")
+        raise invalid(f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise invalid("the body must be a JSON object")
     if _SUSPECT.search(text):
-        _check_plain(found)
-    return found
+        _check_plain(document)
+    return document
 
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def _check_plain(found: dict[str, Any]) -> None:
+def _check_plain(document: dict[str, Any]) -> None:
     """Raise ApiError that names the first field with a text that is not Unicode, or a number beyond all floats."""
-    level: list[tuple[str, object]] = [("", found)]
+    level: list[tuple[str, object]] = [("", document)]
     while level:
         inner: list[tuple[str, object]] = []
         for path, value in level:
             if isinstance(value, dict):
-                _refuse(path, next((key for key in value if _is_odd(key)), None))
-                inner += [(f"{path}.{key}"[:_SHOWN], one) for key, one in value.items()]
+                for key, one in value.items():
+                    if _is_odd(key):
+                        raise _odd(path, key)
+                    inner.append((f"{path}.{key}"[:_SHOWN], one))
             elif isinstance(value, list):
                 inner += [(f"{path}.{i}", one) for i, one in enumerate(value)]
             elif _is_odd(value):
-                _refuse(path, value)
+                raise _odd(path, value)
         level = inner
 
 
@@ -199,16 +201,14 @@ def _is_odd(value: object) -> bool:
     return False
 
 
-def _refuse(path: str, value: object) -> None:
-    """Raise ApiError for a value of this field; None is fine."""
-    if value is None:
-        return
-    name = path.removeprefix(".") or "the body"
+def _odd(path: str, value: object) -> ApiError:
+    param = path.removeprefix(".") or None
+    name = param or "the body"
     if isinstance(value, str):
-        message = f"{name} must be Unicode, got {short_repr(value)} with a lone surrogate"
+        what = f"must be Unicode, got {short_repr(value)} with a lone surrogate"
     else:
-        message = f"{name} must be a number from -{_MOST:.4g} to {_MOST:.4g}"
-    raise ApiError(400, message, param=path.removeprefix(".") or None)
+        what = f"must be a number from -{_MOST:.4g} to {_MOST:.4g}"
+    return invalid(f"{name} {what}", param)
 
 
 def _check_values(body: bytes, most: int) -> None:
@@ -221,4 +221,4 @@ def _check_values(body: bytes, most: int) -> None:
     bare = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     is_text = np.bitwise_xor.accumulate((bare == ord('"')).view(np.uint8)).view(np.bool_)
     if np.count_nonzero((bare == ord(",")) & ~is_text) > most:
-        raise ApiError(400, f"the body has more than {most} values, which this server allows")
+        raise invalid(f"the body has more than {most} values, which this server allows")

@@ -61,9 +61,8 @@ class Remote:
     @classmethod
     def of(cls, url: str, api_key: str | None = None) -> Remote:
         """Read an address as people type it: http:// and /v1 may be left out. Raises ConfigError."""
-        whole = url if "://" in url else f"http://{url}"
         try:
-            parts = urlsplit(whole)
+            parts = urlsplit(url if "://" in url else f"http://{url}")
             is_fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError:
             is_fine = False
@@ -77,21 +76,21 @@ class Remote:
         with self._answer("GET", "/models") as answer:
             text = answer.read()
         try:
-            found = [dict(each) for each in json.loads(text)["data"]]
-            return found if all(isinstance(each["id"], str) for each in found) else []
+            models = [dict(each) for each in json.loads(text)["data"]]
+            return models if all(isinstance(each["id"], str) for each in models) else []
         except (ValueError, KeyError, TypeError):
             raise RemoteError(f"{self.url} is no OpenAI server: /models is {text[:60]!r}") from None
 
     def model(self, name: str | None = None) -> dict[str, Any]:
         """Find the model of that name, or the only one. Raises RemoteError and ConfigError."""
-        found = {each["id"]: each for each in self.models()}
-        if not found:
+        models = {each["id"]: each for each in self.models()}
+        if not models:
             raise RemoteError(f"{self.url} serves no model")
-        if name is None and len(found) > 1:
-            raise ConfigError(f"{self.url} serves {', '.join(found)}: choose with --model")
-        if name is not None and name not in found:
-            raise ConfigError(unknown("model", name, found))
-        return found[name or next(iter(found))]
+        if name is None and len(models) > 1:
+            raise ConfigError(f"{self.url} serves {', '.join(models)}: choose with --model")
+        if name is not None and name not in models:
+            raise ConfigError(unknown("model", name, models))
+        return models[name or next(iter(models))]
 
     @contextmanager
     def stream(self, route: str, body: Body) -> Iterator[ChunkStream]:
@@ -106,15 +105,15 @@ class Remote:
         parts = urlsplit(self.url)
         is_tls = parts.scheme == "https"
         kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
-        line = kind(parts.hostname or "", parts.port, timeout=self.timeout_s)
+        connection = kind(parts.hostname or "", parts.port, timeout=self.timeout_s)
         headers = {"Content-Type": "application/json"}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
         data = None if body is None else json.dumps(body).encode()
         try:
             try:
-                line.request(method, parts.path + route, data, headers)
-                answer = line.getresponse()
+                connection.request(method, parts.path + route, data, headers)
+                answer = connection.getresponse()
                 if answer.status != 200:
                     raise RemoteError(self._refusal(route, answer))
             except _ERRORS as error:
@@ -122,17 +121,17 @@ class Remote:
                 raise RemoteError(f"{self.url} does not answer: {why}; is --url right?") from error
             yield answer
         finally:
-            line.close()
+            connection.close()
 
     def _refusal(self, route: str, answer: http.client.HTTPResponse) -> str:
         """Explain why a server says no, and what to do."""
-        status, said = answer.status, _message(answer.read())
+        status, message = answer.status, _message(answer.read())
         if status in (401, 403):
             word = "a key" if self.api_key is None else "another key"
-            return f"{self.url} wants {word}: give it with --api-key ({status}: {said})"
+            return f"{self.url} wants {word}: give it with --api-key ({status}: {message})"
         if status == 404:
-            return f"{self.url}{route} is not there: is --url right? ({status}: {said})"
-        return f"{self.url} refuses with {status}: {said}"
+            return f"{self.url}{route} is not there: is --url right? ({status}: {message})"
+        return f"{self.url} refuses with {status}: {message}"
 
 
 class ChunkStream:
@@ -191,10 +190,10 @@ def _data(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]
 
 
 def _message(text: bytes) -> str:
-    """Find what an error's body says: OpenAI's, FastAPI's or any text."""
-    said: Any = text.decode(errors="replace")
+    """Find the message in an error's body: OpenAI's, FastAPI's or any text."""
+    message: Any = text.decode(errors="replace")
     with suppress(ValueError):
-        said = json.loads(text)
+        message = json.loads(text)
     for key in ("error", "message", "detail"):
-        said = said.get(key) or said if isinstance(said, dict) else said
-    return one_line(str(said))
+        message = message.get(key) or message if isinstance(message, dict) else message
+    return one_line(str(message))

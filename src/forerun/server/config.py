@@ -14,6 +14,10 @@ LOCAL = "127.0.0.1"
 DEFAULT_MAX_TOKENS = 2048
 """Tokens of a chat answer where neither the request nor the server's options say how many."""
 POOLINGS = ("last", "mean", "none")
+_LEAST = {
+    **dict.fromkeys(("max_prompt_len", "max_connections", "models_max", "max_schema_depth"), 1),
+    **dict.fromkeys(("max_queue", "drain_timeout", "stream_interval"), 0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,25 +91,19 @@ class ServerConfig:
             raise ConfigError(f"port must be from 0 to 65535, got {self.port}")
         if not 1 <= self.max_n <= MAX_N:
             raise ConfigError(f"max_n must be from 1 to {MAX_N}, got {self.max_n}")
-        check_least("max_prompt_len", self.max_prompt_len, 1)
-        check_least("max_connections", self.max_connections, 1)
-        check_least("models_max", self.models_max, 1)
-        check_least("max_queue", self.max_queue, 0)
-        check_least("drain_timeout", self.drain_timeout, 0)
-        check_least("stream_interval", self.stream_interval, 0)
+        for name, least in _LEAST.items():
+            check_least(name, getattr(self, name), least)
         if not (self.sse_ping_interval >= 0 or self.sse_ping_interval == -1):
             raise ConfigError(
                 f"sse_ping_interval must be at least 0, or -1 for never, got {self.sse_ping_interval}"
             )
-        check_least("max_schema_depth", self.max_schema_depth, 1)
         for name in (
             *("max_body_mb", "max_schema_kb", "body_timeout", "idle_timeout", "load_timeout"),
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.pooling not in POOLINGS:
-            allowed = ", ".join(POOLINGS)
-            raise ConfigError(f"pooling must be one of {allowed}, got {self.pooling}")
+            raise ConfigError(f"pooling must be one of {', '.join(POOLINGS)}, got {self.pooling}")
         if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_:]*", self.metrics_prefix):
             raise ConfigError(
                 f"metrics_prefix must be letters, digits, _ and :, such as vllm:, got {self.metrics_prefix!r}"

@@ -7,7 +7,6 @@ its states runs through the engine as any other, so it is batched, waits and is 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,20 @@ from fastapi import APIRouter
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from forerun.core.errors import short_repr
 from forerun.core.params import SamplingParams
-from forerun.server import prompts
-from forerun.server.answers import Document
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
+from forerun.server.errors import invalid, must_be, unsupported
+from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse, cancelled_on_disconnect
+from forerun.server.native_requests import split_prompts
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
+from forerun.server.writer import Document
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
 Vectors = NDArray[np.float32]
-_FORMATS = ("float", "base64")
 
 
 class EmbeddingRequest(RequestBody):
@@ -62,11 +59,11 @@ async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingReq
         message = (
             "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
         )
-        raise ApiError(400, message, param="input")
-    found, num_tokens = await _vectors(service, request, body)
+        raise invalid(message, "input")
+    vectors, num_tokens = await _vectors(service, request, body)
     data = [
-        {"object": "embedding", "index": i, "embedding": _written(one[0], body.encoding_format)}
-        for i, one in enumerate(found)
+        {"object": "embedding", "index": i, "embedding": _encoded(rows[0], body.encoding_format)}
+        for i, rows in enumerate(vectors)
     ]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     name = service.name(body.model)
@@ -79,10 +76,10 @@ async def native_embeddings(
     service: FromBody, request: JsonRequest, body: EmbeddingRequest
 ) -> Response:
     """Compute vectors of texts, in llama-server's form: a list of vectors for each text."""
-    found, _ = await _vectors(service, request, body)
+    vectors, _ = await _vectors(service, request, body)
     documents: list[Document] = [
-        {"index": i, "embedding": [_written(row, body.encoding_format) for row in one]}
-        for i, one in enumerate(found)
+        {"index": i, "embedding": [_encoded(row, body.encoding_format) for row in rows]}
+        for i, rows in enumerate(vectors)
     ]
     return JsonResponse(documents)
 
@@ -92,35 +89,30 @@ async def _vectors(
 ) -> tuple[list[Vectors], int]:
     """Compute the vectors of each text, and count their tokens. Raises ApiError."""
     if not service.config.embeddings:
-        raise ApiError(
-            501,
-            "this server answers no embeddings: start it with --embeddings",
-            type="not_supported_error",
-        )
+        raise unsupported("this server answers no embeddings: start it with --embeddings")
     field, given = _check(body, service)
-    parts = prompts.split(given, field)
+    parts = split_prompts(given, field)
 
     def encode() -> list[Encoded]:
         encoded = [service.read_parts(one, field) for one in parts]
         for number, one in enumerate(encoded):
             if not one.token_ids:
-                raise ApiError(400, f"{field} {number} has no tokens: give some text", param=field)
+                raise invalid(f"{field} {number} has no tokens: give some text", field)
         return encoded
 
     params = SamplingParams(
         temperature=0.0, max_tokens=1, pooling=service.config.pooling, max_draft=0, detokenize=False
     )
     running = await service.submit(
-        lambda: service.encode(encode, request.nbytes), len(parts), params, field=field
+        lambda: service.encode(encode, request.nbytes), len(parts), params, field
     )
     request.state.entry.running = running
     async with cancelled_on_disconnect(request.receive, running.cancel):
         async for _ in running.events():
             pass
-    found = [handle.runs[0].states() for handle in running.handles]
-    vectors = [_normalized(one) if body.embd_normalize == 2 else one for one in found]
-    if service.config.pooling == "none":
-        vectors = found
+    vectors = [handle.runs[0].states() for handle in running.handles]
+    if body.embd_normalize == 2 and service.config.pooling != "none":
+        vectors = [_normalized(rows) for rows in vectors]
     return vectors, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
 
 
@@ -130,17 +122,16 @@ def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
     given = {"input": body.input, "content": body.content}
     fields = [name for name, value in given.items() if value is not None]
     if len(fields) != 1:
-        raise ApiError(400, "give input, or content, which is llama-server's name", param="input")
-    if body.encoding_format not in _FORMATS:
-        message = f"encoding_format must be float or base64, got {short_repr(body.encoding_format)}"
-        raise ApiError(400, message, param="encoding_format")
+        raise invalid("give input, or content, which is llama-server's name", "input")
+    if body.encoding_format not in ("float", "base64"):
+        raise must_be("encoding_format", "float or base64", body.encoding_format)
     if body.embd_normalize not in (-1, 2):
         message = f"embd_normalize must be 2 or -1, got {body.embd_normalize}"
-        raise ApiError(400, message, param="embd_normalize")
+        raise invalid(message, "embd_normalize")
     width = service.llm().model.config.hidden_size
     if body.dimensions not in (None, width):
         message = f"dimensions must be {width}, which this model has, got {body.dimensions}"
-        raise ApiError(400, message, param="dimensions")
+        raise invalid(message, "dimensions")
     return fields[0], given[fields[0]]
 
 
@@ -150,8 +141,6 @@ def _normalized(rows: Vectors) -> Vectors:
     return np.asarray(rows / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 
-def _written(row: Vectors, encoding: str) -> Sequence[float] | str:
-    if encoding == "base64":
-        return base64.b64encode(row.astype("<f4").tobytes()).decode()
-    found: list[float] = row.tolist()
-    return found
+def _encoded(row: Vectors, encoding: str) -> object:
+    is_text = encoding == "base64"
+    return base64.b64encode(row.astype("<f4").tobytes()).decode() if is_text else row.tolist()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 from forerun.core.errors import CapacityError, ForerunError, RequestError, short_repr
-from forerun.server.worker import Closed
+from forerun.server.async_request import Closed
 
 _log = logging.getLogger(__name__)
 
@@ -69,27 +69,19 @@ _ANTHROPIC: Mapping[int, str] = {
 """What Anthropic calls the statuses."""
 
 
-def too_long(
-    num_prompt: int, limit: int, context: int, param: str = "messages", *, is_least: bool = False
-) -> ApiError:
-    """Refuse a prompt longer than the context, or than the server allows; `n_ctx` is llama-server's.
+def invalid(message: str, param: str | None = None) -> ApiError:
+    """Say what is wrong with a request."""
+    return ApiError(400, message, param)
 
-    `is_least`: it has more tokens than `num_prompt`, which is as far as they were counted.
-    """
-    most = f"This model's maximum context length is {context} tokens"
-    if limit < context - 1:
-        most = f"This server's maximum prompt length is {limit} tokens"
-    what = "prediction" if param == "prediction" else "prompt"
-    more = "more than " if is_least else ""
-    return ApiError(
-        400,
-        f"{most}. However, your {what} has {more}{num_prompt} tokens, which exceeds the available context "
-        "size. Please shorten it, or start the server with a larger --max-model-len or --max-prompt-len.",
-        param=param,
-        code="context_length_exceeded",
-        type="exceed_context_size_error",  # llama-server's
-        more={"n_prompt_tokens": num_prompt, "n_ctx": context},
-    )
+
+def must_be(name: str, allowed: str, given: object, param: str | None = None) -> ApiError:
+    """Say what a value must be; `param` is the field that it stands in, if it is not one itself."""
+    return invalid(f"{name} must be {allowed}, got {short_repr(given)}", param or name)
+
+
+def unsupported(message: str) -> ApiError:
+    """Say that the server was started without what a route needs."""
+    return ApiError(501, message, type="not_supported_error")
 
 
 def not_served(asked: str | None, names: Iterable[str]) -> ApiError:
@@ -128,14 +120,14 @@ def of_status(status: int, message: str | None = None) -> ApiError:
 
 
 def of_stream(error: Exception) -> ApiError:
-    """Say what the client of a stream is told at its end; the log is told of a bug of ours."""
+    """Make the error that ends a stream; a bug of ours is logged."""
     if not isinstance(error, ForerunError):
         _log.error("a stream ended with %s", type(error).__name__)
     return of_exception(error)
 
 
 def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:
-    """Say what a client is told of an error; nothing of one that is a bug of ours."""
+    """Make the answer to an error; it has no word of one that is a bug of ours."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestError | CapacityError):

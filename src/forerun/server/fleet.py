@@ -17,20 +17,21 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Depends
 from starlette.requests import Request
 
 from forerun.core.device import process_nbytes, return_freed
 from forerun.core.errors import ConfigError, ForerunError, short_repr
 from forerun.engine.memory import together
 from forerun.llm import LLM
-from forerun.server.bodies import BodyQueue
+from forerun.server.async_request import Closed
+from forerun.server.bodies import BodyQueue, JsonRequest
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, loading, not_served, of_status
+from forerun.server.errors import invalid, loading, not_served, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
-from forerun.server.worker import Closed
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +60,9 @@ class Fleet:
         self.metrics, self.bodies = ServerMetrics(), BodyQueue()
         self.services = tuple(
             Service(
-                source.load, own, sampling, self.metrics.of(own.served_model_name[0]), self.bodies
+                source.load, each, sampling, self.metrics.of(each.served_model_name[0]), self.bodies
             )
-            for source, own in zip(sources, _configs(sources, config), strict=True)
+            for source, each in zip(sources, _configs(sources, config), strict=True)
         )
         self.on_loaded: Callable[[Service], object] = lambda service: None
         """Called by an engine thread when loading has ended, well or not."""
@@ -71,7 +72,7 @@ class Fleet:
         self._loads: dict[Service, asyncio.Task[None]] = {}
         self._leases: Counter[Service] = Counter()
         self._used_s = dict.fromkeys(self.services, 0.0)
-        self._door = asyncio.Lock()
+        self._loading = asyncio.Lock()
         """One model is loaded at a time, in the order they were asked for."""
         self._released = asyncio.Event()
 
@@ -129,7 +130,7 @@ class Fleet:
             yield self.services[0]
             return
         if not isinstance(asked, str | None):
-            raise ApiError(400, f"model must be a text, got {short_repr(asked)}", param="model")
+            raise invalid(f"model must be a text, got {short_repr(asked)}", "model")
         service = self.named(asked)
         request.state.entry.model = service.names[0]
         self._leases[service] += 1
@@ -172,7 +173,7 @@ class Fleet:
     async def _bring(self, service: Service) -> None:
         """Load a model once there is room. Raises ApiError."""
         try:
-            async with self._door:
+            async with self._loading:
                 await self._make_room(service)
                 await self._loaded(service)
         except Exception as error:
@@ -215,12 +216,12 @@ class Fleet:
 
     def _has_room(self, service: Service, without: Collection[Service]) -> bool:
         """Tell whether a model fits beside those that are loaded, but these."""
-        there = [one for one in self.services if one.is_loaded and one not in without]
-        if self.config.models_max is not None and len(there) >= self.config.models_max:
+        loaded = [one for one in self.services if one.is_loaded and one not in without]
+        if self.config.models_max is not None and len(loaded) >= self.config.models_max:
             return False
-        if self.budget is None or not there:
+        if self.budget is None or not loaded:
             return True
-        totals = (self._sources[one].nbytes() for one in (*there, service))
+        totals = (self._sources[one].nbytes() for one in (*loaded, service))
         return together(totals, process_nbytes()) <= self.budget
 
 
@@ -254,3 +255,24 @@ def _give_back() -> None:
     gc.unfreeze()
     return_freed()
     gc.freeze()
+
+
+async def _all(request: Request) -> Fleet:
+    fleet: Fleet = request.app.state.fleet
+    return fleet
+
+
+async def _of_body(request: JsonRequest) -> AsyncIterator[Service]:
+    async with (await _all(request)).leased(request, request.document.get("model")) as service:
+        yield service
+
+
+async def _of_query(request: Request, model: str | None = None) -> AsyncIterator[Service]:
+    async with (await _all(request)).leased(request, model) as service:
+        yield service
+
+
+AllModels = Annotated[Fleet, Depends(_all)]
+FromBody = Annotated[Service, Depends(_of_body)]
+"""For a route: the model that the body names; it stays until the answer is sent."""
+FromQuery = Annotated[Service, Depends(_of_query)]

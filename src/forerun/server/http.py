@@ -46,13 +46,13 @@ def _pieces(document: object) -> Iterator[str]:
     yield "}"
 
 
-def _entries(found: list[object]) -> str:
+def _entries(entries: list[object]) -> str:
     """Write the entries of a list; an object that stands there many times is written once."""
-    known = {id(one): one for one in found}
-    if len(known) > len(found) // 4:
-        return _ENCODER.encode(found)[1:-1]
-    texts = {key: _ENCODER.encode(one) for key, one in known.items()}
-    return ",".join([texts[id(one)] for one in found])
+    distinct = {id(one): one for one in entries}
+    if len(distinct) > len(entries) // 4:
+        return _ENCODER.encode(entries)[1:-1]
+    texts = {key: _ENCODER.encode(one) for key, one in distinct.items()}
+    return ",".join([texts[id(one)] for one in entries])
 
 
 def _is_long(value: object) -> bool:

@@ -6,7 +6,6 @@ A request is read as a chat request; the answer is a list of blocks.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -15,16 +14,16 @@ from starlette.responses import Response
 
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, usage
+from forerun.server.async_request import AsyncRequest
 from forerun.server.blocks import BlockWriter, ContentBlock, one_system, parts_of, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
+from forerun.server.errors import ApiError, invalid, must_be
+from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
-from forerun.server.openai import count
+from forerun.server.openai import ChatRequest, count
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
-from forerun.server.schema import TEXT_OR_PARTS, ChatRequest, OpenBody, listed
-from forerun.server.worker import AsyncRequest
+from forerun.server.schema import TEXT_OR_PARTS, OpenBody, listed
+from forerun.server.writer import Document, usage
 
 router = APIRouter(route_class=JsonRoute)
 ERROR = object_of(type={"const": "error"}, error=object_of(type=TEXT, message=TEXT))
@@ -33,11 +32,13 @@ ROLES = ("user", "assistant", "system")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _SILENT = "redacted_thinking"
 """A block of Anthropic's own, which only its models read."""
-_TURN = {
-    "type": "object",
-    "properties": {"role": {"enum": [*ROLES]}, "content": {"anyOf": [*TEXT_OR_PARTS]}},
-    "required": ["role", "content"],
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "reasoning": ("thinking_delta", "thinking"),
+    "call": ("input_json_delta", "partial_json"),
 }
+"""By kind of block: the type of its deltas, and their field."""
+_TURN = object_of(role={"enum": [*ROLES]}, content={"anyOf": [*TEXT_OR_PARTS]})
 AnthropicMessages = Annotated[list[dict[str, Any]], listed(_TURN)]
 _MESSAGE = object_of(
     id=TEXT,
@@ -68,8 +69,9 @@ class CountTokensRequest(OpenBody):
 
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
-        own = {"system", "messages", "tools", "tool_choice", "output_config"}
-        fields = {name: value for name, value in self.model_dump().items() if name not in own}
+        fields = self.model_dump(
+            exclude={"system", "messages", "tools", "tool_choice", "output_config"}
+        )
         fields["messages"] = _messages(self)
         if self.tools:
             fields["tools"] = [_tool(number, tool) for number, tool in enumerate(self.tools)]
@@ -108,59 +110,52 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
     if body.system:
         messages.append({"role": "system", "content": body.system})
     for number, message in enumerate(body.messages):
-        role, content = message.get("role"), message.get("content")
+        name, role, content = f"messages[{number}]", message.get("role"), message.get("content")
         if role not in ROLES:
-            what = (
-                f"messages[{number}].role must be user, assistant or system, got {short_repr(role)}"
-            )
-            raise ApiError(400, what, param="messages")
+            raise must_be(f"{name}.role", "user, assistant or system", role, "messages")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list) or not all(isinstance(one, Mapping) for one in blocks):
-            what = f"messages[{number}].content must be text or a list of blocks"
-            raise ApiError(400, f"{what}, got {short_repr(content)}", param="messages")
-        messages += _translated(number, role, blocks)
+            raise must_be(f"{name}.content", "text or a list of blocks", content, "messages")
+        messages += _translated(name, role, blocks)
     if messages and messages[-1]["role"] == "assistant":
         what = "the last message must be the user's: an answer cannot be begun for the model"
-        raise ApiError(400, what, param="messages")
+        raise invalid(what, "messages")
     return one_system(messages)
 
 
 def _translated(
-    number: int, role: object, blocks: Sequence[Mapping[str, Any]]
+    name: str, role: object, blocks: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the results of tools as messages of their own, then what is thought, said and called."""
-    thoughts: list[str] = []
-    texts: list[str] = []
+    """Yield the results of tools as messages of their own, then the message with reasoning, text and calls."""
+    texts: dict[str, list[str]] = {"text": [], "thinking": []}
     calls: list[dict[str, Any]] = []
     for block in blocks:
         kind = block.get("type")
-        if kind == "text" and isinstance(block.get("text"), str):
-            texts.append(block["text"])
-        elif kind == "thinking" and isinstance(block.get("thinking"), str):
-            thoughts.append(block["thinking"])
+        if kind in ("text", "thinking") and isinstance(text := block.get(kind), str):
+            texts[kind].append(text)
         elif kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
-            content = _result(number, block)
+            content = _result(name, block)
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
         elif kind != _SILENT:
-            what = f"messages[{number}] has a block of type {short_repr(kind)}"
             allowed = "(allowed: text, thinking, tool_use, tool_result)"
-            raise ApiError(400, f"{what} {allowed}", param="messages")
-    if texts or calls:
-        said: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
-        if thoughts:
-            said["reasoning_content"] = "\n".join(thoughts)
-        yield said | ({"tool_calls": calls} if calls else {})
+            message = f"{name} has a block of type {short_repr(kind)} {allowed}"
+            raise invalid(message, "messages")
+    if texts["text"] or calls:
+        turn: dict[str, Any] = {"role": role, "content": "\n".join(texts["text"])}
+        if texts["thinking"]:
+            turn["reasoning_content"] = "\n".join(texts["thinking"])
+        yield turn | ({"tool_calls": calls} if calls else {})
 
 
-def _result(number: int, block: Mapping[str, Any]) -> object:
-    """Return what a tool gave; templates have no place for `is_error`, so the text says so."""
+def _result(name: str, block: Mapping[str, Any]) -> object:
+    """Return what a tool gave; templates do not read `is_error`, so the text says so."""
     content, is_error = block.get("content"), block.get("is_error")
     if not isinstance(is_error, bool | None):
-        what = f"messages[{number}] has is_error={short_repr(is_error)}: it must be true or false"
-        raise ApiError(400, what, param="messages")
+        what = f"{name} has is_error={short_repr(is_error)}: it must be true or false"
+        raise invalid(what, "messages")
     if not is_error:
         return content
     return f"Error: {content}" if isinstance(content, str) else ["Error:", *parts_of(content)]
@@ -169,43 +164,36 @@ def _result(number: int, block: Mapping[str, Any]) -> object:
 def _tool(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type", "custom") != "custom":
         message = f"tools[{number}] is run by Anthropic's servers: only own tools can be used here"
-        raise ApiError(400, message, param="tools")
-    known = {name: tool[name] for name in ("name", "description") if name in tool}
-    function = {**known, "parameters": tool.get("input_schema")}
+        raise invalid(message, "tools")
+    function = {name: tool[name] for name in ("name", "description") if name in tool}
+    function["parameters"] = tool.get("input_schema")
     return {"type": "function", "function": function, "strict": tool.get("strict")}
 
 
 def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
-    kind, found = given.get("type"), dict[str, Any]()
-    if given.get("disable_parallel_tool_use"):
-        found["parallel_tool_calls"] = False
+    kind = given.get("type")
+    fields = {"parallel_tool_calls": False} if given.get("disable_parallel_tool_use") else {}
     if kind == "tool":
         function = {"name": given.get("name")}
-        return found | {"tool_choice": {"type": "function", "function": function}}
-    if kind not in _CHOICES:
-        what = f"{', '.join(_CHOICES)} or tool"
-        message = f"tool_choice.type must be {what}, got {short_repr(kind)}"
-        raise ApiError(400, message, param="tool_choice")
-    return found | {"tool_choice": _CHOICES[kind]}
+        return fields | {"tool_choice": {"type": "function", "function": function}}
+    if not isinstance(kind, str) or kind not in _CHOICES:
+        raise must_be("tool_choice.type", f"{', '.join(_CHOICES)} or tool", kind, "tool_choice")
+    return fields | {"tool_choice": _CHOICES[kind]}
 
 
 def _response_format(form: object) -> dict[str, Any]:
     if not isinstance(form, Mapping) or form.get("type") != "json_schema":
         message = f'output_config.format must have the type "json_schema", got {short_repr(form)}'
-        raise ApiError(400, message, param="output_config")
+        raise invalid(message, "output_config")
     return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
 
 
 class MessagesWriter(BlockWriter):
     """Write the events and the document."""
 
-    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
+    prefix, ping = "msg", b'event: ping\ndata: {"type":"ping"}\n\n'
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._id = f"msg_{uuid.uuid4().hex}"
-
-    def whole(self) -> Document:
+    def final(self) -> Document:
         """Write the message."""
         content = [_block(block) for block in self.blocks]
         return self._message(content) | self._stop() | {"timings": self.timings()}
@@ -220,11 +208,8 @@ class MessagesWriter(BlockWriter):
 
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
         """Write a delta."""
-        delta = {"type": "text_delta", "text": text}
-        if block.kind == "reasoning":
-            delta = {"type": "thinking_delta", "thinking": text}
-        if block.is_call:
-            delta = {"type": "input_json_delta", "partial_json": text}
+        kind, field = _DELTAS[block.kind]
+        delta = {"type": kind, field: text}
         yield {"type": "content_block_delta", "index": block.index, "delta": delta}
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
@@ -238,7 +223,7 @@ class MessagesWriter(BlockWriter):
         yield {"type": "message_stop"}
 
     def fail(self, error: ApiError) -> Document:
-        """Write an error."""
+        """Write an error in Anthropic's form."""
         return error.anthropic()
 
     def _stop(self) -> Document:
@@ -252,7 +237,7 @@ class MessagesWriter(BlockWriter):
 
     def _message(self, content: list[Document]) -> Document:
         return {
-            "id": self._id,
+            "id": self.id,
             "type": "message",
             "role": "assistant",
             "model": self.model,
@@ -277,11 +262,11 @@ def _block(block: ContentBlock) -> Document:
 
 def _usage(running: AsyncRequest) -> Document:
     """Count tokens as Anthropic does: cached ones apart."""
-    found = usage(running)
-    cached = found["prompt_tokens_details"]["cached_tokens"]
+    counts = usage(running)
+    cached = counts["prompt_tokens_details"]["cached_tokens"]
     return {
-        "input_tokens": found["prompt_tokens"] - cached,
+        "input_tokens": counts["prompt_tokens"] - cached,
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": 0,
-        "output_tokens": found["completion_tokens"],
+        "output_tokens": counts["completion_tokens"],
     }

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from forerun.engine import metrics
 from forerun.engine.metrics import PREFIX, Counter, Gauge
-from forerun.server.worker import AsyncRequest, StreamEvent
+from forerun.server.async_request import AsyncRequest, StreamEvent
 
 _FIRST_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5),
@@ -22,12 +22,19 @@ _NEXT_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15),
     *(0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0),
 )
-_WHOLE_S = (
+_TOTAL_S = (
     *(0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
     *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0),
 )
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
 
+_HISTOGRAMS = (
+    ("time_to_first_token_seconds", "Seconds from a request to its first token.", _FIRST_S),
+    ("inter_token_latency_seconds", "Seconds of a step, for each token that it emitted.", _NEXT_S),
+    ("e2e_request_latency_seconds", "Seconds from a request to its end.", _TOTAL_S),
+    ("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
+    ("request_generation_tokens", "Tokens generated for a request.", _TOKENS),
+)
 HELP = {
     "num_requests_running": "Sequences that run.",
     "num_requests_waiting": "Sequences that wait for a place.",
@@ -51,47 +58,29 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._first = self._histogram(
-            "time_to_first_token_seconds", "Seconds from a request to its first token.", _FIRST_S
-        )
-        self._next = self._histogram(
-            "inter_token_latency_seconds",
-            "Seconds of a step, for each token that it emitted.",
-            _NEXT_S,
-        )
-        self._whole = self._histogram(
-            "e2e_request_latency_seconds", "Seconds from a request to its end.", _WHOLE_S
-        )
-        self._prompt = self._histogram(
-            "request_prompt_tokens", "Prompt tokens of a request.", _TOKENS
-        )
-        self._generation = self._histogram(
-            "request_generation_tokens", "Tokens generated for a request.", _TOKENS
-        )
+        self._histograms = [
+            Histogram(PREFIX + name, text, [*_labels("")], registry=self._registry, buckets=bounds)
+            for name, text, bounds in _HISTOGRAMS
+        ]
 
     def of(self, model: str) -> ModelMetrics:
         """Return those of the model of this name."""
-        each = (self._first, self._next, self._whole, self._prompt, self._generation)
-        return ModelMetrics(*(one.labels(**_labels(model)) for one in each))
+        return ModelMetrics(*(one.labels(**_labels(model)) for one in self._histograms))
 
-    def page(self, found: Mapping[str, Sequence[metrics.Metric]]) -> bytes:
+    def page(self, counts: Mapping[str, Sequence[metrics.Metric]]) -> bytes:
         """Write the text that Prometheus reads, with the counts that the models' engines have at this moment."""
         registry = CollectorRegistry()
-        registry.register(_Engines(found))
+        registry.register(_Engines(counts))
         return generate_latest(registry) + generate_latest(self._registry)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        labels = [*_labels("")]
-        return Histogram(PREFIX + name, text, labels, registry=self._registry, buckets=buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMetrics:
-    """What is observed of one model's requests."""
+    """What is observed of one model's requests: the histograms above."""
 
     _first: Histogram
     _next: Histogram
-    _whole: Histogram
+    _total: Histogram
     _prompt: Histogram
     _generation: Histogram
 
@@ -114,7 +103,7 @@ class ModelMetrics:
 
     def finish(self, request: AsyncRequest, end_s: float) -> None:
         """Count a request that has ended."""
-        self._whole.observe(end_s - request.start_s)
+        self._total.observe(end_s - request.start_s)
         for handle in request.handles:
             self._prompt.observe(handle.runs[0].seq.num_prompt)
             for run in handle.runs:
@@ -137,23 +126,25 @@ def _labels(model: str) -> dict[str, str]:
 class _Engines(Collector):
     """The engines' counts as families of Prometheus."""
 
-    def __init__(self, found: Mapping[str, Sequence[metrics.Metric]]) -> None:
-        self._found = found
+    def __init__(self, counts: Mapping[str, Sequence[metrics.Metric]]) -> None:
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-        every = [(one, _labels(model)) for model, found in self._found.items() for one in found]
-        for one, shared in every:
-            own = {**one.labels, **shared}
+        counts = [(one, model) for model, each in self._counts.items() for one in each]
+        for one, model in counts:
+            labels = {**one.labels, **_labels(model)}
             if isinstance(one, Counter | Gauge):
-                rows = [({**own}, float(one.value))]
+                rows = [(labels, float(one.value))]
             else:
-                rows = [({**own, "position": str(i)}, float(n)) for i, n in enumerate(one.values)]
+                rows = [
+                    ({**labels, "position": str(i)}, float(n)) for i, n in enumerate(one.values)
+                ]
             if not rows:
                 continue
-            made = GaugeMetricFamily if isinstance(one, Gauge) else CounterMetricFamily
+            kind = GaugeMetricFamily if isinstance(one, Gauge) else CounterMetricFamily
             text, names = HELP[one.name.removeprefix(PREFIX)], [*rows[0][0]]
-            family = families.setdefault(one.name, made(one.name, text, labels=names))
-            for labels, value in rows:
-                family.add_metric([labels[name] for name in names], value)
+            family = families.setdefault(one.name, kind(one.name, text, labels=names))
+            for row, value in rows:
+                family.add_metric([row[name] for name in names], value)
         yield from families.values()

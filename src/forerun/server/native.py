@@ -1,113 +1,59 @@
-"""llama-server's own routes that answer: `/completion`, `/completions`, and `/infill`."""
+"""llama-server's own routes that answer, `/completion`, `/completions` and `/infill`, and its form of an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from forerun.core.errors import short_repr
-from forerun.server import prompts
+from forerun.core.params import SamplingParams
+from forerun.core.types import Event, FinishReason, TokenLogprob
+from forerun.engine.sequence import SequenceState
+from forerun.llm import LLM
+from forerun.server.async_request import AsyncRequest, PromptProgress, StreamEvent
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
-from forerun.server.native_writer import NativeWriter
+from forerun.server.errors import invalid
+from forerun.server.fleet import FromBody
+from forerun.server.native_requests import InfillRequest, NativeRequest, split_prompts
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
-from forerun.server.schema import SampledAnswer, StreamOptions
+from forerun.server.schema import StreamOptions
 from forerun.server.service import Service
+from forerun.server.writer import Document, Writer, prompt_progress
 from forerun.text.prompt import Encoded
 from forerun.text.tokenizer import Tokenizer
 
 router = APIRouter(route_class=JsonRoute)
 _ANSWER = object_of(content=TEXT, stop={"type": "boolean"}, tokens_evaluated=COUNT)
 _ANSWERS = answers({"anyOf": [_ANSWER, list_of(_ANSWER)]}, streams=True)
-NEVER = -100.0
-"""The bias of a token that is ruled out: what a request may ask for, and what llama-server writes as `false`."""
-_BIASES = "pairs of a token id or text and a number (false: never), or an object of them"
-
-
-class NativeRequest(SampledAnswer):
-    """A text to continue, in llama-server's form."""
-
-    prompt: Any
-    """A text, token ids, a list that mixes them, or a list of prompts."""
-    logit_bias: dict[str, Any] | list[Any] | None = None
-    """By token id or by text, whose tokens then get it each; `false` rules a token out."""
-    n_probs: int | None = None
-    """Log-probabilities of the tokens and of this many likeliest ones."""
-    return_tokens: bool = False
-    """Add the ids of the answer's tokens."""
-    response_fields: list[str] | None = None
-    """Only these fields of the answer; `a/b` is the field b of the object a."""
-
-    def scores(self) -> dict[str, int | None]:
-        """Read `n_probs`."""
-        return {"logprobs": self.n_probs} if self.n_probs else {}
-
-    def read_biases(self, tokenizer: Tokenizer) -> None:
-        """Make `logit_bias` an object of token ids and numbers. Raises ApiError."""
-        if self.logit_bias is None:
-            return
-        given = self.logit_bias
-        pairs = [*given.items()] if isinstance(given, dict) else given
-        found: dict[str, Any] = {}
-        for pair in pairs:
-            if not isinstance(pair, list | tuple) or len(pair) != 2:
-                raise _wrong(pair)
-            token, value = pair
-            value = NEVER if value is False else value
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise _wrong(pair)
-            found |= dict.fromkeys(_ids(token, tokenizer), float(value))
-        self.logit_bias = found
-
-
-def _ids(token: object, tokenizer: Tokenizer) -> list[str]:
-    """Find the ids that a token is, as it is written in a bias."""
-    if isinstance(token, str) and not token.isdecimal():
-        return [str(one) for one in tokenizer.encode(token, bos=False)]
-    if isinstance(token, bool) or not isinstance(token, int | str):
-        raise _wrong(token)
-    return [str(token)]
-
-
-def _wrong(given: object) -> ApiError:
-    return ApiError(
-        400, f"logit_bias must be {_BIASES}, got {short_repr(given)}", param="logit_bias"
-    )
-
-
-class ExtraFile(BaseModel):
-    """A file that says something about the one that is filled in."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    text: str
-    filename: str = ""
-
-
-class InfillRequest(NativeRequest):
-    """A hole in a text to fill, in llama-server's form."""
-
-    prompt: str = ""
-    """What stands before the hole already, after `input_prefix`."""
-    input_prefix: str = ""
-    """The text before."""
-    input_suffix: str = ""
-    """The text after."""
-    input_extra: list[ExtraFile] = Field(default_factory=list)
-    """Other files."""
+SAMPLERS = ["penalties", "temperature", "top_k", "top_p", "min_p"]
+"""The order in which a distribution is filtered (`decoding/processors.py`)."""
+_OFF: Document = {
+    "dynatemp_range": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.0,
+    "n_keep": 0,
+    "n_discard": 0,
+    "post_sampling_probs": False,
+    "backend_sampling": False,
+    "lora": [],
+}
+"""What llama-server has and nobody can switch on here, at the values that mean off."""
 
 
 @router.post("/completion", responses=_ANSWERS)
 @router.post("/completions", include_in_schema=False)
 async def completion(service: FromBody, request: JsonRequest, body: NativeRequest) -> Response:
     """Continue a text, in llama-server's form."""
-    given = prompts.split(body.prompt, "prompt")
+    given = split_prompts(body.prompt, "prompt")
     is_batch = isinstance(body.prompt, list) and not any(
         isinstance(one, int) for one in body.prompt
     )
@@ -144,30 +90,200 @@ async def _reply(
     ends: Sequence[int] = (),
 ) -> Response:
     """Answer prompts: `is_one` as an object, several as a list. `ends` end an answer as well."""
-    name = service.name(body.model)
+    service.name(body.model)
     if body.stream_options not in (None, StreamOptions()):
         message = "stream_options are for OpenAI's routes: leave them out"
-        raise ApiError(400, message, param="stream_options")
+        raise invalid(message, "stream_options")
     body.read_biases(service.llm().tokenizer)
     params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
     params.stop_token_ids = (*params.stop_token_ids, *ends)
     running = await service.submit(
-        lambda: service.encode(encode, request.nbytes),
-        num_prompts,
-        params,
-        field="prompt",
-        form_field=body.form_field,
-        stream=body.stream,
-        with_progress=body.return_progress,
+        lambda: service.encode(encode, request.nbytes), num_prompts, params, "prompt", body
     )
-    writer = NativeWriter(
-        service,
-        running,
-        name,
-        is_one=is_one and params.n == 1,
-        is_stream=body.stream,
-        with_tokens=body.return_tokens,
-        with_timings=body.timings_per_token,
-        wanted=body.response_fields or (),
-    )
+    writer = NativeWriter(service, running, body, is_one=is_one and params.n == 1)
     return await writer.reply(request, stream=body.stream)
+
+
+def settings(params: SamplingParams, eos_ids: list[int], seed: int | None) -> Document:
+    """Write the parameters of a request under llama-server's names."""
+    biases: list[Document] = [
+        {"token": token, "bias": value} for token, value in params.logit_bias.items()
+    ]
+    if params.ignore_eos:
+        biases += [{"token": token, "bias": None} for token in eos_ids]
+    most = -1 if params.max_tokens is None else params.max_tokens
+    form = params.structured_outputs
+    return {
+        "n_predict": most,
+        "max_tokens": most,
+        "n": params.n,
+        "seed": -1 if seed is None else seed,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "repeat_penalty": params.repetition_penalty,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "ignore_eos": params.ignore_eos,
+        "stop": [*params.stop],
+        "logit_bias": biases,
+        "n_probs": params.logprobs or 0,
+        "grammar": "" if form is None or form.grammar is None else form.grammar,
+        "samplers": SAMPLERS,
+        **_OFF,
+    }
+
+
+class NativeWriter(Writer):
+    """Write an answer as llama-server does: a chunk a token, and the figures at the end."""
+
+    def __init__(
+        self, service: Service, running: AsyncRequest, body: NativeRequest, *, is_one: bool
+    ) -> None:
+        """`is_one`: the answer is an object; else it is a list, also of one."""
+        super().__init__(service, running, body.model)
+        self.body, self.is_one = body, is_one
+        self._counts: Counter[int] = Counter()
+        """By completion: tokens that were sent."""
+
+    def document(self) -> Document | list[Document]:
+        """Write the whole answer."""
+        documents = [
+            self._only(self._final(i, run.text)) for i, run in enumerate(self.running.runs)
+        ]
+        return documents[0] if self.is_one else documents
+
+    def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
+        """Write a chunk for each token, and the whole of a completion without its text where it ends."""
+        for step in events:
+            for text, tokens, scored in _by_token(step.event):
+                if tokens:
+                    yield self._only(self._chunk(step, text, tokens, scored))
+            if step.event.finish_reason is not None:
+                yield self._only(self._final(step.completion, ""))
+
+    def read(self, progress: PromptProgress) -> Iterator[Document]:
+        """Write a chunk without text."""
+        yield {
+            "index": progress.completion,
+            "content": "",
+            "tokens": [],
+            "stop": False,
+            "id_slot": self.running.runs[progress.completion].seq.slot,
+            "tokens_predicted": 0,
+            "tokens_evaluated": progress.num_prompt,
+            "prompt_progress": prompt_progress(progress),
+        }
+
+    def _chunk(
+        self,
+        step: StreamEvent,
+        text: str,
+        tokens: tuple[int, ...],
+        scored: tuple[TokenLogprob, ...],
+    ) -> Document:
+        index = step.completion
+        seq = self.running.runs[index].seq
+        self._counts[index] += len(tokens)
+        document: Document = {
+            "index": index,
+            "content": text,
+            "tokens": [*tokens],
+            "stop": False,
+            "id_slot": seq.slot,
+            "tokens_predicted": self._counts[index],
+            "tokens_evaluated": seq.num_prompt,
+        }
+        if scored:
+            document["completion_probabilities"] = self._probabilities(scored)
+        if self.body.timings_per_token:
+            document["timings"] = self.timings(step.time_s)
+        return document
+
+    def _final(self, index: int, text: str) -> Document:
+        """Write the whole of a completion, or the last chunk of one whose text was sent."""
+        run = self.running.runs[index]
+        seq, tokenizer = run.seq, self.llm.tokenizer
+        with_tokens = self.body.return_tokens and not self.body.stream
+        document: Document = {
+            "index": index,
+            "content": text,
+            "tokens": [*seq.generated] if with_tokens else [],
+            "id_slot": seq.slot,
+            "stop": True,
+            "model": self.model,
+            "tokens_predicted": len(seq.generated),
+            "tokens_evaluated": seq.num_prompt,
+            "tokens_cached": len(seq.tokens) - 1,
+            "generation_settings": {
+                **settings(seq.params, sorted(tokenizer.eos_ids), seq.seed),
+                "stream": self.body.stream,
+            },
+            "prompt": tokenizer.decode(seq.tokens[: seq.num_prompt], skip_special=False),
+            "has_new_line": "\n" in run.text,
+            "truncated": _fills_context(run, self.llm),
+            "stop_type": _stop_type(run),
+            "stopping_word": run.stops.stop_reason if _stop_type(run) == "word" else "",
+            "timings": self.timings(),
+        }
+        if seq.params.logprobs is not None and not self.body.stream:
+            document["completion_probabilities"] = self._probabilities(run.logprobs)
+        return document
+
+    def _only(self, document: Document) -> Document:
+        """Keep the fields that were asked for, all if none were."""
+        if not self.body.response_fields:
+            return document
+        chosen: Document = {}
+        for path in self.body.response_fields:
+            value: Any = document
+            for part in path.split("/"):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None:
+                chosen[path] = value
+        return chosen
+
+    def _probabilities(self, scored: Sequence[TokenLogprob]) -> list[Document]:
+        return [_probability(one, self.llm.tokenizer) for one in scored]
+
+
+def _by_token(event: Event) -> list[tuple[str, tuple[int, ...], tuple[TokenLogprob, ...]]]:
+    """Split text, tokens and log-probabilities token by token; all together where a text is of several tokens."""
+    scored, tokens = event.logprobs or (), event.token_ids
+    if len(event.pieces) != len(tokens):
+        return [(event.text, tokens, scored)]
+    return [
+        (piece.text, (token,), scored[i : i + 1])
+        for i, (piece, token) in enumerate(zip(event.pieces, tokens, strict=True))
+    ]
+
+
+def _probability(one: TokenLogprob, tokenizer: Tokenizer) -> Document:
+    def entry(token: int, value: float) -> Document:
+        spelled = tokenizer.token_bytes(token) or b""
+        return {
+            "id": token,
+            "token": tokenizer.text_of(token),
+            "bytes": [*spelled],
+            "logprob": value,
+        }
+
+    top = [entry(token, value) for token, value in one.top]
+    return entry(one.token_id, one.logprob) | {"top_logprobs": top}
+
+
+def _stop_type(run: SequenceState) -> str:
+    match run.seq.finish_reason:
+        case FinishReason.LENGTH:
+            return "limit"
+        case FinishReason.STOP:
+            return "word" if isinstance(run.stops.stop_reason, str) else "eos"
+        case _:
+            return "none"
+
+
+def _fills_context(run: SequenceState, llm: LLM) -> bool:
+    """Tell whether the answer ended where the context does."""
+    is_full = len(run.seq.tokens) >= llm.max_len
+    return is_full and run.seq.finish_reason is FinishReason.LENGTH

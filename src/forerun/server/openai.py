@@ -2,28 +2,124 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
+from pydantic import PlainValidator, TypeAdapter, WithJsonSchema
 from starlette.responses import Response
 
+from forerun.server.async_request import AsyncRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
-from forerun.server.forms import check_depth
-from forerun.server.openai_writer import NewParser, OpenAIWriter
+from forerun.server.errors import invalid, must_be
+from forerun.server.fleet import FromBody
+from forerun.server.limits import check_counted, check_depth
+from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import COUNT, OBJECT, TEXT, Schema, answers, list_of, object_of
-from forerun.server.prompts import check_counted
-from forerun.server.schema import ChatRequest, CompletionRequest, check_roles
+from forerun.server.schema import TEXT_OR_PARTS, SampledAnswer, listed
 from forerun.server.service import Service
 from forerun.server.tools import Toolbox
-from forerun.server.worker import AsyncRequest
+from forerun.server.writer import NewParser
 from forerun.text.answers.forms import form_of
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
+PROMPT = str | list[str] | list[int] | list[list[int]]
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+_CHAT_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": [*ROLES]},
+        "content": {"anyOf": [{"type": "null"}, *TEXT_OR_PARTS]},
+        "tool_calls": list_of(OBJECT),
+    },
+    "required": ["role"],
+    "anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}],
+}
+
+
+ChatMessages = Annotated[list[dict[str, Any]], listed(_CHAT_MESSAGE)]
+
+
+def _one_kind(prompt: object) -> object:
+    """Check that a prompt is of one type; pydantic would try each on every entry, for seconds where there are many."""
+    kinds = {*map(type, prompt)} if isinstance(prompt, list) else {type(prompt)}
+    if kinds == {list}:
+        kinds = {*map(type, itertools.chain.from_iterable(prompt))}  # type: ignore[arg-type]
+        fine = kinds <= {int}
+    else:
+        fine = kinds == {str} or (isinstance(prompt, list) and kinds <= {int})
+    if not fine:
+        raise ValueError
+    return prompt
+
+
+_Prompt = Annotated[
+    PROMPT, PlainValidator(_one_kind), WithJsonSchema(TypeAdapter(PROMPT).json_schema())
+]
+
+
+class CompletionRequest(SampledAnswer):
+    """A text to continue."""
+
+    prompt: _Prompt
+    """One prompt or several, as text or token ids."""
+    logprobs: int | None = None
+    """Log-probabilities of the tokens and of this many likeliest ones."""
+    echo: bool = False
+    """Put the prompt before the answer."""
+    add_special_tokens: bool = True
+    """Begin with the model's BOS token, if it wants one."""
+    suffix: str | None = None
+    """What comes after the answer: a model that was trained to fills the hole."""
+
+    def scores(self) -> dict[str, int | None]:
+        """Score the prompt's tokens too with `echo`."""
+        if self.logprobs is None:
+            return {}
+        names = ("logprobs", "prompt_logprobs") if self.echo else ("logprobs",)
+        return dict.fromkeys(names, self.logprobs)
+
+    def prompts(self) -> list[str | list[int]]:
+        """Return the single prompts."""
+        given: Any = self.prompt
+        is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        return given if is_many else [given]
+
+
+class ChatRequest(SampledAnswer):
+    """A conversation to answer."""
+
+    messages: ChatMessages
+    """The turns so far."""
+    logprobs: bool | None = None
+    """Log-probabilities of the answer's tokens."""
+    top_logprobs: int | None = None
+    """And of this many likeliest ones."""
+    add_generation_prompt: bool = True
+    """End the prompt where the answer begins."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """What the model's template reads besides."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the answer may call."""
+    tool_choice: str | dict[str, Any] | None = None
+    """none, auto, required, or one of the tools."""
+    parallel_tool_calls: bool | None = None
+    """False: one call at most, where calls are required."""
+    reasoning_format: Literal["auto", "deepseek", "none"] = "auto"
+    """none: what the model thinks is part of its text, as it wrote it."""
+
+    def scores(self) -> dict[str, int | None]:
+        """Read them as chat completions ask for them."""
+        if not self.logprobs:
+            if self.top_logprobs:
+                raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+            return {}
+        return {"logprobs": self.top_logprobs or 0}
 
 
 def _completion(kind: str, **choice: Schema) -> Schema:
@@ -46,13 +142,13 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
     """Continue a text."""
     service.name(body.model)
     if body.echo and body.stream and body.logprobs is not None:
-        raise ApiError(400, "echo with logprobs is not streamed: leave out stream", param="stream")
+        raise invalid("echo with logprobs is not streamed: leave out stream", "stream")
     params = service.params(body)
     bos = None if body.add_special_tokens else False
     given = body.prompts()
     hole = service.fill_in("suffix") if body.suffix else None
     if hole is not None and not all(isinstance(one, str) for one in given):
-        raise ApiError(400, "suffix needs prompts as text", param="suffix")
+        raise invalid("suffix needs prompts as text", "suffix")
 
     def encode(one: str | list[int]) -> Encoded:
         if not isinstance(one, str):
@@ -65,12 +161,11 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
         lambda: service.encode(lambda: [encode(one) for one in given], request.nbytes),
         len(given),
         params,
-        field="prompt",
-        form_field=body.form_field,
-        stream=body.stream,
-        with_progress=body.return_progress,
+        "prompt",
+        body,
     )
-    return await OpenAIWriter(service, running, body).reply(request, stream=body.stream)
+    writer = OpenAIWriter(service, running, body, with_prompt=body.echo)
+    return await writer.reply(request, stream=body.stream)
 
 
 @router.post(
@@ -104,15 +199,7 @@ async def submit(
             lambda: [service.read_text(text, "messages", bos=False)], nbytes
         )
 
-    running = await service.submit(
-        read,
-        1,
-        params,
-        field="messages",
-        form_field=body.form_field,
-        stream=body.stream,
-        with_progress=body.return_progress,
-    )
+    running = await service.submit(read, 1, params, "messages", body)
     return running, partial(
         form.parser,
         running.handles[0].prompt or "",
@@ -157,3 +244,12 @@ def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
 def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:
     """Call a `developer` the system, as templates do."""
     return message | {"role": "system"} if message.get("role") == "developer" else message
+
+
+def check_roles(messages: Sequence[Mapping[str, Any]], field: str = "messages") -> None:
+    """Raise ApiError for a role that there is not. One that is missing is refused with what else is."""
+    for number, message in enumerate(messages):
+        role = message.get("role", "user")
+        if role not in ROLES:
+            allowed = f"{', '.join(ROLES[:-1])} or {ROLES[-1]}"
+            raise must_be(f"{field}[{number}].role", allowed, role, field)

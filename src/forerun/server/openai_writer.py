@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 
 import forerun
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.request import RequestHandle
-from forerun.server.answers import Document, Writer, prompt_progress, timings, usage
-from forerun.server.errors import ApiError
-from forerun.server.progress import PromptProgress
-from forerun.server.schema import ChatRequest, CompletionRequest, StreamOptions
+from forerun.server.async_request import AsyncRequest, PromptProgress, StreamEvent
+from forerun.server.schema import AnswerRequest, StreamOptions
 from forerun.server.service import Service
-from forerun.server.worker import AsyncRequest, StreamEvent
-from forerun.text.answers.parser import AnswerParser, PlainParser
+from forerun.server.writer import Document, NewParser, Writer, prompt_progress, usage
+from forerun.text.answers.parser import PlainParser
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
-
-NewParser = Callable[[], AnswerParser]
 
 
 class OpenAIWriter(Writer):
@@ -32,15 +29,16 @@ class OpenAIWriter(Writer):
         self,
         service: Service,
         running: AsyncRequest,
-        body: CompletionRequest | ChatRequest,
-        new_parser: NewParser = PlainParser,
+        body: AnswerRequest,
+        new_parser: NewParser | None = None,
+        *,
+        with_prompt: bool = False,
     ) -> None:
-        """`new_parser` makes what splits an answer."""
-        super().__init__(service, running, service.name(body.model))
-        self.options, self._new_parser = body.stream_options or StreamOptions(), new_parser
-        self.is_chat = isinstance(body, ChatRequest)
+        """`new_parser` makes what splits a chat's answer. `with_prompt`: the prompt's text comes first."""
+        super().__init__(service, running, body.model, new_parser or PlainParser)
+        self.is_chat, self.with_prompt = new_parser is not None, with_prompt
+        self.options = body.stream_options or StreamOptions()
         self.with_timings, self.with_ids = body.timings_per_token, body.return_token_ids
-        self.with_prompt = isinstance(body, CompletionRequest) and body.echo
         self._head = {
             "id": ("chatcmpl-" if self.is_chat else "cmpl-") + uuid.uuid4().hex,
             "object": "chat.completion" if self.is_chat else "text_completion",
@@ -50,30 +48,26 @@ class OpenAIWriter(Writer):
         }
         self._offsets: dict[int, int] = {}
         """By completion that has begun: where the text of its next token begins, counted by tokens."""
-        self._parsers: dict[int, AnswerParser] = {}
 
     def document(self) -> Document:
         """Write the whole completion."""
         choices: list[Document] = []
         for handle in self.running.handles:
             choices += self._choices(handle, len(choices))
-        found = {**self._head, "choices": choices, **self._figures()}
-        (first, *others) = self.running.handles
-        if self.is_chat and not others:
-            found |= self._of_prompt(first.output())
-        return found
+        of_prompt = self._of_prompt(self.running.handles[0].output()) if self.is_chat else {}
+        return {**self._head, "choices": choices, **self._figures(), **of_prompt}
 
     def begin(self) -> Iterator[Document]:
         """Write who speaks, of a chat: a chunk for each completion."""
         for index in range(len(self.running.runs) if self.is_chat else 0):
-            said = {"role": "assistant", "content": ""}
-            yield self._without_text(index, {"delta": said}, {})
+            delta = {"role": "assistant", "content": ""}
+            yield self._without_text(index, {"delta": delta}, {})
 
     def read(self, progress: PromptProgress) -> Iterator[Document]:
         """Write a chunk without text."""
-        said: Document = {"delta": {}} if self.is_chat else {"text": ""}
+        content: Document = {"delta": {}} if self.is_chat else {"text": ""}
         more = {"prompt_progress": prompt_progress(progress)}
-        yield self._without_text(progress.completion, said, more)
+        yield self._without_text(progress.completion, content, more)
 
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write a chunk for each completion that got something to show."""
@@ -86,24 +80,17 @@ class OpenAIWriter(Writer):
         if self.options.include_usage:
             yield self._chunk([], self._figures())
 
-    def fail(self, error: ApiError) -> Document:
-        """Write the error."""
-        return error.document()
-
     def _chunk(self, choices: list[Document], more: Document) -> Document:
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
         return {**self._head, "object": kind, "choices": choices, **more}
 
-    def _without_text(self, index: int, said: Document, more: Document) -> Document:
-        choice = {"index": index, **said, "logprobs": None, "finish_reason": None}
+    def _without_text(self, index: int, content: Document, more: Document) -> Document:
+        choice = {"index": index, **content, "logprobs": None, "finish_reason": None}
         if self.with_ids:
             choice["token_ids"] = []
         if self.with_timings:
-            more["timings"] = self._timings(time.perf_counter())
+            more["timings"] = self.timings(time.perf_counter())
         return self._chunk([choice], self._usage_so_far() | more)
-
-    def _timings(self, end_s: float) -> Document:
-        return timings(self.running, end_s, self.llm.drafter_spec.name)
 
     def _usage_so_far(self) -> Document:
         if self.options.continuous_usage_stats:
@@ -116,7 +103,7 @@ class OpenAIWriter(Writer):
             handle.is_finished for handle in self.running.handles
         )
         if self.with_timings or (is_last and not more):
-            more["timings"] = self._timings(step.time_s)
+            more["timings"] = self.timings(step.time_s)
         return more
 
     def _delta(self, step: StreamEvent) -> Document | None:
@@ -132,18 +119,15 @@ class OpenAIWriter(Writer):
         if is_first and self.with_prompt:
             handle = self.running.handles[index // len(self.running.handles[0].runs)]
             text = self._prompt_text(handle.output()) + text
-        parser = self._parsers.setdefault(index, self._new_parser())
+        parser = self.parsers[index]
         num_calls = parser.num_calls
         parts = parser.read(text, is_last=reason is not None)
         with_pieces = self.options.include_pieces and bool(event.pieces)
         has_prompt = is_first and not self.is_chat
         if not (parts or logprobs or reason or has_prompt or self.with_ids or with_pieces):
             return None
-        choice = {
-            "index": index,
-            **self._said(parts, num_calls),
-            "logprobs": logprobs,
-        }
+        content = {"delta": _delta(parts, num_calls)} if self.is_chat else {"text": _text(parts)}
+        choice: Document = {"index": index, **content, "logprobs": logprobs}
         choice["finish_reason"] = _reason(reason, parser.num_calls)
         if reason is not None:
             choice["stop_reason"] = run.stops.stop_reason
@@ -154,15 +138,6 @@ class OpenAIWriter(Writer):
             if is_first:
                 choice["prompt_token_ids"] = run.seq.tokens[: run.seq.num_prompt]
         return choice
-
-    def _said(self, parts: Sequence[Part], num_calls: int) -> Document:
-        """Write what a chunk says; `num_calls` had begun before it."""
-        text = _text(parts)
-        if not self.is_chat:
-            return {"text": text}
-        content = _thoughts(parts) | ({"content": text} if text else {})
-        calls = _calls(parts, num_calls)
-        return {"delta": content | ({"tool_calls": calls} if calls else {})}
 
     def _choices(self, handle: RequestHandle, start: int) -> list[Document]:
         """Write the completions of one prompt; the first has the index `start`."""
@@ -175,9 +150,10 @@ class OpenAIWriter(Writer):
                 if logprobs is not None:
                     scored = [*handle.runs[0].prompt_logprobs, *run.logprobs]
                     logprobs = self._echoed(output.prompt_token_ids[0], scored)
-            parser = self._new_parser()
-            said = self._whole(parser.read(text, is_last=True))
-            choice = {"index": i, **said, "logprobs": logprobs}
+            parser = self.parsers[i]
+            parts = parser.read(text, is_last=True)
+            content = {"message": _message(parts)} if self.is_chat else {"text": _text(parts)}
+            choice: Document = {"index": i, **content, "logprobs": logprobs}
             choice["finish_reason"] = _reason(one.finish_reason, parser.num_calls)
             choice["stop_reason"] = one.stop_reason
             if not self.is_chat:
@@ -187,55 +163,40 @@ class OpenAIWriter(Writer):
             choices.append(choice)
         return choices
 
-    def _whole(self, parts: Sequence[Part]) -> Document:
-        """Write what a choice says."""
-        text, calls = _text(parts), _calls(parts, 0)
-        if not self.is_chat:
-            return {"text": text}
-        message: Document = {"role": "assistant", "content": text, "refusal": None}
-        message |= _thoughts(parts)
-        if calls:
-            message["content"] = text or None
-            message["tool_calls"] = [
-                {name: value for name, value in call.items() if name != "index"} for call in calls
-            ]
-        return {"message": message}
-
     def _figures(self) -> Document:
         return {"usage": usage(self.running), "timings": self.timings()}
 
     def _of_prompt(self, output: RequestOutput) -> Document:
         """Write what was asked for of a prompt, in vLLM's form."""
-        found: Document = {}
+        fields: Document = {}
         if output.prompt_logprobs is not None and not self.with_prompt:
-            found["prompt_logprobs"] = [
+            fields["prompt_logprobs"] = [
                 None if one is None else {str(token): asdict(entry) for token, entry in one.items()}
                 for one in output.prompt_logprobs
             ]
         if self.with_ids:
-            found["prompt_token_ids"] = output.prompt_token_ids
-        return found
+            fields["prompt_token_ids"] = output.prompt_token_ids
+        return fields
 
     def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:
             return output.prompt
         return "".join(map(self.llm.tokenizer.text_of, output.prompt_token_ids))
 
-    def _logprobs(self, found: Sequence[TokenLogprob], offset: int) -> Document:
+    def _logprobs(self, scored: Sequence[TokenLogprob], offset: int) -> Document:
         """Write log-probabilities; `offset` is where the tokens' text begins in the answer."""
         text_of = self.llm.tokenizer.text_of
         if self.is_chat:
-            return {"content": [self._chat_logprob(one) for one in found]}
-        texts = [text_of(one.token_id) for one in found]
-        starts = [offset + sum(map(len, texts[:i])) for i in range(len(texts))]
-        tops = [{text_of(token): value for token, value in one.top} for one in found]
-        for one, text, top in zip(found, texts, tops, strict=True):
+            return {"content": [self._chat_logprob(one) for one in scored]}
+        texts = [text_of(one.token_id) for one in scored]
+        tops = [{text_of(token): value for token, value in one.top} for one in scored]
+        for one, text, top in zip(scored, texts, tops, strict=True):
             top.setdefault(text, one.logprob)
         return {
             "tokens": texts,
-            "token_logprobs": [one.logprob for one in found],
+            "token_logprobs": [one.logprob for one in scored],
             "top_logprobs": tops,
-            "text_offset": starts,
+            "text_offset": [*accumulate(map(len, texts), initial=offset)][:-1],
         }
 
     def _chat_logprob(self, one: TokenLogprob) -> Document:
@@ -258,29 +219,47 @@ class OpenAIWriter(Writer):
         return {name: [before[name], *values] for name, values in made.items()}
 
 
-def _text(parts: Sequence[Part]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, TextPart))
+def _text(parts: Sequence[Part], kind: type[TextPart | ReasoningPart] = TextPart) -> str:
+    return "".join(part.text for part in parts if isinstance(part, kind))
 
 
-def _thoughts(parts: Sequence[Part]) -> Document:
-    """Write what the model thinks, by the names of llama-server and DeepSeek and of vLLM."""
-    text = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
-    return {"reasoning_content": text, "reasoning": text} if text else {}
+def _delta(parts: Sequence[Part], num_calls: int) -> Document:
+    """Write what a chat's chunk adds to its message, of which `num_calls` calls had begun before.
+
+    Reasoning has the names of llama-server and DeepSeek and of vLLM.
+    """
+    text, reasoning, calls = _text(parts), _text(parts, ReasoningPart), _calls(parts, num_calls)
+    delta: Document = {}
+    if reasoning:
+        delta |= {"reasoning_content": reasoning, "reasoning": reasoning}
+    if text:
+        delta["content"] = text
+    return delta | ({"tool_calls": calls} if calls else {})
+
+
+def _message(parts: Sequence[Part]) -> Document:
+    """Write a chat's whole message."""
+    delta = _delta(parts, 0)
+    calls = delta.get("tool_calls", ())
+    text = delta.pop("content", None if calls else "")
+    for call in calls:
+        del call["index"]
+    return {"role": "assistant", "content": text, "refusal": None, **delta}
 
 
 def _calls(parts: Sequence[Part], index: int) -> list[Document]:
     """Write one entry a call, the first new one with this index: clients look for no second one in a chunk."""
-    found: dict[int, Document] = {}
+    calls: dict[int, Document] = {}
     index -= 1
     for part in parts:
         if isinstance(part, CallPart):
             index += 1
             function = {"name": part.name, "arguments": ""}
-            found[index] = {"index": index, "id": part.id, "type": "function", "function": function}
+            calls[index] = {"index": index, "id": part.id, "type": "function", "function": function}
         elif isinstance(part, ArgumentsPart):
-            call = found.setdefault(index, {"index": index, "function": {"arguments": ""}})
+            call = calls.setdefault(index, {"index": index, "function": {"arguments": ""}})
             call["function"]["arguments"] += part.text
-    return [*found.values()]
+    return [*calls.values()]
 
 
 def _reason(reason: FinishReason | None, num_calls: int) -> str | None:
@@ -290,17 +269,17 @@ def _reason(reason: FinishReason | None, num_calls: int) -> str | None:
     return None if reason is None else reason.value
 
 
-def _joined(found: Sequence[StreamEvent]) -> Sequence[StreamEvent]:
+def _joined(steps: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
     """Join what came together into one event for each completion."""
-    if len(found) == 1:
-        return found
-    parts: dict[int, list[StreamEvent]] = {}
-    for step in found:
-        parts.setdefault(step.completion, []).append(step)
-    return [own[0] if len(own) == 1 else _join(own) for own in parts.values()]
+    by_completion: dict[int, list[StreamEvent]] = {}
+    for step in steps:
+        by_completion.setdefault(step.completion, []).append(step)
+    return map(_join, by_completion.values())
 
 
 def _join(parts: list[StreamEvent]) -> StreamEvent:
+    if len(parts) == 1:
+        return parts[0]
     events, last = [step.event for step in parts], parts[-1]
     logprobs = tuple(one for event in events for one in event.logprobs or ())
     event = Event(

@@ -53,7 +53,7 @@ ERROR = object_of(error=object_of(message=TEXT, type=TEXT, param=_NAME, code=_NA
 def errors(statuses: Iterable[int], schema: Schema = ERROR) -> Responses:
     """Describe errors as JSON of this schema."""
     content = {"application/json": {"schema": schema}}
-    found: Responses = {
+    described: Responses = {
         status: {"description": _ERRORS[status], "content": content} for status in statuses
     }
-    return found | {"4XX": {"description": "Another mistake.", "content": content}}
+    return described | {"4XX": {"description": "Another mistake.", "content": content}}

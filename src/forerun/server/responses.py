@@ -5,24 +5,22 @@ A request is read as a chat request; the answer is a list of items.
 
 from __future__ import annotations
 
-import time
-import uuid
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
-from forerun.server.answers import Document, usage
 from forerun.server.blocks import BlockWriter, ContentBlock, one_system, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
+from forerun.server.errors import ApiError, must_be
+from forerun.server.fleet import FromBody
+from forerun.server.openai import check_roles
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
-from forerun.server.schema import OpenBody, check_roles
-from forerun.server.worker import AsyncRequest
+from forerun.server.schema import OpenBody
+from forerun.server.writer import Document, usage
 
 router = APIRouter(route_class=JsonRoute)
 _RESPONSE = object_of(
@@ -32,6 +30,12 @@ _RESPONSE = object_of(
     output=list_of(object_of(type=TEXT, id=TEXT)),
     usage=object_of(input_tokens=COUNT, output_tokens=COUNT),
 )
+_KINDS = {
+    "text": ("msg", "output_text"),
+    "reasoning": ("rs", "reasoning_text"),
+    "call": ("fc", "function_call_arguments"),
+}
+"""By kind of block: the prefix of an item's id, and what its events are called."""
 _ECHOED = (
     *("instructions", "max_output_tokens", "metadata", "temperature", "top_p"),
     *("tools", "tool_choice", "parallel_tool_calls", "text"),
@@ -59,8 +63,7 @@ class ResponsesRequest(OpenBody):
 
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
-        own = {"input", "instructions", "text", "tools", "tool_choice"}
-        fields = {name: value for name, value in self.model_dump().items() if name not in own}
+        fields = self.model_dump(exclude={"input", "instructions", "text", "tools", "tool_choice"})
         fields["messages"] = _messages(self)
         if self.text is not None:
             fields["response_format"] = _response_format(self.text)
@@ -82,37 +85,39 @@ async def responses(service: FromBody, request: JsonRequest, body: ResponsesRequ
 
 def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
-    thought = ""  # before the answer or the call that it led to
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*messages, {"role": "user", "content": body.input}]
     check_roles([item for item in body.input if item.get("type", "message") == "message"], "input")
+    reasoning = ""  # stands before the answer or the call that it led to
     for number, item in enumerate(body.input):
         kind = item.get("type", "message")
         if kind == "message":
             messages.append({"role": item.get("role"), "content": item.get("content")})
-            thought = _with_thought(messages[-1], thought)
         elif kind == "function_call":
+            if reasoning or not (messages and messages[-1]["role"] == "assistant"):
+                messages.append({"role": "assistant", "content": None})
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
-            if thought or not (messages and messages[-1]["role"] == "assistant"):
-                messages.append({"role": "assistant", "content": None})
-                thought = _with_thought(messages[-1], thought)
             messages[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             result = {"tool_call_id": item.get("call_id"), "content": item.get("output")}
             messages.append({"role": "tool", **result})
+            continue
         elif kind == "reasoning":
-            thought = _thought(item)
+            reasoning = _reasoning(item)
+            continue
         else:
             what = "message, reasoning, function_call or function_call_output"
-            message = f"input[{number}].type must be {what}, got {short_repr(kind)}"
-            raise ApiError(400, message, param="input")
+            raise must_be(f"input[{number}].type", what, kind, "input")
+        if reasoning and messages[-1]["role"] == "assistant":  # no other message has any
+            messages[-1]["reasoning_content"] = reasoning
+        reasoning = ""
     return one_system(messages)
 
 
-def _thought(item: Mapping[str, Any]) -> str:
+def _reasoning(item: Mapping[str, Any]) -> str:
     """Return the text of an item of reasoning, or its summary's; nothing of one that is encrypted."""
     parts = item.get("content") or item.get("summary") or []
     parts = parts if isinstance(parts, list) else []
@@ -120,17 +125,10 @@ def _thought(item: Mapping[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _with_thought(message: dict[str, Any], thought: str) -> str:
-    """Give an answer the thought before it, as chat templates read it; no other message has thoughts. Return none."""
-    if thought and message["role"] == "assistant":
-        message["reasoning_content"] = thought
-    return ""
-
-
 def _response_format(text: Mapping[str, Any]) -> dict[str, Any]:
     given = text.get("format") or {"type": "text"}
     if not isinstance(given, Mapping):
-        raise ApiError(400, f"text.format must be an object, got {short_repr(given)}", param="text")
+        raise must_be("text.format", "an object", given, "text")
     if given.get("type") != "json_schema":
         return {**given}
     return {"type": "json_schema", "json_schema": {"schema": given.get("schema")}}
@@ -138,20 +136,20 @@ def _response_format(text: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Move the fields beside the type into an object of their own, as chat requests have them."""
-    known = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
-    return {"type": tool.get("type"), "function": known, "strict": tool.get("strict")}
+    function = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
+    return {"type": tool.get("type"), "function": function, "strict": tool.get("strict")}
 
 
 class ResponsesWriter(BlockWriter):
     """Write the events and the document."""
 
+    prefix = "resp"
+
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._id, self._created = f"resp_{uuid.uuid4().hex}", int(time.time())
-        self._number = -1
-        self._ids: dict[int, str] = {}
+        self._numbers = itertools.count()
 
-    def whole(self) -> Document:
+    def final(self) -> Document:
         """Write the response."""
         is_cut = self.reason is FinishReason.LENGTH
         document = self._response("incomplete" if is_cut else "completed")
@@ -164,11 +162,18 @@ class ResponsesWriter(BlockWriter):
         return document | {"usage": self._usage()}
 
     def _usage(self) -> Document:
-        """Count tokens; those of a thought are what its text would be encoded as."""
-        found, encode = _usage(self.running), self.llm.tokenizer.encode
-        thoughts = [block.text for block in self.blocks if block.kind == "reasoning"]
-        spent = sum(len(encode(text, bos=False)) for text in thoughts)
-        return found | {"output_tokens_details": {"reasoning_tokens": spent}}
+        """Count tokens; those of reasoning are what its text would be encoded as."""
+        counts, encode = usage(self.running), self.llm.tokenizer.encode
+        texts = [block.text for block in self.blocks if block.kind == "reasoning"]
+        return {
+            "input_tokens": counts["prompt_tokens"],
+            "input_tokens_details": {**counts["prompt_tokens_details"], "cache_write_tokens": 0},
+            "output_tokens": counts["completion_tokens"],
+            "total_tokens": counts["total_tokens"],
+            "output_tokens_details": {
+                "reasoning_tokens": sum(len(encode(text, bos=False)) for text in texts)
+            },
+        }
 
     def begin(self) -> Iterator[Document]:
         """Write the response without its output."""
@@ -177,29 +182,26 @@ class ResponsesWriter(BlockWriter):
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
         """Write an item, and for a text its only part."""
-        item = self._item(block, "in_progress")
-        where = {"output_index": block.index}
-        if block.is_call:
-            yield self._event("response.output_item.added", item=item, **where)
-            return
-        part = item["content"].pop()
-        yield self._event("response.output_item.added", item=item, **where)
-        if block.kind == "reasoning":
-            return
-        where |= {"item_id": item["id"], "content_index": 0}
-        yield self._event("response.content_part.added", part=part, **where)
+        item, index = self._item(block, "in_progress"), block.index
+        empty: Document = item if block.is_call else item | {"content": []}
+        yield self._event("response.output_item.added", item=empty, output_index=index)
+        if block.kind == "text":
+            where = {"output_index": index, "item_id": item["id"], "content_index": 0}
+            part = item["content"][0]
+            yield self._event("response.content_part.added", part=part, **where)
 
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
         """Write a delta."""
-        yield self._event(f"response.{_kind(block)}.delta", delta=text, **self._where(block))
+        event = f"response.{_KINDS[block.kind][1]}.delta"
+        yield self._event(event, delta=text, **self._where(block))
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
         """Write the whole text, part and item once more."""
         item, where = self._item(block, "completed"), self._where(block)
-        said = (
+        text = (
             {"arguments": block.text, "name": block.name} if block.is_call else {"text": block.text}
         )
-        yield self._event(f"response.{_kind(block)}.done", **said, **where)
+        yield self._event(f"response.{_KINDS[block.kind][1]}.done", **text, **where)
         if block.kind == "text":
             where.pop("logprobs")
             yield self._event("response.content_part.done", part=item["content"][0], **where)
@@ -207,36 +209,30 @@ class ResponsesWriter(BlockWriter):
 
     def end(self) -> Iterator[Document]:
         """Write the whole response."""
-        document = self.whole()
+        document = self.final()
         yield self._event(f"response.{document['status']}", response=document)
 
     def fail(self, error: ApiError) -> Document:
-        """Write an error."""
-        said = {"code": error.code, "message": error.message, "param": error.param}
-        return self._event("error", **said)
+        """Write the error as an event."""
+        return self._event("error", code=error.code, message=error.message, param=error.param)
 
     def _event(self, kind: str, **fields: object) -> Document:
-        self._number += 1
-        return {"type": kind, "sequence_number": self._number, **fields}
+        return {"type": kind, "sequence_number": next(self._numbers), **fields}
 
     def _where(self, block: ContentBlock) -> Document:
-        where: Document = {"item_id": self._id_of(block), "output_index": block.index}
+        where: Document = {"item_id": _id(block), "output_index": block.index}
         if not block.is_call:
             where["content_index"] = 0
         return where | {"logprobs": []} if block.kind == "text" else where
 
-    def _id_of(self, block: ContentBlock) -> str:
-        prefix = {"call": "fc", "reasoning": "rs", "text": "msg"}[block.kind]
-        return self._ids.setdefault(block.index, f"{prefix}_{uuid.uuid4().hex}")
-
     def _item(self, block: ContentBlock, status: str) -> Document:
-        item: Document = {"id": self._id_of(block), "status": status}
+        item: Document = {"id": _id(block), "status": status}
         if block.is_call:
-            said = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
-            return {"type": "function_call", **item, **said}
+            call = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
+            return {"type": "function_call", **item, **call}
         if block.kind == "reasoning":
-            thought = {"type": "reasoning_text", "text": block.text}
-            return {"type": "reasoning", **item, "summary": [], "content": [thought]}
+            text = {"type": "reasoning_text", "text": block.text}
+            return {"type": "reasoning", **item, "summary": [], "content": [text]}
         part = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
         return {"type": "message", **item, "role": "assistant", "content": [part]}
 
@@ -245,9 +241,9 @@ class ResponsesWriter(BlockWriter):
         echoed = {name: given.get(name) for name in _ECHOED}
         several = echoed["parallel_tool_calls"]
         return {
-            "id": self._id,
+            "id": self.id,
             "object": "response",
-            "created_at": self._created,
+            "created_at": self.created,
             "status": status,
             "error": None,
             "incomplete_details": None,
@@ -266,16 +262,5 @@ class ResponsesWriter(BlockWriter):
         }
 
 
-def _kind(block: ContentBlock) -> str:
-    kinds = {"call": "function_call_arguments", "reasoning": "reasoning_text"}
-    return kinds.get(block.kind, "output_text")
-
-
-def _usage(running: AsyncRequest) -> Document:
-    found = usage(running)
-    return {
-        "input_tokens": found["prompt_tokens"],
-        "input_tokens_details": {**found["prompt_tokens_details"], "cache_write_tokens": 0},
-        "output_tokens": found["completion_tokens"],
-        "total_tokens": found["total_tokens"],
-    }
+def _id(block: ContentBlock) -> str:
+    return f"{_KINDS[block.kind][0]}_{block.key}"

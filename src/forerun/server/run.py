@@ -30,7 +30,7 @@ from forerun.server.connections import (
     most_connections,
 )
 from forerun.server.fleet import Fleet, ModelSource
-from forerun.server.guards import FramingCheck
+from forerun.server.middleware import FramingCheck
 from forerun.server.service import Service
 
 BACKLOG = 1024
@@ -189,11 +189,11 @@ class Server(HttpServer):
             return
         gc.collect()
         gc.freeze()  # all this stays: to look through it for garbage would stop every stream each time
-        places = llm.config.max_num_seqs
+        num_slots = llm.config.max_num_seqs
         others = [one.names[0] for one in self._fleet.services if not one.is_loaded]
         self._say(
             f"ready: {', '.join(service.names)}, drafter {llm.drafter_spec.text()}, "
-            f"{places} sequence{'s' * (places > 1)} of {llm.max_len} tokens"
+            f"{num_slots} sequence{'s' * (num_slots > 1)} of {llm.max_len} tokens"
             + f"; at first use: {', '.join(others)}"
             * bool(others)
         )

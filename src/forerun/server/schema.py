@@ -7,19 +7,16 @@ A field that is unknown is an error that names the allowed ones.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import typing
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
-    PlainValidator,
     PrivateAttr,
-    TypeAdapter,
     ValidationError,
     WithJsonSchema,
     create_model,
@@ -27,42 +24,20 @@ from pydantic import (
 )
 
 from forerun.core import options
+from forerun.core.config import AUTO
 from forerun.core.errors import RequestError, given_as, short_repr, unknown
 from forerun.core.params import MAX_IDS, SamplingParams
-from forerun.server import forms
-from forerun.server.errors import ApiError, of_exception
+from forerun.core.structured import StructuredOutputsParams
+from forerun.server.errors import ApiError, invalid, must_be, of_exception
+from forerun.server.openapi import TEXT, list_of, object_of
 from forerun.server.tools import CHOICES
 from forerun.spellings import requests as spellings
 
-PROMPT = str | list[str] | list[int] | list[list[int]]
 MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""
 MAX_TURNS = 10_000
 """The same of a conversation."""
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-
-TEXT_OR_PARTS = (
-    {"type": "string"},
-    {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {"type": {"type": "string"}},
-            "required": ["type"],
-        },
-    },
-)
-_CALLS = {"type": "array", "items": {"type": "object"}}
-_CHAT_MESSAGE = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": [*ROLES]},
-        "content": {"anyOf": [{"type": "null"}, *TEXT_OR_PARTS]},
-        "tool_calls": _CALLS,
-    },
-    "required": ["role"],
-    "anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}],
-}
+TEXT_OR_PARTS = (TEXT, list_of(object_of(type=TEXT)))
 
 
 def listed(message: dict[str, Any]) -> WithJsonSchema:
@@ -70,25 +45,6 @@ def listed(message: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"type": "array", "items": message, "minItems": 1})
 
 
-ChatMessages = Annotated[list[dict[str, Any]], listed(_CHAT_MESSAGE)]
-
-
-def _one_kind(prompt: object) -> object:
-    """Check that a prompt is of one type; pydantic would try each on every entry, for seconds where there are many."""
-    kinds = {*map(type, prompt)} if isinstance(prompt, list) else {type(prompt)}
-    if kinds == {list}:
-        kinds = {*map(type, itertools.chain.from_iterable(prompt))}  # type: ignore[arg-type]
-        fine = kinds <= {int}
-    else:
-        fine = kinds == {str} or (isinstance(prompt, list) and kinds <= {int})
-    if not fine:
-        raise ValueError
-    return prompt
-
-
-_Prompt = Annotated[
-    PROMPT, PlainValidator(_one_kind), WithJsonSchema(TypeAdapter(PROMPT).json_schema())
-]
 _TYPES: Mapping[str, Any] = {
     "stop": str | list[str],
     "stop_token_ids": list[int],
@@ -146,11 +102,7 @@ class RequestBody(BaseModel):
     """One of /v1/models; left out, the one that is served."""
 
     _typed: Mapping[str, str] = PrivateAttr(default_factory=dict)
-
-    @property
-    def typed(self) -> Mapping[str, str]:
-        """By field of ours: what the client called it, where that is another name."""
-        return self._typed
+    """By field of ours: what the client called it, where that is another name."""
 
     @classmethod
     def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
@@ -164,13 +116,13 @@ class RequestBody(BaseModel):
         try:
             fields, typed = cls.rename(given)
             _check_sizes(fields, typed)
-            found = validate(fields)
+            body = validate(fields)
         except RequestError as error:
             raise of_exception(error) from error
         except ValidationError as error:
             raise _api_error(error, cls, typed) from None
-        found._typed = typed
-        return found
+        body._typed = typed
+        return body
 
 
 class AnswerRequest(RequestBody):
@@ -197,8 +149,8 @@ class AnswerRequest(RequestBody):
         """Read other engines' names. Raises RequestError."""
         return spellings.read(given)
 
-    def params(self, defaults: SamplingParams) -> SamplingParams:
-        """Make the parameters, those that are not given from `defaults`. Raises ApiError."""
+    def params(self, defaults: SamplingParams, drafter: str) -> SamplingParams:
+        """Make the parameters, those that are not given from `defaults`; `drafter` is loaded. Raises ApiError."""
         names = {field.name for field in dataclasses.fields(SamplingParams)}
         given = {
             name: getattr(self, name)
@@ -207,19 +159,22 @@ class AnswerRequest(RequestBody):
         }
         given |= self.scores()
         if "prediction" in given:
-            given["prediction"] = forms.of_prediction(given["prediction"])
-        if (form := forms.of_response_format(self.response_format)) is not None:
+            given["prediction"] = _prediction(given["prediction"])
+        if self.response_format is not None and (form := _response_format(self.response_format)):
             if "structured_outputs" in given:
-                raise ApiError(400, "give response_format or structured_outputs, not both")
+                raise invalid("give response_format or structured_outputs, not both")
             given["structured_outputs"] = form
         try:
-            with given_as(self.typed):
-                return dataclasses.replace(defaults, **given)
+            with given_as(self._typed):
+                params = dataclasses.replace(defaults, **given)
         except RequestError as error:
             raise of_exception(error) from error
         except ValueError as error:
             message = f"logit_bias must be {_WORDS['logit_bias']}"
-            raise ApiError(400, message, param="logit_bias") from error
+            raise invalid(message, "logit_bias") from error
+        if self.speculative is not None:
+            params.max_draft = _max_draft(self.speculative, drafter)
+        return params
 
     @property
     def form_field(self) -> str:
@@ -228,7 +183,7 @@ class AnswerRequest(RequestBody):
             return "response_format"
         if getattr(self, "structured_outputs", None) is None and getattr(self, "tools", None):
             return "tools"
-        return self.typed.get("structured_outputs", "structured_outputs")
+        return self._typed.get("structured_outputs", "structured_outputs")
 
     def scores(self) -> dict[str, int | None]:
         """Return the log-probabilities that are asked for, as fields of SamplingParams."""
@@ -239,63 +194,6 @@ if TYPE_CHECKING:
     SampledAnswer = AnswerRequest
 else:
     SampledAnswer = create_model("SampledAnswer", __base__=AnswerRequest, **_sampling_fields())
-
-
-class CompletionRequest(SampledAnswer):
-    """A text to continue."""
-
-    prompt: _Prompt
-    """One prompt or several, as text or token ids."""
-    logprobs: int | None = None
-    """Log-probabilities of the tokens and of this many likeliest ones."""
-    echo: bool = False
-    """Put the prompt before the answer."""
-    add_special_tokens: bool = True
-    """Begin with the model's BOS token, if it wants one."""
-    suffix: str | None = None
-    """What comes after the answer: a model that was trained to fills the hole."""
-
-    def scores(self) -> dict[str, int | None]:
-        """Score the prompt's tokens too with `echo`."""
-        own = {"logprobs": self.logprobs} if self.logprobs is not None else {}
-        return own | ({"prompt_logprobs": self.logprobs} if own and self.echo else {})
-
-    def prompts(self) -> list[str | list[int]]:
-        """Return the single prompts."""
-        given: Any = self.prompt
-        is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
-        return given if is_many else [given]
-
-
-class ChatRequest(SampledAnswer):
-    """A conversation to answer."""
-
-    messages: ChatMessages
-    """The turns so far."""
-    logprobs: bool | None = None
-    """Log-probabilities of the answer's tokens."""
-    top_logprobs: int | None = None
-    """And of this many likeliest ones."""
-    add_generation_prompt: bool = True
-    """End the prompt where the answer begins."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """What the model's template reads besides."""
-    tools: list[dict[str, Any]] | None = None
-    """Functions that the answer may call."""
-    tool_choice: str | dict[str, Any] | None = None
-    """none, auto, required, or one of the tools."""
-    parallel_tool_calls: bool | None = None
-    """False: one call at most, where calls are required."""
-    reasoning_format: Literal["auto", "deepseek", "none"] = "auto"
-    """none: what the model thinks is part of its text, as it wrote it."""
-
-    def scores(self) -> dict[str, int | None]:
-        """Read them as chat completions ask for them."""
-        if not self.logprobs:
-            if self.top_logprobs:
-                raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-            return {}
-        return {"logprobs": self.top_logprobs or 0}
 
 
 class OpenBody(RequestBody):
@@ -314,14 +212,62 @@ class OpenBody(RequestBody):
         raise NotImplementedError
 
 
+def _response_format(given: Mapping[str, Any]) -> StructuredOutputsParams | None:
+    """Read OpenAI's `response_format`; a schema beside `json_object` is llama-server's way. Raises ApiError."""
+    kind, field, schema = given.get("type"), "response_format", given.get("schema")
+    if kind == "text":
+        return None
+    if kind not in ("json_schema", "json_object"):
+        raise must_be(f"{field}.type", "text, json_object or json_schema", kind, field)
+    if kind == "json_schema":
+        inner, field = given.get("json_schema"), f"{field}.json_schema.schema"
+        schema = inner.get("schema") if isinstance(inner, Mapping) else schema
+        if schema is None:
+            raise invalid(f"{field} is missing: it must be a JSON schema", field)
+    try:
+        if schema is None:
+            return StructuredOutputsParams(json_object=True)
+        return StructuredOutputsParams(json=schema)
+    except RequestError as error:
+        raise invalid(str(error), field) from error
+
+
+def _prediction(given: str | Mapping[str, Any]) -> str:
+    """Read OpenAI's `prediction`: a text, or its parts. Raises ApiError."""
+    content = given.get("content") if isinstance(given, Mapping) else given
+    if isinstance(given, Mapping) and given.get("type", "content") != "content":
+        content = None
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+        content = "".join(map(str, texts)) if is_text else None
+    if not isinstance(content, str):
+        raise must_be("prediction", '{"type": "content", "content": TEXT}', given)
+    return content
+
+
+def _max_draft(given: Mapping[str, Any], drafter: str) -> int | None:
+    """Read the most tokens that may be drafted, of `speculative`; None: any. Raises ApiError."""
+    field = "speculative"
+    for name in given.keys() - {"drafter", "max_draft"}:
+        raise invalid(unknown("field of speculative", name, ("drafter", "max_draft")), field)
+    asked, most = given.get("drafter"), given.get("max_draft")
+    if asked not in (None, AUTO, "none", drafter):
+        message = f"speculative.drafter must be {drafter}, auto or none, got {short_repr(asked)}"
+        raise invalid(f"{message}: a server has the drafter it was started with", field)
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
+        raise must_be("speculative.max_draft", "a whole number from 0", most, field)
+    return 0 if asked == "none" else most
+
+
 def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None:
     """Raise ApiError for a list or an object of more entries than any request needs; of prompts the tokens tell."""
     for name, value in fields.items():
         most = MAX_TURNS if name in ("messages", "input") else MAX_ITEMS
         if name in ("prompt", "tokens") or not isinstance(value, list | dict) or len(value) <= most:
             continue
-        own = typed.get(name, name)
-        raise ApiError(400, f"{own} has {len(value)} entries, at most {most} are allowed", own)
+        field = typed.get(name, name)
+        raise invalid(f"{field} has {len(value)} entries, at most {most} are allowed", field)
 
 
 def _api_error(
@@ -333,27 +279,13 @@ def _api_error(
     name = ".".join(map(str, [typed.get(field, field), *path[1:]]))
     if first["type"] == "extra_forbidden":
         allowed = StreamOptions.model_fields if len(path) > 1 else body.model_fields
-        message = unknown("field", str(path[-1]), allowed, spellings.NAMES)
-    elif first["type"] == "missing":
-        message = f"{name} is missing: it must be {_WORDS.get(name, 'given')}"
-    elif field in _WORDS:
-        message = f"{name} must be {_WORDS[field]}, got {short_repr(first['input'])}"
-    else:
-        what = first["msg"].removeprefix("Input should be ")
-        message = f"{name} must be {what}, got {short_repr(first['input'])}"
-    return ApiError(400, message, param=name)
+        return invalid(unknown("field", str(path[-1]), allowed, spellings.NAMES), name)
+    if first["type"] == "missing":
+        return invalid(f"{name} is missing: it must be {_WORDS.get(name, 'given')}", name)
+    what = _WORDS.get(field) or first["msg"].removeprefix("Input should be ")
+    return must_be(name, what, first["input"])
 
 
 def _is_alternative(part: int | str) -> bool:
     """Tell what pydantic calls the member of a union, which is no part of the path."""
     return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
-
-
-def check_roles(messages: Sequence[Mapping[str, Any]], field: str = "messages") -> None:
-    """Raise ApiError for a role that there is not. One that is missing is told with what else is."""
-    for number, message in enumerate(messages):
-        role = message.get("role", "user")
-        if role not in ROLES:
-            allowed = f"{', '.join(ROLES[:-1])} or {ROLES[-1]}"
-            what = f"{field}[{number}].role must be {allowed}, got {short_repr(role)}"
-            raise ApiError(400, what, param=field)

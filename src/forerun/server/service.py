@@ -15,14 +15,14 @@ from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.llm import LLM
+from forerun.server.async_request import AsyncRequest, Closed
 from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, busy, loading, not_served, too_long
-from forerun.server.forms import check_bounds, max_draft
+from forerun.server.errors import ApiError, busy, invalid, loading, not_served
+from forerun.server.limits import check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
-from forerun.server.prompts import Part, check_fits
 from forerun.server.schema import AnswerRequest
-from forerun.server.worker import AsyncRequest, Closed, Worker
+from forerun.server.worker import Worker
 from forerun.text.chat_template import RESERVED
 from forerun.text.fill_in import FillIn
 from forerun.text.prompt import Encoded
@@ -56,11 +56,9 @@ class Service:
         given = config.chat_template_kwargs
         self.template_kwargs = {} if given is None else read_object("--chat-template-kwargs", given)
         for name in sorted(self.template_kwargs.keys() & RESERVED):
-            raise ConfigError(
-                f"--chat-template-kwargs must be variables of the template, not {name!r}"
-            )
-        self.created = int(time.time())
-        self.metrics = metrics
+            what = "--chat-template-kwargs must be variables of the template"
+            raise ConfigError(f"{what}, not {name!r}")
+        self.created, self.metrics = int(time.time()), metrics
         self.on_loaded: Callable[[], object] = lambda: None
         """Called by the engine thread when loading has ended, well or not."""
         self.facts: dict[str, object] = {"max_model_len": None, "drafter": None}
@@ -69,7 +67,7 @@ class Service:
         self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}
         self._num_entering = 0
-        """Completions of requests whose prompts are being read: they have their places already."""
+        """Completions of requests whose prompts are being read: they count in the queue already."""
         self._bodies = bodies
         self._template: TemplateProcess | None = None
         self._renderers = ThreadPoolExecutor(RENDERED_AT_ONCE, "chat-template")
@@ -131,16 +129,13 @@ class Service:
             raise not_served(asked, self.names)
         return self.names[0]
 
-    def defaults(self, **own: Any) -> SamplingParams:
-        """Return what a request leaves out: the server's options, then `own`, then the model's."""
-        return replace(self.llm().default_params(), **{**own, **self.sampling})
+    def defaults(self, **route: Any) -> SamplingParams:
+        """Return what a request leaves out: the server's options, then the route's, then the model's."""
+        return replace(self.llm().default_params(), **{**route, **self.sampling})
 
-    def params(self, body: AnswerRequest, **own: Any) -> SamplingParams:
+    def params(self, body: AnswerRequest, **route: Any) -> SamplingParams:
         """Make a request's parameters; what it leaves out is as in `defaults`. Raises ApiError."""
-        params = body.params(self.defaults(**own))
-        if body.speculative is not None:
-            params.max_draft = max_draft(body.speculative, self.llm().drafter_spec.name)
-        return params
+        return body.params(self.defaults(**route), self.llm().drafter_spec.name)
 
     @property
     def template(self) -> TemplateProcess:
@@ -167,7 +162,7 @@ class Service:
         self.check_fits(text, param)
         return Encoded(self.llm().tokenizer.encode(text, bos=bos), text)
 
-    def read_parts(self, parts: Sequence[Part], param: str) -> Encoded:
+    def read_parts(self, parts: Sequence[str | int], param: str) -> Encoded:
         """Encode a prompt of texts and token ids; only a text at its beginning gets a BOS token."""
         if len(parts) == 1 and isinstance(text := parts[0], str):
             return self.read_text(text, param)
@@ -183,14 +178,12 @@ class Service:
         """Return the tokens for filling in, which a route or field needs. Raises ApiError for a model without."""
         tokens = self.llm().tokenizer.fill_in
         if tokens is None:
-            is_route = what.startswith("/")
-            raise ApiError(
-                501 if is_route else 400,
+            status, param = (501, None) if what.startswith("/") else (400, what)
+            message = (
                 f"{what} needs a model that was trained to fill text in, such as Qwen2.5-Coder or StarCoder: "
-                f"{self.names[0]} has no such tokens (prefix, suffix, middle)",
-                param=None if is_route else what,
-                type="not_supported_error",
+                f"{self.names[0]} has no such tokens (prefix, suffix, middle)"
             )
+            raise ApiError(status, message, param, type="not_supported_error")
         return tokens
 
     def read_hole(
@@ -219,16 +212,13 @@ class Service:
         read: Callable[[], Awaitable[Sequence[Encoded]]],
         num_prompts: int,
         params: SamplingParams,
-        *,
         field: str,
-        form_field: str = "",
-        stream: bool = False,
-        with_progress: bool = False,
+        body: AnswerRequest | None = None,
     ) -> AsyncRequest:
-        """Take places in the queue, then read the prompts and hand them to the engine.
+        """Take places in the queue, then read the prompts and hand them to the engine, to stream what `body` asks for.
 
-        The fields are what the client calls the prompt and the form of the answer. Raises ApiError for what is out of
-        bounds, RequestError for what is wrong.
+        `field` is what the client calls the prompt. Raises ApiError for what is out of bounds, RequestError for what
+        is wrong.
         """
         num_new = num_prompts * params.n
         self._check_room(num_new, params.n, "prompt" if num_prompts > 1 else "n")
@@ -238,11 +228,12 @@ class Service:
             self._check_lengths(prompts, field)
             if isinstance(params.prediction, str):  # here and once, not by the engine for each of n
                 params.prediction = await self._predicted(params.prediction)
-            if params.structured_outputs is not None:
-                await self._compile(params.structured_outputs, form_field)
+            if params.structured_outputs is not None and body is not None:
+                await self._compile(params.structured_outputs, body.form_field)
+            stream, progress = (body.stream, body.return_progress) if body else (False, False)
             interval_s = self.config.stream_interval if stream else math.inf
             request = self.worker.submit(
-                prompts, params, self._ended, interval_s, with_progress=stream and with_progress
+                prompts, params, self._ended, interval_s, with_progress=stream and progress
             )
             self._running[request] = num_new
         finally:
@@ -251,12 +242,12 @@ class Service:
         return request
 
     async def _predicted(self, text: str) -> tuple[int, ...]:
-        found = await self.encode(
+        tokens = await self.encode(
             lambda: self.read_text(text, "prediction", bos=False).token_ids, len(text)
         )
-        if len(found) > self._limit():
-            raise too_long(len(found), self._limit(), self.llm().max_len, "prediction")
-        return tuple(found)
+        if len(tokens) > self._limit():
+            raise too_long(len(tokens), self._limit(), self.llm().max_len, "prediction")
+        return tuple(tokens)
 
     async def _compile(self, form: StructuredOutputsParams, field: str) -> None:
         """Compile a grammar in another thread; the engine finds it ready. Raises ApiError."""
@@ -265,7 +256,7 @@ class Service:
             await asyncio.to_thread(self.llm().grammars.start, form)
         except RequestError as error:
             message = str(error).replace("structured_outputs", field)
-            raise ApiError(400, message, param=field) from error
+            raise invalid(message, field) from error
 
     @property
     def num_running(self) -> int:
@@ -278,17 +269,14 @@ class Service:
             request.cancel(Closed("the server is shutting down"))
 
     def _check_room(self, num_new: int, n: int, param: str) -> None:
-        """Raise ApiError for more completions than there are places for, `n` of each prompt."""
+        """Raise ApiError for more completions than may run and wait, `n` of each prompt."""
         most, num_slots = self.config.max_n, self.llm().config.max_num_seqs
         if n > most:
-            raise ApiError(400, f"n must be from 1 to {most} (--max-n), got {n}", param="n")
+            raise invalid(f"n must be from 1 to {most} (--max-n), got {n}", "n")
         if num_new > num_slots + self.config.max_queue:
-            raise ApiError(
-                400,
-                f"{num_new} completions are more than this server runs and lets wait "
-                f"({num_slots} and {self.config.max_queue}): ask for fewer at once",
-                param=param,
-            )
+            what = f"{num_new} completions are more than this server runs and lets wait"
+            bounds = f"({num_slots} and {self.config.max_queue})"
+            raise invalid(f"{what} {bounds}: ask for fewer at once", param)
         num_running = sum(self._running.values(), self._num_entering)
         if num_running + num_new > num_slots + self.config.max_queue:
             raise busy(max(0, num_running - num_slots), self.config.max_queue)

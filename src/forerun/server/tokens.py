@@ -9,13 +9,13 @@ from starlette.responses import Response
 
 from forerun.llm import LLM
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.dependencies import FromBody
-from forerun.server.errors import ApiError
+from forerun.server.errors import invalid
+from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
-from forerun.server.openai import count, rendered
+from forerun.server.limits import check_counted
+from forerun.server.openai import ChatMessages, ChatRequest, check_roles, count, rendered
 from forerun.server.openapi import COUNT, TEXT, answers, object_of
-from forerun.server.prompts import check_counted
-from forerun.server.schema import ChatMessages, ChatRequest, RequestBody, check_roles
+from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 
 router = APIRouter(route_class=JsonRoute)
@@ -67,7 +67,7 @@ async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeReques
     llm = service.llm()
     given = [one for one in (body.prompt, body.content, body.messages) if one is not None]
     if len(given) != 1:
-        raise ApiError(400, "give one of prompt, messages and content", param="prompt")
+        raise invalid("give one of prompt, messages and content", "prompt")
     text = await _text(service, body)
     nbytes = max(len(text), request.nbytes)
     return await service.encode(lambda: JsonResponse(_taken_apart(body, text, llm)), nbytes)
@@ -81,7 +81,7 @@ async def detokenize(service: FromBody, request: JsonRequest, body: DetokenizeRe
     def put_together() -> Response:
         for token in body.tokens:
             if tokenizer.token_bytes(token) is None:
-                raise ApiError(400, f"token id {token} is not in the vocabulary", param="tokens")
+                raise invalid(f"token id {token} is not in the vocabulary", "tokens")
         text = tokenizer.decode(body.tokens, skip_special=False)
         return JsonResponse({"prompt": text, "content": text})
 

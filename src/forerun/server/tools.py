@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.core.errors import short_repr
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
-from forerun.server.errors import ApiError
+from forerun.server.errors import invalid, must_be
 from forerun.spellings.requests import note
 from forerun.text.answers.calls import CLOSE, OPEN
 from forerun.text.messages import Message, Tools
@@ -37,27 +36,26 @@ class Toolbox:
     @classmethod
     def of(cls, tools: Sequence[object] | None, choice: object, parallel: bool | None) -> Toolbox:
         """Read them as OpenAI's chat completions write them. Raises ApiError."""
-        found = tuple(_checked(number, tool) for number, tool in enumerate(tools or ()))
-        if choice in (None, "auto") and any(map(_is_strict, found)):
+        checked = [_checked(f"tools[{i}]", tool) for i, tool in enumerate(tools or ())]
+        is_auto, is_parallel = choice in (None, "auto"), parallel is not False
+        if is_auto and any(map(_is_strict, checked)):
             note("tools.strict", _NOT_STRICT)
-        found = tuple({k: v for k, v in tool.items() if k != "strict"} for tool in found)
-        by_name = {_name(tool): tool for tool in found}
-        if len(by_name) < len(found):
-            raise ApiError(400, "tools must have different names", param="tools")
-        if choice not in (None, "auto", "none") and not found:
-            raise ApiError(400, "tool_choice needs tools: give some", param="tools")
-        several = parallel is not False
+        offered = tuple({k: v for k, v in tool.items() if k != "strict"} for tool in checked)
+        by_name = {_name(tool): tool for tool in offered}
+        if len(by_name) < len(offered):
+            raise invalid("tools must have different names", "tools")
         if choice == "none":
             return cls()
-        if choice in (None, "auto"):
-            return cls(found, (), several)
+        if is_auto:
+            return cls(offered, (), is_parallel)
+        if not offered:
+            raise invalid("tool_choice needs tools: give some", "tools")
         if choice == "required":
-            return cls(found, found, several)
+            return cls(offered, offered, is_parallel)
         name = _chosen(choice)
-        if name not in by_name:
-            message = f"tool_choice must be one of the tools ({', '.join(by_name)}), got {short_repr(name)}"
-            raise ApiError(400, message, param="tool_choice")
-        return cls(found, (by_name[name],), False)
+        if not isinstance(name, str) or name not in by_name:
+            raise must_be("tool_choice", f"one of the tools ({', '.join(by_name)})", name)
+        return cls(offered, (by_name[name],), False)
 
     def prepare(
         self, messages: Sequence[Message], *, reads_tools: bool
@@ -82,7 +80,7 @@ class Toolbox:
         if not self.required:
             if answer is None or not (answer.json or answer.json_object):
                 message = "tools go with a response_format of JSON only"
-                raise ApiError(400, message, param="response_format")
+                raise invalid(message, "response_format")
             start += " | answer"
             lines.append(f"answer: %json {_laid_out(json.loads(answer.source or '{}'))}")
         either = " | ".join(f"f{i}" for i in range(len(tools)))
@@ -90,24 +88,20 @@ class Toolbox:
         return StructuredOutputsParams(grammar="\n".join([f"start: {start}", call, *lines]))
 
 
-def _checked(number: int, tool: object) -> Tool:
-    where = f"tools[{number}]"
+def _checked(where: str, tool: object) -> Tool:
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
-        raise ApiError(400, f"{where} must be a function, got {short_repr(tool)}", param="tools")
+        raise must_be(where, "a function", tool, "tools")
     function = tool.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ApiError(400, f"{where}.function must have a name", param="tools")
-    if not _NAME.fullmatch(function["name"]):
-        message = f"{where}.function.name must be 1 to 64 letters, digits and _ . -"
-        raise ApiError(400, f"{message}, got {short_repr(function['name'])}", param="tools")
+        raise invalid(f"{where}.function must have a name", "tools")
+    if not _NAME.fullmatch(name := function["name"]):
+        raise must_be(f"{where}.function.name", "1 to 64 letters, digits and _ . -", name, "tools")
     parameters = function.get("parameters")
-    if parameters is not None and not isinstance(parameters, Mapping):
-        message = f"{where}.function.parameters must be a JSON schema, got {short_repr(parameters)}"
-        raise ApiError(400, message, param="tools")
+    if not isinstance(parameters, Mapping | None):
+        raise must_be(f"{where}.function.parameters", "a JSON schema", parameters, "tools")
     for strict in (tool.get("strict"), function.get("strict")):
         if not isinstance(strict, bool | None):
-            message = f"{where}.strict must be true or false, got {short_repr(strict)}"
-            raise ApiError(400, message, param="tools")
+            raise must_be(f"{where}.strict", "true or false", strict, "tools")
     return tool
 
 
@@ -120,8 +114,7 @@ def _chosen(choice: object) -> object:
     """Find the name in a choice. Raises ApiError for one that is none."""
     function = choice.get("function") if isinstance(choice, Mapping) else None
     if not isinstance(function, Mapping) or "name" not in function:
-        message = f"tool_choice must be {CHOICES}, got {short_repr(choice)}"
-        raise ApiError(400, message, param="tool_choice")
+        raise must_be("tool_choice", CHOICES, choice)
     return function["name"]
 
 

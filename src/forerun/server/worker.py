@@ -11,156 +11,17 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
-from forerun.core.repetition import Repeats
 from forerun.core.types import Event
 from forerun.engine.engine import Engine
-from forerun.engine.request import RequestHandle
-from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
-from forerun.server.progress import ProgressReader, PromptProgress
+from forerun.server.async_request import AsyncRequest, Closed, PromptProgress, StreamEvent
 from forerun.text.prompt import Encoded
 
 _log = logging.getLogger(__name__)
-
-EACH_S, MAX_S = 0.005, 0.1
-"""Where many streams run, each is told after so long for every one of them, at most: sending stays a small share."""
-
-
-class Closed(ForerunError):
-    """The worker ends, and no request goes on."""
-
-
-class StreamEvent(NamedTuple):
-    """An event, the index of its completion among all of the request, and when its step ended (`time.perf_counter`).
-
-    The completions of the first prompt come first.
-    """
-
-    completion: int
-    event: Event
-    time_s: float
-
-
-class AsyncRequest:
-    """A request of one prompt or several, as its event loop sees it; all but `end` is called in that loop."""
-
-    def __init__(
-        self,
-        worker: Worker,
-        loop: asyncio.AbstractEventLoop,
-        on_over: Callable[[AsyncRequest], object] = lambda request: None,
-        interval_s: float = 0.0,
-        *,
-        with_progress: bool = False,
-    ) -> None:
-        self.progress: list[PromptProgress] = []
-        """How far its prompts were read, as far as it has not been taken from here; if it was asked for."""
-        self.reader = ProgressReader() if with_progress else None
-        """Tells it; the engine thread's own."""
-        self.interval_s = interval_s
-        """Events are sent at multiples of it, the first at once."""
-        self._tick = 0.0
-        self.start_s = time.perf_counter()
-        self.error: BaseException | None = None
-        """What ended it before its time."""
-        self.handles: list[RequestHandle] = []
-        """What the engine made of its prompts, once it has been accepted."""
-        self.loop = loop
-        self._worker, self._on_over = worker, on_over
-        self._waiting: deque[StreamEvent] = deque()
-        self._is_over = False
-        self._is_cancelled = False
-        self._accepted: asyncio.Future[None] = loop.create_future()
-        self._waiter: asyncio.Future[None] | None = None
-        self._repeats: dict[int, Repeats] = {}
-
-    @property
-    def runs(self) -> list[SequenceState]:
-        """Its completions, those of the first prompt first."""
-        return [run for handle in self.handles for run in handle.runs]
-
-    @property
-    def num_repeated(self) -> int:
-        """Tokens so far that say again what stood in their completion before."""
-        found = 0
-        for run in self.runs:
-            repeats = self._repeats.setdefault(run.seq.id, Repeats(run.seq.num_prompt))
-            found += repeats.count(run.seq.tokens)
-        return found
-
-    async def accepted(self) -> None:
-        """Wait until the engine has taken it. Raises RequestError and CapacityError if it does not."""
-        try:
-            await self._accepted
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
-
-    async def events(self) -> AsyncIterator[list[StreamEvent]]:
-        """Yield what came, as many steps together as came since the last time. Raises what ended the request.
-
-        Nothing, where there is only `progress`.
-        """
-        try:
-            while self._waiting or not self._is_over:
-                if not self._waiting:
-                    self._waiter = self.loop.create_future()
-                    await self._waiter
-                found = [*self._waiting]
-                self._waiting.clear()
-                if found or self.progress:
-                    yield found
-            if self.error is not None:
-                raise self.error
-        finally:
-            self.cancel()
-
-    def cancel(self, error: BaseException | None = None) -> None:
-        """End it before the next step; harmless if it has ended. `error` is raised to who reads the events."""
-        if not (self._is_over or self._is_cancelled):
-            self._is_cancelled, self.error = True, self.error or error
-            self._worker.drop(self)
-
-    def end(self) -> None:
-        """End what the engine runs of it; the engine thread does that."""
-        for handle in self.handles:
-            handle.cancel()
-
-    def is_due(self, now_s: float, num_running: int) -> bool:
-        """Tell whether the engine thread should send its events: at once, then after multiples of the interval."""
-        if self.interval_s == 0:
-            return True
-        interval_s = max(self.interval_s, min(EACH_S * num_running, MAX_S))
-        before, self._tick = self._tick, now_s // interval_s
-        return self._tick != before
-
-    def deliver(
-        self,
-        events: list[StreamEvent],
-        is_over: bool,
-        error: BaseException | None,
-        progress: Sequence[PromptProgress] = (),
-    ) -> None:
-        """Take what the engine thread sent."""
-        self._waiting += events
-        self.progress += progress
-        self.error = self.error or error
-        if is_over and not self._is_over:
-            self._is_over = True
-            self._on_over(self)
-        if not self._accepted.done():
-            if self.error is not None and is_over:
-                self._accepted.set_exception(self.error)
-            else:
-                self._accepted.set_result(None)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class _Job(NamedTuple):
@@ -194,7 +55,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         """None only wakes the thread."""
         self._requests: dict[AsyncRequest, list[StreamEvent]] = {}
-        """Those the engine runs, with what they have not been told. The engine thread's own."""
+        """Those the engine runs, with what has not been sent to them; in the engine thread alone."""
         self._step_s = 0.0
         """When the last step began."""
         self._is_closing = False
@@ -235,11 +96,11 @@ class Worker:
 
         `on_over` is called in that loop when the request has ended, however that came. Events are sent not more often
         than every `interval_s` (longer where many requests run), the first at once: to wake an event loop and to send
-        takes as long as much of a small model's step. Requests of one interval are told together.
-        `with_progress`: after each step it is told how far its prompts were read.
+        takes as long as much of a small model's step. Requests of one interval are sent to together.
+        `with_progress`: after each step it learns how far its prompts were read.
         """
         loop = asyncio.get_running_loop()
-        request = AsyncRequest(self, loop, on_over, interval_s, with_progress=with_progress)
+        request = AsyncRequest(self.drop, loop, on_over, interval_s, with_progress=with_progress)
         self._jobs.put(_Job(request, prompts, params))
         if not self._thread.is_alive():
             self._refuse_jobs()
@@ -324,7 +185,7 @@ class Worker:
             is_over = all(each.is_finished for each in request.handles)
             progress: Sequence[PromptProgress] = ()
             if request.reader is not None and engine is not None:
-                progress = request.reader.news(
+                progress = request.reader.read(
                     request.handles, engine.num_read, self._step_s, now_s
                 )
             if is_over or progress or (events and request.is_due(now_s, len(self._requests))):
@@ -340,11 +201,11 @@ class Worker:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Delivery]] = {}
         for one in deliveries:
             by_loop.setdefault(one.request.loop, []).append(one)
-        for loop, own in by_loop.items():
+        for loop, batch in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_hand_out, own)
+                loop.call_soon_threadsafe(_hand_out, batch)
             except RuntimeError:
-                for one in own:
+                for one in batch:
                     self.drop(one.request)
 
     def _end_all(self) -> None:

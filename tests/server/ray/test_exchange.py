@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forerun.server.ray.exchange import Head, Lease, Lost, Question, exchange
+from forerun.server.ray.exchange import ForwardedRequest, Head, Lease, Lost, exchange
 from forerun.server.ray.metrics import joined
 
 HEADERS = [
@@ -27,7 +27,7 @@ SCOPE = {
     "query_string": b"a=b",
     "headers": HEADERS,
 }
-QUESTION = Question.of(SCOPE, b'{"n": 1}')
+QUESTION = ForwardedRequest.of(SCOPE, b'{"n": 1}')
 
 
 def asked(answer: Callable[[asyncio.StreamWriter], None]) -> tuple[list[Head | bytes], bytes]:

@@ -46,7 +46,7 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ForwardedRequest:
     """A request with its body."""
 
     method: str
@@ -55,7 +55,7 @@ class Question:
     body: bytes
 
     @classmethod
-    def of(cls, scope: Scope, body: bytes) -> Question:
+    def of(cls, scope: Scope, body: bytes) -> ForwardedRequest:
         """Make it of what an ASGI server hands over."""
         path = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
         query = scope.get("query_string", b"")
@@ -78,20 +78,20 @@ class Question:
         )
 
 
-async def exchange(question: Question, place: Lease) -> AsyncGenerator[Head | bytes, None]:
+async def exchange(request: ForwardedRequest, lease: Lease) -> AsyncGenerator[Head | bytes, None]:
     """Ask a replica; yield the head of its answer, then the body as it comes. Raises Lost.
 
     Leaving the loop closes the connection, which ends the request.
     """
     try:
         async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(place.host, place.port)
+            reader, writer = await asyncio.open_connection(lease.host, lease.port)
     except (OSError, TimeoutError) as error:
         raise Lost from error
     try:
         _probe(writer.get_extra_info("socket"))
-        writer.write(question.to_bytes(place.ticket))
-        async for event in _events(reader, question.method):
+        writer.write(request.to_bytes(lease.ticket))
+        async for event in _events(reader, request.method):
             yield event
     except OSError as error:
         raise Lost from error

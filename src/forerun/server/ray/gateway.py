@@ -19,16 +19,16 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from forerun.server.async_request import Closed
 from forerun.server.bodies import LARGE, received
 from forerun.server.config import ServerConfig
 from forerun.server.connections import STALLED_S
 from forerun.server.errors import ApiError, is_anthropic, loading, of_exception, of_status
-from forerun.server.guards import knows_key, wrong_key
 from forerun.server.http import error_response, to_json
-from forerun.server.ray.exchange import Head, Lease, Lost, Question, exchange
+from forerun.server.middleware import knows_key, wrong_key
+from forerun.server.ray.exchange import ForwardedRequest, Head, Lease, Lost, exchange
 from forerun.server.ray.metrics import joined
 from forerun.server.ray.prefix import Route, route_of
-from forerun.server.worker import Closed
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
@@ -99,13 +99,13 @@ class Gateway:
             if key is not None and not knows_key(dict(scope["headers"]), key.strip().encode()):
                 raise wrong_key()  # a replica would say so too, but only of a body that was read
             body = await received(Request(scope, receive), self.config)
-        question, route = Question.of(scope, body), await _route(scope, body)
+        request, route = ForwardedRequest.of(scope, body), await _route(scope, body)
         sending = _Sending(scope["path"], send)
         if scope["path"] == METRICS:
             sending.replace = self._metrics
         for attempt in range(TRIES):
             try:
-                await self._ask(question, route, receive, sending)
+                await self._ask(request, route, receive, sending)
                 return
             except Lost:
                 if sending.has_begun:
@@ -124,7 +124,7 @@ class Gateway:
         await sending.end(lost())
 
     async def _ask(
-        self, question: Question, route: Route, receive: Receive, sending: _Sending
+        self, request: ForwardedRequest, route: Route, receive: Receive, sending: _Sending
     ) -> None:
         """Ask one replica. Raises Lost if it is gone before the answer is complete, ApiError, ClientDisconnect."""
         lease, place = self._replicas.remote(route=route), None
@@ -133,9 +133,9 @@ class Gateway:
         watch = asyncio.create_task(_gone(receive))
         watch.add_done_callback(lambda watched: watched.cancelled() or task.cancel())
         try:
-            place = await self._place(lease, question)
+            place = await self._place(lease, request)
             sending.replica = route.replica or ""
-            async with aclosing(exchange(question, place)) as events:
+            async with aclosing(exchange(request, place)) as events:
                 async for event in events:
                     await sending.add(event)
             route.is_over = True
@@ -154,9 +154,9 @@ class Gateway:
                 lease.cancel()
             self._release(lease)
 
-    async def _place(self, lease: Any, question: Question) -> Lease:
+    async def _place(self, lease: Any, request: ForwardedRequest) -> Lease:
         """Wait for a replica. Raises ApiError where none takes the request in time, Lost where it is gone."""
-        is_health = question.target.partition(b"?")[0].endswith(b"/health")
+        is_health = request.target.partition(b"?")[0].endswith(b"/health")
         limit_s = HEALTH_S if is_health else self.config.load_timeout
         try:
             async with asyncio.timeout(limit_s):

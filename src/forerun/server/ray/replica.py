@@ -24,7 +24,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.device import share_heaps
 from forerun.core.errors import LoadError
 from forerun.llm import LLM, planner_of
-from forerun.server import about
+from forerun.server import status
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.errors import of_status
@@ -154,7 +154,7 @@ class Replica:
 
     async def metrics(self) -> tuple[str, str]:
         """Return this replica's name, and its page for Prometheus."""
-        page = await about.metrics(self._fleet)
+        page = await status.metrics(self._fleet)
         return serve.get_replica_context().replica_id.unique_id, bytes(page.body).decode()
 
     async def check_health(self) -> None:

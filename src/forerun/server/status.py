@@ -1,4 +1,4 @@
-"""Routes about the server: whether it answers, what it serves and counts, what each place for a sequence does."""
+"""Routes about the server: whether it answers, what it serves and counts, what each slot does."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from starlette.responses import PlainTextResponse, Response
 
 import forerun
 from forerun.llm import LLM
-from forerun.server.answers import Document
-from forerun.server.dependencies import AllModels, FromQuery
-from forerun.server.errors import ApiError, loading
-from forerun.server.fleet import Fleet
+from forerun.server.errors import ApiError, loading, unsupported
+from forerun.server.fleet import AllModels, Fleet, FromQuery
 from forerun.server.http import JsonResponse
 from forerun.server.metrics import renamed
-from forerun.server.native_writer import settings
+from forerun.server.native import settings
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.service import Service
+from forerun.server.writer import Document
 
 router, open_router = APIRouter(), APIRouter()
 """Open routes need no key."""
@@ -80,10 +79,10 @@ def _model(service: Service, name: str) -> dict[str, object]:
 async def metrics(fleet: AllModels) -> Response:
     """Write counts and histograms for Prometheus."""
     _check_ready(fleet)
-    there = {one.names[0]: one.llm() for one in fleet.services if one.is_loaded}
-    found = {name: await asyncio.to_thread(llm.get_metrics) for name, llm in there.items()}
+    loaded = {one.names[0]: one.llm() for one in fleet.services if one.is_loaded}
+    counts = {name: await asyncio.to_thread(llm.get_metrics) for name, llm in loaded.items()}
     kind = "text/plain; version=0.0.4; charset=utf-8"
-    page = renamed(fleet.metrics.page(found), fleet.config.metrics_prefix)
+    page = renamed(fleet.metrics.page(counts), fleet.config.metrics_prefix)
     return Response(page, headers={"content-type": kind})
 
 
@@ -132,29 +131,25 @@ async def props(service: FromQuery) -> Response:
 async def slots(service: FromQuery, fail_on_no_slot: str = "") -> Response:
     """Show what each place for a sequence does; with `?fail_on_no_slot=1` 503 if none is free."""
     if not service.config.slots:
-        raise ApiError(
-            501,
-            "this server does not answer /slots: start it with --slots",
-            type="not_supported_error",
-        )
-    found = await asyncio.to_thread(_slots, service.llm())
-    if fail_on_no_slot and all(one["is_processing"] for one in found):
+        raise unsupported("this server does not answer /slots: start it with --slots")
+    documents = await asyncio.to_thread(_slots, service.llm())
+    if fail_on_no_slot and all(one["is_processing"] for one in documents):
         raise ApiError(503, "no slot available", type="unavailable_error")
-    return JsonResponse(found)
+    return JsonResponse(documents)
 
 
 def _slots(llm: LLM) -> list[Document]:
     is_drafting = llm.drafter_spec.name != "none"
-    found: list[Document] = [
+    slots: list[Document] = [
         {
-            "id": place,
+            "id": slot,
             "n_ctx": llm.max_len,
             "speculative": is_drafting,
             "is_processing": False,
             "id_task": -1,
             "next_token": [{"has_next_token": False, "n_remain": -1, "n_decoded": 0}],
         }
-        for place in range(llm.engine.cache.num_slots)
+        for slot in range(llm.engine.cache.num_slots)
     ]
     with llm.loop.turns():
         engine = llm.engine
@@ -166,6 +161,9 @@ def _slots(llm: LLM) -> list[Document]:
                 "n_remain": run.stops.tokens_left,
                 "n_decoded": len(seq.generated),
             }
-            own = {"is_processing": True, "id_task": seq.id, "next_token": [next_token]}
-            found[seq.slot] |= own
-    return found
+            slots[seq.slot] |= {
+                "is_processing": True,
+                "id_task": seq.id,
+                "next_token": [next_token],
+            }
+    return slots

@@ -1,23 +1,24 @@
-"""What all forms of an answer share: how it is written, whole or as server-sent events, and its figures."""
+"""How an answer is written, whole or as server-sent events; each API has a subclass of `Writer`. And its figures."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
 from forerun.core.repetition import is_much
 from forerun.engine.stats import SpecStats
+from forerun.server.async_request import AsyncRequest, PromptProgress, StreamEvent
 from forerun.server.bodies import JsonRequest
 from forerun.server.errors import ApiError, of_stream
 from forerun.server.http import EventStreamResponse, JsonResponse, cancelled_on_disconnect, to_json
-from forerun.server.progress import PromptProgress
 from forerun.server.service import Service
-from forerun.server.worker import AsyncRequest, StreamEvent
+from forerun.text.answers.parser import AnswerParser, PlainParser
 
 Document = dict[str, Any]
+NewParser = Callable[[], AnswerParser]
 
 
 class Writer(ABC):
@@ -28,11 +29,18 @@ class Writer(ABC):
     ping = b": ping\n\n"
     """Stands where nothing else has come for a while."""
 
-    def __init__(self, service: Service, running: AsyncRequest, model: str) -> None:
-        """`model` is the name under which the request is answered."""
-        self.running, self.model, self.llm = running, model, service.llm()
+    def __init__(
+        self,
+        service: Service,
+        running: AsyncRequest,
+        model: str | None,
+        new_parser: NewParser = PlainParser,
+    ) -> None:
+        """`model` is what the request calls it; `new_parser` makes what splits each completion."""
+        self.running, self.model, self.llm = running, service.name(model), service.llm()
+        self.parsers = [new_parser() for _ in running.runs]
         self.end_s = 0.0
-        """When the last step ended that told something."""
+        """When the last step ended that had events."""
         self._observe = service.metrics.follow(running)
         self._ping_s = service.config.sse_ping_interval
 
@@ -44,9 +52,9 @@ class Writer(ABC):
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write what came since the last call; nothing if there is nothing to show."""
 
-    @abstractmethod
     def fail(self, error: ApiError) -> Document:
         """Write what went wrong after the first event, which ends the stream."""
+        return error.document()
 
     def begin(self) -> Iterator[Document]:
         """Write the first events, when the request was accepted; its prompt may take a minute to read."""
@@ -60,9 +68,10 @@ class Writer(ABC):
         """Write the last events."""
         yield from ()
 
-    def timings(self) -> Document:
-        """Write the figures so far."""
-        return timings(self.running, self.end_s, self.llm.drafter_spec.name)
+    def timings(self, end_s: float | None = None) -> Document:
+        """Write the figures up to a time, or to the last event."""
+        end_s = self.end_s if end_s is None else end_s
+        return timings(self.running, end_s, self.llm.drafter_spec.name)
 
     async def reply(self, request: JsonRequest, *, stream: bool) -> Response:
         """Answer, as a stream or when all is there; a client that goes away ends the request."""
@@ -120,7 +129,7 @@ def usage(request: AsyncRequest) -> Document:
     firsts = [handle.runs[0].seq for handle in request.handles]
     num_prompt = sum(seq.num_prompt for seq in firsts)
     num_new = sum(len(run.seq.tokens) - run.seq.num_prompt for run in request.runs)
-    found: Document = {
+    counts: Document = {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_new,
         "total_tokens": num_prompt + num_new,
@@ -128,11 +137,11 @@ def usage(request: AsyncRequest) -> Document:
     }
     predictions = [run.prediction for run in request.runs if run.prediction is not None]
     if predictions:
-        found["completion_tokens_details"] = {
+        counts["completion_tokens_details"] = {
             "accepted_prediction_tokens": sum(one.accepted for one in predictions),
             "rejected_prediction_tokens": sum(one.rejected for one in predictions),
         }
-    return found
+    return counts
 
 
 def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
