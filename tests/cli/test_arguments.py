@@ -168,7 +168,6 @@ def test_a_name_that_is_far_from_all_others_gets_no_hint(word: str) -> None:
     ("line", "word"),
     [
         ("forerun gener", "generate"),
-        ("forerun bench k", "kernels"),
         ("forerun generate --draft-m", "--draft-max"),
         ("forerun generate --kv fp1", "fp16"),
         ("forerun generate -ngl 99 --backend nat", "native"),
