@@ -14,7 +14,6 @@ M rows whose logits are needed, D width, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,9 +30,8 @@ from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafting.base import SELF, DrafterBytes, Method, Search, Target, as_given
 from forerun.drafting.best_first import Step
 from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores, list_of
-from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps
+from forerun.drafting.networks.steps import CacheDrafter, CutOptions, TakeSteps, in_int4
 from forerun.drafting.vocabulary import vocabulary_difference
-from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.model import Model
 from forerun.weights.rtn import Scheme
 
@@ -90,14 +88,9 @@ def tune(target: Target, options: Options, search: Search) -> Options:
     return search.climb(options, METHOD.grids)
 
 
-def smaller(options: Options) -> Options | None:
-    """Round the draft's weights to int4."""
-    return None if options.quant == "int4" else replace(options, quant="int4")
-
-
 METHOD = Method(
     unshared=as_given,
-    smaller=smaller,
+    smaller=in_int4,
     example=example,
     grids={"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12), "num_steps": (1, 2, 3, 4, 5, 6, 8)},
     tune=tune,
@@ -125,7 +118,7 @@ class Slot:
         return Segment(self.index, base, *rows, first, certain=self.num_pending)
 
 
-class DraftModel(StepDrafter):
+class DraftModel(CacheDrafter[Slot]):
     """Runs a model of its own, one slot a sequence."""
 
     spreads = (
@@ -137,17 +130,13 @@ class DraftModel(StepDrafter):
         self, model: Model, options: Options, target: Target, listed: Ids | None = None
     ) -> None:
         """Take the model and, if its head is trimmed, the `listed` tokens, ascending."""
-        super().__init__(options)
         self.model = model
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
         listed = _listed(options, target, self.vocab_size, listed)
-        self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
+        head = None if listed is None else DraftHead(model, self.vocab_size, listed)
         max_len = min(target.max_len, model.config.max_position)
-        self.cache = model.new_cache(target.max_num_seqs, max_len, num_checkpoints=0)
-        if target.cache is not None and target.cache.is_limited:
-            self.cache.join(target.cache, self._let_go)
-        self.kv_block_nbytes = self.cache.block_nbytes
-        self._slots: dict[int, Slot] = {}
+        cache = model.new_cache(target.max_num_seqs, max_len, num_checkpoints=0)
+        super().__init__(options, cache, target, head)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot, if there is memory; the tokens are read when a draft is asked for."""
@@ -163,21 +152,10 @@ class DraftModel(StepDrafter):
         if slot is not None:
             self.cache.close(slot.index, seq.tokens)
 
-    def _let_go(self) -> bool:
-        """Free the rows of the text begun last, which is not drafted for any more; False if there is none."""
-        if not self._slots:
-            return False
-        _, slot = self._slots.popitem()
-        self.cache.close(slot.index, ())
-        return True
-
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count weights, keys and values, and recurrent states; copied rows of the head are weights."""
-        per_row = math.ceil(self.cache.block_nbytes / BLOCK_ROWS)
-        rows = blocks_of(min(max_len, self.cache.max_len)) * BLOCK_ROWS
-        head = self.head.nbytes(num_seqs) if self.head else 0
         states = 0 if self.cache.states is None else self.cache.states.nbytes_of(num_seqs)
-        return DrafterBytes(self.model.nbytes() + head, num_seqs * rows * per_row, states)
+        return self._memory(num_seqs, max_len, self.model.nbytes(), states)
 
     def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
         for i, seq in enumerate(seqs):

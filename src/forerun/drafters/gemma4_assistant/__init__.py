@@ -10,21 +10,21 @@ Source: Gemma 4's assistants as transformers runs them (`models/gemma4_assistant
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError
-from forerun.core.types import LAST_ROW, Draft, Outcome, Seq
+from forerun.core.types import Outcome, Seq
 from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantNetwork
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import Step
 from forerun.drafting.draft_head import OwnTokens, Scores, list_of
-from forerun.drafting.networks.drafter import committed_rows
+from forerun.drafting.networks.drafter import LastStates
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps
+from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps, in_int4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,35 +45,20 @@ def example(target: Target) -> Options:
     return Options(model=UNTRAINED, num_draft=12, min_chance=0, quant="none")
 
 
-def smaller(options: Options) -> Options | None:
-    """Round the assistant's weights to int4."""
-    return None if options.quant == "int4" else replace(options, quant="int4")
-
-
 METHOD = Method(
     unshared=as_given,
     example=example,
-    smaller=smaller,
+    smaller=in_int4,
     grids={"num_draft": (2, 3, 4, 5, 7, 9), "num_steps": (1, 2, 3, 4, 5, 6)},
 )
 
 
-@dataclass(slots=True)
-class Text:
-    """What is kept of a sequence: rows of the target's last pass, which of them was committed last, its own tokens."""
-
-    hidden: Floats
-    row: int
-    own: OwnTokens | None
-
-
-class AssistantDrafter(StepDrafter):
+class AssistantDrafter(LastStates, StepDrafter):
     """Keeps the target's last state of each sequence; all else is in the target's cache."""
 
-    features = LAST_ROW
-
     def __init__(self, options: Options, target: Target) -> None:
-        super().__init__(options)
+        LastStates.__init__(self)
+        StepDrafter.__init__(self, options)
         if target.cache is None:
             raise ConfigError("an assistant reads the target's cache, and the target has none")
         self.cache, self.width = target.cache, target.model.config.hidden_size
@@ -82,27 +67,18 @@ class AssistantDrafter(StepDrafter):
         listed = list_of(options.draft_vocab, target.vocabulary, weights.config.vocab_size)
         if listed is not None:
             self.network.cut(listed)
-        self._texts: dict[int, Text] = {}
+        self._own_tokens: dict[int, OwnTokens] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state after the prompt."""
-        assert outcome.hidden is not None, "asked for by `features`"
-        listed = self.network.listed
-        own = None if listed is None else listed.new_text()
-        self._texts[seq.id] = Text(outcome.hidden[-1:].copy(), 0, own)
-
-    def observe(
-        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
-    ) -> None:
-        """Keep the state of the last committed row, which the target's own token came of."""
-        for seq, outcome in zip(seqs, outcomes, strict=True):
-            assert outcome.hidden is not None, "asked for by `features`"
-            text = self._texts[seq.id]
-            text.hidden, text.row = outcome.hidden, committed_rows(outcome)[-1]
+        super().begin(seq, outcome)
+        if self.network.listed is not None:
+            self._own_tokens[seq.id] = self.network.listed.new_text()
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's state."""
-        self._texts.pop(seq.id, None)
+        super().end(seq)
+        self._own_tokens.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the weights, copied rows of the head among them, and a state a sequence."""
@@ -111,25 +87,25 @@ class AssistantDrafter(StepDrafter):
         return DrafterBytes(self.network.nbytes() + head, tables=4 * num_seqs * self.width)
 
     def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
-        texts = [self._texts[seq.id] for seq in seqs]
-        for seq, text in zip(seqs, texts, strict=True):
-            if text.own is not None:
-                text.own.read(seq.tokens)
+        for seq in seqs:
+            if (own := self._own_tokens.get(seq.id)) is not None:
+                own.read(seq.tokens)
         states: list[dict[int, Floats]] = []
         """By step and sequence: the state h after it."""
 
+        def state_before(step: Step) -> Floats:
+            if step.parent >= 0:
+                return states[step.parent][step.sequence]
+            rows, row = self.states[seqs[step.sequence].id]
+            state: Floats = rows[row]
+            return state
+
         def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
-            before = [
-                texts[s.sequence].hidden[texts[s.sequence].row]
-                if s.parent < 0
-                else states[s.parent][s.sequence]
-                for s in steps
-            ]
-            slots = [seqs[step.sequence].slot for step in steps]
-            tokens = [step.token for step in steps]
-            found, after = self.network.step(self.cache, slots, tokens, np.stack(before))
+            here, tokens = [seqs[step.sequence] for step in steps], [step.token for step in steps]
+            slots, before = [seq.slot for seq in here], np.stack([*map(state_before, steps)])
+            found, after = self.network.step(self.cache, slots, tokens, before)
             states.append({s.sequence: h for s, h in zip(steps, after, strict=True)})
-            owns = (texts[step.sequence].own for step in steps)
-            return self.network.scores(found, [own for own in owns if own is not None])
+            own = [self._own_tokens[seq.id] for seq in here if seq.id in self._own_tokens]
+            return self.network.scores(found, own)
 
         return take_steps

@@ -11,7 +11,6 @@ FR-Spec, arXiv 2502.14856.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,8 +26,7 @@ from forerun.drafting.best_first import MAX_STEPS, Step
 from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores, list_of
 from forerun.drafting.networks.drafter import committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps
-from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
+from forerun.drafting.networks.steps import CacheDrafter, CutOptions, TakeSteps, in_int4
 from forerun.model.head_inside import head_of
 
 
@@ -58,16 +56,11 @@ def ships_for(target: Target) -> bool:
     return files.has_head(target.path, config)
 
 
-def smaller(options: Options) -> Options | None:
-    """Round the head's weights to int4."""
-    return None if options.quant == "int4" else replace(options, quant="int4")
-
-
 METHOD = Method(
     unshared=as_given,
     example=example,
     ships_for=ships_for,
-    smaller=smaller,
+    smaller=in_int4,
     tune_when_named=True,  # few models bring a head; theirs is tried as part of `auto`
     grids={"num_draft": (2, 3, 4, 5, 7, 9), "num_steps": (1, 2, 3, 4, 5, 6)},
 )
@@ -92,27 +85,21 @@ class Guessed:
     parents: list[int] = field(default_factory=list)
 
 
-class MtpDrafter(StepDrafter):
+class MtpDrafter(CacheDrafter[HeadSlot]):
     """Feeds the head the target's last state of every committed row, a slot of its cache a sequence."""
 
     features = LAST_HIDDEN
 
     def __init__(self, options: Options, target: Target) -> None:
-        super().__init__(options)
         weights, model = files.read(options.model, target), target.model
         max_len = min(target.max_len, model.config.max_position)
         shape = replace(weights.config, max_position=max_len + MAX_STEPS)
         self.network = HeadNetwork(replace(weights, config=shape), model, options.quant)
         self.vocab_size = model.config.vocab_size
         listed = list_of(options.draft_vocab, target.vocabulary, self.vocab_size)
-        self.head = (
-            None if listed is None else DraftHead(self.network.text, self.vocab_size, listed)
-        )
-        self.cache = self.network.block.new_cache(target.max_num_seqs, max_len + MAX_STEPS)
-        if target.cache is not None and target.cache.is_limited:
-            self.cache.join(target.cache, self._let_go)
-        self.kv_block_nbytes = self.cache.block_nbytes
-        self._slots: dict[int, HeadSlot] = {}
+        head = None if listed is None else DraftHead(self.network.text, self.vocab_size, listed)
+        cache = self.network.block.new_cache(target.max_num_seqs, max_len + MAX_STEPS)
+        super().__init__(options, cache, target, head)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Read the prompt's rows that were computed, and find those of a prefix that was reused, if they are held.
@@ -154,18 +141,7 @@ class MtpDrafter(StepDrafter):
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count weights, and keys and values; copied rows of the target's head are weights."""
-        per_row = math.ceil(self.cache.block_nbytes / BLOCK_ROWS)
-        rows = blocks_of(min(max_len + MAX_STEPS, self.cache.max_len)) * BLOCK_ROWS
-        head = self.head.nbytes(num_seqs) if self.head else 0
-        return DrafterBytes(self.network.nbytes() + head, num_seqs * rows * per_row)
-
-    def _let_go(self) -> bool:
-        """Free the rows of the text begun last, which is not drafted for any more; False if there is none."""
-        if not self._slots:
-            return False
-        _, slot = self._slots.popitem()
-        self.cache.close(slot.index, ())
-        return True
+        return self._memory(num_seqs, max_len + MAX_STEPS, self.network.nbytes())
 
     def _feed(self, seq: Seq, tokens: list[int], hidden: Floats) -> None:
         """Compute and commit rows of tokens and the states (R, D) before them; without memory for them, let go."""

@@ -132,28 +132,18 @@ class NetworkDrafter(Drafter):
         raise NotImplementedError
 
 
-class LastStateDrafter(NetworkDrafter):
-    """Keeps the target's last state of each sequence."""
+class LastStates(Drafter):
+    """Keeps the target's last state of each sequence, as rows of a pass and which of them: none is copied."""
 
     features = LAST_ROW
 
-    def __init__(self, options: NetworkOptions, network: Network, width: int) -> None:
-        super().__init__(options)
-        self.network, self.width = network, width
+    def __init__(self) -> None:
         self.states: dict[int, tuple[Floats, int]] = {}
-        """Rows of a pass, and which of them: nothing is copied until it is asked for."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state after the prompt."""
         assert outcome.hidden is not None, "asked for by `features`"
         self.states[seq.id] = outcome.hidden[-1:].copy(), 0  # not the whole prompt's rows
-
-    def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
-        kept = [self.states[seq.id] for seq in seqs]
-        request.states, request.rows = kept[0][0], [kept[0][1]]
-        if len(seqs) > 1:
-            request.states, request.rows = np.stack([states[row] for states, row in kept]), None
-        return self.network.draft(request)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -161,12 +151,27 @@ class LastStateDrafter(NetworkDrafter):
         """Keep the state of the last committed row, which the target's own token came of."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
-            rows = committed_rows(outcome)
-            self.states[seq.id] = outcome.hidden, rows[-1]
+            self.states[seq.id] = outcome.hidden, committed_rows(outcome)[-1]
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's state."""
         self.states.pop(seq.id, None)
+
+
+class LastStateDrafter(LastStates, NetworkDrafter):
+    """Drafts from the target's last state alone."""
+
+    def __init__(self, options: NetworkOptions, network: Network, width: int) -> None:
+        LastStates.__init__(self)
+        NetworkDrafter.__init__(self, options)
+        self.network, self.width = network, width
+
+    def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
+        kept = [self.states[seq.id] for seq in seqs]
+        request.states, request.rows = kept[0][0], [kept[0][1]]
+        if len(seqs) > 1:
+            request.states, request.rows = np.stack([states[row] for states, row in kept]), None
+        return self.network.draft(request)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the weights, and a state a sequence."""

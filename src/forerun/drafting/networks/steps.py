@@ -6,12 +6,14 @@ What such networks share beside their trees: the tokens that their head is cut t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
 from forerun.decoding.processors import LogitsPipeline
+from forerun.drafting.base import DrafterBytes, Target
 from forerun.drafting.best_first import (
     MAX_STEPS,
     DraftLimits,
@@ -22,9 +24,11 @@ from forerun.drafting.best_first import (
     models_of,
 )
 from forerun.drafting.best_first import TakeSteps as TakeGuesses
-from forerun.drafting.draft_head import Scores
+from forerun.drafting.draft_head import DraftHead, Scores
 from forerun.drafting.networks.drafter import DraftRequest, NetworkDrafter, NetworkOptions
 from forerun.drafting.tree_noise import SPREAD
+from forerun.model.cache.base import KVCache
+from forerun.model.cache.blocks import blocks_of
 
 TakeSteps = Callable[[int, Sequence[Step]], Sequence[Scores]]
 """Takes a step's number, and for each sequence that takes part its token; returns what may follow each."""
@@ -53,6 +57,43 @@ class StepDrafter(NetworkDrafter):
             ]
 
         return grow_request(request, MAX_STEPS, take_steps)
+
+
+class CacheSlot(Protocol):
+    """A sequence's place in the cache of a `CacheDrafter`."""
+
+    index: int
+
+
+Slot = TypeVar("Slot", bound=CacheSlot)
+
+
+class CacheDrafter(StepDrafter, Generic[Slot]):
+    """Keeps keys and values of its own, a slot a sequence, in the target's memory where that is limited."""
+
+    def __init__(
+        self, options: NetworkOptions, cache: KVCache, target: Target, head: DraftHead | None
+    ) -> None:
+        super().__init__(options)
+        self.cache, self.head = cache, head
+        if target.cache is not None and target.cache.is_limited:
+            cache.join(target.cache, self._free_youngest)
+        self.kv_block_nbytes = cache.block_nbytes
+        self._slots: dict[int, Slot] = {}
+
+    def _free_youngest(self) -> bool:
+        """Free the rows of the text begun last, which is not drafted for any more; False if there is none."""
+        if not self._slots:
+            return False
+        _, slot = self._slots.popitem()
+        self.cache.close(slot.index, ())
+        return True
+
+    def _memory(self, num_seqs: int, rows: int, weights: int, states: int = 0) -> DrafterBytes:
+        """Count weights, and keys and values of `rows` a sequence; copied rows of the target's head are weights."""
+        blocks = blocks_of(min(rows, self.cache.max_len))
+        head = self.head.nbytes(num_seqs) if self.head else 0
+        return DrafterBytes(weights + head, num_seqs * blocks * self.cache.block_nbytes, states)
 
 
 def grow_request(
@@ -111,3 +152,11 @@ class CutOptions(NetworkOptions):
         text = self.draft_vocab
         if text not in ("auto", "full") and not (text.isdecimal() and int(text)):
             raise ConfigError(f"draft_vocab must be auto, full or a number from 1, got {text!r}")
+
+
+AnyOptions = TypeVar("AnyOptions", bound=NetworkOptions)
+
+
+def in_int4(options: AnyOptions) -> AnyOptions | None:
+    """Round the weights of what drafts to int4; None where they are: for `Method.smaller`."""
+    return None if options.quant == "int4" else replace(options, quant="int4")
