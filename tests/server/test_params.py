@@ -29,17 +29,9 @@ def test_minus_one_is_until_the_end_of_the_context_everywhere(url, llm):
     for path, body, field in (
         ("/v1/completions", {"prompt": prompt, "max_tokens": -1}, "completion_tokens"),
         ("/v1/completions", {"prompt": prompt, "n_predict": -1}, "completion_tokens"),
-        (
-            "/v1/chat/completions",
-            {"messages": long, "max_tokens": -1},
-            "completion_tokens",
-        ),
+        ("/v1/chat/completions", {"messages": long, "max_tokens": -1}, "completion_tokens"),
         ("/v1/responses", {"input": LONG, "max_output_tokens": -1}, "output_tokens"),
-        (
-            "/v1/messages",
-            {"messages": long, "max_tokens": -1},
-            "output_tokens",
-        ),
+        ("/v1/messages", {"messages": long, "max_tokens": -1}, "output_tokens"),
     ):
         answer = httpx.post(url + path, json=body | open_end, timeout=60)
         assert answer.status_code == 200, answer.text

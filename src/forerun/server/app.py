@@ -14,16 +14,7 @@ from starlette.responses import Response
 
 import forerun
 from forerun.core.errors import CapacityError, RequestError
-from forerun.server import (
-    embeddings,
-    messages,
-    native,
-    openai,
-    openapi,
-    responses,
-    status,
-    tokens,
-)
+from forerun.server import embeddings, messages, native, openai, openapi, responses, status, tokens
 from forerun.server.async_request import Closed
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.fleet import Fleet

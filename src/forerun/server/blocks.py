@@ -142,10 +142,7 @@ class BlockWriter(Writer):
 
 
 async def reply(
-    service: Service,
-    request: JsonRequest,
-    body: OpenBody,
-    writer: type[BlockWriter],
+    service: Service, request: JsonRequest, body: OpenBody, writer: type[BlockWriter]
 ) -> Response:
     """Answer a conversation as `writer` writes it. Raises ApiError, with fields named as the client calls them."""
     service.name(body.model)

@@ -134,8 +134,7 @@ async def received(request: Request, config: ServerConfig) -> bytes:
 
 async def _received(request: Request, limit: int) -> bytes:
     too_large = ApiError(
-        413,
-        f"the body is larger than {limit / 1e6:g} MB, which this server allows (--max-body-mb)",
+        413, f"the body is larger than {limit / 1e6:g} MB, which this server allows (--max-body-mb)"
     )  # the connection stays, and takes the rest of the body: a client may read only when it has sent all
     if stated_nbytes(request) > limit:
         raise too_large

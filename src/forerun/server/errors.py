@@ -93,11 +93,7 @@ def not_served(asked: str | None, names: Iterable[str]) -> ApiError:
 def loading(message: str = "Loading model") -> ApiError:
     """Say that the model is not there yet."""
     return ApiError(
-        503,
-        message,
-        code="loading_model",
-        type="unavailable_error",
-        headers={"retry-after": "1"},
+        503, message, code="loading_model", type="unavailable_error", headers={"retry-after": "1"}
     )
 
 

@@ -23,13 +23,13 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from forerun.core.device import process_nbytes, return_freed
-from forerun.core.errors import ConfigError, ForerunError, short_repr
+from forerun.core.errors import ConfigError, ForerunError
 from forerun.engine.memory import together
 from forerun.llm import LLM
 from forerun.server.async_request import Closed
 from forerun.server.bodies import BodyQueue, JsonRequest
 from forerun.server.config import ServerConfig
-from forerun.server.errors import invalid, loading, not_served, of_status
+from forerun.server.errors import loading, must_be, not_served, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
 
@@ -130,7 +130,7 @@ class Fleet:
             yield self.services[0]
             return
         if not isinstance(asked, str | None):
-            raise invalid(f"model must be a text, got {short_repr(asked)}", "model")
+            raise must_be("model", "a text", asked)
         service = self.named(asked)
         request.state.entry.model = service.names[0]
         self._leases[service] += 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -17,6 +15,7 @@ from forerun.server.openai import ChatMessages, ChatRequest, check_roles, count,
 from forerun.server.openapi import COUNT, TEXT, answers, object_of
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
+from forerun.server.writer import Document
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -65,12 +64,20 @@ async def input_tokens(service: FromBody, request: JsonRequest, body: ChatReques
 async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeRequest) -> Response:
     """Find the token ids of a text or a conversation."""
     llm = service.llm()
-    given = [one for one in (body.prompt, body.content, body.messages) if one is not None]
-    if len(given) != 1:
+    given = {name: getattr(body, name) for name in ("prompt", "content", "messages")}
+    fields = [name for name, value in given.items() if value is not None]
+    if len(fields) != 1:
         raise invalid("give one of prompt, messages and content", "prompt")
-    text = await _text(service, body)
-    nbytes = max(len(text), request.nbytes)
-    return await service.encode(lambda: JsonResponse(_taken_apart(body, text, llm)), nbytes)
+    (field,) = fields
+    text = given[field] if body.messages is None else await _rendered(service, body)
+    with_bos = {"prompt": body.add_special_tokens, "content": body.add_special}.get(field, False)
+
+    def encoded() -> Response:
+        check_counted(text, field)
+        tokens = llm.tokenizer.encode(text, bos=None if with_bos else False)
+        return JsonResponse(_document(body, tokens, llm))
+
+    return await service.encode(encoded, max(len(text), request.nbytes))
 
 
 @router.post("/detokenize", responses=answers(object_of(prompt=TEXT, content=TEXT)))
@@ -88,18 +95,14 @@ async def detokenize(service: FromBody, request: JsonRequest, body: DetokenizeRe
     return await service.encode(put_together, request.nbytes)
 
 
-async def _text(service: Service, body: TokenizeRequest) -> str:
-    if (messages := body.messages) is None:
-        return (body.prompt if body.content is None else body.content) or ""
+async def _rendered(service: Service, body: TokenizeRequest) -> str:
+    messages, prompt = body.messages or [], body.add_generation_prompt
     check_roles(messages)
-    prompt = body.add_generation_prompt
     return await service.render(lambda: service.template.render(messages, prompt))
 
 
-def _taken_apart(body: TokenizeRequest, text: str, llm: LLM) -> dict[str, Any]:
-    tokens = _tokenized(body, text, llm)
-    document: dict[str, Any] = {"count": len(tokens), "max_model_len": llm.max_len}
-    document["tokens"] = tokens
+def _document(body: TokenizeRequest, tokens: list[int], llm: LLM) -> Document:
+    document: Document = {"count": len(tokens), "max_model_len": llm.max_len, "tokens": tokens}
     # each of the vocabulary once: to make and to free one for each of 250,000 tokens would hold up other threads
     texts = {token: llm.tokenizer.text_of(token) for token in {*tokens}}
     if body.with_pieces:
@@ -108,13 +111,3 @@ def _taken_apart(body: TokenizeRequest, text: str, llm: LLM) -> dict[str, Any]:
     if body.return_token_strs:
         document["token_strs"] = [texts[token] for token in tokens]
     return document
-
-
-def _tokenized(body: TokenizeRequest, text: str, llm: LLM) -> list[int]:
-    field, wants_bos = "prompt", body.add_special_tokens
-    if body.messages is not None:
-        field, wants_bos = "messages", False
-    elif body.content is not None:
-        field, wants_bos = "content", body.add_special
-    check_counted(text, field)
-    return llm.tokenizer.encode(text, bos=None if wants_bos else False)
