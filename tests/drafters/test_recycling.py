@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core import tree
+from forerun.core.object_size import object_nbytes
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, TopK
 from forerun.drafters.recycling import Options, Recycling
 from forerun.drafting.base import Target
 from forerun.drafting.ngram.token_table import PRIOR
-from forerun.lab.contract.object_size import object_nbytes
 from tests.drafters.helpers import check_draft, sequence
 from tests.oracles.ngram_model import LIVE_WEIGHT
 from tests.oracles.token_table import ENTRY, FADE, SET_NBYTES, WAYS, context_hashes

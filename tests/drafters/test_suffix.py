@@ -7,9 +7,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from forerun.core import tree
+from forerun.core.object_size import object_nbytes
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
-from forerun.lab.contract.object_size import object_nbytes
 from tests.drafters.helpers import check_draft, sequence
 
 pytest.importorskip("forerun._native")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import count
 
 from forerun.core.errors import ForerunError
+from forerun.core.object_size import object_nbytes
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Seq
@@ -29,7 +30,6 @@ from forerun.lab.contract.candidate import (
     Checked,
     ContractError,
 )
-from forerun.lab.contract.object_size import object_nbytes
 from forerun.lab.contract.toy_grammar import ToyGrammar
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
