@@ -63,7 +63,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def is_idle(loop: EngineLoop) -> bool:
-    return not (loop.engine.has_work or loop._asked or loop.engine.scheduler.running)
+    return not (loop.engine.has_work or loop._requests or loop.engine.scheduler.running)
 
 
 def test_two_interleaved_streams_lose_nothing(loop, answers):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -48,23 +48,6 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left
     for line in lines:
         result.add_row(*(each if isinstance(each, Text) else str(each) for each in line))
     return result
-
-
-def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
-    """Print milliseconds by phase on stderr: of a decode step and its share, and of reading the prompt."""
-    decode, prompt = profile["decode"], profile["prompt"]
-    shown = table(("phase", "ms a step", "share", "ms, prompt"), ())
-    steps, total_ms = max(1, decode["steps"]), decode["total"] or 1.0
-    for phase in (*(name for name in decode if name not in ("steps", "total")), "total"):
-        is_all = phase == "total"
-        shown.add_row(
-            f"all ({decode['steps']:.0f} steps)" if is_all else phase,
-            f"{decode[phase] / steps:.3f}",
-            f"{decode[phase] / total_ms:.1%}",
-            f"{prompt[phase]:.2f}",
-            style="bold" if is_all else None,
-        )
-    report(stderr=True).print(shown)
 
 
 def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

@@ -114,7 +114,7 @@ class Adaptive(Controller):
         )  # of a sequence; time in plain passes of its batch
         self._plan: dict[int, int] = {}
         self._asked: dict[int, int] = {}
-        self._drafts: dict[int, tuple[Draft, list[float]]] = {}  # with their nodes' probabilities
+        self._drafts: dict[int, Draft] = {}
         self._asked_before: frozenset[int] = frozenset()
         self._since_plain, self._reserve, self._trial_steps = 0, RESERVE, 0
 
@@ -129,20 +129,23 @@ class Adaptive(Controller):
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
         """Keep the nodes that are worth their rows."""
-        nodes = {i: self._acceptance.of(draft) for i, draft in drafts.items()}
-        self._drafts = {i: (draft, nodes[i]) for i, draft in drafts.items()}
-        paths = {i: tree.path_products(draft.parents, nodes[i]) for i, draft in drafts.items()}
+        self._drafts = drafts
+        paths = {
+            i: tree.path_products(draft.parents, self._acceptance.of(draft))
+            for i, draft in drafts.items()
+        }
         rows = len(self._of_seqs)
         costs = self.pass_cost.costs(rows, rows + sum(map(len, drafts.values())))
         kept = best_cut(paths, [self._price * cost for cost in costs])
         num_kept = sum(kept.values())
         row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
+        longest = max([len(self._value), *map(len, drafts.values())])
         for i, path in paths.items():
             if asked := self._asked.get(i, 0):
                 values = [p - row for p in path[: kept[i]]]
                 values += [0.0] * (
-                    min(max(len(self._value), *map(len, paths.values())), asked) - kept[i]
-                )
+                    min(longest, asked) - kept[i]
+                )  # of nodes that were cut or missing
                 self._of_seqs[i].record(values)
                 self._value.record(values)
         return {i: draft.trim(kept[i]) for i, draft in drafts.items()}
@@ -156,8 +159,7 @@ class Adaptive(Controller):
             self._measure(asked, num_rows, draft_s, pass_s)
         for result in results:
             if result.seq_id in self._drafts:
-                draft, _ = self._drafts[result.seq_id]
-                self._acceptance.record(draft, result.tokens)
+                self._acceptance.record(self._drafts[result.seq_id], result.tokens)
         if num_rows is not None and self._unit_s and self._of_seqs:
             self._account(results, num_rows, draft_s)
         self._asked_before, self._asked, self._drafts = asked, {}, {}
@@ -208,7 +210,7 @@ class Adaptive(Controller):
             return
         self.pass_cost.record(num_rows, pass_s / unit_s)
         if asked and self._asked_before.issuperset(asked):
-            nodes = sum(len(self._drafts[i][0]) for i in asked if i in self._drafts)
+            nodes = sum(len(self._drafts[i]) for i in asked if i in self._drafts)
             self.ask_cost.record(round(nodes / len(asked)), draft_s / unit_s / len(asked))
             if not self._knows_asking:
                 self._knows_asking, self._trial_steps = True, 0

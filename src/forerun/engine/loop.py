@@ -136,10 +136,10 @@ class EngineLoop:
         self.spell = spell
         self._new_text = new_text
         self._num_requests = 0
-        self._asked: dict[int, Callable[[], RequestHandle | None]] = {}
-        """Of every sequence whose end has not been delivered, its request; None if nobody holds that any more."""
+        self._requests: dict[int, Callable[[], RequestHandle | None]] = {}
+        """By sequence whose end has not been delivered: its request, None once the caller has dropped it."""
         self._dropped: deque[Callable[[], RequestHandle | None]] = deque()
-        """Those of `_asked` that nobody holds. No Python code adds them: a signal handler could raise in it."""
+        """Those of `_requests` that were dropped. No Python code adds them: a signal handler could raise in it."""
         self._raised: BaseException | None = None
 
     def submit(
@@ -166,7 +166,7 @@ class EngineLoop:
                     text = self._new_text(own)
                     run = self.engine.add(prompt_ids, own, text, stream=i, prepared=prepared)
                     handle.runs += (run,)
-                    self._asked[run.seq.id] = find
+                    self._requests[run.seq.id] = find
                 self._num_requests += 1
                 self.served.prompt_tokens += len(prompt_ids)
         except BaseException:  # the caller gets no handle
@@ -177,7 +177,7 @@ class EngineLoop:
 
     def is_running(self, seq_id: int) -> bool:
         """Tell whether there may be events of a sequence to come: false when its end was delivered."""
-        return seq_id in self._asked
+        return seq_id in self._requests
 
     def cancel(self, seq_ids: Iterable[int]) -> None:
         """End sequences, keeping what they have; their last events say so. Waits for nothing, harmless if ended."""
@@ -185,7 +185,7 @@ class EngineLoop:
 
     def end_all(self) -> None:
         """End all requests, keeping what they have."""
-        self.cancel([*self._asked])
+        self.cancel([*self._requests])
 
     def step(self, waiting: RequestHandle | None = None) -> bool:
         """Run one pass for all requests; return True while there is work. An error ends all requests, and is raised.
@@ -210,7 +210,7 @@ class EngineLoop:
 
     def _deliver(self, event: Event) -> None:
         """Hand an event to its request; a sink that raises ends its request, no other."""
-        find = self._asked.get(event.seq_id)
+        find = self._requests.get(event.seq_id)
         if find is None:
             return
         self.served.record(event)
@@ -229,7 +229,7 @@ class EngineLoop:
                         error  # it is meant for the process: raised when all have their events
                     )
         if event.finish_reason is not None:
-            del self._asked[event.seq_id]
+            del self._requests[event.seq_id]
 
     def _end(self, seq_ids: Iterable[int]) -> None:
         for seq_id in seq_ids:
@@ -237,19 +237,19 @@ class EngineLoop:
                 self._deliver(event)
 
     def _end_dropped(self) -> None:
-        """End the requests that nobody holds."""
+        """End the requests that their callers have dropped."""
         while self._dropped:
             dropped = self._dropped.popleft()
-            self._end([seq_id for seq_id, find in self._asked.items() if find is dropped])
+            self._end([seq_id for seq_id, find in self._requests.items() if find is dropped])
 
     def _fail(self, error: BaseException) -> None:
         """End all requests after an error that may have left the engine half way through a step."""
-        for seq_id, find in [*self._asked.items()]:
+        for seq_id, find in [*self._requests.items()]:
             if (handle := find()) is not None:
                 handle.error = handle.error or error
             with suppress(Exception):  # one error is enough
                 self._end([seq_id])
-        self._asked.clear()
+        self._requests.clear()
 
 
 def _ignore(event: Event) -> None:

@@ -36,7 +36,7 @@ _PRIVATE = (".local", ".internal", ".home.arpa", ".lan")
 _log = logging.getLogger("forerun.requests")
 
 
-class Check(ABC):
+class RequestCheck(ABC):
     """Refuses some requests and passes the others on."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -55,7 +55,7 @@ class Check(ABC):
         await app(scope, receive, send)
 
 
-class OriginCheck(Check):
+class OriginCheck(RequestCheck):
     """Refuses requests of pages that are not this server's own, nor of the allowed origins."""
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
@@ -118,7 +118,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class FramingCheck(Check):
+class FramingCheck(RequestCheck):
     """Refuses a request whose end a proxy before the server may see elsewhere, and so take the rest for another one."""
 
     def refused(self, path: str, headers: Mapping[bytes, bytes]) -> ApiError | None:
@@ -129,7 +129,7 @@ class FramingCheck(Check):
         return ApiError(400, what, headers={"connection": "close"})
 
 
-class ApiKeyCheck(Check):
+class ApiKeyCheck(RequestCheck):
     """Lets only those in who send the key, `Authorization: Bearer KEY` or `X-Api-Key: KEY`."""
 
     def __init__(self, app: ASGIApp, api_key: str, opened: Collection[str] = OPEN_ROUTES) -> None:
