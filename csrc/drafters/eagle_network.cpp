@@ -225,7 +225,7 @@ void EagleNetwork::lay_out(Scratch& scratch) {
     gates_ = scratch.take<float>(count * 2 * shape_.intermediate_size);
     qkv_ = scratch.take<float>(count * dim * (shape_.num_heads + 2 * kv));
     states_ = scratch.take<float>(count * kMaxSteps * width());
-    scratch_stride_ = kMaxPairs * (3 * kChunk + kMaxSteps + 2 * static_cast<std::size_t>(dim));
+    scratch_stride_ = kMaxPairs * (3 * kChunk + kMaxSteps + static_cast<std::size_t>(dim));
     scratch_ = scratch.take<float>(pool_.size() * scratch_stride_);
 }
 
@@ -278,10 +278,9 @@ void EagleNetwork::attend(int sequence, int kv_head, int thread) {
     const int row = draft.row, group = shape_.num_heads / shape_.num_kv_heads;
     const std::size_t dim = shape_.head_dim;
     const Query& query = queries_[row];
-    Attended states[kMaxPairs], next[kMaxPairs];
+    Attended states[kMaxPairs];
     float* scratch = scratch_ + thread * scratch_stride_;
     for (Attended& state : states) state.out = std::exchange(scratch, scratch + dim);
-    for (Attended& state : next) state.out = std::exchange(scratch, scratch + dim);
     const Attention a{.head = cache_.head(0, slots_[sequence], kv_head),
                       .queries = &query,
                       .num_queries = 1,
@@ -291,11 +290,7 @@ void EagleNetwork::attend(int sequence, int kv_head, int thread) {
                       .last_chunk = query.position / kChunk,
                       .row_stop = lengths_[slots_[sequence]] + kMaxSteps,
                       .scratch = scratch};
-    kernels_.attend(a, 0, states);
-    for (int chunk = 1; chunk <= query.position / kChunk; ++chunk) {
-        kernels_.attend(a, chunk, next);
-        for (int h = 0; h < group; ++h) kernels_.merge(next[h], states[h], shape_.head_dim);
-    }
+    kernels_.attend(a, 0, query.position / kChunk + 1, states);
     for (int h = 0; h < group; ++h)
         kernels_.finish(states[h], shape_.head_dim,
                         attended_.x + static_cast<std::size_t>(row) * attended_.width +

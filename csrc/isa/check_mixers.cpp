@@ -1,5 +1,8 @@
 // Checks of attention over the cache, of convolutions and of recurrent layers.
 
+#include <initializer_list>
+#include <utility>
+
 #include "model/cache.h"
 #include "isa/check.h"
 
@@ -61,13 +64,13 @@ void attend(const Kernels& kernels, const KvHead& head, int group, bool is_tree,
                                          codes.data() + i * kHeadDim, &scales[i],
                                          sums.data() + i * groups);
     const CodedQueries coded{codes.data(), scales.data(), sums.data()};
-    for (int chunk = 0; chunk < 2; ++chunk) {
+    for (const auto& [first, stop] : std::initializer_list<std::pair<int, int>>{{0, 2}, {0, 1}, {1, 2}}) {
         Attended states[kMaxPairs];
         for (std::size_t pair = 0; pair < num_rows * static_cast<std::size_t>(group); ++pair)
             states[pair] = {0.0f, 0.0f, out.data() + pair * kHeadDim};
         kernels.attend({head, queries, num_rows, group, q.data(), stride, coded, group, 0, 1, 67,
                         is_tree ? 0.0f : 5.0f, scratch.data()},
-                       chunk, states);
+                       first, stop, states);
         for (int pair = 0; pair < num_rows * group; ++pair)
             results.note(std::vector{states[pair].largest, states[pair].total});
         results.note(out);

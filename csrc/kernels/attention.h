@@ -3,12 +3,15 @@
 // Keys lie in blocks of 16, so the lanes of a vector are 16 keys and a score needs no sum across
 // lanes; values lie row after row, lanes across E (kv.h). A chunk is 64 absolute positions: its scores
 // are put in order of position, its exponentials summed in that order, its values added in that
-// order. What a row cannot see is never added. So neither the cache row of a tree row, nor its
-// siblings, nor how many rows attend, nor how chunks are spread over threads, changes a bit.
+// order to those of the chunks before it in its run (types.h). What a row cannot see is never added. So
+// neither the cache row of a tree row, nor its siblings, nor how many rows attend, nor how runs are
+// spread over threads, changes a bit.
 
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "model/types.h"
 #include "kernels/kv.h"
@@ -18,18 +21,21 @@ namespace forerun::FORERUN_ISA {
 
 inline constexpr float kNothing = -__builtin_huge_valf();
 
-// Blocks of keys, or of 16 values, that are computed side by side: enough independent sums to keep
-// the multipliers busy, few enough to stay in registers.
-inline constexpr int kSide = kRowTile >= 8 ? 4 : 1;
+// Blocks of 16 values, and pairs, that are computed side by side: enough independent sums to keep the
+// multipliers busy, few enough to stay in registers. A number that is loaded serves all pairs beside it.
+inline constexpr int kSide = kRowTile >= 8 ? 4 : 1, kPairsAside = 6;
 
-// Calls run.template operator()<P>(first) for pairs first..first + P, all of them, 4 at a time.
-template <class Run>
-inline void by_fours(int num_pairs, const Run& run) {
-    int p = 0;
-    for (; num_pairs - p >= 4; p += 4) run.template operator()<4>(p);
-    if (num_pairs - p == 3) run.template operator()<3>(p);
-    if (num_pairs - p == 2) run.template operator()<2>(p);
-    if (num_pairs - p == 1) run.template operator()<1>(p);
+// Calls run.template operator()<P>(first) for first..first + P of `count`, all of them, in even parts of so many
+// at most.
+template <int Most, class Run>
+inline void by_parts(int count, const Run& run) {
+    for (int first = 0, parts = (count + Most - 1) / Most; parts > 0; --parts) {
+        const int size = (count - first + parts - 1) / parts;
+        [&]<int... I>(std::integer_sequence<int, I...>) {
+            ((size == I + 1 ? run.template operator()<I + 1>(first) : void()), ...);
+        }(std::make_integer_sequence<int, Most>{});
+        first += size;
+    }
 }
 
 // Scores of the slot's rows first..stop (whole tiles) for every pair, at out + pair * stride.
@@ -38,7 +44,7 @@ void score(const KvHead& head, int first, int stop, const typename KvTypes<T>::Q
            int num_pairs, float* out, std::size_t stride) {
     constexpr int kSide = KvTypes<T>::kSide;
     const auto blocks = [&]<int B>(int row) {
-        by_fours(num_pairs, [&]<int P>(int p) {
+        by_parts<kPairsAside>(num_pairs, [&]<int P>(int p) {
             score_blocks<T, P, B>(head, row / kChunk, row % kChunk, q + p,
                                   out + p * stride + (row - first), stride);
         });
@@ -53,18 +59,19 @@ void score(const KvHead& head, int first, int stop, const typename KvTypes<T>::Q
     }
 }
 
-// Adds weights times values to E * 16 outputs of every pair.
+// Adds weights times values to E * 16 outputs of every pair. What lies `ahead` bytes behind the values is fetched.
 template <class T, int P, int E>
 void add_lanes(const T* const* rows, int head_dim, int count, const float* weights,
-               Attended* states, int first) {
+               Attended* states, int first, std::ptrdiff_t ahead) {
     F acc[P][E];
     for (int p = 0; p < P; ++p)
         for (int e = 0; e < E; ++e) acc[p][e] = load(states[p].out + first + e * kTile);
     for (int j = 0; j < count; ++j) {
         const ValueRow<T> row(rows[j], head_dim);
+        fetch(rows[j] + first, E * kTile, ahead);
         F value[E];
         for (int e = 0; e < E; ++e) value[e] = row.lanes(first + e * kTile);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
             for (int e = 0; e < E; ++e)
@@ -76,14 +83,14 @@ void add_lanes(const T* const* rows, int head_dim, int count, const float* weigh
 
 template <class T>
 void add_values(const T* const* rows, int head_dim, int count, const float* weights,
-                Attended* states, int num_pairs) {
-    by_fours(num_pairs, [&]<int P>(int p) {
+                Attended* states, int num_pairs, std::ptrdiff_t ahead) {
+    by_parts<kPairsAside>(num_pairs, [&]<int P>(int p) {
         const float* from = weights + p * kChunk;
         int e = 0;
         for (; head_dim - e >= kSide * kTile; e += kSide * kTile)
-            add_lanes<T, P, kSide>(rows, head_dim, count, from, states + p, e);
+            add_lanes<T, P, kSide>(rows, head_dim, count, from, states + p, e, ahead);
         for (; e < head_dim; e += kTile)
-            add_lanes<T, P, 1>(rows, head_dim, count, from, states + p, e);
+            add_lanes<T, P, 1>(rows, head_dim, count, from, states + p, e, ahead);
     });
 }
 
@@ -92,35 +99,45 @@ inline constexpr int kUnpacked = kChunk * 128;
 static_assert(kUnpacked >= kWidestInt4);
 
 inline void add_values(const std::uint8_t* const* rows, int head_dim, int count,
-                       const float* weights, Attended* states, int num_pairs) {
+                       const float* weights, Attended* states, int num_pairs,
+                       std::ptrdiff_t ahead) {
     float values[kUnpacked];
     const float* unpacked[kChunk];
     const int most = kUnpacked / head_dim;
     for (int first = 0; first < count; first += most) {
         const int num = count - first < most ? count - first : most;
         for (int j = 0; j < num; ++j) {
+            fetch(rows[first + j], static_cast<int>(int4_row_nbytes(head_dim)), ahead);
             const ValueRow<std::uint8_t> row(rows[first + j], head_dim);
             float* out = values + j * head_dim;
             for (int e = 0; e < head_dim; e += kTile) store(out + e, row.lanes(e));
             unpacked[j] = out;
         }
-        add_values(unpacked, head_dim, num, weights + first, states, num_pairs);
+        add_values(unpacked, head_dim, num, weights + first, states, num_pairs, 0);
     }
 }
 
-// Turns a chunk's scores (kNothing where unseen) into exponentials, and notes the largest score and
-// their sum.
-inline void exp_scores(float* s, Attended& state) {
+// Turns a chunk's scores (kNothing where unseen) into exponentials, whose sum is added to the state's. If a
+// score is larger than all before, what the state has is scaled to it first (Milakov and Gimelshein, 2018).
+inline void exp_scores(float* s, Attended& state, int head_dim) {
     F top = load(s);
     for (int i = kTile; i < kChunk; i += kTile) top = max(top, load(s + i));
-    state.largest = largest(top);
+    const float chunk_largest = largest(top);
+    if (!(chunk_largest <= state.largest)) {  // or NaN
+        float factor[kTile];
+        store(factor, exp(splat(state.largest - chunk_largest)));
+        state.largest = chunk_largest;
+        state.total *= factor[0];
+        for (int e = 0; e < head_dim; e += kTile)
+            store(state.out + e, mul(load(state.out + e), load(factor)));
+    }
     F total = splat(0.0f);
     for (int i = 0; i < kChunk; i += kTile) {
         const F e = exp(sub(load(s + i), splat(state.largest)));
         store(s + i, e);
         total = add(total, e);
     }
-    state.total = sum(total);
+    state.total += sum(total);
 }
 
 inline bool is_empty(const Attended& state) { return state.largest == kNothing; }
@@ -193,24 +210,31 @@ void chunk_scores(const Attention& a, int chunk, const typename KvTypes<T>::Quer
     }
 }
 
-// Where the values of a chunk's positions lie, as one query sees them, and the scales of int8 ones.
+// Where the values of a chunk's positions lie, for all queries or as one sees them on its path, and the scales
+// of int8 ones.
 template <class T>
 struct ValueRows {
     using Value = typename KvTypes<T>::Value;
     const Value* rows[kChunk];
     float scales[kChunk];
 
-    void find(const KvHead& head, const Query& query, int chunk) {
-        const std::size_t stride = std::is_same_v<T, Int4>
-                                       ? int4_row_nbytes(head.head_dim)
-                                       : static_cast<std::size_t>(head.head_dim);
-        const int start = chunk * kChunk;
+    static std::size_t stride_of(const KvHead& head) {
+        const auto dim = static_cast<std::size_t>(head.head_dim);
+        return std::is_same_v<T, Int4> ? int4_row_nbytes(head.head_dim) : dim;
+    }
+    void find(const KvHead& head, int chunk) {
+        const std::size_t stride = stride_of(head);
         const Value* page = head.values<Value>(chunk);
         for (int j = 0; j < kChunk; ++j) rows[j] = page + j * stride;
         if constexpr (std::is_same_v<T, Int8>)
             for (int j = 0; j < kChunk; j += kTile)
                 store(scales + j, load(head.value_factors<float>(chunk) + j));
+    }
+    void find(const KvHead& head, int chunk, const Query& query) {
+        find(head, chunk);
         if (!query.path) return;
+        const std::size_t stride = stride_of(head);
+        const int start = chunk * kChunk;
         const Span span = seen(query, chunk);
         for (int p = span.first > query.base ? span.first : query.base; p < span.stop; ++p) {
             const int row = query.path[p - query.base], own = row / kChunk;
@@ -253,75 +277,80 @@ inline Span seen_by_all(const Attention& a, int chunk) {
     return shared;
 }
 
-// Exponentials of one query's pairs, and their states without values yet.
+// Exponentials of one query's pairs.
 inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, Attended* states) {
     const Span span = seen(a.queries[i], chunk);
+    if (span.first >= span.stop) return;
     const int start = chunk * kChunk;
     for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair) {
-        Attended& state = states[pair];
-        for (int e = 0; e < a.head.head_dim; e += kTile) store(state.out + e, splat(0.0f));
-        state.largest = kNothing;
-        state.total = 0.0f;
-        if (span.first >= span.stop) continue;
         float* s = weights + pair * kChunk;
         if (a.cap > 0.0f) cap(s, kChunk, a.cap);
         for (int j = 0; j < span.first - start; ++j) s[j] = kNothing;
         for (int j = span.stop - start; j < kChunk; ++j) s[j] = kNothing;
-        exp_scores(s, state);
+        exp_scores(s, states[pair], a.head.head_dim);
     }
 }
 
-inline void prefetch(const std::uint8_t* first, std::size_t nbytes) {
-    for (std::size_t i = 0; i < nbytes; i += 64) __builtin_prefetch(first + i);
+inline void scale_weights(float* weights, const float* scales, Span span) {
+    for (int j = 0; j < span.stop - span.first; ++j) weights[j] *= scales[j];
 }
 
 // K and V are the forms of keys and of values.
 template <class K, class V>
-void attend_chunk(const Attention& a, int chunk, Attended* states) {
-    using Value = typename KvTypes<V>::Value;
-    const int head_dim = a.head.head_dim, start = chunk * kChunk;
+void attend_chunk(const Attention& a, const typename KvTypes<K>::Query* q, int chunk, Attended* states) {
+    const KvHead& head = a.head;
+    const int start = chunk * kChunk;
     float* weights = a.scratch;
-    typename KvTypes<K>::Query q[kMaxPairs];
-    queries_of(a, q);
-    // The processor sees no order in the blocks of a table.
-    const KvPage& page = *a.head.page;
-    prefetch(a.head.values<std::uint8_t>(chunk), page.nbytes - page.values);
     chunk_scores<K>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
-    if (chunk < a.last_chunk) prefetch(a.head.keys<std::uint8_t>(chunk + 1), page.values);
     for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
 
-    const auto add = [&](Span span, const Value* const* rows, int pair, int num_pairs) {
+    const std::ptrdiff_t ahead =
+        chunk < a.last_chunk
+            ? head.template keys<std::uint8_t>(chunk + 1) - head.template values<std::uint8_t>(chunk)
+            : 0;
+    const auto add = [&](Span span, const ValueRows<V>& values, int query, int num_queries) {
         if (span.first >= span.stop) return;
-        const int j = span.first - start;
-        add_values(rows + j, head_dim, span.stop - span.first, weights + pair * kChunk + j,
-                   states + pair, num_pairs);
+        const int j = span.first - start, pair = query * a.group, count = num_queries * a.group;
+        float* from = weights + pair * kChunk + j;
+        if constexpr (std::is_same_v<V, Int8>)
+            for (int p = 0; p < count; ++p) scale_weights(from + p * kChunk, values.scales + j, span);
+        add_values(values.rows + j, head.head_dim, span.stop - span.first, from, states + pair, count,
+                   ahead);
     };
     // For every query in order of position: what it alone sees, what all see, what it alone sees.
-    ValueRows<V> values[kMaxPairs];
+    ValueRows<V> common, own;
+    common.find(head, chunk);
     const Span shared = seen_by_all(a, chunk);
-    for (int i = 0; i < a.num_queries; ++i) {
-        const Span span = seen(a.queries[i], chunk);
-        values[i].find(a.head, a.queries[i], chunk);
-        if constexpr (std::is_same_v<V, Int8>)
-            for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair)
-                for (int j = pair * kChunk, k = 0; k < kChunk; k += kTile)
-                    store(weights + j + k, mul(load(weights + j + k), load(values[i].scales + k)));
-        add({span.first, span.stop < shared.first ? span.stop : shared.first}, values[i].rows,
-            i * a.group, a.group);
-    }
-    add(shared, values[0].rows, 0, a.num_queries * a.group);
-    for (int i = 0; i < a.num_queries; ++i) {
-        const Span span = seen(a.queries[i], chunk);
-        add({span.first > shared.stop ? span.first : shared.stop, span.stop}, values[i].rows,
-            i * a.group, a.group);
-    }
+    const auto add_own = [&](auto part) {
+        for (int i = 0; i < a.num_queries; ++i) {
+            const Span span = part(seen(a.queries[i], chunk));
+            if (span.first >= span.stop) continue;
+            own.find(head, chunk, a.queries[i]);
+            add(span, own, i, 1);
+        }
+    };
+    add_own([&](Span span) { return Span{span.first, std::min(span.stop, shared.first)}; });
+    add(shared, common, 0, a.num_queries);
+    add_own([&](Span span) { return Span{std::max(span.first, shared.stop), span.stop}; });
 }
 
-inline void attend(const Attention& a, int chunk, Attended* states) {
+template <class K, class V>
+void attend_chunks(const Attention& a, int first, int stop, Attended* states) {
+    typename KvTypes<K>::Query q[kMaxPairs];
+    queries_of(a, q);
+    for (int chunk = first; chunk < stop; ++chunk) attend_chunk<K, V>(a, q, chunk, states);
+}
+
+inline void attend(const Attention& a, int first, int stop, Attended* states) {
+    for (int pair = 0; pair < a.num_queries * a.group; ++pair) {
+        states[pair].largest = kNothing;
+        states[pair].total = 0.0f;
+        for (int e = 0; e < a.head.head_dim; e += kTile) store(states[pair].out + e, splat(0.0f));
+    }
     const KvForms forms = a.head.page->forms;
     if (forms.keys == KvForm::Int8 && forms.values == KvForm::Int4)
-        return attend_chunk<Int8, Int4>(a, chunk, states);
-    by_form(forms.keys, [&]<class T>() { attend_chunk<T, T>(a, chunk, states); });
+        return attend_chunks<Int8, Int4>(a, first, stop, states);
+    by_form(forms.keys, [&]<class T>() { attend_chunks<T, T>(a, first, stop, states); });
 }
 
 }  // namespace forerun::FORERUN_ISA

@@ -57,19 +57,30 @@ struct KvTypes<Int4> {
     static constexpr int kSide = kRowTile >= 8 ? 2 : 1;
 };
 
+// Fetches what lies `ahead` bytes behind numbers that are read now: the processor sees no order in the blocks of
+// a table, and fetched all at once they would wait for each other.
+template <class T>
+inline void fetch(const T* numbers, int count, std::ptrdiff_t ahead) {
+    const auto first = reinterpret_cast<std::uintptr_t>(numbers) + static_cast<std::uintptr_t>(ahead);
+    for (std::size_t i = 0; i < count * sizeof(T); i += 64)
+        __builtin_prefetch(reinterpret_cast<const void*>(first + i));
+}
+
 // Scores of B blocks of keys from row `row` of a chunk on, 16 floats each, at out + pair * stride.
 template <class T, int P, int B>
 void score_blocks(const KvHead& head, int chunk, int row, const float* const* q, float* out,
                   std::size_t stride) {
     const int head_dim = head.head_dim;
     const T* keys = head.keys<T>(chunk) + row * head_dim;
+    const auto ahead = static_cast<std::ptrdiff_t>(head.page->values);
     F acc[P][B];
     for (auto& sums : acc)
         for (F& sum : sums) sum = splat(0.0f);
     for (int e = 0; e < head_dim; ++e) {
         F key[B];
+        for (int b = 0; b < B; ++b) fetch(keys + (b * head_dim + e) * kTile, kTile, ahead);
         for (int b = 0; b < B; ++b) key[b] = load(keys + (b * head_dim + e) * kTile);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
         for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
             for (int b = 0; b < B; ++b) acc[p][b] = fma(splat(q[p][e]), key[b], acc[p][b]);
@@ -85,28 +96,28 @@ void score_blocks(const KvHead& head, int chunk, int row, const CodedQuery* q, f
     const int head_dim = head.head_dim;
     const std::uint8_t* keys = head.keys<std::uint8_t>(chunk) + row * head_dim;
     const std::uint16_t* scales = head.key_factors<std::uint16_t>(chunk) + row;
+    const auto ahead = static_cast<std::ptrdiff_t>(head.page->values);
     F total[P][B];
     for (auto& sums : total)
         for (F& sum : sums) sum = splat(0.0f);
     for (int g = 0; g < key_groups(head_dim); ++g, scales += kChunk) {
         const int first = g * kGroup, stop = std::min(first + kGroup, head_dim);
         Wide acc[P][B];
-        for (auto& sums : acc)
-            for (Wide& sum : sums) sum = zero_wide();
+        for (int p = 0; p < P; ++p)
+            for (int b = 0; b < B; ++b) acc[p][b] = add(zero_wide(), -kByteZero * q[p].sums[g]);
         for (int e = first; e < stop; e += 4) {
             Bytes key[B];
+            for (int b = 0; b < B; ++b) fetch(keys + (b * head_dim + e) * kTile, 4 * kTile, ahead);
             for (int b = 0; b < B; ++b) key[b] = load_codes8(keys + (b * head_dim + e) * kTile);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
             for (int p = 0; p < P; ++p)
 #pragma GCC unroll 4
                 for (int b = 0; b < B; ++b) add_dot8(acc[p][b], key[b], q[p].codes + e);
         }
         for (int b = 0; b < B; ++b) {
             const F scale = load(scales + b * kTile);
-            for (int p = 0; p < P; ++p) {
-                const F dot = to_float(add(acc[p][b], -kByteZero * q[p].sums[g]));
-                total[p][b] = fma(dot, scale, total[p][b]);
-            }
+            for (int p = 0; p < P; ++p)
+                total[p][b] = fma(to_float(acc[p][b]), scale, total[p][b]);
         }
     }
     for (int p = 0; p < P; ++p)
@@ -131,9 +142,11 @@ void score_blocks(const KvHead& head, int chunk, int row, const CodedQuery* q, f
             const int e = g * kGroup + 8 * i;
 #pragma GCC unroll 2
             for (int b = 0; b < B; ++b) {
-                const Bytes both = load_bytes(keys + b * block_nbytes + e / 2 * kTile);
+                const std::uint8_t* both_codes = keys + b * block_nbytes + e / 2 * kTile;
+                fetch(both_codes, 4 * kTile, static_cast<std::ptrdiff_t>(head.page->values));
+                const Bytes both = load_bytes(both_codes);
                 const Bytes first = bits(both, 0, 15), second = bits(both, 4, 15);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
                 for (int p = 0; p < P; ++p) {
                     if (i == 0)
                         acc[p][b] = first_dot(first, q[p].codes + e);

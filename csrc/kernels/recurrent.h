@@ -59,7 +59,7 @@ void dot_blocks(const float* keys, int dim, const float* const* x, float* out, s
 inline void dot_keys(const float* keys, int num_tiles, int dim, const float* const* x, int num_x,
                      float* out, std::size_t stride) {
     by_strips<kStateSide>(num_tiles * kTile, [&]<int B>(int row) {
-        by_fours(num_x, [&]<int P>(int p) {
+        by_parts<4>(num_x, [&]<int P>(int p) {
             dot_blocks<P, B>(keys + row * dim, dim, x + p, out + p * stride + row, stride);
         });
     });
@@ -97,7 +97,7 @@ inline void read_state(const float* state, int key_dim, int value_dim, const flo
         return;
     }
     by_strips<kStateSide>(value_dim, [&]<int E>(int first) {
-        by_fours(num_x, [&]<int P>(int p) {
+        by_parts<4>(num_x, [&]<int P>(int p) {
             read_lanes<P, E>(state + first, key_dim, value_dim, x + p, out + p * value_dim + first);
         });
     });

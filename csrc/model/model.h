@@ -179,7 +179,8 @@ class Decoder {
 
   private:
     struct Unit {  // rows of one segment and query heads of one kv head that attend together
-        int segment, query, num_queries, kv_head, head, num_heads, first_chunk, stop_chunk;
+        int segment, query, num_queries, kv_head, head, num_heads, first_chunk, stop_chunk, first_task,
+            stop_task;
     };
     struct Task {  // chunks of a unit that one thread works through
         int unit, first_chunk, stop_chunk;

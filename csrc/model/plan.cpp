@@ -115,7 +115,7 @@ void Decoder::plan() {
 }
 
 // Rotations and windows of layers of a kind. Cuts their attention into units, and units into tasks of
-// some chunks where there are too few units to go round.
+// a run of chunks where there are too few units to go round.
 void Decoder::plan_attention(Kind& kind) {
     kind.cos.clear();
     kind.sin.clear();
@@ -138,7 +138,8 @@ void Decoder::plan_attention(Kind& kind) {
     kind.tasks.clear();
     const int group = shape_.num_heads / kind.kv.num_heads;
     const auto [heads, rows] = pairs_of(kind);
-    int query = 0, most_chunks = 0;
+    int query = 0;
+    bool has_runs = false;
     kind.unit_rows = 0;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         const int stop = query + segments_[i].stop - segments_[i].first;
@@ -151,21 +152,24 @@ void Decoder::plan_attention(Kind& kind) {
                 last = std::max(last, kind.queries[j].position);
             }
             const int first_chunk = first / kChunk, stop_chunk = last / kChunk + 1;
-            most_chunks = std::max(most_chunks, stop_chunk - first_chunk);
+            has_runs |= run_stop(first_chunk) < stop_chunk;
             for (int kv = 0; kv < kind.kv.num_heads; ++kv)
                 for (int h = kv * group; h < (kv + 1) * group; h += heads)
                     kind.units.push_back({static_cast<int>(i), query, count, kv, h,
                                           std::min(heads, (kv + 1) * group - h), first_chunk,
-                                          stop_chunk});
+                                          stop_chunk, 0, 0});
         }
     }
     const int num_units = static_cast<int>(kind.units.size());
-    kind.is_split = pool_.size() > 1 && most_chunks > 1 && num_units < most_split_units();
+    kind.is_split = pool_.size() > 1 && has_runs && num_units < most_split_units();
     for (int i = 0; i < num_units; ++i) {
-        const Unit& unit = kind.units[i];
-        const int step = kind.is_split ? 1 : unit.stop_chunk - unit.first_chunk;
-        for (int chunk = unit.first_chunk; chunk < unit.stop_chunk; chunk += step)
-            kind.tasks.push_back({i, chunk, chunk + step});
+        Unit& unit = kind.units[i];
+        unit.first_task = static_cast<int>(kind.tasks.size());
+        for (int chunk = unit.first_chunk, stop; chunk < unit.stop_chunk; chunk = stop) {
+            stop = kind.is_split ? std::min(run_stop(chunk), unit.stop_chunk) : unit.stop_chunk;
+            kind.tasks.push_back({i, chunk, stop});
+        }
+        unit.stop_task = static_cast<int>(kind.tasks.size());
     }
 }
 
@@ -221,12 +225,14 @@ std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, i
         most = std::max(most, Runtime::with_slack(scratch.nbytes()));
     };
     count(num_rows, [&](Scratch& scratch) { lay_out(scratch, num_nodes, 0); });
+    std::size_t runs = 0;
+    for (int chunk = 0; chunk < cache.blocks_per_slot(); chunk = run_stop(chunk)) ++runs;
     for (const Kind& kind : kinds_) {
         const auto [heads, rows] = pairs_of(kind);
         const int group = shape_.num_heads / kind.kv.num_heads,
                   units = kind.kv.num_heads * ((group + heads - 1) / heads),  // of rows that attend together
             times = pool_.size() > 1 ? (most_split_units() - 1) / units : 0;
-        const std::size_t states = static_cast<std::size_t>(times) * units * cache.blocks_per_slot() * kMaxPairs;
+        const std::size_t states = static_cast<std::size_t>(times) * units * runs * kMaxPairs;
         count(times * rows, [&](Scratch& scratch) { lay_out(scratch, num_nodes, states); });
     }
     count(head_rows, [&](Scratch& scratch) { lay_out_head(scratch, {1, true}); });

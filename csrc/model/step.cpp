@@ -258,7 +258,7 @@ void Decoder::attend(Worker& worker, int index) {
     });
 }
 
-// One task's chunks in ascending order, merged.
+// One task's runs of chunks in ascending order, merged.
 void Decoder::attend_task(int index, int layer, int thread) {
     const Kind& kind = kinds_[layers_[layer].kind];
     const Task& task = kind.tasks[index];
@@ -283,9 +283,11 @@ void Decoder::attend_task(int index, int layer, int thread) {
                       .row_stop = segment.base + segment.stop,
                       .cap = shape_.attention_cap,
                       .scratch = scratch};
-    kernels_.attend(a, task.first_chunk, states);
-    for (int chunk = task.first_chunk + 1; chunk < task.stop_chunk; ++chunk) {
-        kernels_.attend(a, chunk, next);
+    const auto stop_of = [&](int chunk) { return std::min(run_stop(chunk), task.stop_chunk); };
+    int chunk = stop_of(task.first_chunk);
+    kernels_.attend(a, task.first_chunk, chunk, states);
+    for (; chunk < task.stop_chunk; chunk = stop_of(chunk)) {
+        kernels_.attend(a, chunk, stop_of(chunk), next);
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
             kernels_.merge(next[p], states[p], head_dim(layer));
     }
@@ -296,14 +298,11 @@ void Decoder::attend_task(int index, int layer, int thread) {
 // All tasks of one of a unit's queries, in ascending order of chunks, into the first one's states.
 void Decoder::merge_tasks(int index, int query, int layer) {
     const Kind& kind = kinds_[layers_[layer].kind];
-    const std::vector<Task>& tasks = kind.tasks;
     const Unit& unit = kind.units[index];
     if (query >= unit.num_queries) return;
     const int pair = query * unit.num_heads;
-    std::size_t first = 0;
-    while (tasks[first].unit != index) ++first;
-    Attended* states = &states_[first * kMaxPairs + pair];
-    for (std::size_t i = first + 1; i < tasks.size() && tasks[i].unit == index; ++i)
+    Attended* states = &states_[unit.first_task * kMaxPairs + pair];
+    for (int i = unit.first_task + 1; i < unit.stop_task; ++i)
         for (int h = 0; h < unit.num_heads; ++h)
             kernels_.merge(states_[i * kMaxPairs + pair + h], states[h], head_dim(layer));
     finish_query(unit, query, layer, states);

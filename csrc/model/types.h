@@ -20,6 +20,14 @@ inline constexpr int kGroup = 32;     // activations that share a scale
 inline constexpr int kCodeZero = 128;  // what flattened rows hold for 0
 inline constexpr int kChunk = 64;     // positions of a softmax block, rows of a cache block
 inline constexpr int kWidestInt4 = 512;  // dimensions of a head whose values are int4, at most
+// Where the run of chunks that this one belongs to ends. Each run is attended to by itself, then their states are
+// merged in order, so that threads can share long contexts: 2 chunks, more from 64 on, a sixteenth of those before
+// at most.
+constexpr int run_stop(int chunk) {
+    int length = 2;
+    while (32 * length <= chunk) length *= 2;
+    return (chunk / length + 1) * length;
+}
 inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attention unit serves
 
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
@@ -309,9 +317,8 @@ struct Kernels {
                            std::int32_t* sums);
     void (*write_key)(const KvHead&, int slot_row, const float* k);
     void (*write_value)(const KvHead&, int slot_row, const float* v);
-    // Adds the keys of one chunk to the state of every pair (query-major); `fresh` states hold
-    // nothing yet.
-    void (*attend)(const Attention&, int chunk, Attended* states);
+    // Attends to the keys of chunks first..stop: the states of all pairs (query-major).
+    void (*attend)(const Attention&, int first, int stop, Attended* states);
     void (*merge)(const Attended& from, Attended& into, int head_dim);
     void (*finish)(const Attended&, int head_dim, float* out);
     // One row's channels (count) from short causal convolutions.
