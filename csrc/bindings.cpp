@@ -159,16 +159,16 @@ NB_MODULE(_native, m) {
         "isa"_a, "broken"_a = "",
         "Kernels of an instruction set without the portable kernels' bits; tests break one first.");
     m.def(
-        "int8_peak",
-        [](const std::string& isa, int num_rounds) {
+        "peak",
+        [](const std::string& isa, int num_rounds, bool is_float) {
             if (num_rounds < 0) throw nb::value_error("num_rounds must not be negative");
             const Kernels& kernels = kernels_for(isa);
             nb::gil_scoped_release unlocked;
             std::int32_t kept = 0;
-            return kernels.peak(num_rounds, &kept);
+            return (is_float ? kernels.float_peak : kernels.peak)(num_rounds, &kept);
         },
-        "isa"_a, "num_rounds"_a,
-        "Does integer dot products and nothing else; returns how many multiplications those were.");
+        "isa"_a, "num_rounds"_a, "is_float"_a = false,
+        "Does dot products on registers, of int8 or floats, and nothing else; returns how many multiplications.");
     m.def("read_bytes", &read_bytes, "bytes"_a.noconvert(),
           "Reads whole lines of 64 bytes as fast as it can; the sum of their 8-byte words.");
     nb::class_<SuffixIndex>(m, "SuffixIndex", "Documents, sorted by what stands before a place.")

@@ -70,7 +70,8 @@ constexpr Check kChecks[] = {CHECK(linear),
                              CHECK(dot_keys),
                              CHECK(recur),
                              CHECK(change_state),
-                             CHECK(peak)};
+                             CHECK(peak),
+                             CHECK(float_peak)};
 #undef CHECK
 static_assert(sizeof(Kernels) == (1 + std::size(kChecks)) * sizeof(void*),
               "every kernel of the table has its check");

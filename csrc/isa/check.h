@@ -72,6 +72,7 @@ void check_find(const Kernels& kernels, Results& results);
 void check_noise(const Kernels& kernels, Results& results);
 void check_find_score(const Kernels& kernels, Results& results);
 void check_peak(const Kernels& kernels, Results& results);
+void check_float_peak(const Kernels& kernels, Results& results);
 
 // Attention over the cache, convolutions and recurrent layers: check_mixers.cpp.
 void check_quantize_query(const Kernels& kernels, Results& results);

@@ -243,4 +243,10 @@ void check_peak(const Kernels& kernels, Results& results) {
     results.note(sink);
 }
 
+void check_float_peak(const Kernels& kernels, Results& results) {
+    std::vector<std::int32_t> sink(1);
+    results.note(std::vector{kernels.float_peak(3, sink.data())});
+    results.note(sink);
+}
+
 }  // namespace forerun

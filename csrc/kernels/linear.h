@@ -363,4 +363,19 @@ inline std::int64_t peak(int num_rounds, std::int32_t* kept) {
     return std::int64_t{num_rounds} * rows * dots * 4 * kTile;
 }
 
+// The same of floats.
+inline std::int64_t float_peak(int num_rounds, std::int32_t* kept) {
+    constexpr int sums = 6;
+    F total[sums];
+    for (F& sum : total) sum = splat(static_cast<float>(num_rounds));
+    const F factor = splat(0.5f), one = splat(1.0f);
+    for (int round = 0; round < num_rounds; ++round)
+#pragma GCC unroll 6
+        for (F& sum : total) sum = fma(sum, factor, one);
+    F all = splat(0.0f);
+    for (const F& sum : total) all = add(all, sum);
+    *kept = sum(all) > 0.0f;
+    return std::int64_t{num_rounds} * sums * kTile;
+}
+
 }  // namespace forerun::FORERUN_ISA

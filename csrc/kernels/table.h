@@ -39,6 +39,7 @@ constinit const Kernels kernels = {
     .recur = recur,
     .change_state = change_state,
     .peak = peak,
+    .float_peak = float_peak,
 };
 
 }  // namespace forerun::FORERUN_ISA

@@ -329,6 +329,7 @@ struct Kernels {
     void (*recur)(const Recurrence&);
     void (*change_state)(const StateChange&);
     std::int64_t (*peak)(int num_rounds, std::int32_t* kept);
+    std::int64_t (*float_peak)(int num_rounds, std::int32_t* kept);
 };
 
 namespace portable {

@@ -262,9 +262,10 @@ def test_no_page_stays_between_small_weights_that_are_dropped() -> None:
 
 
 def test_peak_counts_its_multiplications() -> None:
-    assert _native.int8_peak("auto", 3) == 3 * _native.int8_peak("auto", 1) > 0
+    for is_float in (False, True):
+        assert _native.peak("auto", 3, is_float) == 3 * _native.peak("auto", 1, is_float) > 0
     with pytest.raises(ValueError, match="negative"):
-        _native.int8_peak("auto", -1)
+        _native.peak("auto", -1)
 
 
 @pytest.mark.parametrize(

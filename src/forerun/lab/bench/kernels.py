@@ -4,21 +4,23 @@ A case is a shape of pass: rows above a context (decoding and verifying), many r
 rows of each of several sequences (a batch). A pass is the model's body and head. All cases of all systems take turns,
 so that a slow second meets all alike; medians count, and ratios are paired within a round.
 
-Two limits take their turns with them, on the same threads: a prefetching read of as many bytes as the weights have,
-and integer dot products on registers, which the native kernels could do at most.
+Three limits take their turns with them, on the same threads: a prefetching read of as many bytes as the weights have,
+and dot products of integers and of floats on registers, which matrices and attention could do at most. Attention is
+what a case takes longer than the same rows above a shorter context.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
 from forerun.cli import tables
 from forerun.core.batch import Batch, Segment
+from forerun.core.config import Precision
 from forerun.core.errors import ConfigError, check_least
 from forerun.lab.bench import limits
 from forerun.lab.bench.peers import burst
@@ -31,10 +33,13 @@ from forerun.model.model import Model
 from forerun.torch.decoder import Decoder
 
 OURS = "forerun"
-READ, PEAK = "read", "int8 peak"
+READ, PEAK, FLOAT_PEAK = "read", "int8 peak", "float peak"
 """The limits: reading the weights' bytes, and nothing but dot products."""
 BURST_S = 0.05
 """Of each beside other engines: a process that was just woken needs some passes. Alone, a round has one pass."""
+
+PIECE = 512
+"""Tokens of a context that are read at once."""
 
 K = TypeVar("K")
 Timer = Callable[[], float]
@@ -80,18 +85,21 @@ class PassTimings:
     """Bytes of weights that a pass reads, by its number of rows: of experts as many as rows choose by chance."""
     row_ops: int
     """Operations of one row, a multiply-add being two."""
-    peak_ops: int
-    """Dot products' operations in a round of `PEAK`; 0 where torch computes."""
+    attention_ops: Mapping[int, int]
+    """Operations of one row's attention, by context."""
+    peak_ops: Mapping[str, int]
+    """Dot products' operations in a round of `PEAK` and `FLOAT_PEAK`; none where torch computes."""
     seconds: Mapping[tuple[str, Case | None], Sequence[float]]
 
     def document(self) -> dict[str, object]:
         """The results as JSON values: one row a case and system."""
-        read_s, peak = self._limit(READ), self._peak_ops_s
+        read_s, peak, floats = self._limit(READ), self._peak(PEAK), self._peak(FLOAT_PEAK)
         single = (case for _, case in self.seconds if case is not None and case.num_rows == 1)
         one = next((median(self.seconds[OURS, case]) for case in single), None)
         return {
             "bandwidth_gb_s": round(self.nbytes[1] / read_s / 1e9, 2),
             "peak_gop_s": round(peak / 1e9, 1) if peak else None,
+            "float_peak_gflop_s": round(floats / 1e9, 1) if floats else None,
             "weights_mb": round(self.nbytes[1] / 1e6, 2),
             "stream_ms": round(read_s * 1e3, 4),
             "step_over_stream": one and round(one / read_s, 4),
@@ -101,7 +109,7 @@ class PassTimings:
     def _row(self, name: str, case: Case) -> dict[str, object]:
         rounds, ours = self.seconds[name, case], self.seconds[OURS, case]
         ratios = [seconds / own for seconds, own in zip(rounds, ours, strict=True)]
-        typical_s, one_s, peak = median(rounds), self._one_s(name, case), self._peak_ops_s
+        typical_s, one_s, peak = median(rounds), self._one_s(name, case), self._peak(PEAK)
         return {
             "case": str(case),
             **({} if name == OURS else {"peer": name}),
@@ -119,6 +127,7 @@ class PassTimings:
             "peak_share": round(case.num_rows * self.row_ops / typical_s / peak, 4)
             if peak
             else None,
+            "attention_gflop_s": self._attention(name, case),
             "times_ours": round(median(ratios), 4),
             "lo": round(min(ratios), 4),
             "hi": round(max(ratios), 4),
@@ -127,9 +136,20 @@ class PassTimings:
     def _limit(self, name: str) -> float:
         return median(self.seconds[name, None])
 
-    @property
-    def _peak_ops_s(self) -> float | None:
-        return self.peak_ops / self._limit(PEAK) if self.peak_ops else None
+    def _peak(self, limit: str) -> float | None:
+        return self.peak_ops[limit] / self._limit(limit) if limit in self.peak_ops else None
+
+    def _attention(self, name: str, case: Case) -> float | None:
+        """Billions of operations a second in what this context takes longer than the shortest with these rows."""
+        alike = [
+            other
+            for system, other in self.seconds
+            if other and system == name and replace(other, context=case.context) == case
+        ]
+        least = min(alike, key=lambda other: other.context)
+        more_s = median(self.seconds[name, case]) - median(self.seconds[name, least])
+        ops = self.attention_ops[case.context] - self.attention_ops[least.context]
+        return round(case.num_rows * ops / more_s / 1e9, 1) if more_s > 0 and ops else None
 
     def _one_s(self, name: str, case: Case) -> float | None:
         """The pass that v is measured by: one row of one sequence above the same context."""
@@ -138,10 +158,15 @@ class PassTimings:
 
 
 def measure(
-    model: Model, cases: Sequence[Case], *, rounds: int, others: Mapping[str, Passes]
+    model: Model,
+    cases: Sequence[Case],
+    *,
+    rounds: int,
+    others: Mapping[str, Passes],
+    kv: Precision = "auto",
 ) -> Iterator[PassTimings]:
     """Yield the costs known so far after every round; the last one counts. Raises ConfigError."""
-    own = timers(model, cases, BURST_S if others else 0)
+    own = timers(model, cases, BURST_S if others else 0, kv)
     nbytes = {k: _nbytes(model, k) for k in {1, *(case.num_rows for case in cases)}}
     all_timers: dict[tuple[str, Case | None], Timer] = {
         (READ, None): timer(limits.reader(nbytes[1]))
@@ -150,13 +175,17 @@ def measure(
         all_timers[OURS, case] = own[case]
         for name, passes in others.items():
             all_timers[name, case] = partial(passes, case)
-    peak_ops = 0
+    row_ops, peak_ops = flops_per_token(model.config), {}
+    attention = {
+        context: flops_per_token(model.config, context) - row_ops
+        for context in {case.context for case in cases}
+    }
     if isinstance(model, NativeDecoder):
-        multiply, multiply_adds = limits.multiplier(model.isa, model.num_threads)
-        peak_ops = 2 * multiply_adds
-        all_timers[PEAK, None] = timer(multiply)
+        for limit in (PEAK, FLOAT_PEAK):
+            multiply, adds = limits.multiplier(model.isa, model.num_threads, limit == FLOAT_PEAK)
+            peak_ops[limit], all_timers[limit, None] = 2 * adds, timer(multiply)
     for seconds in in_turns(all_timers, rounds):
-        yield PassTimings(nbytes, flops_per_token(model.config), peak_ops, seconds)
+        yield PassTimings(nbytes, row_ops, attention, peak_ops, seconds)
 
 
 def _nbytes(model: Model, num_rows: int) -> int:
@@ -183,7 +212,9 @@ def in_turns(timers: Mapping[K, Timer], rounds: int) -> Iterator[dict[K, list[fl
         yield seconds
 
 
-def timers(model: Model, cases: Sequence[Case], burst_s: float = 0) -> dict[Case, Timer]:
+def timers(
+    model: Model, cases: Sequence[Case], burst_s: float = 0, kv: Precision = "auto"
+) -> dict[Case, Timer]:
     """Timers of our own passes: body, and head of every row, or of a prompt's last. Raises ConfigError.
 
     Cases of the same sequences and context share a cache.
@@ -195,7 +226,7 @@ def timers(model: Model, cases: Sequence[Case], burst_s: float = 0) -> dict[Case
     limit = model.config.max_position
     if max(longest.values()) > limit:
         raise ConfigError(f"context and rows must be at most {limit}, got {max(longest.values())}")
-    caches = {shape: _filled(model, *shape, length) for shape, length in longest.items()}
+    caches = {shape: _filled(model, *shape, length, kv) for shape, length in longest.items()}
     return {
         case: timer(_pass(model, caches[case.num_seqs, case.context], case), burst_s)
         for case in cases
@@ -207,16 +238,19 @@ def timer(action: Callable[[], object], burst_s: float = 0) -> Timer:
     return partial(burst, action, burst_s, 3 if burst_s else 1)
 
 
-def _filled(model: Model, num_seqs: int, context: int, length: int) -> KVCache:
+def _filled(model: Model, num_seqs: int, context: int, length: int, kv: Precision) -> KVCache:
     """A cache of sequences that hold `context` tokens each: any will do."""
-    cache = model.new_cache(num_seqs, length)
+    cache = model.new_cache(num_seqs, length, kv)
     tokens = tuple(i % model.config.vocab_size for i in range(context))
     for _ in range(num_seqs if context else 0):
         opened = cache.open(tokens)
         assert opened is not None
         slot, reused = opened
-        model.forward(Batch((Segment(slot, reused, tokens[reused:]),)), cache)
-        cache.keep(slot, range(context - reused))
+        pieces = range(reused, context, PIECE)
+        for start in tables.track(pieces, f"reading {context} tokens"):
+            piece = tokens[start : start + PIECE]
+            model.forward(Batch((Segment(slot, start, piece),)), cache)
+            cache.keep(slot, range(len(piece)))
     return cache
 
 
@@ -239,6 +273,8 @@ def show(document: Mapping[str, Any]) -> None:
         "band-\nwidth": ("bandwidth_share", ".0%"),
         "int8\npeak": ("peak_share", ".0%"),
     }
+    if any(row["attention_gflop_s"] for row in document["rows"]):
+        columns["attention\nGflop/s"] = ("attention_gflop_s", 0)
     if any("peer" in row for row in document["rows"]):
         columns |= {
             "who": lambda row: row.get("peer", OURS),
@@ -253,4 +289,7 @@ def show(document: Mapping[str, Any]) -> None:
         + (f"; a step of one row takes {step} times that" if step else "")
     )
     if document["peak_gop_s"]:
-        out.print(f"int8 dot products on registers: {document['peak_gop_s']} Gop/s")
+        out.print(
+            f"dot products on registers: {document['peak_gop_s']} Gop/s of int8, "
+            f"{document['float_peak_gflop_s']} of floats"
+        )

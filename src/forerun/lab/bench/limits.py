@@ -1,4 +1,4 @@
-"""What this machine can do at most: read memory, and multiply integers on registers. Passes are held against both."""
+"""What this machine can do at most: read memory, and multiply on registers. Passes are held against both."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def reader(nbytes: int, num_threads: int | None = None) -> Action:
     return lambda: list(pool.map(read_part, parts))
 
 
-def multiplier(isa: str, num_threads: int) -> tuple[Action, int]:
-    """Make what multiplies int8 on all threads; returns it and how many multiply-adds that is."""
+def multiplier(isa: str, num_threads: int, is_float: bool = False) -> tuple[Action, int]:
+    """Make what multiplies int8, or floats, on all threads; returns it and how many multiply-adds that is."""
     from forerun import _native
 
     pool = ThreadPoolExecutor(num_threads)
     work = [PEAK_ROUNDS] * num_threads
-    multiply = partial(_native.int8_peak, isa)
+    multiply = partial(_native.peak, isa, is_float=is_float)
     return lambda: list(pool.map(multiply, work)), sum(map(multiply, work))

@@ -16,7 +16,7 @@ REPEATS, REPEATS_BESIDE = 30, 5
 
 
 @opt.command()
-@opt.engine(without=(*opt.PASSES, "kv"), drafter="none")
+@opt.engine(without=opt.PASSES, drafter="none")
 @click.option(
     "--cases",
     "--widths",
@@ -55,7 +55,9 @@ def command(
     shapes = [kernels.Case.of(text, context) for text in opt.names(cases)]
     alone: dict[str, kernels.Passes] = {}
     if one_thread:  # first, so that both are not in memory
-        timers = kernels.timers(opt.load(config, threads=1).model, shapes, kernels.BURST_S)
+        timers = kernels.timers(
+            opt.load(config, threads=1).model, shapes, kernels.BURST_S, config.kv
+        )
         alone[f"{kernels.OURS}, 1 thread"] = lambda case: timers[case]()
     llm = opt.load(config)
     setup = base.Setup(llm.path, llm.model.num_threads, 0, peers_dir)
@@ -66,7 +68,7 @@ def command(
     try:
         for worker in workers:
             worker.start()
-        steps = kernels.measure(llm.model, shapes, rounds=repeats, others=others)
+        steps = kernels.measure(llm.model, shapes, rounds=repeats, others=others, kv=config.kv)
         *_, timings = tables.track(steps, "timing passes", repeats)
     finally:
         for worker in workers:
