@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -47,8 +47,8 @@ class Encoding:
     adds_bos: bool
     adds_space: bool
     chat_template: str | None
-    fill_ids: Mapping[str, int] = field(default_factory=dict)
-    """What the files say of the tokens for filling in (`FillIn`'s fields)."""
+    fill_in: FillIn | None = None
+    """The tokens for filling text in; None if the model has none."""
 
 
 @contextmanager
@@ -69,6 +69,7 @@ class Tokenizer:
         self._encoding = encoding
         self.eos_ids = encoding.eos_ids
         self.bos_id = encoding.bos_id
+        self.fill_in = encoding.fill_in
         known = (i for i in reversed(range(len(encoding.pieces))) if encoding.pieces[i] is not None)
         self.vocab_size = next(known, -1) + 1
         """Ids up to the last one that is a token; a model's head may be padded beyond it."""
@@ -80,7 +81,7 @@ class Tokenizer:
         that is not Unicode, or a BOS token the model does not have.
         """
         encoder = self._encoding.encoder
-        if not special and any(word in text for word in self._special_texts):
+        if not special and any(word in text for word in self.special_texts):
             encoder = self._plain_encoder
         try:
             ids: list[int] = _encode(encoder, text)
@@ -158,8 +159,9 @@ class Tokenizer:
         return max((len(piece) for piece in self._encoding.pieces if piece), default=1)
 
     @cached_property
-    def _special_texts(self) -> tuple[str, ...]:
-        return tuple(text for i in self._encoding.special_ids if (text := self.text_of(i)))
+    def special_texts(self) -> Mapping[str, int]:
+        """The control tokens' ids by their texts."""
+        return {text: i for i in self._encoding.special_ids if (text := self.text_of(i))}
 
     @cached_property
     def _plain_encoder(self) -> tokenizers.Tokenizer:
@@ -176,11 +178,6 @@ class Tokenizer:
         check_syntax(source)
         self._encoding = replace(self._encoding, chat_template=source)
         self.__dict__.pop("_chat_template", None)
-
-    @cached_property
-    def fill_in(self) -> FillIn | None:
-        """The tokens for filling text in; None if the model has none."""
-        return FillIn.find(self._encoding.pieces, self._encoding.fill_ids)
 
     @property
     def reads_tools(self) -> bool:
@@ -238,6 +235,12 @@ class TextStream:
     def push(self, token_ids: Iterable[int]) -> str:
         """Return the text that these tokens make final, after those pushed before."""
         return self._decoder.decode(b"".join(map(self._bytes, token_ids)))
+
+    def hidden_in(self, text: str) -> dict[str, int]:
+        """Return the control tokens that are written in a text, and left out of what is pushed."""
+        if not self._skip_special:
+            return {}
+        return {word: i for word, i in self._tokenizer.special_texts.items() if word in text}
 
     def flush(self) -> str:
         """Return the rest of the text: no token will follow."""
