@@ -46,7 +46,7 @@ class StructuredOutputsParams:
     choice: Sequence[str] | None = None
     """The answer is one of these texts."""
     grammar: str | None = None
-    """A grammar in EBNF (llama.cpp's and xgrammar's `root ::= ...`) or Lark (`start: ...`)."""
+    """A grammar in GBNF (llama.cpp's and xgrammar's `root ::= ...`) or Lark (`start: ...`)."""
     whitespace_pattern: str | None = None
     """White space that JSON may have between its parts, as a regular expression."""
 

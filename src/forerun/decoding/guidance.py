@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
+from forerun.decoding import gbnf
 from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Grammars:
 
         limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
         try:
-            source = _source(wanted)
+            source = _source(wanted, self._tokenizer)
         except Exception as error:  # its own kinds, by what is wrong with the grammar
             raise _refused(wanted, str(error)) from error
         matcher = LLMatcher(words, source, log_level=0, limits=limits)
@@ -181,17 +182,21 @@ class _Vocabulary:
         return ids[ids.index(self._mark) + 1 :]
 
 
-def _source(wanted: StructuredOutputsParams) -> str:
+def _source(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
     """Return the grammar as llguidance reads it."""
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
 
     if wanted.regex is not None:
         return LLMatcher.grammar_from_regex(wanted.regex)
     if wanted.choice is not None:
         return LLMatcher.grammar_from_regex("|".join(map(_escaped, wanted.choice)))
+    if wanted.grammar is not None and not gbnf.is_gbnf(wanted.grammar):
+        return LLMatcher.grammar_from_lark(wanted.grammar)
     if wanted.grammar is not None:
-        return LLMatcher.grammar_from_lark(any_to_lark(wanted.grammar))
+        expression, lark = gbnf.translated(wanted.grammar, tokenizer.one_id)
+        if expression is not None:
+            return LLMatcher.grammar_from_regex(expression)
+        return LLMatcher.grammar_from_lark(lark)
     space = wanted.whitespace_pattern
     layout: Any = LAYOUT if space is None else {"whitespace_pattern": space}
     schema = {"type": "object"} if wanted.json is None else closed(json.loads(str(wanted.json)))

@@ -201,6 +201,11 @@ class Tokenizer:
     def _chat_template(self) -> ChatTemplate:
         return self.template(ChatTemplate)
 
+    def one_id(self, text: str) -> int | None:
+        """Return the id of a text that is one token, None for another."""
+        ids = self.encode(text, bos=False)
+        return ids[0] if len(ids) == 1 else None
+
     def text_of(self, token_id: int | None) -> str:
         """Return the text of one token by itself, control tokens too; empty for None."""
         return (
