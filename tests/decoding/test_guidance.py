@@ -131,6 +131,29 @@ def test_what_cannot_be_compiled_is_refused_in_one_line(plain, form, said):
     assert not plain.engine.has_work
 
 
+def test_a_format_that_is_not_known_is_no_rule(plain):
+    """And what only looks like one, a property's name or a value, is left."""
+    formats = [
+        {"type": "string", "format": "password", "maxLength": 9},
+        {"$ref": "#/$defs/path"},
+        {"type": "string", "format": "date"},
+        {"const": {"format": "path"}},
+    ]
+    names = dict.fromkeys(("format", "b", "c", "d"))
+    schema = {
+        "type": "object",
+        "properties": dict(zip(names, formats, strict=True)),
+        "required": [*names],
+        "$defs": {"path": {"anyOf": [{"type": "string", "format": "path", "maxLength": 9}]}},
+    }
+    form = StructuredOutputsParams(json=schema)
+    params = SamplingParams(temperature=1, seed=3, max_tokens=200, structured_outputs=form)
+    found = json.loads(plain.generate("As JSON: ", params)[0].outputs[0].text)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["c"])
+    assert found["d"] == {"format": "path"}
+    assert jsonschema.Draft202012Validator(schema).is_valid(found)
+
+
 def test_a_schema_that_is_true_allows_any_value(plain):
     state = plain.grammars.start(StructuredOutputsParams(json=True))
     first = {plain.tokenizer.text_of(int(token))[:1] for token in state.allowed().nonzero()[0]}

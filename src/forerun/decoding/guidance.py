@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
-from forerun.decoding import gbnf
+from forerun.decoding import gbnf, schemas
 from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ def _source(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
         return LLMatcher.grammar_from_lark(lark)
     space = wanted.whitespace_pattern
     layout: Any = LAYOUT if space is None else {"whitespace_pattern": space}
-    schema = {"type": "object"} if wanted.json is None else closed(json.loads(str(wanted.json)))
+    given = {"type": "object"} if wanted.json is None else json.loads(str(wanted.json))
+    schema = schemas.without_unknown_formats(closed(given))
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=layout)
 
 

@@ -57,8 +57,11 @@ class HfCheckpoint(Checkpoint):
                     f"{file} has no tensor '{min(lacking)}', which the index says it has"
                 )
             self._tensors |= stored
-        quant_config = read_json(path / "quant_config.json", self.files)
-        quantization = quantization_config(self.config, quant_config)
+        quantization = quantization_config(
+            self.config,
+            awq=read_json(path / "quant_config.json", self.files),
+            gptq=read_json(path / "quantize_config.json", self.files),
+        )
         if quantization is not None:
             self._tensors = join(path, quantization, self._tensors)
         self.config, self._tensors = text_half(self.architecture, self.config, self._tensors)
