@@ -23,16 +23,9 @@ _FORMATS = [
 _BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = (
-    "items",
-    "additionalProperties",
-    "not",
-    "if",
-    "then",
-    "else",
-    "contains",
-    "propertyNames",
+    *("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"),
+    *("unevaluatedProperties", "unevaluatedItems", "additionalItems"),
 )
-_SINGLE += ("unevaluatedProperties", "unevaluatedItems", "additionalItems")
 
 
 def without_unknown_formats(schema: Any) -> Any:

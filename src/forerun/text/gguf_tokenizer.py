@@ -19,7 +19,7 @@ from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.text.ends import end_ids, written_ends
 from forerun.text.fill_in import FillIn
 from forerun.text.pieces import SPACE, byte_level_piece, sentencepiece_piece
-from forerun.text.pretokenizers import pre_tokenizer
+from forerun.text.pretokenizers import LINES, pre_tokenizer
 from forerun.text.tokenizer import Encoding, Tokenizer, damaged_if_raised
 
 T = TypeVar("T")
@@ -124,7 +124,10 @@ class _Vocabulary:
 
 def _byte_level(vocabulary: _Vocabulary) -> Encoding:
     fields = vocabulary.fields
-    rule = pre_tokenizer(fields.get("pre", str) or "default")
+    name = fields.get("pre", str) or "default"
+    if name in LINES:
+        return _lines(vocabulary)
+    rule = pre_tokenizer(name)
     encoder = Encoder(BPE(vocabulary.ids, _pairs(fields), ignore_merges=rule.whole_words))
     encoder.pre_tokenizer = rule.build()
     encoder.decoder = decoders.ByteLevel()
