@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from forerun.core.errors import LoadError, RequestError
 from forerun.hub import names
@@ -185,11 +186,17 @@ def test_a_pre_tokenizer_cuts_words(name: str, text: str, words: list[str]) -> N
     assert [bytes(map(table.get, word)).decode() for word, _ in cut] == words  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def pre_tokenizers() -> list[PreTokenizer]:
+    return [rule.build() for rule in {pre_tokenizer(name) for name in _BY_NAME}]
+
+
+@settings(max_examples=20, deadline=None)
 @given(st.text())
 @example("don't ABCdef12345 \n\n ไทย हिन्दी 日本語 😀\u0301\r\n  x")
-def test_no_pre_tokenizer_loses_text(text: str) -> None:
-    for name in _BY_NAME:
-        cut = pre_tokenizer(name).build().pre_tokenize_str(text)
+def test_no_pre_tokenizer_loses_text(pre_tokenizers: list[PreTokenizer], text: str) -> None:
+    for one in pre_tokenizers:
+        cut = one.pre_tokenize_str(text)
         ends = [end for _, (_, end) in cut]
         assert [start for _, (start, _) in cut] == [0, *ends][:-1] if text else not cut
         assert [*ends, len(text)][-1] == len(text)
@@ -212,6 +219,14 @@ def test_user_defined_tokens_are_text_and_control_tokens_are_not(byte_level: Tok
     assert byte_level.decode(ids) == "hello<tool>hello"
     assert byte_level.decode(ids, skip_special=False) == "hello<tool>hello<|im_end|>"
     assert len(byte_level.eos_ids) == 2
+
+
+def test_a_file_says_what_stands_behind_a_text() -> None:
+    fields = {"model": "gpt2", "tokens": ["a", "b"], "eos_token_id": 1, "add_eos_token": True}
+    tokenizer = tokenizer_from_gguf(
+        {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
+    )
+    assert (tokenizer.encode("a"), tokenizer.suffix_ids) == ([0], (1,))
 
 
 # SentencePiece BPE

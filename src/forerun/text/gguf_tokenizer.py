@@ -228,7 +228,9 @@ def _encoding(
     bos_id, eos_id = vocabulary.id_of("bos", default_bos), vocabulary.id_of("eos", default_eos)
     fill_in = FillIn.find(vocabulary.ids.get, _fill_ids(vocabulary))
     named = (eos_id, vocabulary.id_of("eot"), vocabulary.id_of("eom"))
-    file_adds_bos = fields.get("add_bos_token", bool)
+    if (said := fields.get("add_bos_token", bool)) is not None:
+        adds_bos = said
+    adds_eos = fields.get("add_eos_token", bool) or False
     return Encoding(
         encoder=encoder,
         pieces=_Pieces(vocabulary, normal_piece),
@@ -236,7 +238,8 @@ def _encoding(
         eos_ids=end_ids(vocabulary.ids.get, named, fill_in),
         bos_id=bos_id,
         eos_id=eos_id,
-        adds_bos=bos_id is not None and (adds_bos if file_adds_bos is None else file_adds_bos),
+        prefix_ids=(bos_id,) if adds_bos and bos_id is not None else (),
+        suffix_ids=(eos_id,) if adds_eos and eos_id is not None else (),
         adds_space=adds_space,
         chat_template=fields.get("chat_template", str, "tokenizer."),
         fill_in=fill_in,

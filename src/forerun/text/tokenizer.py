@@ -33,9 +33,10 @@ class Encoding:
     """What a model's files say about its tokens.
 
     `pieces[i]` is the bytes of id i, None where no token is (padding); `special_ids` are the
-    control tokens; `eos_id` ends a text and is one of `eos_ids`, which end an answer. `adds_bos`
-    tells whether the model wants a BOS token before a text, `adds_space` whether encoding puts a
-    space before a text (SentencePiece), `chat_template` is None if the model has none.
+    control tokens; `eos_id` ends a text and is one of `eos_ids`, which end an answer. `prefix_ids`
+    stand before a text, such as a BOS token, `suffix_ids` behind one that is complete; `adds_space`
+    tells whether encoding puts a space before a text (SentencePiece), `chat_template` is None if
+    the model has none.
     """
 
     encoder: tokenizers.Tokenizer
@@ -44,11 +45,12 @@ class Encoding:
     eos_ids: frozenset[int]
     bos_id: int | None
     eos_id: int | None
-    adds_bos: bool
+    prefix_ids: tuple[int, ...]
     adds_space: bool
     chat_template: str | None
     fill_in: FillIn | None = None
     """The tokens for filling text in; None if the model has none."""
+    suffix_ids: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -70,12 +72,14 @@ class Tokenizer:
         self.eos_ids = encoding.eos_ids
         self.bos_id = encoding.bos_id
         self.fill_in = encoding.fill_in
+        self.suffix_ids = encoding.suffix_ids
+        """What stands behind a text that is complete, as one to embed is."""
         known = (i for i in reversed(range(len(encoding.pieces))) if encoding.pieces[i] is not None)
         self.vocab_size = next(known, -1) + 1
         """Ids up to the last one that is a token; a model's head may be padded beyond it."""
 
     def encode(self, text: str, *, special: bool = True, bos: bool | None = None) -> list[int]:
-        """Return the token ids of a text, after a BOS token if `bos`, or, for None, if the model wants one.
+        """Return the token ids of a text, after a BOS token if `bos`, or, for None, after what the model wants there.
 
         `special` reads control tokens written in the text as such. Raises RequestError for text
         that is not Unicode, or a BOS token the model does not have.
@@ -89,8 +93,8 @@ class Tokenizer:
             raise RequestError(
                 "the text is not valid Unicode: it holds a lone surrogate"
             ) from error
-        if not (self._encoding.adds_bos if bos is None else bos):
-            return ids
+        if not bos:
+            return ids if bos is False else [*self._encoding.prefix_ids, *ids]
         if self.bos_id is None:
             raise RequestError("the model has no BOS token: leave bos out, or give bos=False")
         return [self.bos_id, *ids]
