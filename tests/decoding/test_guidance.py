@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,35 @@ def test_structure_is_drafted_with_certainty(plain, drafting):
     stats = request.runs[0].stats
     assert stats.tau > 1.5
     assert stats.accepted > 10
+
+
+@pytest.mark.parametrize("mark", ["</think>", "<|im_start|>"])
+@pytest.mark.parametrize("kind", ["schema", "regex", "lark", "ebnf"])
+def test_a_form_begins_behind_the_mark_of_a_thought(kind, mark, plain, drafting):
+    """The mark is text, or a control token; it is written when the thought has no tokens left, and drafted."""
+    form = replace(FORMS[kind], after=mark, max_before=9)
+    params = SamplingParams(
+        temperature=0, max_tokens=100, structured_outputs=form, skip_special_tokens=False
+    )
+    expected, found = (one.submit(QUESTION, params) for one in (plain, drafting))
+    expected.wait()
+    found.wait()
+    (a,), (b,) = expected.output().outputs, found.output().outputs
+    assert (a.token_ids, a.finish_reason) == (b.token_ids, "stop")
+    thought, _, answer = a.text.partition(mark)
+    assert thought
+    assert fits(kind, answer.lstrip("\n"))
+    stats = found.runs[0].stats
+    assert stats.accepted > 0
+
+
+def test_a_thought_may_end_by_itself(plain):
+    encode = plain.tokenizer.encode
+    state = plain.grammars.start(replace(FORMS["choice"], after="</think>", max_before=50))
+    for token in encode("so </th and </think>\n\n"):
+        state = state.advance(token)
+    assert not state.allows(encode(" so")[0])
+    assert state.allows(encode("no")[0])
 
 
 def test_a_constrained_request_runs_beside_free_ones(drafting):

@@ -134,7 +134,7 @@ class _Reader:
             return None
         if sign == '"':
             self._at += 1
-            return _Group([[_Char(_spelled(char)) for char in self._chars('"')]])
+            return _Group([[_Char(spelled(char)) for char in self._chars('"')]])
         if sign == "[":
             return self._class()
         if sign == "(":
@@ -163,7 +163,7 @@ class _Reader:
                 last = next(chars)
             if last < first:
                 self._fail(f"no range {short_repr(first)} to {short_repr(last)}")
-            ranges.append(_spelled(first) + (f"-{_spelled(last)}" if last != first else ""))
+            ranges.append(spelled(first) + (f"-{spelled(last)}" if last != first else ""))
         return _Char(f"[{'^' * negated}{''.join(ranges)}]") if ranges else _Group([[]])
 
     def _chars(self, end: str) -> Iterator[str]:
@@ -238,6 +238,6 @@ def _lark(part: _Part, names: dict[str, str]) -> str:
     return f"({' | '.join(texts)}){part.times}"
 
 
-def _spelled(char: str) -> str:
-    """Return a character as an expression for itself, in a class too."""
-    return char if char.isalnum() and char.isascii() else rf"\x{{{ord(char):x}}}"
+def spelled(text: str) -> str:
+    """Return a text as an expression for itself; a character in a class, too."""
+    return "".join(c if c.isalnum() and c.isascii() else rf"\x{{{ord(c):x}}}" for c in text)
