@@ -253,6 +253,8 @@ def _source(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
     layout: Any = LAYOUT if space is None else {"whitespace_pattern": space}
     given = {"type": "object"} if wanted.json is None else json.loads(str(wanted.json))
     schema = schemas.without_unknown_formats(closed(given))
+    if schemas.LargeNumbers.are_in(schema):
+        return LLMatcher.grammar_from_lark(schemas.LargeNumbers(schema, layout).lark())
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=layout)
 
 
