@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,35 @@ def test_structure_is_drafted_with_certainty(plain, drafting):
     assert stats.accepted > 10
 
 
+@pytest.mark.parametrize("mark", ["</think>", "<|im_start|>"])
+@pytest.mark.parametrize("kind", ["schema", "regex", "lark", "ebnf"])
+def test_a_form_begins_behind_the_mark_of_a_thought(kind, mark, plain, drafting):
+    """The mark is text, or a control token; it is written when the thought has no tokens left, and drafted."""
+    form = replace(FORMS[kind], after=mark, max_before=9)
+    params = SamplingParams(
+        temperature=0, max_tokens=100, structured_outputs=form, skip_special_tokens=False
+    )
+    expected, found = (one.submit(QUESTION, params) for one in (plain, drafting))
+    expected.wait()
+    found.wait()
+    (a,), (b,) = expected.output().outputs, found.output().outputs
+    assert (a.token_ids, a.finish_reason) == (b.token_ids, "stop")
+    thought, _, answer = a.text.partition(mark)
+    assert thought
+    assert fits(kind, answer.lstrip("\n"))
+    stats = found.runs[0].stats
+    assert stats.accepted > 0
+
+
+def test_a_thought_may_end_by_itself(plain):
+    encode = plain.tokenizer.encode
+    state = plain.grammars.start(replace(FORMS["choice"], after="</think>", max_before=50))
+    for token in encode("so </th and </think>\n\n"):
+        state = state.advance(token)
+    assert not state.allows(encode(" so")[0])
+    assert state.allows(encode("no")[0])
+
+
 def test_a_constrained_request_runs_beside_free_ones(drafting):
     free = SamplingParams(temperature=0, max_tokens=24)
     bound = SamplingParams(temperature=0, max_tokens=24, structured_outputs=FORMS["choice"])
@@ -129,6 +159,29 @@ def test_what_cannot_be_compiled_is_refused_in_one_line(plain, form, said):
         plain.chat(QUESTION, SamplingParams(structured_outputs=StructuredOutputsParams.read(form)))
     assert "\n" not in str(error.value)
     assert not plain.engine.has_work
+
+
+def test_a_format_that_is_not_known_is_no_rule(plain):
+    """And what only looks like one, a property's name or a value, is left."""
+    formats = [
+        {"type": "string", "format": "password", "maxLength": 9},
+        {"$ref": "#/$defs/path"},
+        {"type": "string", "format": "date"},
+        {"const": {"format": "path"}},
+    ]
+    names = dict.fromkeys(("format", "b", "c", "d"))
+    schema = {
+        "type": "object",
+        "properties": dict(zip(names, formats, strict=True)),
+        "required": [*names],
+        "$defs": {"path": {"anyOf": [{"type": "string", "format": "path", "maxLength": 9}]}},
+    }
+    form = StructuredOutputsParams(json=schema)
+    params = SamplingParams(temperature=1, seed=3, max_tokens=200, structured_outputs=form)
+    found = json.loads(plain.generate("As JSON: ", params)[0].outputs[0].text)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["c"])
+    assert found["d"] == {"format": "path"}
+    assert jsonschema.Draft202012Validator(schema).is_valid(found)
 
 
 def test_a_schema_that_is_true_allows_any_value(plain):

@@ -15,6 +15,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
 from forerun.decoding.stops import StopChecker
 
+CONTROL = {"<|x|>": 0}
 PIECES = ["", "a", "b", "ab", "ba", "aab", "c", "abcab"]
 EOS = len(PIECES)
 LONG = 1000
@@ -36,6 +37,9 @@ class Pieces:
     def flush(self) -> str:
         text, self.held = self.held, ""
         return text
+
+    def hidden_in(self, text: str) -> dict[str, int]:
+        return {word: i for word, i in CONTROL.items() if word in text}
 
 
 class Shown(NamedTuple):
@@ -209,3 +213,26 @@ def test_a_sequence_that_is_cut_off_gives_its_held_text_once() -> None:
 def test_stop_strings_need_a_detokenizer() -> None:
     with pytest.raises(RequestError, match="stop strings need a tokenizer"):
         StopChecker(SamplingParams(stop=("a",)), LONG, frozenset())
+
+
+@pytest.mark.parametrize("keeps_end", [False, True])
+@pytest.mark.parametrize(
+    ("stop", "tokens", "text"),
+    [
+        ("<|x|>", [1, 0, 2], "a"),
+        (
+            "<|x|>b",
+            [1, 0, 6, 0, 2],
+            "ac",
+        ),  # one that goes on otherwise stops nothing, and is not shown
+        ("b<|x|>", [1, 2, 6, 4, 2, 0, 1], "abcba"),
+        ("<|x|><|x|>", [0, 1, 0, 0], "a"),
+    ],
+)
+def test_a_stop_string_finds_control_tokens_that_are_not_shown(
+    stop: str, tokens: list[int], text: str, keeps_end: bool
+) -> None:
+    params = SamplingParams(stop=("zz", stop), include_stop_str_in_output=keeps_end)
+    stream = checker(params)
+    assert push(stream, tokens).text == text + (stop if keeps_end else "")
+    assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)

@@ -56,6 +56,22 @@ def test_a_saved_folder_gives_the_same_logits(family: str, tmp_path: Path) -> No
     assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt_bigcode", "opt", "gemma3"])
+def test_a_folder_without_a_head_or_architectures_gives_the_same_logits(
+    family: str, tmp_path: Path
+) -> None:
+    """As transformers saves a base model: names without their prefix; beside it an index that was left behind."""
+    model = hf_model(family, tie_word_embeddings=True)
+    model.base_model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("architectures")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    stale = {"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(stale))
+    loaded = load_torch(open_checkpoint(tmp_path))
+    assert_close(prefill(loaded, TOKENS), hf_logits(model, TOKENS))
+
+
 def test_unknown_architecture_lists_the_known() -> None:
     checkpoint = replace(checkpoint_of(hf_model("llama")), architecture="LlamaForCasualLM")
     with pytest.raises(LoadError, match=r"did you mean 'LlamaForCausalLM'.*OPTForCausalLM"):

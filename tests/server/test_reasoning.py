@@ -61,11 +61,24 @@ def test_a_stream_says_the_same(thinking: str) -> None:
 
 
 def test_a_thought_may_begin_in_the_prompt(thinking: str) -> None:
-    form = {"regex": "[a-z]{4,9}</think>[A-Z]{4,9}"}
-    body = BODY | {"structured_outputs": form, "chat_template_kwargs": {"open": True}}
+    """The form is that of what comes behind it, and a thought takes half of the tokens at most."""
+    form = {"structured_outputs": {"regex": "[A-Z]{4,9}"}}
+    told = {"response_format": {"type": "json_object"}, "structured_outputs": None}
+    for asked in (form, told):
+        body = BODY | asked | {"chat_template_kwargs": {"open": True}}
+        message = post(thinking, "/v1/chat/completions", body)["choices"][0]["message"]
+        assert message["reasoning_content"]
+        assert message["content"].isupper() or message["content"][0] == "{"
+        whole = post(thinking, "/v1/chat/completions", body | {"reasoning_format": "none"})
+        assert "<think>" not in whole["choices"][0]["message"]["content"]
+
+
+def test_calls_that_are_required_come_behind_a_thought(thinking: str) -> None:
+    given = {"tools": [TOOL], "tool_choice": "required", "chat_template_kwargs": {"open": True}}
+    body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 90, **given}
     message = post(thinking, "/v1/chat/completions", body)["choices"][0]["message"]
-    assert message["reasoning_content"].islower()
-    assert message["content"].isupper()
+    assert message["reasoning_content"]
+    assert message["tool_calls"][0]["function"]["name"] == "add"
 
 
 def test_responses_and_messages_have_blocks_of_thoughts(thinking: str) -> None:

@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from forerun.core.errors import LoadError, RequestError
 from forerun.hub import names
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
-from forerun.text.pretokenizers import pre_tokenizer
+from forerun.text.pretokenizers import _BY_NAME, LINES, pre_tokenizer
 from forerun.text.tokenizer import LONG_TEXT, TextStream, Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
 from tests.weights.files import byte_alphabet, byte_level_vocabulary, matrix, write_gguf
@@ -165,12 +166,50 @@ def test_smollm_splits_digits_before_merging_and_gpt2_does_not(tmp_path: Path) -
         ("gpt-4o", "we'll 1234/", ["we'll", " ", "123", "4", "/"]),
         ("falcon", "a+b 12345", ["a", "+", "b", " ", "123", "45"]),
         ("default", "a-12345", ["a", "-", "123", "45"]),
+        ("qwen35", "हिन्दी 12", ["हिन्दी", " ", "1", "2"]),
+        ("qwen2", "हि", ["ह", "ि"]),
+        ("deepseek-coder", "if x1:\n\t日本", ["if", " x", "1", ":", "\n", "\t", "日本"]),
+        ("deepseek-llm", "a b12 μ:) ք", ["a", " b", "12", " μ", ":)", " ք"]),
+        ("seed-coder", "a!\n", ["a", "!", "\n"]),
+        ("kimi-k2", "日本 x’s 1234", ["日本", " x", "’s", " ", "123", "4"]),
+        ("afmoe", "a1234567", ["a", "1", "234", "567"]),
+        ("tiny_aya", "aB 12345", ["a", "B", " ", "12", "345"]),
+        ("superbpe", "in a 12345", ["in a ", "12", "345"]),
+        ("exaone-moe", "two words 1", ["two words", " ", "1"]),
+        ("viking", "ja, 12", ["ja", ",", " ", "1", "2"]),
+        ("minicpm5", "a1234", ["a", "123", "4"]),
     ],
 )
 def test_a_pre_tokenizer_cuts_words(name: str, text: str, words: list[str]) -> None:
     cut = pre_tokenizer(name).build().pre_tokenize_str(text)
     table = {character: byte for byte, character in enumerate(byte_alphabet())}
     assert [bytes(map(table.get, word)).decode() for word, _ in cut] == words  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def pre_tokenizers() -> list[PreTokenizer]:
+    return [rule.build() for rule in {pre_tokenizer(name) for name in _BY_NAME}]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.text())
+@example("don't ABCdef12345 \n\n ไทย हिन्दी 日本語 😀\u0301\r\n  x")
+def test_no_pre_tokenizer_loses_text(pre_tokenizers: list[PreTokenizer], text: str) -> None:
+    for one in pre_tokenizers:
+        cut = one.pre_tokenize_str(text)
+        ends = [end for _, (_, end) in cut]
+        assert [start for _, (start, _) in cut] == [0, *ends][:-1] if text else not cut
+        assert [*ends, len(text)][-1] == len(text)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_are_found_by_the_pre_tokenizers_name_too(name: str) -> None:
+    tokens = ["<bos>", "▁", "a", "▁a", "\n", "\n\n", "<0x0A>"]
+    fields = {"model": "gpt2", "pre": name, "tokens": tokens, "merges": ["▁ a"], "bos_token_id": 0}
+    tokenizer = tokenizer_from_gguf(
+        {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
+    )
+    assert tokenizer.encode("a a\n\n", bos=False) == [2, 3, 5]
 
 
 def test_user_defined_tokens_are_text_and_control_tokens_are_not(byte_level: Tokenizer) -> None:
@@ -180,6 +219,14 @@ def test_user_defined_tokens_are_text_and_control_tokens_are_not(byte_level: Tok
     assert byte_level.decode(ids) == "hello<tool>hello"
     assert byte_level.decode(ids, skip_special=False) == "hello<tool>hello<|im_end|>"
     assert len(byte_level.eos_ids) == 2
+
+
+def test_a_file_says_what_stands_behind_a_text() -> None:
+    fields = {"model": "gpt2", "tokens": ["a", "b"], "eos_token_id": 1, "add_eos_token": True}
+    tokenizer = tokenizer_from_gguf(
+        {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
+    )
+    assert (tokenizer.encode("a"), tokenizer.suffix_ids) == ([0], (1,))
 
 
 # SentencePiece BPE

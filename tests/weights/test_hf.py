@@ -204,7 +204,7 @@ def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path: Path) -> No
     [
         ({"bos_token": "<s>"}, True),
         ({"bos_token": {"content": "<s>"}, "add_bos_token": False}, False),
-        ({}, False),
+        ({}, True),  # by post-processing alone, as with transformers
     ],
 )
 def test_bos_is_added_as_the_files_say(
@@ -213,6 +213,31 @@ def test_bos_is_added_as_the_files_say(
     tokenizer = tokenizer_of(tmp_path / "m", "sentencepiece", tokenizer_config__json=settings)
     assert tokenizer.bos_id == (1 if settings else None)
     assert (tokenizer.encode("he")[0] == 1) is bos
+
+
+@pytest.mark.parametrize(
+    ("template", "settings"),
+    [
+        ("$A </s>", {}),
+        ("<s> <unk> $A </s> <s>", {}),
+        ("<unk> $A", {"bos_token": "<s>"}),
+        ("<s> $A", {"bos_token": "<s>", "eos_token": "</s>"}),
+    ],
+)
+def test_what_stands_around_a_text_is_what_post_processing_puts_there(
+    tmp_path: Path, template: str, settings: dict[str, object]
+) -> None:
+    encoder = sentencepiece_encoder()
+    marks = [(mark, encoder.token_to_id(mark)) for mark in ("<unk>", "<s>", "</s>")]
+    encoder.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
+    path = write_tokenizer(tmp_path / "m", encoder, tokenizer_config__json=settings)
+    tokenizer = open_checkpoint(path).tokenizer()
+    for text in ("he hello", "", "é"):
+        whole = [*tokenizer.encode(text), *tokenizer.suffix_ids]
+        assert whole == encoder.encode(text, add_special_tokens=True).ids
+    added = settings | {"eos_token": "</s>", "add_eos_token": True}
+    path = write_tokenizer(tmp_path / "e", sentencepiece_encoder(), tokenizer_config__json=added)
+    assert open_checkpoint(path).tokenizer().suffix_ids == (2,)
 
 
 def test_the_ends_named_anywhere_are_ends(tmp_path: Path) -> None:

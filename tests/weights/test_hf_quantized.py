@@ -339,6 +339,15 @@ def test_the_old_file_of_autoawq_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight(path).dequantize(), values)
 
 
+def test_gptqs_own_config_file_is_read(tmp_path: Path) -> None:
+    config, parts, values = gptq()
+    path = folder(tmp_path / "m", config, parts)
+    (path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    own = {name: value for name, value in config.items() if name != "quant_method"}
+    (path / "quantize_config.json").write_text(json.dumps(own | {"damp_percent": 0.01}))
+    np.testing.assert_array_equal(weight(path).dequantize(), values)
+
+
 def without(parts: Arrays, name: str) -> Arrays:
     return {key: value for key, value in parts.items() if key != name}
 

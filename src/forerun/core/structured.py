@@ -46,9 +46,13 @@ class StructuredOutputsParams:
     choice: Sequence[str] | None = None
     """The answer is one of these texts."""
     grammar: str | None = None
-    """A grammar in EBNF (llama.cpp's and xgrammar's `root ::= ...`) or Lark (`start: ...`)."""
+    """A grammar in GBNF (llama.cpp's and xgrammar's `root ::= ...`) or Lark (`start: ...`)."""
     whitespace_pattern: str | None = None
     """White space that JSON may have between its parts, as a regular expression."""
+    after: str | None = None
+    """A mark that stands before all that, and anything before the mark: the end of a thought that the prompt begins."""
+    max_before: int | None = None
+    """Tokens before the mark, which is written if it has not come by then."""
 
     def __post_init__(self) -> None:
         given = self._kinds()
@@ -58,11 +62,15 @@ class StructuredOutputsParams:
                 f"got {' and '.join(given) or 'none'}",
                 option="structured_outputs",
             )
-        for name in ("regex", "grammar", "whitespace_pattern"):
+        for name in ("regex", "grammar", "whitespace_pattern", "after"):
             if not isinstance(getattr(self, name), str | None):
                 raise RequestError(f"{name} must be text, got {short_repr(getattr(self, name))}")
         if not isinstance(self.json_object, bool | None):
             raise RequestError(f"json_object must be true, got {short_repr(self.json_object)}")
+        if not isinstance(self.max_before, int | None) or isinstance(self.max_before, bool):
+            raise RequestError(
+                f"max_before must be a whole number, got {short_repr(self.max_before)}"
+            )
         if self.choice is not None:
             _check_choice(self.choice)
             object.__setattr__(self, "choice", tuple(self.choice))

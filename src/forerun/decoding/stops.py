@@ -10,13 +10,15 @@ character, the longest. So the result does not depend on how the text is split i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
 from forerun.decoding.processors import end_ids
+
+_FIRST_MARK = 0xD800
 
 
 class Detokenizer(Protocol):
@@ -30,9 +32,15 @@ class Detokenizer(Protocol):
         """Return the rest of the text: no token will follow."""
         ...
 
+    def hidden_in(self, text: str) -> Mapping[str, int]:
+        """Return the control tokens that are written in a text, and left out of what is pushed."""
+        ...
+
 
 class StopChecker:
     """Follows one sequence to its end. Without a detokenizer there is no text and no stop string.
+
+    A stop string may hold control tokens, which are no part of the text that is shown.
 
     An end token counts but adds no text. A stop string is not part of the text; the tokens up to
     its last character count. It is looked for in the text that comes with token `min_tokens` and
@@ -56,7 +64,16 @@ class StopChecker:
         self._min_tokens = params.min_tokens
         self._max_tokens = max_tokens
         self._end_ids = end_ids(params, eos_ids)
-        self._stops = params.stop
+        self._stops = dict(zip(params.stop, params.stop))
+        """What is looked for, and what it stands for."""
+        self._marks: dict[int, str] = {}
+        """Stand-ins for hidden control tokens: lone surrogates, which no text has."""
+        for stop in params.stop:
+            marked, hidden = stop, detokenizer.hidden_in(stop) if detokenizer else {}
+            for word in sorted(hidden, key=len, reverse=True):
+                mark = self._marks.setdefault(hidden[word], chr(_FIRST_MARK + len(self._marks)))
+                marked = marked.replace(word, mark)
+            self._stops[marked] = stop
         self._keeps_end = params.include_stop_str_in_output
         self._detokenizer = detokenizer
         self._held = ""
@@ -86,14 +103,16 @@ class StopChecker:
         return self._end(FinishReason.ABORT)
 
     def _push(self, token: int) -> str:
-        return self._release(self._detokenizer.push([token])) if self._detokenizer else ""
+        if not self._detokenizer:
+            return ""
+        return self._release(self._detokenizer.push([token]) + self._marks.get(token, ""))
 
     def _end(self, reason: FinishReason) -> str:
         """End the text; a stop string that only the detokenizer's last text completes still counts."""
         text = self._release(self._detokenizer.flush()) if self._detokenizer else ""
         if self.finish_reason is None:
             self.finish_reason = reason
-            text, self._held = text + self._held, ""
+            text, self._held = text + self._shown(self._held), ""
         return text
 
     def _release(self, new: str) -> str:
@@ -101,13 +120,16 @@ class StopChecker:
         if not self._stops or self.num_tokens < self._min_tokens:
             return new
         text, self._held = self._held + new, ""
-        if (stop := _first_stop(text, self._stops)) is not None:
+        if (found := _first_stop(text, [*self._stops])) is not None:
             self.finish_reason = FinishReason.STOP
-            self.stop_reason = text[stop.start : stop.stop]
-            return text[: stop.stop if self._keeps_end else stop.start]
-        shown = len(text) - max(_overlap(text, stop) for stop in self._stops)
-        self._held = text[shown:]
-        return text[:shown]
+            self.stop_reason = stop = self._stops[text[found.start : found.stop]]
+            return self._shown(text[: found.start]) + (stop if self._keeps_end else "")
+        end = len(text) - max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[end:]
+        return self._shown(text[:end])
+
+    def _shown(self, text: str) -> str:
+        return text.translate(dict.fromkeys(map(ord, self._marks.values())))
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> range | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -169,17 +170,24 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
             f"itself; load that one, with -d gemma4_assistant:model={checkpoint.path}"
         )
     known: list[str] = []
-    named = checkpoint.architecture.lower()
+    named, plain = checkpoint.architecture.lower(), _plain(checkpoint.architecture)
     for family in sorted(
         registry.names("model.arch"),
         key=lambda name: not named.startswith(name.replace("_", "")),  # likely ones first
     ):
         arch = cast(Arch, registry.load("model.arch", family))
         names = arch.GGUF_ARCHITECTURES if checkpoint.kind == "gguf" else arch.HF_ARCHITECTURES
-        if checkpoint.architecture in names:
+        if checkpoint.architecture in names or (
+            checkpoint.kind == "hf" and plain in map(_plain, names)
+        ):
             return arch
         known += names
     raise LoadError(unknown("architecture", checkpoint.architecture, known))
+
+
+def _plain(architecture: str) -> str:
+    """Return the family in the name of a class, of one without a head too, or in a `model_type`."""
+    return re.sub(r"(For(CausalLM|ConditionalGeneration)|Model|_text)$|_", "", architecture).lower()
 
 
 def stored_weights(

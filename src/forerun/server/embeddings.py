@@ -95,7 +95,9 @@ async def _vectors(
 
     def encode() -> list[Encoded]:
         encoded = [service.read_parts(one, field) for one in parts]
-        for number, one in enumerate(encoded):
+        for number, (one, part) in enumerate(zip(encoded, parts, strict=True)):
+            if isinstance(part[-1], str):
+                one.token_ids.extend(service.llm().tokenizer.suffix_ids)
             if not one.token_ids:
                 raise invalid(f"{field} {number} has no tokens: give some text", field)
         return encoded

@@ -76,7 +76,7 @@ async def infill(service: FromBody, request: JsonRequest, body: InfillRequest) -
     def encode() -> list[Encoded]:
         return [Encoded(service.read_hole(tokens, before, after, files))]
 
-    return await _reply(service, request, body, encode, 1, is_one=True, ends=tokens.ends)
+    return await _reply(service, request, body, encode, 1, is_one=True)
 
 
 async def _reply(
@@ -87,16 +87,14 @@ async def _reply(
     num_prompts: int,
     *,
     is_one: bool,
-    ends: Sequence[int] = (),
 ) -> Response:
-    """Answer prompts: `is_one` as an object, several as a list. `ends` end an answer as well."""
+    """Answer prompts: `is_one` as an object, several as a list."""
     service.name(body.model)
     if body.stream_options not in (None, StreamOptions()):
         message = "stream_options are for OpenAI's routes: leave them out"
         raise invalid(message, "stream_options")
     body.read_biases(service.llm().tokenizer)
     params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
-    params.stop_token_ids = (*params.stop_token_ids, *ends)
     running = await service.submit(
         lambda: service.encode(encode, request.nbytes), num_prompts, params, "prompt", body
     )

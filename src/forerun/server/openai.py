@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -194,6 +195,12 @@ async def submit(
 
     async def read() -> list[Encoded]:
         text = await service.render(lambda: _rendered(service, body, toolbox))
+        begun = form.begun(text) if body.reasoning_format != "none" else None
+        if begun is not None and params.structured_outputs is not None:
+            most = None if params.max_tokens is None else params.max_tokens // 2
+            params.structured_outputs = replace(
+                params.structured_outputs, after=begun.close, max_before=most
+            )
         nbytes = max(len(text), request.nbytes)
         return await service.encode(
             lambda: [service.read_text(text, "messages", bos=False)], nbytes

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "prefix": ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "▁<PRE>", "[PREFIX]"),
-    "suffix": ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "▁<SUF>", "[SUFFIX]"),
-    "middle": ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>", "[MIDDLE]"),
+    "prefix": ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "▁<PRE>", "[PREFIX]",
+               "<|code_prefix|>", "<|prefix|>"),
+    "suffix": ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "▁<SUF>", "[SUFFIX]",
+               "<|code_suffix|>", "<|suffix|>"),
+    "middle": ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>", "[MIDDLE]",
+               "<|code_middle|>", "<|middle|>"),
     "file": ("<|file_sep|>", "<file_sep>", "<filename>"),
     "repo": ("<|repo_name|>", "<repo_name>", "<reponame>"),
     "pad": ("<|fim_pad|>", "<fim_pad>", "<fim-pad>"),
 }  # fmt: skip
-"""Names of the tokens: Qwen-Coder; StarCoder and Granite; SantaCoder; DeepSeek-Coder; Code Llama; Codestral."""
+"""Names of the tokens: Qwen-Coder; StarCoder and Granite; SantaCoder; DeepSeek-Coder; Code Llama; Codestral; GLM 4.5;
+Falcon-H1."""
 REPOSITORY = "repository"
 """Name of a repository in the prompt where the request gives none."""
 
@@ -31,10 +36,13 @@ class FillIn:
     pad: int | None = None
 
     @classmethod
-    def find(cls, pieces: Sequence[bytes | None], named: Mapping[str, int]) -> FillIn | None:
+    def find(
+        cls, id_of: Callable[[str], int | None], named: Mapping[str, int] = MappingProxyType({})
+    ) -> FillIn | None:
         """Return a vocabulary's tokens, `named` by its file or found by their texts; None without the first three."""
-        wanted = {name.encode(): what for what, names in NAMES.items() for name in names}
-        tokens = {wanted[piece]: i for i, piece in enumerate(pieces) if piece in wanted}
+        tokens = {
+            what: i for what, names in NAMES.items() for i in map(id_of, names) if i is not None
+        }
         tokens |= named
         if not {"prefix", "suffix", "middle"} <= tokens.keys():
             return None
@@ -65,5 +73,5 @@ class FillIn:
 
     @property
     def ends(self) -> list[int]:
-        """Tokens besides a text's end after which there is no more to fill in."""
+        """Return the tokens besides a text's end after which there is no more to fill in."""
         return [token for token in (self.file, self.repo, self.pad) if token is not None]

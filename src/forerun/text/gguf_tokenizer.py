@@ -16,14 +16,10 @@ from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
 from forerun.core.errors import LoadError, short_repr, unknown
-from forerun.text.pieces import (
-    END_TEXTS,
-    SPACE,
-    byte_level_piece,
-    end_ids,
-    sentencepiece_piece,
-)
-from forerun.text.pretokenizers import pre_tokenizer
+from forerun.text.ends import end_ids, written_ends
+from forerun.text.fill_in import FillIn
+from forerun.text.pieces import SPACE, byte_level_piece, sentencepiece_piece
+from forerun.text.pretokenizers import LINES, pre_tokenizer
 from forerun.text.tokenizer import Encoding, Tokenizer, damaged_if_raised
 
 T = TypeVar("T")
@@ -109,7 +105,7 @@ class _Vocabulary:
         self.ids = dict(zip(tokens, range(len(tokens))))
         self.types = np.array(types)
         # llama.cpp takes what is written like an end token for one, even if the file calls it a word.
-        self.types[[self.ids[text] for text in END_TEXTS if text in self.ids]] = TokenType.CONTROL
+        self.types[[*written_ends(self.ids.get)]] = TokenType.CONTROL
 
     def of(self, *kinds: TokenType) -> dict[int, str]:
         """Return the tokens of some kinds, by id."""
@@ -128,7 +124,10 @@ class _Vocabulary:
 
 def _byte_level(vocabulary: _Vocabulary) -> Encoding:
     fields = vocabulary.fields
-    rule = pre_tokenizer(fields.get("pre", str) or "default")
+    name = fields.get("pre", str) or "default"
+    if name in LINES:
+        return _lines(vocabulary)
+    rule = pre_tokenizer(name)
     encoder = Encoder(BPE(vocabulary.ids, _pairs(fields), ignore_merges=rule.whole_words))
     encoder.pre_tokenizer = rule.build()
     encoder.decoder = decoders.ByteLevel()
@@ -227,18 +226,23 @@ def _encoding(
     _add_special_tokens(encoder, vocabulary, fields.get("name", str, "general.") or "")
     special = vocabulary.of(*_SPECIAL)
     bos_id, eos_id = vocabulary.id_of("bos", default_bos), vocabulary.id_of("eos", default_eos)
-    file_adds_bos = fields.get("add_bos_token", bool)
+    fill_in = FillIn.find(vocabulary.ids.get, _fill_ids(vocabulary))
+    named = (eos_id, vocabulary.id_of("eot"), vocabulary.id_of("eom"))
+    if (said := fields.get("add_bos_token", bool)) is not None:
+        adds_bos = said
+    adds_eos = fields.get("add_eos_token", bool) or False
     return Encoding(
         encoder=encoder,
         pieces=_Pieces(vocabulary, normal_piece),
         special_ids=frozenset(special),
-        eos_ids=end_ids(special, (eos_id, vocabulary.id_of("eot"), vocabulary.id_of("eom"))),
+        eos_ids=end_ids(vocabulary.ids.get, named, fill_in),
         bos_id=bos_id,
         eos_id=eos_id,
-        adds_bos=bos_id is not None and (adds_bos if file_adds_bos is None else file_adds_bos),
+        prefix_ids=(bos_id,) if adds_bos and bos_id is not None else (),
+        suffix_ids=(eos_id,) if adds_eos and eos_id is not None else (),
         adds_space=adds_space,
         chat_template=fields.get("chat_template", str, "tokenizer."),
-        fill_ids=_fill_ids(vocabulary),
+        fill_in=fill_in,
     )
 
 

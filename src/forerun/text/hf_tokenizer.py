@@ -16,7 +16,9 @@ import tokenizers
 
 from forerun.core.errors import LoadError, short_repr
 from forerun.core.opened import OpenedFile, open_noted
-from forerun.text.pieces import byte_level_piece, end_ids, sentencepiece_piece
+from forerun.text.ends import end_ids
+from forerun.text.fill_in import FillIn
+from forerun.text.pieces import byte_level_piece, sentencepiece_piece
 from forerun.text.tokenizer import Encoding, Tokenizer, damaged_if_raised
 
 Json = dict[str, Any]
@@ -76,20 +78,24 @@ def _encoding(folder: Path, encoder: tokenizers.Tokenizer, description: Json) ->
     settings = read_json(folder / "special_tokens_map.json") | read_json(path)
     normal_piece, adds_space = _piece_rule(folder, description)
     added = encoder.get_added_tokens_decoder()
-    special = {i: token.content for i, token in added.items() if token.special}
+    special = {token.content: i for i, token in added.items() if token.special}
     pieces = _pieces(encoder, normal_piece)
     bos_id, eos_id = (_token_id(encoder, settings, f"{key}_token", path) for key in ("bos", "eos"))
     ends = (eos_id, *(i for i in _named_ends(folder) if 0 <= i < len(pieces)))
+    prefix, suffix = _around(encoder, settings, bos_id, eos_id)
+    fill_in = FillIn.find(encoder.token_to_id)
     return Encoding(
         encoder=encoder,
         pieces=pieces,
-        special_ids=frozenset(special),
-        eos_ids=end_ids(special, ends),
+        special_ids=frozenset(special.values()),
+        eos_ids=end_ids(special.get, ends, fill_in),
         bos_id=bos_id,
         eos_id=eos_id,
-        adds_bos=bos_id is not None and _adds_bos(encoder, settings, bos_id),
+        prefix_ids=prefix,
+        suffix_ids=suffix,
         adds_space=adds_space,
         chat_template=_chat_template(folder, settings),
+        fill_in=fill_in,
     )
 
 
@@ -126,12 +132,22 @@ def _parts(decoder: Json | None) -> list[Json]:
     return [part for inner in decoder["decoders"] for part in _parts(inner)]
 
 
-def _adds_bos(encoder: tokenizers.Tokenizer, settings: Json, bos_id: int) -> bool:
-    """Return whether BOS is added: by the settings, else by the tokenizer's own post-processing."""
+def _around(
+    encoder: tokenizers.Tokenizer, settings: Json, bos_id: int | None, eos_id: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids before and behind a text: by the settings, else by the tokenizer's own post-processing."""
+    plain, whole = (
+        encoder.encode("a", add_special_tokens=special).ids for special in (False, True)
+    )
+    last = len(whole) - len(plain)
+    start = next((i for i in range(last) if plain and whole[i : i + len(plain)] == plain), last)
+    prefix, suffix = whole[:start], whole[start + len(plain) :]
     adds_bos = settings.get("add_bos_token")
-    if isinstance(adds_bos, bool):
-        return adds_bos
-    return list(encoder.encode("", add_special_tokens=True).ids[:1]) == [bos_id]
+    if bos_id is not None and isinstance(adds_bos, bool):
+        prefix = [bos_id] if adds_bos else [i for i in prefix if i != bos_id]
+    if eos_id is not None and settings.get("add_eos_token") is True:
+        suffix = suffix or [eos_id]
+    return tuple(prefix), tuple(suffix)
 
 
 def _named_ends(folder: Path) -> Iterator[int]:

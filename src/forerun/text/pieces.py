@@ -1,35 +1,14 @@
-"""What tokens stand for: how vocabularies write bytes as text, and which tokens end an answer."""
+"""What tokens stand for: how vocabularies write bytes as text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from functools import cache
 
 SPACE = "\u2581"
 """How SentencePiece writes a space."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-END_TEXTS = frozenset(
-    (
-        "</s>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<end_of_turn>",
-        "<eos>",
-        "<end_of_utterance>",
-        "<EOT>",
-        "_<EOT>",
-        "<｜end▁of▁sentence｜>",
-    )
-)
-"""How end tokens are written in the vocabularies of the known models."""
 
 
 def byte_level_piece(token: str) -> bytes:
@@ -45,15 +24,6 @@ def sentencepiece_piece(token: str) -> bytes:
     """Return the bytes of a SentencePiece token: text with visible spaces, or one byte as `<0x0A>`."""
     byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace(SPACE, " ").encode()
-
-
-def end_ids(control_tokens: Mapping[int, str], named: Iterable[int | None]) -> frozenset[int]:
-    """Return the ids that end an answer: those the files name, and control tokens known to mean it.
-
-    Files often name one end only, the text's, while an answer in a chat ends with the turn's.
-    """
-    known = (i for i, text in control_tokens.items() if text in END_TEXTS)
-    return frozenset((*known, *(i for i in named if i is not None)))
 
 
 @cache

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -33,9 +33,10 @@ class Encoding:
     """What a model's files say about its tokens.
 
     `pieces[i]` is the bytes of id i, None where no token is (padding); `special_ids` are the
-    control tokens; `eos_id` ends a text and is one of `eos_ids`, which end an answer. `adds_bos`
-    tells whether the model wants a BOS token before a text, `adds_space` whether encoding puts a
-    space before a text (SentencePiece), `chat_template` is None if the model has none.
+    control tokens; `eos_id` ends a text and is one of `eos_ids`, which end an answer. `prefix_ids`
+    stand before a text, such as a BOS token, `suffix_ids` behind one that is complete; `adds_space`
+    tells whether encoding puts a space before a text (SentencePiece), `chat_template` is None if
+    the model has none.
     """
 
     encoder: tokenizers.Tokenizer
@@ -44,11 +45,12 @@ class Encoding:
     eos_ids: frozenset[int]
     bos_id: int | None
     eos_id: int | None
-    adds_bos: bool
+    prefix_ids: tuple[int, ...]
     adds_space: bool
     chat_template: str | None
-    fill_ids: Mapping[str, int] = field(default_factory=dict)
-    """What the files say of the tokens for filling in (`FillIn`'s fields)."""
+    fill_in: FillIn | None = None
+    """The tokens for filling text in; None if the model has none."""
+    suffix_ids: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -69,18 +71,21 @@ class Tokenizer:
         self._encoding = encoding
         self.eos_ids = encoding.eos_ids
         self.bos_id = encoding.bos_id
+        self.fill_in = encoding.fill_in
+        self.suffix_ids = encoding.suffix_ids
+        """What stands behind a text that is complete, as one to embed is."""
         known = (i for i in reversed(range(len(encoding.pieces))) if encoding.pieces[i] is not None)
         self.vocab_size = next(known, -1) + 1
         """Ids up to the last one that is a token; a model's head may be padded beyond it."""
 
     def encode(self, text: str, *, special: bool = True, bos: bool | None = None) -> list[int]:
-        """Return the token ids of a text, after a BOS token if `bos`, or, for None, if the model wants one.
+        """Return the token ids of a text, after a BOS token if `bos`, or, for None, after what the model wants there.
 
         `special` reads control tokens written in the text as such. Raises RequestError for text
         that is not Unicode, or a BOS token the model does not have.
         """
         encoder = self._encoding.encoder
-        if not special and any(word in text for word in self._special_texts):
+        if not special and any(word in text for word in self.special_texts):
             encoder = self._plain_encoder
         try:
             ids: list[int] = _encode(encoder, text)
@@ -88,8 +93,8 @@ class Tokenizer:
             raise RequestError(
                 "the text is not valid Unicode: it holds a lone surrogate"
             ) from error
-        if not (self._encoding.adds_bos if bos is None else bos):
-            return ids
+        if not bos:
+            return ids if bos is False else [*self._encoding.prefix_ids, *ids]
         if self.bos_id is None:
             raise RequestError("the model has no BOS token: leave bos out, or give bos=False")
         return [self.bos_id, *ids]
@@ -158,8 +163,9 @@ class Tokenizer:
         return max((len(piece) for piece in self._encoding.pieces if piece), default=1)
 
     @cached_property
-    def _special_texts(self) -> tuple[str, ...]:
-        return tuple(text for i in self._encoding.special_ids if (text := self.text_of(i)))
+    def special_texts(self) -> Mapping[str, int]:
+        """The control tokens' ids by their texts."""
+        return {text: i for i in self._encoding.special_ids if (text := self.text_of(i))}
 
     @cached_property
     def _plain_encoder(self) -> tokenizers.Tokenizer:
@@ -176,11 +182,6 @@ class Tokenizer:
         check_syntax(source)
         self._encoding = replace(self._encoding, chat_template=source)
         self.__dict__.pop("_chat_template", None)
-
-    @cached_property
-    def fill_in(self) -> FillIn | None:
-        """The tokens for filling text in; None if the model has none."""
-        return FillIn.find(self._encoding.pieces, self._encoding.fill_ids)
 
     @property
     def reads_tools(self) -> bool:
@@ -203,6 +204,11 @@ class Tokenizer:
     @cached_property
     def _chat_template(self) -> ChatTemplate:
         return self.template(ChatTemplate)
+
+    def one_id(self, text: str) -> int | None:
+        """Return the id of a text that is one token, None for another."""
+        ids = self.encode(text, bos=False)
+        return ids[0] if len(ids) == 1 else None
 
     def text_of(self, token_id: int | None) -> str:
         """Return the text of one token by itself, control tokens too; empty for None."""
@@ -238,6 +244,12 @@ class TextStream:
     def push(self, token_ids: Iterable[int]) -> str:
         """Return the text that these tokens make final, after those pushed before."""
         return self._decoder.decode(b"".join(map(self._bytes, token_ids)))
+
+    def hidden_in(self, text: str) -> dict[str, int]:
+        """Return the control tokens that are written in a text, and left out of what is pushed."""
+        if not self._skip_special:
+            return {}
+        return {word: i for word, i in self._tokenizer.special_texts.items() if word in text}
 
     def flush(self) -> str:
         """Return the rest of the text: no token will follow."""

@@ -20,7 +20,7 @@ from forerun.weights.base import Checkpoint
 from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.hf_quantized import join, quantization_config
 from forerun.weights.stored import StoredTensor
-from forerun.weights.text_half import text_half
+from forerun.weights.text_half import text_half, with_prefix
 
 _FORMATS: Mapping[str, WeightFormat] = {
     name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")
@@ -46,22 +46,22 @@ class HfCheckpoint(Checkpoint):
         self.config: Mapping[str, object] = read_json(path / "config.json", self.files)
         architectures = self.config.get("architectures")
         if not isinstance(architectures, list) or not architectures:
-            raise LoadError(f"{path / 'config.json'} names no architectures")
-        self.architecture = str(architectures[0])
+            architectures = [self.config.get("model_type")]  # by which transformers loads it
+        if not isinstance(architectures[0], str):
+            raise LoadError(f"{path / 'config.json'} names no architectures and no model_type")
+        self.architecture = architectures[0]
         self._tensors: dict[str, StoredTensor] = {}
         for file, names in _weight_files(path, self.files).items():
-            stored = read_tensors(file, names, self.files)
-            lacking = names - stored.keys()
-            if lacking:
-                raise LoadError(
-                    f"{file} has no tensor '{min(lacking)}', which the index says it has"
-                )
-            self._tensors |= stored
-        quant_config = read_json(path / "quant_config.json", self.files)
-        quantization = quantization_config(self.config, quant_config)
+            self._tensors |= read_tensors(file, names, self.files)
+        quantization = quantization_config(
+            self.config,
+            awq=read_json(path / "quant_config.json", self.files),
+            gptq=read_json(path / "quantize_config.json", self.files),
+        )
         if quantization is not None:
             self._tensors = join(path, quantization, self._tensors)
         self.config, self._tensors = text_half(self.architecture, self.config, self._tensors)
+        self._tensors = with_prefix(self._tensors)
 
     def tensor(self, name: str) -> StoredTensor:
         """Return one tensor as stored. Raises LoadError with the closest names, or naming its type."""
@@ -85,7 +85,10 @@ class HfCheckpoint(Checkpoint):
 
 
 def _weight_files(folder: Path, opened: list[OpenedFile]) -> dict[Path, set[str]]:
-    """Return the safetensors files: those of the index with the tensors it says they have, or the single one."""
+    """Return the safetensors files: the single one, else those of the index with the tensors it says they have."""
+    single = folder / "model.safetensors"
+    if single.is_file():  # whatever an index says that was left behind
+        return {single: set()}
     index = folder / "model.safetensors.index.json"
     listed = read_json(index, opened)
     if opened[-1].state:
@@ -100,9 +103,6 @@ def _weight_files(folder: Path, opened: list[OpenedFile]) -> dict[Path, set[str]
                 )
             files.setdefault(folder / file, set()).add(name)
         return files
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return {single: set()}
     if any(folder.glob("pytorch_model*.bin")):
         raise LoadError(
             f"{folder} holds pytorch_model.bin, which can run code when it is read: convert it to "

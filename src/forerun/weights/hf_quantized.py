@@ -163,12 +163,14 @@ def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], St
     raise LoadError(unknown("quantization method", str(method), _METHODS))
 
 
-def quantization_config(config: Config, legacy: Config) -> Config | None:
-    """Read the quantization from config.json, or else AutoAWQ's old quant_config.json. Raises LoadError."""
+def quantization_config(config: Config, awq: Config, gptq: Config) -> Config | None:
+    """Read the quantization from config.json, or else AutoAWQ's or AutoGPTQ's own file. Raises LoadError."""
     given = config.get("quantization_config")
-    if given is None and "w_bit" in legacy:
+    if given is None and "w_bit" in awq:
         named = {"bits": "w_bit", "group_size": "q_group_size", "version": "version"}
-        return {"quant_method": "awq"} | {new: legacy.get(old) for new, old in named.items()}
+        return {"quant_method": "awq"} | {new: awq.get(old) for new, old in named.items()}
+    if given is None and "bits" in gptq:
+        return {"quant_method": "gptq", **gptq}
     if given is not None and not isinstance(given, Mapping):
         raise LoadError(f"'quantization_config' is {short_repr(given)}, but must be an object")
     return given

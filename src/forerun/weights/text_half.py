@@ -15,6 +15,7 @@ _RENAMED = {
     "mtp.": "mtp.",
 }
 """How names begin since transformers 4.52, and before."""
+_BASE = {"layers.0.": "model.", "decoder.layers.0.": "model.", "h.0.": "transformer."}
 
 
 def text_half(
@@ -25,7 +26,8 @@ def text_half(
     What the text's own config leaves out is taken from that of the whole.
     """
     own = config.get("text_config")
-    if not architecture.endswith("ForConditionalGeneration") or not isinstance(own, Mapping):
+    is_whole = architecture.endswith("ForConditionalGeneration") or "For" not in architecture
+    if not is_whole or not isinstance(own, Mapping):
         return config, dict(tensors)
     renamed = {
         new + name.removeprefix(old): tensor
@@ -34,3 +36,14 @@ def text_half(
         if name.startswith(old)
     }
     return {**config, **own}, renamed
+
+
+def with_prefix(tensors: Mapping[str, T]) -> dict[str, T]:
+    """Return the tensors of a model that was saved without its head under the names that they have beside one."""
+    for first, prefix in _BASE.items():
+        if any(name.startswith(first) for name in tensors):
+            return {
+                name if name.startswith("lm_head.") else prefix + name: tensor
+                for name, tensor in tensors.items()
+            }
+    return dict(tensors)

@@ -137,7 +137,7 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     }
     settings |= {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "add_bos_token": encoding.adds_bos,
+        "add_bos_token": bool(encoding.prefix_ids),
         "clean_up_tokenization_spaces": False,
     }
     if encoding.chat_template is not None:

@@ -23,17 +23,23 @@ class AnswerForm:
     """Whether marks are control tokens, which are no part of a text unless it is asked for."""
     is_harmony: bool = False
 
+    def begun(self, prompt: str) -> Thinking | None:
+        """Return the thought that a prompt has begun; None if it has not."""
+        if self.thinking is None or not prompt.rstrip().endswith(self.thinking.open):
+            return None
+        return replace(self.thinking, has_begun=True)
+
     def parser(
         self, prompt: str, *, with_calls: bool, with_reasoning: bool = True, is_forced: bool = False
     ) -> AnswerParser:
         """Return what splits an answer to a prompt. `is_forced`: a grammar made calls, in Hermes' form."""
         if is_forced:
-            return MarkParser()
+            return MarkParser(thinking=self.begun(prompt) if with_reasoning else None)
         if self.is_harmony:
             return HarmonyParser(with_calls=with_calls, with_reasoning=with_reasoning)
         thinking = self.thinking if with_reasoning else None
         if thinking is not None:
-            thinking = replace(thinking, has_begun=prompt.rstrip().endswith(thinking.open))
+            thinking = self.begun(prompt) or thinking
         if thinking is None and not with_calls:
             return PlainParser()
         return MarkParser(self.calls if with_calls else None, thinking)
