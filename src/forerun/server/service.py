@@ -23,6 +23,7 @@ from forerun.server.limits import check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import Worker
+from forerun.text.answers.forms import AnswerForm, form_of
 from forerun.text.chat_template import RESERVED
 from forerun.text.fill_in import FillIn
 from forerun.text.prompt import Encoded
@@ -143,6 +144,12 @@ class Service:
         if self._template is None:
             self._template = self.llm().tokenizer.template(TemplateProcess)
         return self._template
+
+    @property
+    def form(self) -> AnswerForm:
+        """How the model writes what it thinks and calls. Raises ApiError while it is not there."""
+        tokenizer = self.llm().tokenizer
+        return form_of(tokenizer.chat_template, tokenizer.encoder.token_to_id)
 
     async def render(self, render: Callable[[], T]) -> T:
         """Run what renders a conversation in a thread for that alone: a slow template keeps only chats waiting."""
