@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
 from forerun.core.errors import LoadError, short_repr, unknown
+from forerun.text.chat_template import with_tool_use
 from forerun.text.pieces import (
     END_TEXTS,
     SPACE,
@@ -237,9 +238,16 @@ def _encoding(
         eos_id=eos_id,
         adds_bos=bos_id is not None and (adds_bos if file_adds_bos is None else file_adds_bos),
         adds_space=adds_space,
-        chat_template=fields.get("chat_template", str, "tokenizer."),
+        chat_template=_chat_template(fields),
         fill_ids=_fill_ids(vocabulary),
     )
+
+
+def _chat_template(fields: _Fields) -> str | None:
+    template, tool_use = (
+        fields.get(f"chat_template{name}", str, "tokenizer.") for name in ("", ".tool_use")
+    )
+    return template and with_tool_use(template, tool_use)
 
 
 def _fill_ids(vocabulary: _Vocabulary) -> dict[str, int]:
