@@ -155,7 +155,8 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
     firsts = [run.first_token_s for run in runs if run.first_token_s is not None]
     first_s = min(firsts, default=end_s)
     cached, num_new = counts["prompt_tokens_details"]["cached_tokens"], counts["completion_tokens"]
-    num_read, num_later = counts["prompt_tokens"] - cached, num_new - len(firsts)
+    num_read = counts["prompt_tokens"] - cached
+    num_later = max(num_new - len(firsts), 0)
     prompt_ms = round((first_s - request.start_s) * 1e3, 3)
     predicted_ms = round((end_s - first_s) * 1e3, 3)
     most = request.handles[0].runs[0].seq.params.max_draft
