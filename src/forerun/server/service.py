@@ -62,8 +62,9 @@ class Service:
         self.created, self.metrics = int(time.time()), metrics
         self.on_loaded: Callable[[], object] = lambda: None
         """Called by the engine thread when loading has ended, well or not."""
-        self.facts: dict[str, object] = {"max_model_len": None, "drafter": None}
-        """What is known of the model since it was first loaded."""
+        self.drafter: str | None = None
+        self.max_len: int | None = None
+        """Which drafter drafts, and the tokens of a sequence at most: known since the model was first loaded."""
         self._load = load
         self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}
@@ -113,7 +114,7 @@ class Service:
     def _loaded(self) -> None:
         """Take note that loading has ended, for the engine thread."""
         if (llm := self.worker.llm) is not None:
-            self.facts = {"max_model_len": llm.max_len, "drafter": llm.drafter_spec.name}
+            self.drafter, self.max_len = llm.drafter_spec.name, llm.max_len
         self.on_loaded()
 
     def llm(self) -> LLM:
