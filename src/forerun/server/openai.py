@@ -156,6 +156,15 @@ def _completion(kind: str, **choice: Schema) -> Schema:
 async def completions(service: FromBody, request: JsonRequest, body: CompletionRequest) -> Response:
     """Continue a text."""
     service.name(body.model)
+    running = await continued(service, request, body)
+    writer = OpenAIWriter(service, running, body, with_prompt=body.echo)
+    return await writer.reply(request, stream=body.stream)
+
+
+async def continued(
+    service: Service, request: JsonRequest, body: CompletionRequest
+) -> AsyncRequest:
+    """Hand the prompts of a completion to the engine. Raises ApiError."""
     if body.echo and body.stream and body.logprobs is not None:
         raise invalid("echo with logprobs is not streamed: leave out stream", "stream")
     params = service.params(body)
@@ -172,15 +181,13 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
             return service.read_text(one, "prompt", bos=bos)
         return Encoded(service.read_hole(hole, ("prompt", one), ("suffix", body.suffix or "")), one)
 
-    running = await service.submit(
+    return await service.submit(
         lambda: service.encode(lambda: [encode(one) for one in given], request.nbytes),
         len(given),
         params,
         "prompt",
         body,
     )
-    writer = OpenAIWriter(service, running, body, with_prompt=body.echo)
-    return await writer.reply(request, stream=body.stream)
 
 
 @router.post(

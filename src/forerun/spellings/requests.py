@@ -34,6 +34,7 @@ RENAMED: Mapping[str, str] = {
     "json_schema": "structured_outputs.json",
     "n_cmpl": "n",
     "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
     "speculative.n_max": "max_draft",
     "max_new_tokens": "max_tokens",
@@ -54,7 +55,8 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = {
     ),
     "reasoning_format says where thoughts are": ("include_reasoning",),
     "the prompt says how long an answer is wanted": ("verbosity",),
-    "a text ends where the context does": ("n_keep", "n_discard"),
+    "a text ends where the context does": ("n_keep", "n_discard", "num_keep"),
+    "the server's options say it": ("num_ctx", "num_batch", "num_thread", "num_gpu", "use_mmap"),
     "penalties look at the whole text": ("repeat_last_n",),
     "the controller says how much is drafted": ("speculative.n_min", "speculative.p_min"),
     "the filters are top_k, top_p and min_p, in this order": (

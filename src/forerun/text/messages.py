@@ -18,7 +18,7 @@ Tools = Sequence[Mapping[str, object]]
 _TEXTS = {"refusal": "refusal"} | dict.fromkeys(("text", "input_text", "output_text"), "text")
 """By type of a part: its field with the text."""
 _ROLES = {"developer": "system", "function": "tool"}
-_THOUGHTS = ("reasoning_content", "reasoning")
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 def plain(messages: Sequence[Message]) -> list[dict[str, object]]:
@@ -52,8 +52,9 @@ def _plain(number: int, message: Message) -> dict[str, object]:
     turn = {name: value for name, value in message.items() if value is not None}
     turn["content"] = _text(number, message.get("content"))
     turn["role"] = _ROLES.get(str(message["role"]), message["role"])
-    if isinstance(thought := turn.get("reasoning"), str):
-        turn.setdefault("reasoning_content", thought)
+    thoughts = [turn[name] for name in _THOUGHTS if isinstance(turn.get(name), str)]
+    if thoughts:
+        turn["reasoning_content"] = thoughts[0]
     calls = turn.pop("tool_calls", None)
     if calls:
         if isinstance(calls, str | Mapping) or not isinstance(calls, Sequence):
