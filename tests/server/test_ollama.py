@@ -130,6 +130,13 @@ def test_documents_are_ordered_by_a_query(llm):
             assert error["param"] == "documents"
 
 
+def test_vectors_are_those_of_the_other_route(llm):
+    with running(lambda: llm, embeddings=True) as (url, _):
+        found = post(url, "/api/embed", {"model": "tiny", "input": ["a b", "c"]})["embeddings"]
+        other = post(url, "/v1/embeddings", {"input": ["a b", "c"]})["data"]
+    assert found == [one["embedding"] for one in other]
+
+
 def test_a_causal_score_is_that_of_yes_against_no(llm):
     with running(lambda: llm) as (url, _):
         body = {"query": "Is it?", "documents": ["It is."]}

@@ -61,7 +61,7 @@ async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingReq
             "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
         )
         raise invalid(message, "input")
-    vectors, num_tokens = await _vectors(service, request, body)
+    vectors, num_tokens = await vectors_of(service, request, body)
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(rows[0], body.encoding_format)}
         for i, rows in enumerate(vectors)
@@ -77,7 +77,7 @@ async def native_embeddings(
     service: FromBody, request: JsonRequest, body: EmbeddingRequest
 ) -> Response:
     """Compute vectors of texts, in llama-server's form: a list of vectors for each text."""
-    vectors, _ = await _vectors(service, request, body)
+    vectors, _ = await vectors_of(service, request, body)
     documents: list[Document] = [
         {"index": i, "embedding": [_encoded(row, body.encoding_format) for row in rows]}
         for i, rows in enumerate(vectors)
@@ -85,7 +85,7 @@ async def native_embeddings(
     return JsonResponse(documents)
 
 
-async def _vectors(
+async def vectors_of(
     service: Service, request: JsonRequest, body: EmbeddingRequest
 ) -> tuple[list[Vectors], int]:
     """Compute the vectors of each text, and count their tokens. Raises ApiError."""
