@@ -120,6 +120,17 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         '{"tool_call_id": "0", "tool_name": "f", "parameters": {"x": 1}}\n]<|END_ACTION|>',
         [ReasoningPart("hm"), *CALL],
     ),
+    (
+        form_of("｜DSML｜"),
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="false">1'
+        "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        CALL,
+    ),
+    (
+        form_of("<function name="),
+        '<function name="f"><param name="x">1</param><param name="y">a, b: {c}</param></function>',
+        BOTH,
+    ),
     (COMMAND, "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", [TextPart("Yes.")]),
     (
         HARMONY,

@@ -6,8 +6,7 @@ Each step is tried on top of those before it. A template that takes the messages
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from forerun.text.messages import Tools
@@ -89,48 +88,25 @@ def _one_call_each(turns: Turns, tools: Tools | None) -> tuple[Turns, Tools | No
     return found, tools
 
 
-def _system_first(turns: Turns, tools: Tools | None) -> tuple[Turns, Tools | None]:
-    """Let the user say what the system says later on, and join neighbours of one role."""
-    return _joined(
-        [
-            turn | {"role": "user"} if i and turn["role"] == "system" else turn
-            for i, turn in enumerate(turns)
-        ]
-    ), tools
-
-
-def _without_system(turns: Turns, tools: Tools | None) -> tuple[Turns, Tools | None]:
-    """Let the user say what the system says."""
-    return _joined(
-        [turn | {"role": "user"} if turn["role"] == "system" else turn for turn in turns]
-    ), tools
-
-
-def _joined(turns: Sequence[dict[str, Any]]) -> Turns:
+def _said_by_user(turns: Turns, first: int) -> Turns:
+    """Let the user say what the system says from turn `first` on, and join neighbours of one role."""
     found = Turns()
-    for (role, is_plain), group in groupby(
-        turns, lambda one: (one["role"], not one.get("tool_calls"))
-    ):
-        several = [*group]
-        if role == "tool" or not is_plain or len(several) == 1:
-            found += several
+    for i, turn in enumerate(turns):
+        if i >= first and turn["role"] == "system":
+            turn = turn | {"role": "user"}
+        last = found[-1] if found else {}
+        is_plain = turn["role"] != "tool" and not turn.get("tool_calls")
+        if is_plain and last.get("role") == turn["role"] and not last.get("tool_calls"):
+            said = "\n\n".join(filter(None, (last["content"], turn["content"])))
+            found[-1] = last | turn | {"content": said}
         else:
-            content = "\n\n".join(one["content"] for one in several if one["content"])
-            found.append(several[-1] | {"content": content})
+            found.append(turn)
     return found
-
-
-def _without_tools(turns: Turns, tools: Tools | None) -> tuple[Turns, Tools | None]:
-    """Write tools, calls and results as text."""
-    return _joined(
-        [
-            turn | {"role": "user"} if turn["role"] == "system" else turn
-            for turn in described(turns, tools)
-        ]
-    ), None
 
 
 _STEPS: tuple[Adaptation, ...] = (
     *(_with_ids, _with_parameters, _one_call_each),
-    *(_system_first, _without_system, _without_tools),
+    lambda turns, tools: (_said_by_user(turns, 1), tools),
+    lambda turns, tools: (_said_by_user(turns, 0), tools),
+    lambda turns, tools: (_said_by_user(described(turns, tools), 0), None),  # calls as text
 )

@@ -45,11 +45,11 @@ NAMED_HEAD = re.compile(
 _BETWEEN = re.compile(r"(?:[\s,;]|```\w*)*")
 _NAMES, _ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
 _FUNCTION = re.compile(
-    r'<(?:function=|invoke name=)"?([^">]+)"?>(.*?)(?:</(?:function|invoke)>(?=\s*(?:<|$))|$)',
+    r'<(?:function=|(?:function|invoke) name=)"?([^">]+)"?>(.*?)(?:</(?:function|invoke)>(?=\s*(?:<|$))|$)',
     re.DOTALL,
 )
 _PARAMETER = re.compile(
-    r'<parameter(?:=| name=)"?([^">]+)"?[^>]*>\n?(.*?)\n?(?:</parameter>(?=\s*(?:<parameter[ =]|$))|$)',
+    r'<param(?:eter)?(?:=| name=)"?([^">]+)"?[^>]*>\n?(.*?)\n?(?:</param(?:eter)?>(?=\s*(?:<param(?:eter)?[ =]|$))|$)',
     re.DOTALL,
 )
 _PAIRS = re.compile(r"\s*([\w.-]+)\s*((?:<arg_key>.*</arg_value>)?)\s*", re.DOTALL)

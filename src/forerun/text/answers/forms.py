@@ -21,7 +21,14 @@ CALLS = (
         *("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", NAMED_HEAD),  # DeepSeek R1, V3, V3.1
         silent=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     ),
-    CallSyntax("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),  # DeepSeek V3.2
+    CallSyntax(
+        *("<｜DSML｜invoke", "</｜DSML｜invoke>", None, "｜DSML｜"),  # DeepSeek V3.2, V4
+        silent=tuple(
+            f"<{slash}｜DSML｜{name}>"
+            for name in ("function_calls", "tool_calls")
+            for slash in ("", "/")
+        ),
+    ),
     CallSyntax("<minimax:tool_call>", "</minimax:tool_call>"),  # MiniMax M2
     CallSyntax("<seed:tool_call>", "</seed:tool_call>"),  # Seed-OSS
     CallSyntax("<TOOLCALL>", "</TOOLCALL>"),  # Nemotron
@@ -32,12 +39,14 @@ CALLS = (
     ),
     CallSyntax("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
     CallSyntax("<function=", CLOSE, None),  # Qwen3-Coder, which forgets the mark before it
-    HERMES,
-    CallSyntax("<tool_calls>", "</tool_calls>"),  # MiniMax M1, Hunyuan, Jamba
+    CallSyntax("<function name=", "</function>", None),  # MiniCPM5
+    CallSyntax("<|function_call|>", "", None),  # GigaChat 3.1
+    CallSyntax("<tool_calls>", "</tool_calls>"),  # MiniMax M1, Hunyuan, Jamba, Apriel
     CallSyntax("<function_calls>", "</function_calls>"),  # OLMo 3
     CallSyntax("<|tool_call|>", "<|/tool_call|>", sign="<|/tool_call|>"),  # Phi-4
     CallSyntax("<|tool_call|>", "", None),  # Granite 3
     CallSyntax("<|python_tag|>", "", None),  # Llama 3
+    HERMES,  # beside which it is always read
 )
 """The first whose sign stands in the template, else in the vocabulary, is a model's own."""
 THOUGHTS = (
