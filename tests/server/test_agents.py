@@ -85,6 +85,10 @@ def test_unknown_fields_are_left_out_and_slips_are_errors(url):
     body = {"messages": ASKED, "max_tokens": 1}
     for field in ("web_search_options", "prompt_cache_options", "client_metadata", "betas", "x"):
         assert post(url, "/v1/chat/completions", body | {field: {}})["choices"]
+    many = {f"field_{number}": 1 for number in range(40)}
+    error = post(url, "/v1/chat/completions", body | many, 400)["error"]
+    assert "40 fields that are not known" in error["message"]
+    assert post(url, "/v1/chat/completions", body | {"x" * 10_000: 1})["choices"]
     for field, meant in (("temprature", "temperature"), ("Max_Tokens", "max_tokens")):
         error = post(url, "/v1/chat/completions", body | {field: 1}, 400)["error"]
         assert f"did you mean '{meant}'" in error["message"]

@@ -37,6 +37,8 @@ MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""
 MAX_TURNS = 10_000
 """The same of a conversation."""
+MAX_STRANGE = 32
+"""Fields that are not known: each is compared with all that are."""
 TEXT_OR_PARTS = (TEXT, list_of(object_of(type=TEXT)))
 
 
@@ -262,15 +264,17 @@ def _max_draft(given: Mapping[str, Any], drafter: str) -> int | None:
 
 
 def _known(fields: Mapping[str, object], body: type[RequestBody]) -> Mapping[str, object]:
-    """Leave out the fields that are not known, but for slips of those that are: they are an error."""
-    if body.model_config.get("extra") == "allow":
+    """Leave out the fields that are not known, but for slips of those that are: they are an error. Raises ApiError."""
+    known = body.model_fields.keys()
+    strange = fields.keys() - known
+    if body.model_config.get("extra") == "allow" or not strange:
         return fields
-    strange = [
-        name
-        for name in fields.keys() - body.model_fields.keys()
-        if not spellings.is_slip(name, body.model_fields)
-    ]
-    for name in strange:
+    if len(strange) > MAX_STRANGE:
+        raise invalid(
+            f"the body has {len(strange)} fields that are not known, at most {MAX_STRANGE} are allowed"
+        )
+    strange = {name for name in strange if not spellings.is_slip(name, known)}
+    for name in sorted(strange):
         spellings.note(name, "it is not known here")
     return {name: value for name, value in fields.items() if name not in strange}
 

@@ -19,6 +19,8 @@ _log = logging.getLogger("forerun")
 
 SLIP = 0.85
 """How alike (`difflib`) a name is to the one that was meant: `temprature`, not `client_metadata`."""
+LONGEST_SLIP = 64
+"""Letters of a name that is compared."""
 NOTED = 1024
 """Names that are remembered to be noted once."""
 
@@ -153,7 +155,8 @@ def _word(value: object) -> str:
 
 def is_slip(name: str, known: Collection[str]) -> bool:
     """Tell whether an unknown name is one of these with a letter or two wrong."""
-    return bool(get_close_matches(name.lower(), {*known, *NAMES}, n=1, cutoff=SLIP))
+    is_short = len(name) <= LONGEST_SLIP
+    return is_short and bool(get_close_matches(name.lower(), {*known, *NAMES}, n=1, cutoff=SLIP))
 
 
 @lru_cache(maxsize=NOTED)
