@@ -47,7 +47,7 @@ from forerun.engine.loop import EngineLock, EngineLoop
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
-from forerun.engine.planner import Planner, max_len_of
+from forerun.engine.planner import Planner, max_len_of, num_blocks_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.hub.names import resolve
 from forerun.model.cache.base import KVCache
@@ -366,10 +366,12 @@ class LLM:
         return plan
 
     def _new_loop(self, turns: EngineLock) -> EngineLoop:
-        config, num_blocks, logit_rows = self.config, None, LOGIT_ROWS
+        config, logit_rows = self.config, LOGIT_ROWS
+        num_blocks = num_blocks_of(config, self.max_len)
         checkpoints, draft_rows = None, min(config.draft_budget, DRAFT_ROWS)
         if (plan := self.plan) is not None:
             load, num_blocks = plan.workload, plan.cache_blocks
+            self.max_len = load.max_len
             logit_rows, draft_rows = load.logit_rows, load.draft_rows
             checkpoints = load.num_checkpoints
             config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from forerun.commands.serve import without_sharing
+from forerun.commands.serve import _longest, _of_its_own, _source, without_sharing
 from forerun.core import registry
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.llm import LLM
+from forerun.engine.planner import DEFAULT_MAX_LEN, SERVED_MAX_LEN, max_len_of, num_blocks_of
+from forerun.llm import LLM, planner_of
+from forerun.model.cache.blocks import blocks_of
 
 PROMPT = "Names of rivers, one after the other:"
 
@@ -79,3 +82,38 @@ def test_a_model_that_there_is_not_is_told_before_anything_listens(tmp_path):
         assert found.returncode == 2
         assert found.stderr.startswith("error: ")
         assert len(found.stderr.splitlines()) == 1
+
+
+def test_a_server_has_long_contexts_in_the_memory_of_short_ones(default_model):
+    config = EngineConfig(model=str(default_model), program="server")
+    longest = _longest(config)
+    assert longest > DEFAULT_MAX_LEN
+    assert max_len_of(replace(config, program="python"), longest) == DEFAULT_MAX_LEN
+    assert max_len_of(config, longest) == longest
+    assert max_len_of(config, 1 << 20) == SERVED_MAX_LEN
+    short = replace(config, max_model_len=DEFAULT_MAX_LEN)
+    blocks = num_blocks_of(config, longest)
+    assert blocks == config.max_num_seqs * blocks_of(DEFAULT_MAX_LEN)
+    assert num_blocks_of(short, DEFAULT_MAX_LEN) is None
+    assert num_blocks_of(replace(config, max_num_seqs=1), longest) == blocks_of(longest)
+    whole = planner_of(short).plan().components["kv"]
+    assert planner_of(config).plan().components["kv"] == whole
+
+
+def test_a_budget_shortens_a_context_that_nobody_asked_for(default_model):
+    config = EngineConfig(model=str(default_model), program="server", drafter="none")
+    planner = planner_of(config)
+    longest = planner.workload.max_len
+    assert planner.fit(1 << 34).workload.max_len == longest
+    tight = planner.fit(planner.smallest_budget())
+    assert tight.workload.max_len == DEFAULT_MAX_LEN
+    asked = planner_of(replace(config, max_model_len=longest))
+    assert asked.smallest_budget() > planner.smallest_budget()
+
+
+def test_each_of_several_models_keeps_its_own_context(default_model):
+    config = EngineConfig(model=str(default_model), program="server", max_model_len=1 << 20)
+    assert _of_its_own(config).max_model_len == _longest(config)
+    assert _source(config, None, is_one=False).max_len() == _longest(config)
+    shorter = replace(config, max_model_len=64)
+    assert _of_its_own(shorter) == shorter

@@ -35,7 +35,7 @@ BAD = [
     ("stop", ("",)),
     ("stop", tuple("abc" * 100)),
     ("stop_token_ids", (-1,)),
-    ("max_tokens", 0),
+    ("max_tokens", -2),
     ("min_tokens", -1),
     ("logprobs", -1),
     ("logprobs", 10**6),

@@ -42,8 +42,7 @@ WRONG = {
         ({"top_kk": 2}, "did you mean 'top_k'? (allowed:", "top_kk"),
         ({"best_of": 3}, "(allowed: 1)", None),
         ({"logit_bias": {"x": 1}}, "logit_bias must be", "logit_bias"),
-        ({"n_predict": 0}, "max_tokens must be a whole", "n_predict"),
-        ({"n_predict": -2}, "", "n_predict"),
+        ({"n_predict": -2}, "max_tokens must be a whole", "n_predict"),
         ({"repeat_penalty": -1}, "", "repeat_penalty"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens differ", None),
         ({"guided_json": []}, "must be a JSON schema", None),
@@ -67,7 +66,7 @@ WRONG = {
             "part of type 'image_url'",
             None,
         ),
-        ({"max_completion_tokens": 0}, "", "max_completion_tokens"),
+        ({"max_completion_tokens": -2}, "", "max_completion_tokens"),
         ({"response_format": json_schema(BAD_SCHEMA)}, "", "response_format"),
         ({"response_format": {"type": "xml"}}, "json_object or json_schema, got 'xml'", None),
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema is missing", None),
@@ -84,7 +83,8 @@ WRONG = {
         ({"prediction": {"content": 7}}, "prediction must be", "prediction"),
         ({"prediction": {"type": "content"}}, "prediction must be", None),
         ({"prediction": {"type": "content", "content": [{"image": 1}]}}, "prediction must", None),
-        ({"tools": [{"type": "web"}]}, "tools[0] must be a function", None),
+        ({"reasoning_effort": "very"}, "one of none, minimal, low", "reasoning_effort"),
+        ({"thinking": {"type": "often"}}, "one of enabled, adaptive, disabled", "thinking"),
         ({"tools": [CALL]}, "tools[0].function must have a name", None),
         ({"tools": [tool("a b")]}, "letters, digits", None),
         ({"tools": [tool("a"), tool("a")]}, "different names", None),
@@ -113,12 +113,11 @@ WRONG = {
         ({"input": 7}, "input must be a text or a list of items", "input"),
         ({"input": [{"type": "image"}]}, "input[0].type must be message", "input"),
         ({"input": WIZARD}, f"input{ROLES}", "input"),
-        ({"max_output_tokens": 0}, "", "max_output_tokens"),
+        ({"max_output_tokens": -2}, "", "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema", "schema": BAD_SCHEMA}}}, "", "text.format"),
         ({"text": {"format": {"type": "verse"}}}, "", "text.format"),
         ({"text": {"format": {"type": "xml"}}}, "json_schema, got 'xml'", None),
         ({"previous_response_id": "resp_1"}, "nothing is stored", None),
-        ({"tools": [{"type": "web_search"}]}, "must be a function", None),
         ({"n": 2}, "n is possible in /v1/chat/completions only", "n"),
         ({"timings_per_token": True}, "timings_per_token is possible in", "timings_per_token"),
         ({"temprature": 1}, "did you mean 'temperature'", None),
@@ -131,7 +130,6 @@ WRONG = {
             "user, assistant or system",
             None,
         ),
-        ({"tools": [{"type": "web_search_1", "name": "w"}]}, "run by Anthropic's servers", None),
         (
             {"tools": [{"name": "w", "input_schema": SCHEMA}], "tool_choice": {"type": "some"}},
             "auto, any, none or tool",
@@ -194,7 +192,7 @@ def test_a_client_brings_no_template(url, route):
     body = CHATS.get(route, {"messages": SAID}) | {"chat_template": "{{ 7*7 }}"}
     answer = httpx.post(url + route, json=body, timeout=60)
     assert answer.status_code == 400
-    assert "'chat_template'" in answer.json()["error"]["message"]
+    assert "chat_template" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,9 @@ def test_instructions_and_a_system_message_are_one(llm, role, content):
         chat = ResponsesRequest.model_validate(body).as_chat()
         prompt = post(url, "/apply-template", {"messages": chat["messages"]})["prompt"]
         assert prompt == "system: Be brief.\nIn French.;user: Hi;"
-        later = said[::-1]  # what is not at the beginning stays where it is
-        error = post(url, "/v1/responses", body | {"input": later}, 400)["error"]
-        assert "one system message" in error["message"]
+        later = ResponsesRequest.model_validate(body | {"input": said[::-1]}).as_chat()
+        prompt = post(url, "/apply-template", {"messages": later["messages"]})["prompt"]
+        assert prompt == "system: Be brief.;user: Hi\n\nIn French.;"  # it stays where it is
 
 
 def test_a_stream_adds_up_to_the_response(client):

@@ -101,6 +101,8 @@ TRIED = [
     ("/v1/chat/completions/input_tokens", {"messages": ASKED["messages"]}, 200),
     ("/v1/embeddings", {"input": "Hi"}, 501),
     ("/embedding", {"content": "Hi"}, 501),
+    ("/v1/rerank", {"query": "Hi", "documents": ["a", "b"]}, 200),
+    ("/v1/rerank", {"query": "Hi", "documents": []}, 400),
     ("/completion", BODY, 200),
     ("/completion", BODY | {"prompt": ["Hi", [1, 2]], "n_predict": 2, "max_tokens": 2}, 200),
     ("/completion", BODY | {"prompt": {}}, 400),

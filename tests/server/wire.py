@@ -24,7 +24,7 @@ EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "openai.Response": ("timings", "store"),  # OpenAI itself sends `store`
     "openai.InputTokensDetails": ("cache_write_tokens",),  # new in openai 3
     "openai.ResponseFunctionCallArgumentsDoneEvent": ("name",),  # required by openai 2
-    "openai.Model": ("max_model_len", "drafter", "status"),
+    "openai.Model": ("max_model_len", "meta", "drafter", "status"),
     "openai.ErrorObject": ("n_prompt_tokens", "n_ctx"),
     "anthropic.Message": ("timings",),
     "anthropic.RawMessageDeltaEvent": ("timings",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,21 @@ from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningP
 
 QWEN = form_of("{% if x %}<think>{% endif %}<tool_call>")
 MISTRAL = form_of("[THINK][TOOL_CALLS]")
-GEMMA = form_of("<|tool_call><|channel>")
+GEMMA = form_of("<|tool_call><|channel>thought")
 HARMONY = form_of("<|start|>assistant<|channel|>")
 GRANITE, OLMO, LLAMA = (
     form_of("<|tool_call|>"),
     form_of("<function_calls>"),
     form_of("<|python_tag|>"),
 )
+LFM2, PHI, KIMI, DEEPSEEK, GLM, MINIMAX, COMMAND = map(
+    form_of,
+    (
+        *("<|tool_call_start|>", "<|/tool_call|>", "<|tool_call_begin|>", "<｜tool▁call▁begin｜>"),
+        *("<tool_call><arg_key>", "<minimax:tool_call>", "<|START_THINKING|><|START_ACTION|>"),
+    ),
+)
+TOOLS = {"f": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string"}}}}
 CALL = [CallPart("f"), ArgumentsPart('{"x": 1}')]
 BOTH = [CallPart("f"), ArgumentsPart('{"x": 1, "y": "a, b: {c}"}')]
 XML = (
@@ -62,6 +71,67 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
     ),
     (OLMO, "Let me see.<function_calls>f(x=1)</function_calls>", [TextPart("Let me see."), *CALL]),
     (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"x": 1}}', CALL),
+    (LLAMA, '{"name": "f", "parameters": {"x": 1}}', CALL),
+    (LLAMA, "[f(x=1), f(x=1)]", CALL * 2),
+    (QWEN, '{"name": "f", "arguments": {"x": 1}}', CALL),
+    (QWEN, '```json\n{"name": "f", "arguments": {"x": 1}}\n```', CALL),
+    (
+        QWEN,
+        '<think>a</think>\n\n[{"name": "f", "arguments": {"x": 1}}]',
+        [ReasoningPart("a"), *CALL],
+    ),
+    (
+        QWEN,
+        '```json\n{"name": "f", "arguments": {"x": 1}}\n```\n```json\n{"name": "f", "arguments": {"x": 1}}\n```',
+        CALL * 2,
+    ),
+    (QWEN, XML.replace("<tool_call>\n", ""), BOTH),
+    (QWEN, '{"type": "function", "function": {"name": "f", "parameters": {"x": 1}}}', CALL),
+    (
+        LFM2,
+        '<|tool_call_start|>[f(x=1, y="a, b: {c}")]<|tool_call_end|>Done.',
+        [*BOTH, TextPart("Done.")],
+    ),
+    (LFM2, "<|tool_call_start|>[f(1)]<|tool_call_end|>", CALL),
+    (PHI, '<|tool_call|>[{"name": "f", "arguments": {"x": 1}}]<|/tool_call|>', CALL),
+    (
+        KIMI,
+        'Well.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": 1}'
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        [TextPart("Well."), *CALL],
+    ),
+    (
+        DEEPSEEK,
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>'
+        'function<｜tool▁sep｜>f\n```json\n{"x": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        CALL * 2,
+    ),
+    (GLM, "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", CALL),
+    (GLM, "<tool_call>f\n</tool_call>", [CallPart("f"), ArgumentsPart("{}")]),
+    (
+        MINIMAX,
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="x">1</parameter>\n'
+        '<parameter name="y">a, b: {c}</parameter>\n</invoke>\n</minimax:tool_call>',
+        BOTH,
+    ),
+    (
+        COMMAND,
+        "<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[\n"
+        '{"tool_call_id": "0", "tool_name": "f", "parameters": {"x": 1}}\n]<|END_ACTION|>',
+        [ReasoningPart("hm"), *CALL],
+    ),
+    (
+        form_of("｜DSML｜"),
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="false">1'
+        "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        CALL,
+    ),
+    (
+        form_of("<function name="),
+        '<function name="f"><param name="x">1</param><param name="y">a, b: {c}</param></function>',
+        BOTH,
+    ),
+    (COMMAND, "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", [TextPart("Yes.")]),
     (
         HARMONY,
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
@@ -84,10 +154,10 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
 
 
 def parts(
-    form: AnswerForm, text: str, cuts: list[int], prompt: str = "", **asked: bool
+    form: AnswerForm, text: str, cuts: list[int], prompt: str = "", **asked: Any
 ) -> list[Part]:
     """What an answer is, pieces of the same kind put together."""
-    parser = form.parser(prompt, **{"with_calls": True, **asked})
+    parser = form.parser(prompt, **{"tools": TOOLS, **asked})
     found, start = list[Part](), 0
     for stop in sorted(cuts):
         found += parser.read(text[start:stop], is_last=False)
@@ -132,8 +202,8 @@ def test_a_thought_may_have_begun_in_the_prompt() -> None:
 
 def test_thoughts_and_calls_that_are_not_asked_for_are_text() -> None:
     text = '<think>a</think><tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
-    assert parts(QWEN, text, [], with_reasoning=False, with_calls=False) == [TextPart(text)]
-    assert parts(QWEN, text, [], with_calls=False)[0] == ReasoningPart("a")
+    assert parts(QWEN, text, [], with_reasoning=False, tools={}) == [TextPart(text)]
+    assert parts(QWEN, text, [], tools={})[0] == ReasoningPart("a")
     assert parts(HARMONY, "<|channel|>analysis<|message|>a<|end|>", [], with_reasoning=False) == [
         TextPart("a")
     ]
@@ -149,7 +219,7 @@ def test_arguments_come_while_they_are_written() -> None:
         (QWEN, '<tool_call>{"name": "f", "arguments": '),
         (MISTRAL, "[TOOL_CALLS]f[ARGS]"),
     ):
-        parser = form.parser("", with_calls=True)
+        parser = form.parser("", tools=TOOLS)
         assert parser.read(f'{head}{{"x', is_last=False) == [CallPart("f"), ArgumentsPart('{"x')]
 
 
@@ -165,3 +235,79 @@ def test_texts_in_gemmas_quotes_may_hold_anything() -> None:
     (_, arguments) = parts(GEMMA, f'<|tool_call>call:f{{x:<|"|>{value}<|"|>}}<tool_call|>', [])
     assert isinstance(arguments, ArgumentsPart)
     assert json.loads(arguments.text) == {"x": value}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Like this:\n```json\n{"name": "f", "arguments": {"x": 1}}\n```',
+        '```json\n{"name": "f", "arguments": {"x": 1}}\n```\nThis calls f.',
+        '{"name": "Bob", "age": 3}',
+        '{"name": "f", "arguments": {"x": 1',
+        "[f]",
+        "f",
+    ],
+)
+def test_an_object_is_a_call_only_as_the_whole_answer(text: str) -> None:
+    assert parts(QWEN, text, [*range(len(text))]) == [TextPart(text)]
+
+
+def test_text_that_cannot_be_a_call_is_not_held_back() -> None:
+    for text in ("Hello", '{"name": "Bob"', '{"ok"', "```python\np", "[1"):
+        assert QWEN.parser("", tools=TOOLS).read(text, is_last=False) == [TextPart(text)]
+
+
+def test_the_vocabulary_tells_a_family_whose_template_writes_no_calls() -> None:
+    form = form_of("{{ tools }}", {"<|tool_call_start|>": 0}.get)
+    assert parts(form, "<|tool_call_start|>[f(x=1)]<|tool_call_end|>", []) == CALL
+    assert form_of("<tool_call>", {"<|python_tag|>": 0}.get).calls.open == "<tool_call>"
+
+
+VALUES = {
+    "text": ({"type": "string"}, "1.10", "1.10"),
+    "json text": ({"type": "string"}, '{"a": 1}', '{"a": 1}'),
+    "null text": ({"type": "string"}, "None", "None"),
+    "maybe": ({"type": ["string", "null"]}, "null", None),
+    "either": ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "5", "5"),
+    "choice": ({"enum": ["1", "2"]}, "1", "1"),
+    "elsewhere": ({"$ref": "#/$defs/word"}, "true", "true"),
+    "number": ({"type": "integer"}, "12345678901234567890123", 12345678901234567890123),
+    "truth": ({"type": "boolean"}, "True", True),
+    "list": ({"type": "array"}, '["a"]', ["a"]),
+    "unknown": (None, "[1]", [1]),
+    "no json": ({"type": "integer"}, "NaN", "NaN"),
+    "marks": ({"type": "string"}, "a </parameter> b", "a </parameter> b"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_between_tags_have_the_type_of_the_schema(name: str) -> None:
+    schema, written, expected = VALUES[name]
+    tools = {
+        "f": {
+            "type": "object",
+            "properties": {} if schema is None else {"x": schema},
+            "$defs": {"word": {"type": "string"}},
+        }
+    }
+    texts = [
+        f"<tool_call>\n<function=f>\n<parameter=x>\n{written}\n</parameter>\n</function>\n</tool_call>"
+    ]
+    if name != "marks":
+        texts.append(
+            f"<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>{written}</arg_value>\n</tool_call>"
+        )
+    for text in texts:
+        (_, arguments) = parts(QWEN, text, [], tools=tools)
+        assert isinstance(arguments, ArgumentsPart)
+        assert json.loads(arguments.text) == {"x": expected}
+
+
+def test_a_familys_own_ids_are_kept() -> None:
+    kimi = '<|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|>'
+    for form, text, own in (
+        (KIMI, kimi, "functions.f:3"),
+        (MISTRAL, '[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{"x": 1}', "abcdefghi"),
+        (MISTRAL, '[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "abcdefghi"}]', "abcdefghi"),
+    ):
+        assert parts(form, text, [])[0].id == own

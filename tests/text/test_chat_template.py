@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.errors import RequestError
-from forerun.text.chat_template import RESERVED, ChatTemplate
+from forerun.text.chat_template import RESERVED, ChatTemplate, with_tool_use
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -21,6 +21,7 @@ TEMPLATES = {
     "tokens": "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}",
     "tools": "{% if tools is not none %}tools{% endif %}{% if not documents %}none{% endif %}",
     "json": "{{ messages | tojson }} {{ messages[1] | tojson(indent=2) }}",
+    "json options": "{{ messages | tojson(ensure_ascii=True, indent=1, separators=(',', ': '), sort_keys=True) }}",
     "loops": "{% for m in messages %}{% if loop.index0 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
     "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
     "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}"
@@ -86,3 +87,93 @@ def test_no_variable_takes_a_name_of_the_renderer(name: str) -> None:
 def test_malformed_messages_are_refused(messages: list[dict[str, str]], reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         ChatTemplate("x", "", "").render(messages, True)
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+CALLS = [{"id": f"call_{i}", "function": {"name": "f", "arguments": {}}} for i in range(2)]
+TALK = [
+    {"role": "user", "content": "Do it."},
+    {"role": "assistant", "content": None, "tool_calls": CALLS},
+    {"role": "tool", "tool_call_id": "call_1", "content": "b"},
+    {"role": "tool", "tool_call_id": "call_0", "content": "a"},
+]
+PLAIN = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+SAYS = (
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{% for c in m.tool_calls %}[{{ c.id }}]{% endfor %};{% endfor %}"
+)
+
+
+def rendered(source: str, messages: list[dict[str, object]], tools: list | None = None) -> str:
+    return ChatTemplate(source, "", "").render(messages, True, tools)
+
+
+def test_ids_have_nine_letters_where_the_template_refuses_others() -> None:
+    strict = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{% if c.id|length != 9 %}"
+        "{{ raise_exception('id') }}{% endif %}{% endfor %}"
+        "{% if m.role == 'tool' and m.tool_call_id|length != 9 %}{{ raise_exception('id') }}{% endif %}"
+        "{{ m.tool_call_id }}{% for c in m.tool_calls %}[{{ c.id }}]{% endfor %};{% endfor %}"
+    )
+    _, called, second, first, _ = rendered(strict, TALK).split(";")
+    assert called == f"[{first}][{second}]"
+    unnamed = [
+        {name: value for name, value in turn.items() if name != "tool_call_id"}
+        | (
+            {"tool_calls": [{"function": call["function"]} for call in CALLS]}
+            if "tool_calls" in turn
+            else {}
+        )
+        for turn in TALK
+    ]  # Ollama's clients send none
+    _, called, first, second, _ = rendered(strict, unnamed).split(";")
+    assert called == f"[{first}][{second}]"
+    assert rendered(SAYS, TALK) == "user:Do it.;assistant:[call_0][call_1];tool:b;tool:a;"
+
+
+def test_several_calls_are_one_by_one_where_the_template_takes_one() -> None:
+    single = (
+        "{% for m in messages %}{% if m.tool_calls|length > 1 %}"
+        "{{ raise_exception('one') }}{% endif %}{% endfor %}"
+    )
+    found = rendered(single + SAYS.replace("[{{ c.id }}]", "!"), TALK)
+    assert found == "user:Do it.;assistant:!;tool:a;assistant:!;tool:b;"
+
+
+@pytest.mark.parametrize("tools", [None, [TOOL]])
+def test_the_user_says_what_the_system_cannot(tools: list | None) -> None:
+    none = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    reads = "{% if tools %}{{ tools[0].function.name }}{% endif %}" if tools else ""
+    said = [*MESSAGES, {"role": "system", "content": "Now."}]
+    found = rendered(none + reads + PLAIN, said, tools)
+    assert found == ("f" if tools else "") + f"user:Be brief.\n\n{MESSAGES[1]['content']}\n\nNow.;"
+    later = "{% for m in messages[1:] %}{% if m.role == 'system' %}{{ raise_exception('late') }}{% endif %}{% endfor %}"
+    found = rendered(later + PLAIN, said)
+    assert found == f"system:Be brief.;user:{MESSAGES[1]['content']}\n\nNow.;"
+
+
+def test_tools_without_parameters_have_some_where_the_template_needs_them() -> None:
+    source = "{% for t in tools %}{{ t.function.parameters.properties | length }}{% endfor %}"
+    assert rendered(source, MESSAGES, [TOOL]) == "0"
+    assert rendered("{{ tools | tojson }}", MESSAGES, [TOOL]) == str([TOOL]).replace("'", '"')
+
+
+def test_calls_are_text_where_the_template_knows_no_such_turns() -> None:
+    strict = (
+        "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}"
+        "{{ raise_exception('x') }}{% endif %}{% endfor %}"
+    )
+    found = rendered(strict + PLAIN, TALK)
+    assert "<tool_call>" in found
+    assert found.endswith("<tool_response>\nb\n</tool_response>;")
+
+
+def test_a_template_for_tools_is_taken_where_there_are_some() -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    default, tool_use = " D\n{{ messages[0].content }} \n", "\nT {{ tools | tojson }}\n"
+    template = ChatTemplate(with_tool_use(default, tool_use), "", "")
+    assert template.reads_tools
+    for source, tools in ((default, None), (tool_use, [TOOL])):
+        expected, _ = render_jinja_template([MESSAGES], tools=tools, chat_template=source)
+        assert template.render(MESSAGES, True, tools) == expected[0]

@@ -91,11 +91,41 @@ def test_a_call_that_is_none_is_a_request_error(call):
         described([said], None)
 
 
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("", {}),
+        (None, {}),
+        ({}, {}),
+        ('{"a": 1}', {"a": 1}),
+        (json.dumps('{"a": 1}'), {"a": 1}),
+        ('{"a": "cut', {"arguments": '{"a": "cut'}),
+        ("[1]", {"arguments": "[1]"}),
+    ],
+)
+def test_arguments_are_an_object_whatever_was_written(given, read):
+    call = {"id": "1", "function": {"name": "f", "arguments": given}}
+    (found,) = plain([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    assert found["tool_calls"][0]["function"]["arguments"] == read
+    assert found["content"] == ""
+
+
+def test_nothing_that_is_null_or_empty_comes_to_a_template():
+    said = {"role": "assistant", "content": "a", "refusal": None, "function_call": None}
+    for calls in ([], None):
+        (found,) = plain([said | {"tool_calls": calls}])
+        assert found == {"role": "assistant", "content": "a"}
+    (found,) = plain([{"role": "developer", "content": [{"type": "refusal", "refusal": "No."}]}])
+    assert found == {"role": "system", "content": "No."}
+    (found,) = plain([{"role": "assistant", "reasoning": "hm"}])
+    assert found["reasoning_content"] == "hm"
+
+
 def test_arguments_nested_too_deep_to_read_stay_text():
     deep = "[" * 100_000
     call = {"function": {"name": "f", "arguments": deep}}
     (found,) = plain([{"role": "assistant", "tool_calls": [call]}])
-    assert found["tool_calls"] == [call]
+    assert found["tool_calls"][0]["function"]["arguments"] == {"arguments": deep}
 
 
 def test_a_conversation_for_a_template_without_tools_is_text():

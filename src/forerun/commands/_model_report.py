@@ -91,7 +91,7 @@ def _chat(tokenizer: Tokenizer) -> dict[str, Any]:
     template = tokenizer.chat_template
     if template is None:
         return {"template": False, "tools": False, "calls": None, "thoughts": None}
-    form = form_of(template)
+    form = form_of(template, tokenizer.encoder.token_to_id)
     calls, thoughts = form.calls.open, None
     if form.thinking is not None:
         thoughts = [form.thinking.open, form.thinking.close]

@@ -24,6 +24,7 @@ from forerun.core.files import read_text
 from forerun.server.config import ServerConfig
 
 if TYPE_CHECKING:
+    from forerun.engine.memory import MemoryPlan
     from forerun.llm import LLM
     from forerun.server.fleet import ModelSource
 
@@ -104,7 +105,6 @@ def command(
     for name in names:
         check_name(name)  # before torch is imported, which takes seconds
     try:
-        from forerun.server.fleet import ModelSource
         from forerun.server.run import serve
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -118,10 +118,7 @@ def command(
     config = replace(config, program="server", threads=threads)
     configs, budget = _configs(config, names), config.budget_nbytes
     template = _template(settings.chat_template)
-    sources = [
-        ModelSource(each.model, partial(_load, each, template), cache(partial(_nbytes, each)))
-        for each in configs
-    ]
+    sources = [_source(each, template, is_one=len(configs) == 1) for each in configs]
     check = partial(_check, sources, has_budget=budget is not None)
     if replicas is not None:
         _serve_replicas(configs, settings, params, template, (replicas, ray_address), check)
@@ -211,12 +208,46 @@ def _load(config: EngineConfig, template: str | None) -> LLM:
     return llm
 
 
-def _nbytes(config: EngineConfig) -> int:
-    """Plan what a model takes where it has the whole budget to itself. Raises LoadError, CapacityError."""
+def _source(config: EngineConfig, template: str | None, *, is_one: bool) -> ModelSource:
+    """Make what the server knows of a model that is not loaded."""
+    from forerun.server.fleet import ModelSource
+
+    own = cache(lambda: config if is_one else _of_its_own(config))
+    plan = cache(lambda: _plan(own()))
+    return ModelSource(
+        config.model,
+        lambda: _load(own(), template),
+        lambda: plan().total,
+        cache(lambda: _max_len(own()) if config.budget_nbytes is None else plan().workload.max_len),
+    )
+
+
+def _of_its_own(config: EngineConfig) -> EngineConfig:
+    """Cut the context that is asked for of several models to what this one has. Raises LoadError."""
+    asked = config.max_model_len
+    return config if asked is None else replace(config, max_model_len=min(asked, _longest(config)))
+
+
+def _longest(config: EngineConfig) -> int:
+    from forerun.hub.names import resolve
+    from forerun.model.loader import read_config
+    from forerun.weights.checkpoint import open_checkpoint
+
+    return read_config(open_checkpoint(resolve(config.model)))[0].max_position
+
+
+def _max_len(config: EngineConfig) -> int:
+    from forerun.engine.planner import max_len_of
+
+    return max_len_of(config, _longest(config))
+
+
+def _plan(config: EngineConfig) -> MemoryPlan:
+    """Plan a model that has the whole budget to itself. Raises LoadError, CapacityError."""
     from forerun.llm import planner_of
 
     assert config.budget_nbytes is not None
-    return planner_of(config).fit(config.budget_nbytes).total
+    return planner_of(config).fit(config.budget_nbytes)
 
 
 def _check(sources: Sequence[ModelSource], *, has_budget: bool) -> None:
@@ -226,8 +257,10 @@ def _check(sources: Sequence[ModelSource], *, has_budget: bool) -> None:
 
     for source in sources:
         open_checkpoint(resolve(source.model))
-        if has_budget and len(sources) > 1:
-            source.nbytes()
+        if len(sources) > 1:
+            source.max_len()
+            if has_budget:
+                source.nbytes()
 
 
 def _template(given: str | None) -> str | None:

@@ -84,7 +84,7 @@ class EngineConfig:
     pipeline_parallel_size: int = option(1, group="More machines")
     """Processes that each hold some of the layers; torchrun starts them."""
     max_model_len: int | None = option(None, "-c", "--ctx-size")
-    """Tokens of prompt and answer, at most; default: the model's, up to 4096."""
+    """Tokens of prompt and answer, at most; default: the model's, up to 4096, of a server 32768 if memory allows."""
     max_num_seqs: int = option(8)
     """Sequences that run at once, if there is memory for their keys and values."""
     memory_budget: str | int | None = option(None, metavar="SIZE|cgroup")

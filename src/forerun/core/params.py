@@ -92,7 +92,7 @@ class SamplingParams:
     ignore_eos: bool = option(False)
     """Go on after the model's end-of-text token."""
     max_tokens: int | None = option(16, "-n", "--n-predict", "--predict")
-    """At most this many new tokens; none or -1: as many as the context holds."""
+    """At most this many new tokens, 0 only reads the prompt; none or -1: as many as the context holds."""
     min_tokens: int = option(0)
     """No end before this many new tokens: the end tokens cannot be drawn until then."""
     logprobs: int | None = None
@@ -215,7 +215,7 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         f"at most {MAX_IDS} token ids",
         lambda v: len(v) <= MAX_IDS and all(t >= 0 for t in v),
     ),
-    ("max_tokens", "a whole number from 1, or -1 or none", _within(1)),
+    ("max_tokens", "a whole number from 0, or -1 or none", _within(0)),
     ("min_tokens", "a whole number from 0", _within(0)),
     ("max_draft", "a whole number from 0, or none", _within(0)),
     ("pooling", "last, mean or none", lambda v: v in ("last", "mean", "none")),

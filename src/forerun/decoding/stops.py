@@ -86,6 +86,8 @@ class StopChecker:
     def push(self, token: int) -> str:
         """Count one more token; the text that is final with it. No token follows a `finish_reason`."""
         assert self.finish_reason is None, "the sequence has ended"
+        if not self._max_tokens:  # what comes after the prompt is not asked for
+            return self._end(FinishReason.LENGTH)
         self.num_tokens += 1
         if token in self._end_ids and self.num_tokens >= self._min_tokens:
             self.stop_reason = token if token in self._stop_ids else None

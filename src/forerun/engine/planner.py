@@ -21,7 +21,7 @@ from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Workload
 from forerun.hub.names import resolve
-from forerun.model.cache.blocks import BLOCK_ROWS
+from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import blank_model
@@ -36,16 +36,29 @@ NOWHERE = Path("no-such-folder")
 """Stands for the cache: what was learned before is not read for a plan."""
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
+SERVED_MAX_LEN = 32768
+"""The same of a server: agents' prompts have 20,000 tokens. It shares the memory of so many short sequences."""
 
 
 def max_len_of(config: EngineConfig, longest: int) -> int:
     """Return the tokens of a sequence, at most. Raises ConfigError if more are asked for than the model's `longest`."""
     asked = config.max_model_len
-    max_len = min(longest, DEFAULT_MAX_LEN) if asked is None else asked
+    default = SERVED_MAX_LEN if config.program == "server" else DEFAULT_MAX_LEN
+    max_len = min(longest, default) if asked is None else asked
     if not 2 <= max_len <= longest:
         message = f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
         raise ConfigError(message, option="max_model_len")
     return max_len
+
+
+def num_blocks_of(config: EngineConfig, max_len: int) -> int | None:
+    """Return the blocks of keys and values, None for all that the sequences can fill.
+
+    A long context that nobody asked for takes no more than sequences of `DEFAULT_MAX_LEN`.
+    """
+    if config.max_model_len is not None or config.program != "server":
+        return None
+    return blocks_of(max(config.max_num_seqs * min(max_len, DEFAULT_MAX_LEN), max_len))
 
 
 def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
@@ -137,9 +150,11 @@ class Planner:
     def workload(self) -> Workload:
         """All that is asked for."""
         config, longest = self.config, self.model.config.max_position
+        max_len = max_len_of(config, longest)
         return Workload(
             num_seqs=config.max_num_seqs,
-            max_len=max_len_of(config, longest),
+            max_len=max_len,
+            num_blocks=num_blocks_of(config, max_len),
             precision=config.kv,
             prefill_rows=config.prefill_chunk,
             program=config.program,
@@ -166,22 +181,42 @@ class Planner:
 
     def smallest(self) -> MemoryPlan:
         """Return the plan with the fewest bytes that works."""
-        return memory.smallest(self.numbers, self.drafters, self.workload)
+        *_, least = self._lengths()
+        return memory.smallest(least.numbers, least.drafters, least.workload)
 
     def rounded(self) -> dict[Precision, int]:
         """Return the smallest budgets with keys and values in fewer bits, the user's choice: they change tokens."""
-        numbers, load = self.numbers, self.workload
+        *_, least = self._lengths()
+        numbers, load = least.numbers, least.workload
         blocks = numbers.kv_blocks
         return {
-            kv: memory.smallest(numbers, self.drafters, replace(load, precision=kv)).total
+            kv: memory.smallest(numbers, least.drafters, replace(load, precision=kv)).total
             + memory.PROCESS_NOISE_NBYTES
             for kv in self._others()
             if blocks[kv] < blocks[load.precision]
         }
 
     def fitting(self, budget: int) -> MemoryPlan | None:
-        """Return the plan within the budget; None if nothing works."""
-        return memory.fit(self.numbers, self.drafters, self.workload, budget)
+        """Return the plan within the budget; None if nothing works.
+
+        A context that nobody asked for is halved, down to `DEFAULT_MAX_LEN`, before anything else is given up.
+        """
+        plan = None
+        for one in self._lengths():
+            plan = memory.fit(one.numbers, one.drafters, one.workload, budget)
+            if plan is not None and not one.given_up(plan):
+                break
+        return plan
+
+    def _lengths(self) -> Iterator[Planner]:
+        """Yield this planner, and those of shorter contexts where nobody asked for one."""
+        yield self
+        length = self.workload.max_len
+        while self.config.max_model_len is None and length > DEFAULT_MAX_LEN:
+            length = max(length // 2, DEFAULT_MAX_LEN)
+            shorter = replace(self, config=replace(self.config, max_model_len=length))
+            shorter.__dict__.update(model=self.model, numbers=self.numbers)
+            yield shorter
 
     def fit(self, budget: int) -> MemoryPlan:
         """Return the plan within the budget. Raises CapacityError that names the smallest budget that works."""
@@ -192,7 +227,7 @@ class Planner:
             kv = next(allowing, None)
             raise CapacityError(
                 f"a memory budget of {sizes.mebibytes(budget)} is too small for {self.config.model} with "
-                f"{self.workload.max_len} tokens of context: the smallest that works is {least}; "
+                f"{self.smallest().workload.max_len} tokens of context: the smallest that works is {least}; "
                 + ("" if kv is None else f"--kv {kv} fits, which may change tokens; ")
                 + "a shorter max_model_len needs less"
             )

@@ -197,9 +197,12 @@ class SequenceStep:
         state, seq = self.state, self.seq
         if state.first_token_s is None:
             state.first_token_s = time.perf_counter()
-        seq.tokens += self.outcome.emitted
+        emitted, scored = self.outcome.emitted, self.logprobs
+        if not state.stops.num_tokens:
+            emitted, scored = (), None
+        seq.tokens += emitted
         seq.finish_reason = state.stops.finish_reason
-        state.logprobs += self.logprobs or ()
-        event = Event(seq.id, self.outcome.emitted, self.pieces, self.logprobs, seq.finish_reason)
+        state.logprobs += scored or ()
+        event = Event(seq.id, emitted, self.pieces, scored, seq.finish_reason)
         state.text += event.text
         return event

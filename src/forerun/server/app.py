@@ -14,7 +14,18 @@ from starlette.responses import Response
 
 import forerun
 from forerun.core.errors import CapacityError, RequestError
-from forerun.server import embeddings, messages, native, openai, openapi, responses, status, tokens
+from forerun.server import (
+    embeddings,
+    messages,
+    native,
+    ollama,
+    openai,
+    openapi,
+    rerank,
+    responses,
+    status,
+    tokens,
+)
 from forerun.server.async_request import Closed
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.fleet import Fleet
@@ -48,8 +59,9 @@ def new_app(fleet: Fleet) -> FastAPI:
     key = () if config.api_key is None else (401,)
     statuses = (*openapi.POST, *key)
     app.include_router(status.open_router, responses=openapi.errors(openapi.GET))
+    app.include_router(ollama.lists)
     app.include_router(status.router, responses=openapi.errors((*openapi.GET, *key)))
-    for module in (openai, responses, native, embeddings, tokens):
+    for module in (openai, responses, native, embeddings, rerank, tokens, ollama):
         app.include_router(module.router, responses=openapi.errors(statuses))
     app.include_router(messages.router, responses=openapi.errors(statuses, messages.ERROR))
     _add_errors(app)

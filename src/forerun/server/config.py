@@ -41,6 +41,8 @@ class ServerConfig:
     """A chat template in place of the model's own: a file of Jinja, its text, or `chatml`."""
     chat_template_kwargs: str | None = option(None, metavar="JSON")
     """JSON: what the template reads besides where a request does not say, such as {"enable_thinking": false}."""
+    keep_billing_header: bool = option(False)
+    """Give the model Claude Code's first system block, which differs by conversation and so ends the prefix cache."""
     models_max: int | None = option(None, group="Bounds")
     """Models that are loaded at once, of several; the one that was not used for longest goes. Default: all."""
     load_timeout: float = option(120.0, metavar="SECONDS", group="Bounds")

@@ -7,7 +7,8 @@ its states runs through the engine as any other, so it is batched, waits and is 
 from __future__ import annotations
 
 import base64
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter
@@ -60,7 +61,7 @@ async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingReq
             "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
         )
         raise invalid(message, "input")
-    vectors, num_tokens = await _vectors(service, request, body)
+    vectors, num_tokens = await vectors_of(service, request, body)
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(rows[0], body.encoding_format)}
         for i, rows in enumerate(vectors)
@@ -76,7 +77,7 @@ async def native_embeddings(
     service: FromBody, request: JsonRequest, body: EmbeddingRequest
 ) -> Response:
     """Compute vectors of texts, in llama-server's form: a list of vectors for each text."""
-    vectors, _ = await _vectors(service, request, body)
+    vectors, _ = await vectors_of(service, request, body)
     documents: list[Document] = [
         {"index": i, "embedding": [_encoded(row, body.encoding_format) for row in rows]}
         for i, rows in enumerate(vectors)
@@ -84,7 +85,7 @@ async def native_embeddings(
     return JsonResponse(documents)
 
 
-async def _vectors(
+async def vectors_of(
     service: Service, request: JsonRequest, body: EmbeddingRequest
 ) -> tuple[list[Vectors], int]:
     """Compute the vectors of each text, and count their tokens. Raises ApiError."""
@@ -102,19 +103,33 @@ async def _vectors(
                 raise invalid(f"{field} {number} has no tokens: give some text", field)
         return encoded
 
+    pooling = service.config.pooling
+    vectors, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
+    if body.embd_normalize == 2 and pooling != "none":
+        vectors = [normalized(rows) for rows in vectors]
+    return vectors, num_tokens
+
+
+async def read_states(
+    service: Service,
+    request: JsonRequest,
+    encode: Callable[[], Sequence[Encoded]],
+    count: int,
+    pooling: Literal["last", "mean", "none"],
+    field: str,
+) -> tuple[list[Vectors], int]:
+    """Read so many texts; return the states of each that the head reads, and count their tokens. Raises ApiError."""
     params = SamplingParams(
-        temperature=0.0, max_tokens=1, pooling=service.config.pooling, max_draft=0, detokenize=False
+        temperature=0.0, max_tokens=0, pooling=pooling, max_draft=0, detokenize=False
     )
     running = await service.submit(
-        lambda: service.encode(encode, request.nbytes), len(parts), params, field
+        lambda: service.encode(encode, request.nbytes), count, params, field
     )
     request.state.entry.running = running
     async with cancelled_on_disconnect(request.receive, running.cancel):
         async for _ in running.events():
             pass
     vectors = [handle.runs[0].states() for handle in running.handles]
-    if body.embd_normalize == 2 and service.config.pooling != "none":
-        vectors = [_normalized(rows) for rows in vectors]
     return vectors, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
 
 
@@ -137,8 +152,8 @@ def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
     return fields[0], given[fields[0]]
 
 
-def _normalized(rows: Vectors) -> Vectors:
-    """Rows of length 1."""
+def normalized(rows: Vectors) -> Vectors:
+    """Scale rows to length 1."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 

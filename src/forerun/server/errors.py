@@ -30,12 +30,18 @@ class ApiError(Exception):
 
     def body(self, path: str) -> dict[str, object]:
         """Write what an answer to this path says of it, in the form of the path's API."""
+        if path.startswith("/api/"):
+            return self.ollama()
         return self.anthropic() if is_anthropic(path) else self.document()
 
     def document(self) -> dict[str, object]:
         """Write the body of the answer."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": {**error, **self.more}}
+
+    def ollama(self) -> dict[str, object]:
+        """Write the same as Ollama does."""
+        return {"error": self.message}
 
     def anthropic(self) -> dict[str, object]:
         """Write the same as Anthropic does."""

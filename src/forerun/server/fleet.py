@@ -38,11 +38,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model to serve. `nbytes` is what it takes of a budget for all."""
+    """A model to serve."""
 
     model: str
     load: Callable[[], LLM]
     nbytes: Callable[[], int] = lambda: 0
+    """What it takes of a budget for all."""
+    max_len: Callable[[], int | None] = lambda: None
+    """Tokens of a sequence, at most; asked while the model is not loaded."""
 
 
 class Fleet:
@@ -95,6 +98,10 @@ class Fleet:
     def error(self) -> BaseException | None:
         """Why the first model could not be loaded, which ends the server."""
         return None if self.is_ready else self.services[0].worker.error
+
+    def max_len(self, service: Service) -> int | None:
+        """Return the tokens of a sequence of a model, at most, loaded or not; None if it is not known."""
+        return service.max_len or self._sources[service].max_len()
 
     def start(self) -> None:
         """Load the first model."""

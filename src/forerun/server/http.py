@@ -98,11 +98,12 @@ class EventStreamResponse(Response):
         on_disconnect: Callable[[], object],
         ping: bytes = b"",
         ping_s: float = 0.0,
+        media_type: str = "text/event-stream",
     ) -> None:
         """`ping` is sent where nothing else was for `ping_s` seconds; never for 0 and less."""
         # no proxy may keep the events back until there are many: nginx asks
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(media_type="text/event-stream", headers=headers)
+        super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
         self.chunks, self.on_disconnect = chunks, on_disconnect
         self._ping, self._ping_s = ping, ping_s

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from itertools import dropwhile
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -23,6 +24,7 @@ from forerun.server.http import JsonResponse
 from forerun.server.openai import ChatRequest, count
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
 from forerun.server.schema import TEXT_OR_PARTS, OpenBody, listed
+from forerun.server.service import Service
 from forerun.server.writer import Document, usage
 
 router = APIRouter(route_class=JsonRoute)
@@ -30,6 +32,7 @@ ERROR = object_of(type={"const": "error"}, error=object_of(type=TEXT, message=TE
 """What errors look like here."""
 ROLES = ("user", "assistant", "system")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_BILLING = "x-anthropic-billing-header:"
 _SILENT = "redacted_thinking"
 """A block of Anthropic's own, which only its models read."""
 _DELTAS = {
@@ -74,13 +77,19 @@ class CountTokensRequest(OpenBody):
         )
         fields["messages"] = _messages(self)
         if self.tools:
-            fields["tools"] = [_tool(number, tool) for number, tool in enumerate(self.tools)]
+            fields["tools"] = [_tool(tool) for tool in self.tools]
         if self.tool_choice is not None:
             fields |= _choice(self.tool_choice)
-        form = (self.output_config or {}).get("format")
+        output = self.output_config or {}
+        if (effort := output.get("effort")) is not None:
+            fields.setdefault("reasoning_effort", effort)
+        form = output.get("format")
         if form is not None:
             fields["response_format"] = _response_format(form)
         return fields
+
+
+Body = TypeVar("Body", bound=CountTokensRequest)
 
 
 class MessagesRequest(CountTokensRequest):
@@ -93,7 +102,7 @@ class MessagesRequest(CountTokensRequest):
 @router.post("/v1/messages", responses=answers(_MESSAGE, streams=True))
 async def messages(service: FromBody, request: JsonRequest, body: MessagesRequest) -> Response:
     """Answer in Anthropic's form."""
-    return await reply(service, request, body, MessagesWriter)
+    return await reply(service, request, _settled(service, body), MessagesWriter)
 
 
 @router.post("/v1/messages/count_tokens", responses=answers(object_of(input_tokens=COUNT)))
@@ -101,8 +110,16 @@ async def count_tokens(
     service: FromBody, request: JsonRequest, body: CountTokensRequest
 ) -> Response:
     """Count the tokens of a prompt in Anthropic's form."""
-    chat = ChatRequest.model_validate(body.as_chat())
+    chat = ChatRequest.model_validate(_settled(service, body).as_chat())
     return JsonResponse({"input_tokens": await count(service, request, chat)})
+
+
+def _settled(service: Service, body: Body) -> Body:
+    """Leave out Claude Code's first block: it differs by conversation, so no prefix would be found again."""
+    if isinstance(body.system, list) and not service.config.keep_billing_header:
+        texts = body.system
+        body.system = [*dropwhile(lambda one: str(one.get("text")).startswith(_BILLING), texts)]
+    return body
 
 
 def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
@@ -161,10 +178,9 @@ def _result(name: str, block: Mapping[str, Any]) -> object:
     return f"Error: {content}" if isinstance(content, str) else ["Error:", *parts_of(content)]
 
 
-def _tool(number: int, tool: Mapping[str, Any]) -> dict[str, Any]:
-    if tool.get("type", "custom") != "custom":
-        message = f"tools[{number}] is run by Anthropic's servers: only own tools can be used here"
-        raise invalid(message, "tools")
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    if tool.get("type") not in (None, "custom"):
+        return tool
     function = {name: tool[name] for name in ("name", "description") if name in tool}
     function["parameters"] = tool.get("input_schema")
     return {"type": "function", "function": function, "strict": tool.get("strict")}

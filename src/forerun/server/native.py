@@ -213,7 +213,7 @@ class NativeWriter(Writer):
             "model": self.model,
             "tokens_predicted": len(seq.generated),
             "tokens_evaluated": seq.num_prompt,
-            "tokens_cached": len(seq.tokens) - 1,
+            "tokens_cached": seq.num_prompt + max(len(seq.generated) - 1, 0),
             "generation_settings": {
                 **settings(seq.params, sorted(tokenizer.eos_ids), seq.seed),
                 "stream": self.body.stream,

@@ -22,9 +22,9 @@ from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import COUNT, OBJECT, TEXT, Schema, answers, list_of, object_of
 from forerun.server.schema import TEXT_OR_PARTS, SampledAnswer, listed
 from forerun.server.service import Service
+from forerun.server.thinking import Thought, without_thought
 from forerun.server.tools import Toolbox
 from forerun.server.writer import NewParser
-from forerun.text.answers.forms import form_of
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
@@ -111,6 +111,16 @@ class ChatRequest(SampledAnswer):
     """none, auto, required, or one of the tools."""
     parallel_tool_calls: bool | None = None
     """False: one call at most, where calls are required."""
+    reasoning_effort: str | None = None
+    """How hard the model thinks, where its template has a switch: none, minimal, low, medium, high, xhigh or max."""
+    reasoning: dict[str, Any] | None = None
+    """The same as `effort`; `enabled`, `max_tokens`."""
+    thinking: dict[str, Any] | bool | None = None
+    """Whether it thinks, as Anthropic writes it: `type` enabled, adaptive or disabled, `budget_tokens`."""
+    enable_thinking: bool | None = None
+    """Whether it thinks."""
+    thinking_budget: int | None = None
+    """Tokens of a thought, where the template has a switch for that."""
     reasoning_format: Literal["auto", "deepseek", "none"] = "auto"
     """none: what the model thinks is part of its text, as it wrote it."""
 
@@ -121,6 +131,11 @@ class ChatRequest(SampledAnswer):
                 raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
             return {}
         return {"logprobs": self.top_logprobs or 0}
+
+    def thought(self) -> Thought:
+        """Read whether and how the model shall think. Raises ApiError."""
+        given = (self.reasoning, self.reasoning_effort, self.thinking)
+        return Thought.read(*given, self.enable_thinking, self.thinking_budget)
 
 
 def _completion(kind: str, **choice: Schema) -> Schema:
@@ -142,6 +157,15 @@ def _completion(kind: str, **choice: Schema) -> Schema:
 async def completions(service: FromBody, request: JsonRequest, body: CompletionRequest) -> Response:
     """Continue a text."""
     service.name(body.model)
+    running = await continued(service, request, body)
+    writer = OpenAIWriter(service, running, body, with_prompt=body.echo)
+    return await writer.reply(request, stream=body.stream)
+
+
+async def continued(
+    service: Service, request: JsonRequest, body: CompletionRequest
+) -> AsyncRequest:
+    """Hand the prompts of a completion to the engine. Raises ApiError."""
     if body.echo and body.stream and body.logprobs is not None:
         raise invalid("echo with logprobs is not streamed: leave out stream", "stream")
     params = service.params(body)
@@ -158,15 +182,13 @@ async def completions(service: FromBody, request: JsonRequest, body: CompletionR
             return service.read_text(one, "prompt", bos=bos)
         return Encoded(service.read_hole(hole, ("prompt", one), ("suffix", body.suffix or "")), one)
 
-    running = await service.submit(
+    return await service.submit(
         lambda: service.encode(lambda: [encode(one) for one in given], request.nbytes),
         len(given),
         params,
         "prompt",
         body,
     )
-    writer = OpenAIWriter(service, running, body, with_prompt=body.echo)
-    return await writer.reply(request, stream=body.stream)
 
 
 @router.post(
@@ -186,20 +208,25 @@ async def submit(
     service: Service, request: JsonRequest, body: ChatRequest
 ) -> tuple[AsyncRequest, NewParser]:
     """Hand a conversation to the engine; also return what makes a parser of the answer."""
-    params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
     toolbox = _toolbox(service, body)
+    # an agent's turn ends where the context does
+    most = None if toolbox.tools else DEFAULT_MAX_TOKENS
+    params = service.params(body, max_tokens=most)
     params.structured_outputs = toolbox.form(params.structured_outputs)
-    form = form_of(service.llm().tokenizer.chat_template)
-    if form.has_special_marks:
+    form, tokenizer = service.form, service.llm().tokenizer
+    ids = (tokenizer.encoder.token_to_id(mark) for mark in form.marks)
+    if any(one is not None and tokenizer.is_special(one) for one in ids):
         params.skip_special_tokens = False
 
     async def read() -> list[Encoded]:
         text = await service.render(lambda: _rendered(service, body, toolbox))
         begun = form.begun(text) if body.reasoning_format != "none" else None
         if begun is not None and params.structured_outputs is not None:
-            most = None if params.max_tokens is None else params.max_tokens // 2
+            half = None if params.max_tokens is None else params.max_tokens // 2
             params.structured_outputs = replace(
-                params.structured_outputs, after=begun.close, max_before=most
+                params.structured_outputs,
+                after=begun.close,
+                max_before=body.thought().budget or half,
             )
         nbytes = max(len(text), request.nbytes)
         return await service.encode(
@@ -210,7 +237,7 @@ async def submit(
     return running, partial(
         form.parser,
         running.handles[0].prompt or "",
-        with_calls=bool(toolbox.tools),
+        tools=toolbox.schemas,
         with_reasoning=body.reasoning_format != "none",
         is_forced=bool(toolbox.required),
     )
@@ -241,16 +268,14 @@ def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
 
 def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     """Write a conversation as the model reads it, with these tools."""
-    given = [_with_system_role(message) for message in body.messages]
-    turns, tools = toolbox.prepare(given, reads_tools=service.template.reads_tools)
-    check_roles(given)
-    variables = service.template_kwargs | (body.chat_template_kwargs or {})
-    return service.template.render(turns, body.add_generation_prompt, tools, variables)
-
-
-def _with_system_role(message: dict[str, Any]) -> dict[str, Any]:
-    """Call a `developer` the system, as templates do."""
-    return message | {"role": "system"} if message.get("role") == "developer" else message
+    template, asked = service.template, body.thought()
+    turns, tools = toolbox.prepare(body.messages, reads_tools=template.reads_tools)
+    check_roles(body.messages)
+    own = asked.variables(template.names)
+    variables = service.template_kwargs | own | (body.chat_template_kwargs or {})
+    text = template.render(turns, body.add_generation_prompt, tools, variables)
+    is_off = asked.is_on is False and not own and body.add_generation_prompt
+    return without_thought(text, service.form.thinking) if is_off else text
 
 
 def check_roles(messages: Sequence[Mapping[str, Any]], field: str = "messages") -> None:

@@ -12,6 +12,7 @@ import forerun
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.request import RequestHandle
+from forerun.engine.sequence import SequenceState
 from forerun.server.async_request import AsyncRequest, PromptProgress, StreamEvent
 from forerun.server.schema import AnswerRequest, StreamOptions
 from forerun.server.service import Service
@@ -113,8 +114,9 @@ class OpenAIWriter(Writer):
         offset = self._offsets.setdefault(index, 0)
         logprobs, text, reason = None, event.text, event.finish_reason
         if event.logprobs:
-            logprobs = self._logprobs(event.logprobs, offset)
-            texts = (self.llm.tokenizer.text_of(one.token_id) for one in event.logprobs)
+            scored = _shown(run, event.logprobs) if event.finish_reason else event.logprobs
+            logprobs = self._logprobs(scored, offset)
+            texts = (self.llm.tokenizer.text_of(one.token_id) for one in scored)
             self._offsets[index] += sum(map(len, texts))
         if is_first and self.with_prompt:
             handle = self.running.handles[index // len(self.running.handles[0].runs)]
@@ -143,12 +145,13 @@ class OpenAIWriter(Writer):
         """Write the completions of one prompt; the first has the index `start`."""
         choices, output = [], handle.output()
         for i, (one, run) in enumerate(zip(output.outputs, handle.runs, strict=True), start):
-            logprobs = None if one.logprobs is None else self._logprobs(run.logprobs, 0)
+            shown = _shown(run, run.logprobs)
+            logprobs = None if one.logprobs is None else self._logprobs(shown, 0)
             text = one.text
             if self.with_prompt:
                 text = self._prompt_text(output) + text
                 if logprobs is not None:
-                    scored = [*handle.runs[0].prompt_logprobs, *run.logprobs]
+                    scored = [*handle.runs[0].prompt_logprobs, *shown]
                     logprobs = self._echoed(output.prompt_token_ids[0], scored)
             parser = self.parsers[i]
             parts = parser.read(text, is_last=True)
@@ -267,6 +270,13 @@ def _reason(reason: FinishReason | None, num_calls: int) -> str | None:
     if reason is FinishReason.STOP and num_calls:
         return "tool_calls"
     return None if reason is None else reason.value
+
+
+def _shown(run: SequenceState, scored: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:
+    """Leave out the token that ended an answer, which is no part of its text."""
+    seq, stops = run.seq, run.stops
+    is_token = seq.finish_reason is FinishReason.STOP and not isinstance(stops.stop_reason, str)
+    return scored[:-1] if is_token and not seq.params.include_stop_str_in_output else scored
 
 
 def _joined(steps: Sequence[StreamEvent]) -> Iterator[StreamEvent]:

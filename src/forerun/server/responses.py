@@ -6,7 +6,8 @@ A request is read as a chat request; the answer is a list of items.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from fastapi import APIRouter
@@ -21,6 +22,7 @@ from forerun.server.openai import check_roles
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
 from forerun.server.schema import OpenBody
 from forerun.server.writer import Document, usage
+from forerun.spellings.requests import note
 
 router = APIRouter(route_class=JsonRoute)
 _RESPONSE = object_of(
@@ -36,6 +38,8 @@ _KINDS = {
     "call": ("fc", "function_call_arguments"),
 }
 """By kind of block: the prefix of an item's id, and what its events are called."""
+_OF_OTHERS = ("_call", "_call_output", "_call_response", "_list_tools", "compaction")
+"""How the types of items end that the client's API has and this one does not: of a search, a shell, an interpreter."""
 _ECHOED = (
     *("instructions", "max_output_tokens", "metadata", "temperature", "top_p"),
     *("tools", "tool_choice", "parallel_tool_calls", "text"),
@@ -68,7 +72,7 @@ class ResponsesRequest(OpenBody):
         if self.text is not None:
             fields["response_format"] = _response_format(self.text)
         if self.tools:
-            fields["tools"] = [_tool(tool) for tool in self.tools]
+            fields["tools"] = [_tool(tool) for tool in _flat(self.tools)]
         choice = self.tool_choice
         if isinstance(choice, Mapping) and "name" in choice:
             choice = {"type": "function", "function": {"name": choice["name"]}}
@@ -95,13 +99,11 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
         kind = item.get("type", "message")
         if kind == "message":
             messages.append({"role": item.get("role"), "content": item.get("content")})
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call"):
             if reasoning or not (messages and messages[-1]["role"] == "assistant"):
                 messages.append({"role": "assistant", "content": None})
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
-            messages[-1].setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
+            messages[-1].setdefault("tool_calls", []).append(_call(item))
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             result = {"tool_call_id": item.get("call_id"), "content": item.get("output")}
             messages.append({"role": "tool", **result})
             continue
@@ -109,12 +111,28 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
             reasoning = _reasoning(item)
             continue
         else:
-            what = "message, reasoning, function_call or function_call_output"
-            raise must_be(f"input[{number}].type", what, kind, "input")
+            _check_known(number, kind)
+            continue
         if reasoning and messages[-1]["role"] == "assistant":  # no other message has any
             messages[-1]["reasoning_content"] = reasoning
         reasoning = ""
     return one_system(messages)
+
+
+def _check_known(number: int, kind: object) -> None:
+    """Note an item that only others than the client write. Raises ApiError for one that is none."""
+    if not (isinstance(kind, str) and kind.endswith(_OF_OTHERS)):
+        what = "message, reasoning, function_call or function_call_output"
+        raise must_be(f"input[{number}].type", what, kind, "input")
+    note(f"input of type {kind}", "what others than the client run is not known here")
+
+
+def _call(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Write an item as a chat's call; that of a custom tool has one text."""
+    is_custom = item.get("type") == "custom_tool_call"
+    given = {"input": item.get("input")} if is_custom else item.get("arguments")
+    function = {"name": item.get("name"), "arguments": given}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
 def _reasoning(item: Mapping[str, Any]) -> str:
@@ -134,10 +152,24 @@ def _response_format(text: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"schema": given.get("schema")}}
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(tools: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the tools, those of a namespace one by one with its name as `namespace`."""
+    for tool in tools:
+        inner = tool.get("tools") if tool.get("type") == "namespace" else None
+        if not isinstance(inner, list):
+            yield tool
+            continue
+        yield from (
+            {"namespace": tool.get("name"), **each} for each in inner if isinstance(each, Mapping)
+        )
+
+
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """Move the fields beside the type into an object of their own, as chat requests have them."""
+    if tool.get("type") != "function":
+        return tool
     function = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
-    return {"type": tool.get("type"), "function": function, "strict": tool.get("strict")}
+    return {"type": "function", "function": function, "strict": tool.get("strict")}
 
 
 class ResponsesWriter(BlockWriter):
@@ -148,6 +180,7 @@ class ResponsesWriter(BlockWriter):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._numbers = itertools.count()
+        self._tools = {tool.get("name"): tool for tool in _flat(self.body.tools or ())}
 
     def final(self) -> Document:
         """Write the response."""
@@ -192,16 +225,24 @@ class ResponsesWriter(BlockWriter):
 
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
         """Write a delta."""
-        event = f"response.{_KINDS[block.kind][1]}.delta"
-        yield self._event(event, delta=text, **self._where(block))
+        if not self._is_custom(block):  # their text stands in JSON
+            event = f"response.{_KINDS[block.kind][1]}.delta"
+            yield self._event(event, delta=text, **self._where(block))
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
         """Write the whole text, part and item once more."""
         item, where = self._item(block, "completed"), self._where(block)
-        text = (
-            {"arguments": block.text, "name": block.name} if block.is_call else {"text": block.text}
-        )
-        yield self._event(f"response.{_KINDS[block.kind][1]}.done", **text, **where)
+        if self._is_custom(block):
+            name = "response.custom_tool_call_input"
+            yield self._event(f"{name}.delta", delta=item["input"], **where)
+            yield self._event(f"{name}.done", input=item["input"], **where)
+        else:
+            text = (
+                {"arguments": block.text, "name": block.name}
+                if block.is_call
+                else {"text": block.text}
+            )
+            yield self._event(f"response.{_KINDS[block.kind][1]}.done", **text, **where)
         if block.kind == "text":
             where.pop("logprobs")
             yield self._event("response.content_part.done", part=item["content"][0], **where)
@@ -216,6 +257,9 @@ class ResponsesWriter(BlockWriter):
         """Write the error as an event."""
         return self._event("error", code=error.code, message=error.message, param=error.param)
 
+    def _is_custom(self, block: ContentBlock) -> bool:
+        return block.is_call and self._tools.get(block.name, {}).get("type") == "custom"
+
     def _event(self, kind: str, **fields: object) -> Document:
         return {"type": kind, "sequence_number": next(self._numbers), **fields}
 
@@ -228,8 +272,12 @@ class ResponsesWriter(BlockWriter):
     def _item(self, block: ContentBlock, status: str) -> Document:
         item: Document = {"id": _id(block), "status": status}
         if block.is_call:
-            call = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
-            return {"type": "function_call", **item, **call}
+            call: Document = {"call_id": block.call_id, "name": block.name}
+            if space := self._tools.get(block.name, {}).get("namespace"):
+                call["namespace"] = space
+            if self._is_custom(block):
+                return {"type": "custom_tool_call", **item, **call, "input": _input(block.text)}
+            return {"type": "function_call", **item, **call, "arguments": block.text}
         if block.kind == "reasoning":
             text = {"type": "reasoning_text", "text": block.text}
             return {"type": "reasoning", **item, "summary": [], "content": [text]}
@@ -260,6 +308,15 @@ class ResponsesWriter(BlockWriter):
             "truncation": "disabled",
             "usage": None,
         }
+
+
+def _input(arguments: str) -> str:
+    """Find the text that a custom tool gets; all that was written where it is not there."""
+    try:
+        given = json.loads(arguments or '{"input": ""}', strict=False)
+    except ValueError:  # it was cut
+        return arguments
+    return str(given.get("input", arguments)) if isinstance(given, dict) else arguments
 
 
 def _id(block: ContentBlock) -> str:

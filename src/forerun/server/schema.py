@@ -37,6 +37,8 @@ MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""
 MAX_TURNS = 10_000
 """The same of a conversation."""
+MAX_STRANGE = 32
+"""Fields that are not known: each is compared with all that are."""
 TEXT_OR_PARTS = (TEXT, list_of(object_of(type=TEXT)))
 
 
@@ -115,6 +117,7 @@ class RequestBody(BaseModel):
         typed: dict[str, str] = {}
         try:
             fields, typed = cls.rename(given)
+            fields = _known(fields, cls)
             _check_sizes(fields, typed)
             body = validate(fields)
         except RequestError as error:
@@ -154,7 +157,7 @@ class AnswerRequest(RequestBody):
         names = {field.name for field in dataclasses.fields(SamplingParams)}
         given = {
             name: getattr(self, name)
-            for name in names & self.model_fields_set
+            for name in (names & self.model_fields_set) - {*_ELSEWHERE}
             if getattr(self, name) is not None
         }
         given |= self.scores()
@@ -258,6 +261,22 @@ def _max_draft(given: Mapping[str, Any], drafter: str) -> int | None:
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
         raise must_be("speculative.max_draft", "a whole number from 0", most, field)
     return 0 if asked == "none" else most
+
+
+def _known(fields: Mapping[str, object], body: type[RequestBody]) -> Mapping[str, object]:
+    """Leave out the fields that are not known, but for slips of those that are: they are an error. Raises ApiError."""
+    known = body.model_fields.keys()
+    strange = fields.keys() - known
+    if body.model_config.get("extra") == "allow" or not strange:
+        return fields
+    if len(strange) > MAX_STRANGE:
+        raise invalid(
+            f"the body has {len(strange)} fields that are not known, at most {MAX_STRANGE} are allowed"
+        )
+    strange = {name for name in strange if not spellings.is_slip(name, known)}
+    for name in sorted(strange):
+        spellings.note(name, "it is not known here")
+    return {name: value for name, value in fields.items() if name not in strange}
 
 
 def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None:

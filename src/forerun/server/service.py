@@ -23,6 +23,7 @@ from forerun.server.limits import check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import Worker
+from forerun.text.answers.forms import AnswerForm, form_of
 from forerun.text.chat_template import RESERVED
 from forerun.text.fill_in import FillIn
 from forerun.text.prompt import Encoded
@@ -61,8 +62,9 @@ class Service:
         self.created, self.metrics = int(time.time()), metrics
         self.on_loaded: Callable[[], object] = lambda: None
         """Called by the engine thread when loading has ended, well or not."""
-        self.facts: dict[str, object] = {"max_model_len": None, "drafter": None}
-        """What is known of the model since it was first loaded."""
+        self.drafter: str | None = None
+        self.max_len: int | None = None
+        """Which drafter drafts, and the tokens of a sequence at most: known since the model was first loaded."""
         self._load = load
         self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}
@@ -112,7 +114,7 @@ class Service:
     def _loaded(self) -> None:
         """Take note that loading has ended, for the engine thread."""
         if (llm := self.worker.llm) is not None:
-            self.facts = {"max_model_len": llm.max_len, "drafter": llm.drafter_spec.name}
+            self.drafter, self.max_len = llm.drafter_spec.name, llm.max_len
         self.on_loaded()
 
     def llm(self) -> LLM:
@@ -143,6 +145,12 @@ class Service:
         if self._template is None:
             self._template = self.llm().tokenizer.template(TemplateProcess)
         return self._template
+
+    @property
+    def form(self) -> AnswerForm:
+        """How the model writes what it thinks and calls. Raises ApiError while it is not there."""
+        tokenizer = self.llm().tokenizer
+        return form_of(tokenizer.chat_template, tokenizer.encoder.token_to_id)
 
     async def render(self, render: Callable[[], T]) -> T:
         """Run what renders a conversation in a thread for that alone: a slow template keeps only chats waiting."""

@@ -14,6 +14,7 @@ from forerun.server.fleet import AllModels, Fleet, FromQuery
 from forerun.server.http import JsonResponse
 from forerun.server.metrics import renamed
 from forerun.server.native import settings
+from forerun.server.ollama import listed
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.service import Service
 from forerun.server.writer import Document
@@ -28,6 +29,13 @@ _MODEL = object_of(
     max_model_len={"type": ["integer", "null"]},
     status=object_of(value={"enum": ["loaded", "loading", "unloaded"]}),
 )
+
+
+_CAPS = (
+    *("supports_tools", "supports_tool_calls", "supports_parallel_tool_calls"),
+    *("supports_system_role", "supports_string_content", "supports_object_arguments"),
+)
+"""What llama-server says of a template. Here any has it: what it has no place for is written in another way."""
 
 
 @open_router.get("/health", responses=answers(object_of(status={"const": "ok"})))
@@ -51,8 +59,8 @@ async def version() -> Response:
 async def models(fleet: AllModels) -> Response:
     """List what is served."""
     _check_ready(fleet)
-    data = [_model(service, name) for service in fleet.services for name in service.names]
-    return JsonResponse({"object": "list", "data": data})
+    data = [_model(fleet, service, name) for service in fleet.services for name in service.names]
+    return JsonResponse({"object": "list", "data": data, "models": listed(fleet)})
 
 
 @router.get("/v1/models/{name:path}", responses=answers(_MODEL))
@@ -61,16 +69,19 @@ async def model(name: str, fleet: AllModels) -> Response:
     service = fleet.named(name)
     served = service.name(name)
     _check_ready(fleet)
-    return JsonResponse(_model(service, served))
+    return JsonResponse(_model(fleet, service, served))
 
 
-def _model(service: Service, name: str) -> dict[str, object]:
+def _model(fleet: Fleet, service: Service, name: str) -> dict[str, object]:
+    max_len = fleet.max_len(service)
     return {
         "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "forerun",
-        **service.facts,
+        "max_model_len": max_len,
+        "drafter": service.drafter,
+        "meta": {"n_ctx": max_len},
         "status": {"value": service.state},
     }
 
@@ -119,6 +130,7 @@ async def props(service: FromQuery) -> Response:
             "endpoint_props": False,
             "endpoint_metrics": True,
             "chat_template": tokenizer.chat_template or "",
+            "chat_template_caps": dict.fromkeys(_CAPS, tokenizer.chat_template is not None),
             "bos_token": tokenizer.text_of(tokenizer.bos_id),
             "eos_token": tokenizer.text_of(tokenizer.eos_id),
             "build_info": f"forerun-{forerun.__version__}",

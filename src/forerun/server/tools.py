@@ -22,6 +22,9 @@ CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...
 
 _NOT_STRICT = "with tool_choice auto a model writes its calls freely; required or named ones follow the schema"
 
+_HOSTED = "only functions, which the client runs, can be called here"
+_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
 Tool = Mapping[str, Any]
 
 
@@ -36,11 +39,13 @@ class Toolbox:
     @classmethod
     def of(cls, tools: Sequence[object] | None, choice: object, parallel: bool | None) -> Toolbox:
         """Read them as OpenAI's chat completions write them. Raises ApiError."""
-        checked = [_checked(f"tools[{i}]", tool) for i, tool in enumerate(tools or ())]
+        read = (_checked(f"tools[{i}]", tool) for i, tool in enumerate(tools or ()))
+        checked = [tool for tool in read if tool is not None]
+        choice = "auto" if isinstance(choice, Mapping) and is_hosted(choice) else choice
         is_auto, is_parallel = choice in (None, "auto"), parallel is not False
         if is_auto and any(map(_is_strict, checked)):
             note("tools.strict", _NOT_STRICT)
-        offered = tuple({k: v for k, v in tool.items() if k != "strict"} for tool in checked)
+        offered = tuple(map(_plain, checked))
         by_name = {_name(tool): tool for tool in offered}
         if len(by_name) < len(offered):
             raise invalid("tools must have different names", "tools")
@@ -57,11 +62,16 @@ class Toolbox:
             raise must_be("tool_choice", f"one of the tools ({', '.join(by_name)})", name)
         return cls(offered, (by_name[name],), False)
 
+    @property
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """By name of a tool: the schema of its arguments."""
+        return {_name(tool): tool["function"].get("parameters") or {} for tool in self.tools}
+
     def prepare(
         self, messages: Sequence[Message], *, reads_tools: bool
     ) -> tuple[Sequence[Message], Tools | None]:
         """Return the messages, and the tools for a template that reads them; for another one they are text."""
-        speaks_tools = any("tool_calls" in one or one.get("role") == "tool" for one in messages)
+        speaks_tools = any(one.get("tool_calls") or one.get("role") == "tool" for one in messages)
         if not self.tools and not speaks_tools:
             return messages, None
         if reads_tools:
@@ -88,9 +98,31 @@ class Toolbox:
         return StructuredOutputsParams(grammar="\n".join([f"start: {start}", call, *lines]))
 
 
-def _checked(where: str, tool: object) -> Tool:
-    if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
+def is_hosted(tool: Mapping[str, Any]) -> bool:
+    """Tell a tool, or a choice of one, that others run: whatever is no function."""
+    kind = tool.get("type", "function")
+    return isinstance(kind, str) and kind not in ("function", "custom")
+
+
+def of_text(tool: Mapping[str, Any]) -> Tool:
+    """Make a function of one text of a `custom` tool."""
+    form = tool.get("format")
+    grammar = form.get("definition") if isinstance(form, Mapping) else None
+    words = [str(part) for part in (tool.get("description"), grammar) if part]
+    function = {"name": tool.get("name"), "description": "\n\n".join(words), "parameters": _TEXT}
+    return {"type": "function", "function": function}
+
+
+def _checked(where: str, tool: object) -> Tool | None:
+    """Return a tool as a function; None for one that others run. Raises ApiError."""
+    if not isinstance(tool, Mapping):
         raise must_be(where, "a function", tool, "tools")
+    if is_hosted(tool):
+        note(f"tools of type {tool['type']}", _HOSTED)
+        return None
+    if tool.get("type") == "custom":
+        own = tool.get("custom", tool)
+        tool = of_text(own if isinstance(own, Mapping) else {})
     function = tool.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise invalid(f"{where}.function must have a name", "tools")
@@ -103,6 +135,15 @@ def _checked(where: str, tool: object) -> Tool:
         if not isinstance(strict, bool | None):
             raise must_be(f"{where}.strict", "true or false", strict, "tools")
     return tool
+
+
+def _plain(tool: Tool) -> Tool:
+    """Return a tool as templates read it: without `strict`, and fields that are null."""
+    function = {name: value for name, value in tool["function"].items() if value is not None}
+    return {
+        **{name: value for name, value in tool.items() if name != "strict"},
+        "function": function,
+    }
 
 
 def _is_strict(tool: Tool) -> bool:

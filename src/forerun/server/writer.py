@@ -28,6 +28,7 @@ class Writer(ABC):
     """Stands at the end of a stream."""
     ping = b": ping\n\n"
     """Stands where nothing else has come for a while."""
+    media_type = "text/event-stream"
 
     def __init__(
         self,
@@ -68,6 +69,12 @@ class Writer(ABC):
         """Write the last events."""
         yield from ()
 
+    def frame(self, document: Document) -> bytes:
+        """Write a document into a stream: a server-sent event, which is named by its `type` if it has one."""
+        kind = document.get("type")
+        name = f"event: {kind}\n".encode() if kind else b""
+        return b"%sdata: %s\n\n" % (name, to_json(document))
+
     def timings(self, end_s: float | None = None) -> Document:
         """Write the figures up to a time, or to the last event."""
         end_s = self.end_s if end_s is None else end_s
@@ -77,7 +84,10 @@ class Writer(ABC):
         """Answer, as a stream or when all is there; a client that goes away ends the request."""
         request.state.entry.running = self.running
         if stream:
-            return EventStreamResponse(self._stream(), self.running.cancel, self.ping, self._ping_s)
+            ping_s = self._ping_s if self.ping else 0.0
+            return EventStreamResponse(
+                self._stream(), self.running.cancel, self.ping, ping_s, self.media_type
+            )
         async with cancelled_on_disconnect(request.receive, self.running.cancel):
             async for _ in self._events():
                 pass
@@ -85,17 +95,17 @@ class Writer(ABC):
 
     async def _stream(self) -> AsyncIterator[bytes]:
         try:
-            if first := b"".join(map(_event, self.begin())):
+            if first := b"".join(map(self.frame, self.begin())):
                 yield first
             async for events in self._events():
                 progress, self.running.progress = self.running.progress, []
                 documents = [one for each in progress for one in self.read(each)]
                 if documents := [*documents, *self.chunks(events)]:
-                    yield b"".join(map(_event, documents))
+                    yield b"".join(map(self.frame, documents))
             documents = [*self.end()]
         except Exception as error:
             documents = [self.fail(of_stream(error))]
-        if last := b"".join(map(_event, documents)) + self.done:
+        if last := b"".join(map(self.frame, documents)) + self.done:
             yield last
 
     async def _events(self) -> AsyncIterator[list[StreamEvent]]:
@@ -105,13 +115,6 @@ class Writer(ABC):
                 self._observe(one)
                 self.end_s = one.time_s
             yield events
-
-
-def _event(document: Document) -> bytes:
-    """Write a server-sent event; one that has a `type` is named by it."""
-    kind = document.get("type")
-    name = f"event: {kind}\n".encode() if kind else b""
-    return b"%sdata: %s\n\n" % (name, to_json(document))
 
 
 def prompt_progress(progress: PromptProgress) -> Document:
@@ -155,7 +158,8 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
     firsts = [run.first_token_s for run in runs if run.first_token_s is not None]
     first_s = min(firsts, default=end_s)
     cached, num_new = counts["prompt_tokens_details"]["cached_tokens"], counts["completion_tokens"]
-    num_read, num_later = counts["prompt_tokens"] - cached, num_new - len(firsts)
+    num_read = counts["prompt_tokens"] - cached
+    num_later = max(num_new - len(firsts), 0)
     prompt_ms = round((first_s - request.start_s) * 1e3, 3)
     predicted_ms = round((end_s - first_s) * 1e3, 3)
     most = request.handles[0].runs[0].seq.params.max_draft

@@ -1,20 +1,28 @@
 """Read what OpenAI's, Anthropic's, vLLM's and llama.cpp's clients call the fields of a request.
 
-A field without a meaning here is accepted if leaving it out changes nothing about the answer, and noted once on the
-log by its name alone. One that would have to change the answer and cannot is accepted with the values that ask for
-nothing.
+A field without a meaning here is left out, and noted once on the log by its name alone; so is one that is not known,
+if it is no slip of a name that is: clients gain fields at every release. One that would have to change the answer and
+cannot is accepted with the values that ask for nothing.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
 
 from forerun.core.errors import RequestError, short_repr
 
 _log = logging.getLogger("forerun")
+
+SLIP = 0.85
+"""How alike (`difflib`) a name is to the one that was meant: `temprature`, not `client_metadata`."""
+LONGEST_SLIP = 64
+"""Letters of a name that is compared."""
+NOTED = 1024
+"""Names that are remembered to be noted once."""
 
 RENAMED: Mapping[str, str] = {
     "max_completion_tokens": "max_tokens",
@@ -28,24 +36,29 @@ RENAMED: Mapping[str, str] = {
     "json_schema": "structured_outputs.json",
     "n_cmpl": "n",
     "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
     "speculative.n_max": "max_draft",
+    "max_new_tokens": "max_tokens",
+    "thinking_budget_tokens": "thinking_budget",
+    "thinking_token_budget": "thinking_budget",
+    "reasoning_budget": "thinking_budget",
 }
 """Our field, or a part of one that is an object."""
 
 NO_EFFECT: Mapping[str, tuple[str, ...]] = {
     "requests are not distinguished by user": ("user", "safety_identifier"),
-    "nothing is stored": ("metadata", "include", "context_management"),
+    "nothing is stored": ("metadata", "include", "context_management", "store"),
+    "prompts are not cut": ("truncation",),
     "all requests are served alike": ("service_tier", "id_slot"),
     "prefixes are always reused": (
         *("prompt_cache_key", "prompt_cache_retention", "cache_control"),
         *("cache_prompt", "n_cache_reuse"),
     ),
-    "chat_template_kwargs says how a model thinks": (
-        *("reasoning", "reasoning_effort", "thinking", "include_reasoning"),
-    ),
+    "reasoning_format says where thoughts are": ("include_reasoning",),
     "the prompt says how long an answer is wanted": ("verbosity",),
-    "a text ends where the context does": ("n_keep", "n_discard"),
+    "a text ends where the context does": ("n_keep", "n_discard", "num_keep"),
+    "the server's options say it": ("num_ctx", "num_batch", "num_thread", "num_gpu", "use_mmap"),
     "penalties look at the whole text": ("repeat_last_n",),
     "the controller says how much is drafted": ("speculative.n_min", "speculative.p_min"),
     "the filters are top_k, top_p and min_p, in this order": (
@@ -63,11 +76,10 @@ _NO_STATE = "nothing is stored"
 _OLDER = "it is the older name: give tools and tool_choice"
 
 ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "store": (_NO_STATE, (False,)),
     "previous_response_id": (f"{_NO_STATE}: send the items so far as input", ()),
     "background": ("requests are answered at once", (False,)),
     "modalities": ("answers are text", (["text"],)),
-    "truncation": ("prompts are not cut", ("disabled",)),
+    "chat_template": ("templates are the server's", ()),
     "functions": (_OLDER, ([],)),
     "function_call": (_OLDER, ("none", "auto")),
     "best_of": ("all n completions are returned", (1,)),
@@ -141,7 +153,13 @@ def _word(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-@cache
+def is_slip(name: str, known: Collection[str]) -> bool:
+    """Tell whether an unknown name is one of these with a letter or two wrong."""
+    is_short = len(name) <= LONGEST_SLIP
+    return is_short and bool(get_close_matches(name.lower(), {*known, *NAMES}, n=1, cutoff=SLIP))
+
+
+@lru_cache(maxsize=NOTED)
 def note(name: str, why: str) -> None:
     """Say once that a field does nothing, and why."""
-    _log.info("field '%s' of a request has no effect: %s", name, why)
+    _log.info("field %s of a request has no effect: %s", short_repr(name), why)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import NoReturn
 
@@ -21,6 +21,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.core.errors import RequestError, unknown
+from forerun.text.adaptations import adapted
 from forerun.text.messages import Message, Tools, check_tools, plain
 
 RESERVED = frozenset(
@@ -47,6 +48,16 @@ def check_syntax(source: str) -> None:
                     )
 
 
+def with_tool_use(default: str, tool_use: str | None) -> str:
+    """Return one template of two: the second is for conversations with tools."""
+    if tool_use is None:
+        return default
+    one, other = (
+        f"{{{{ '' }}}}{source.removesuffix(chr(10))}{{{{ '' }}}}" for source in (tool_use, default)
+    )
+    return f"{{% if tools %}}{one}{{% else %}}{other}{{% endif %}}"
+
+
 class ChatTemplate:
     """A compiled template. Raises RequestError if it is not valid Jinja."""
 
@@ -58,7 +69,8 @@ class ChatTemplate:
         self.reads_tools = "tools" in names
         """True if the template has a place for tools."""
         self._own = RESERVED | environment.globals.keys()
-        self._names = names - self._own
+        self.names = names - self._own
+        """What it reads besides, such as `enable_thinking`."""
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(
@@ -81,23 +93,37 @@ class ChatTemplate:
                     "describe them in a system message"
                 )
         variables = variables or {}
-        for name in sorted(variables.keys() - self._names):
+        for name in sorted(variables.keys() - self.names):
             raise RequestError(self._refused(name), option="chat_template_kwargs")
+        turns, given = plain(messages), [dict(tool) for tool in tools] if tools else None
+        own = {
+            **self._tokens,
+            "add_generation_prompt": add_generation_prompt,
+            "documents": None,
+            **variables,
+        }
+        try:
+            return self._written(turns, given, own)
+        except RequestError:
+            for other in adapted(turns, given):
+                with suppress(RequestError):
+                    return self._written(*other, own)
+            raise
+
+    def _written(
+        self, turns: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]
+    ) -> str:
         with _told("cannot take these messages"):
-            given = self._tokens | {
-                "messages": plain(messages),
-                "add_generation_prompt": add_generation_prompt,
-                "tools": [dict(tool) for tool in tools] if tools else None,
-                "documents": None,
-            }
-            return "".join(_bounded(self._template.generate({**given, **variables})))
+            return "".join(
+                _bounded(self._template.generate({"messages": turns, "tools": tools, **variables}))
+            )
 
     def _refused(self, name: str) -> str:
         """Say why there is no variable of this name."""
         if name in self._own:
-            allowed = ", ".join(sorted(self._names)) or "none"
+            allowed = ", ".join(sorted(self.names)) or "none"
             return f"chat_template_kwargs must be variables of the template, not {name!r} (allowed: {allowed})"
-        return unknown("variable of the chat template", name, self._names, RESERVED)
+        return unknown("variable of the chat template", name, self.names, RESERVED)
 
 
 def _environment() -> jinja2.Environment:
@@ -141,9 +167,17 @@ def _refuse(message: object) -> NoReturn:
     raise RequestError(f"the chat template refuses these messages: {_one_line(str(message))}")
 
 
-def _to_json(value: object, indent: int | None = None) -> str:
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # Jinja's own filter escapes HTML and sorts keys.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 class _GenerationBlock(Extension):

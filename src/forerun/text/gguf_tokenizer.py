@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
 from forerun.core.errors import LoadError, short_repr, unknown
+from forerun.text.chat_template import with_tool_use
 from forerun.text.ends import end_ids, written_ends
 from forerun.text.fill_in import FillIn
 from forerun.text.pieces import SPACE, byte_level_piece, sentencepiece_piece
@@ -241,9 +242,16 @@ def _encoding(
         prefix_ids=(bos_id,) if adds_bos and bos_id is not None else (),
         suffix_ids=(eos_id,) if adds_eos and eos_id is not None else (),
         adds_space=adds_space,
-        chat_template=fields.get("chat_template", str, "tokenizer."),
+        chat_template=_chat_template(fields),
         fill_in=fill_in,
     )
+
+
+def _chat_template(fields: _Fields) -> str | None:
+    template, tool_use = (
+        fields.get(f"chat_template{name}", str, "tokenizer.") for name in ("", ".tool_use")
+    )
+    return template and with_tool_use(template, tool_use)
 
 
 def _fill_ids(vocabulary: _Vocabulary) -> dict[str, int]:

@@ -16,6 +16,7 @@ import tokenizers
 
 from forerun.core.errors import LoadError, short_repr
 from forerun.core.opened import OpenedFile, open_noted
+from forerun.text.chat_template import with_tool_use
 from forerun.text.ends import end_ids
 from forerun.text.fill_in import FillIn
 from forerun.text.pieces import byte_level_piece, sentencepiece_piece
@@ -202,7 +203,10 @@ def _chat_template(folder: Path, settings: Json) -> str | None:
             raise _wrong(
                 path, "chat_template", template, "a text, or a list of 'name' and 'template'"
             )
-        template = next((entry["template"] for entry in named if entry["name"] == "default"), None)
+        sources = {entry["name"]: entry["template"] for entry in named}
+        template = sources.get("default")
+        if isinstance(template, str) and isinstance(sources.get("tool_use"), str | None):
+            template = with_tool_use(template, sources.get("tool_use"))
     if template is not None and not isinstance(template, str):
         raise _wrong(path, "chat_template", template, "a text, or a list of 'name' and 'template'")
     return template and _unicode(template, path, "chat_template")

@@ -1,7 +1,8 @@
-"""Chat messages in the shapes people write them, made into what chat templates read.
+"""Chat messages in the shapes people write them, made into the one form that chat templates read.
 
-A template wants a text as `content` and objects as arguments of tool calls. OpenAI's messages may have a list of
-parts or nothing as content, and arguments as JSON text.
+A text as `content`, objects as arguments of tool calls, no field that is null and no empty list of calls; the roles
+system, user, assistant and tool. OpenAI's messages may have a list of parts or nothing as content, and arguments as
+JSON text, which may also be none: a model wrote it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from forerun.core.errors import RequestError, short_repr
 Message = Mapping[str, object]
 Tools = Sequence[Mapping[str, object]]
 
-_TEXTS = ("text", "input_text", "output_text")
+_TEXTS = {"refusal": "refusal"} | dict.fromkeys(("text", "input_text", "output_text"), "text")
+"""By type of a part: its field with the text."""
+_ROLES = {"developer": "system", "function": "tool"}
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 def plain(messages: Sequence[Message]) -> list[dict[str, object]]:
@@ -41,17 +45,24 @@ def check_tools(tools: Tools) -> None:
 def _plain(number: int, message: Message) -> dict[str, object]:
     if not isinstance(message, Mapping):
         raise RequestError(f"message {number} is {short_repr(message)}: it needs role and content")
-    missing = {"role", "content"} - message.keys()
-    if "tool_calls" in message:
-        missing.discard("content")
-    if missing:
+    if not message.keys() >= {"role"} or not message.keys() & {"content", "tool_calls", *_THOUGHTS}:
         raise RequestError(
             f"message {number} has {', '.join(message) or 'nothing'}: it needs role and content"
         )
-    plain_message = {**message, "content": _text(number, message.get("content"))}
-    if isinstance(calls := message.get("tool_calls"), Sequence):
-        plain_message["tool_calls"] = [_read_arguments(call) for call in calls]
-    return plain_message
+    turn = {name: value for name, value in message.items() if value is not None}
+    turn["content"] = _text(number, message.get("content"))
+    turn["role"] = _ROLES.get(str(message["role"]), message["role"])
+    thoughts = [turn[name] for name in _THOUGHTS if isinstance(turn.get(name), str)]
+    if thoughts:
+        turn["reasoning_content"] = thoughts[0]
+    calls = turn.pop("tool_calls", None)
+    if calls:
+        if isinstance(calls, str | Mapping) or not isinstance(calls, Sequence):
+            raise RequestError(
+                f"tool_calls of message {number} must be a list, got {short_repr(calls)}"
+            )
+        turn["tool_calls"] = [_call(call) for call in calls]
+    return turn
 
 
 def _text(number: int, content: object) -> str:
@@ -69,8 +80,8 @@ def _part(number: int, part: object) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Mapping):
-        text = part.get("text")
-        if part.get("type", "text") in _TEXTS and isinstance(text, str):
+        text = part.get(_TEXTS.get(str(part.get("type", "text")), ""))
+        if isinstance(text, str):
             return text
         raise RequestError(
             f"message {number} has a part of type {short_repr(part.get('type'))}: "
@@ -79,13 +90,29 @@ def _part(number: int, part: object) -> str:
     raise RequestError(f"message {number} has a part {short_repr(part)}: give text")
 
 
-def _read_arguments(call: object) -> object:
-    """Return a tool call whose arguments are an object: OpenAI sends JSON text."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(str(function["arguments"]))
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}  # type: ignore[dict-item]
+def _call(call: object) -> dict[str, object]:
+    """Return a tool call whose arguments are an object."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(call, Mapping):
+        raise RequestError(
+            f'a tool call must be {{"function": {{"name": ...}}}}, got {short_repr(call)}'
+        )
+    inner = {**function, "arguments": _arguments(function.get("arguments"))}
+    if function is call:
+        return {"type": "function", "function": inner}
+    return {**{name: value for name, value in call.items() if value is not None}, "function": inner}
+
+
+def _arguments(given: object) -> object:
+    """Read arguments: OpenAI sends JSON text. What is no object is the only entry of one: some model wrote it."""
+    value = given
+    for _ in range(2):  # some clients write it twice
+        if not isinstance(value, str):
+            break
+        try:
+            value = json.loads(value, strict=False) if value.strip() else {}
+        except (ValueError, RecursionError):
+            break
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    return {"arguments": given}

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,16 @@ class TemplateProcess:
         self._idle: list[_Process] = []
         self._running: set[_Process] = set()
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What the template reads besides the messages, `tools` among it. Raises RequestError if it is not valid."""
+        with self._process() as process:
+            return process.names
+
     @property
     def reads_tools(self) -> bool:
         """True if the template has a place for tools. Raises RequestError if it is not valid."""
-        with self._process() as process:
-            return process.reads_tools
+        return "tools" in self.names
 
     def render(
         self,
@@ -102,22 +108,18 @@ class _Process:
             env=os.environ | {"PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the server
         )
-        self._reads_tools: bool | None = None
+        self.names = frozenset[str]()
+        self._is_prepared = False
 
     @property
     def is_alive(self) -> bool:
         """True until it has ended."""
         return self._process.poll() is None
 
-    @property
-    def reads_tools(self) -> bool:
-        """True if its template has a place for tools."""
-        return bool(self._reads_tools)
-
     def prepare(self, template: list[str]) -> None:
         """Compile a template, once. Raises RequestError if it is not valid."""
-        if self._reads_tools is None:
-            self._reads_tools = bool(self.ask(template))
+        if not self._is_prepared:
+            self.names, self._is_prepared = frozenset(self.ask(template)), True
 
     def ask(self, given: object) -> Any:
         """Return what it answers. Raises RequestError for what the template refuses, and where it has ended."""
@@ -166,7 +168,8 @@ def main() -> None:
             given = json.loads(line)
             if template is None:
                 template = ChatTemplate(*given)
-                answer = json.dumps({"answer": template.reads_tools})
+                tools = ["tools"] * template.reads_tools
+                answer = json.dumps({"answer": [*template.names, *tools]})
             else:
                 answer = json.dumps({"answer": template.render(*given)})
         except RequestError as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from forerun.core.errors import RequestError, short_repr
 from forerun.text.answers.calls import CLOSE, OPEN
 from forerun.text.messages import Message, Tools, plain
 
@@ -30,8 +30,8 @@ def described(messages: Sequence[Message], tools: Tools | None) -> list[dict[str
     turns: list[dict[str, object]] = []
     for message in plain(messages):
         content, role = str(message["content"]), message["role"]
-        calls = message.get("tool_calls")
-        if isinstance(calls, Sequence) and not isinstance(calls, str):
+        calls: Any = message.get("tool_calls")
+        if calls:
             texts = [f"{OPEN}\n{_spelled(call)}\n{CLOSE}" for call in calls]
             content = "\n".join(filter(None, [content, *texts]))
         if role == "tool":
@@ -51,11 +51,7 @@ def described(messages: Sequence[Message], tools: Tools | None) -> list[dict[str
     return turns
 
 
-def _spelled(call: object) -> str:
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
-        raise RequestError(
-            f'a tool call must be {{"function": {{"name": ...}}}}, got {short_repr(call)}'
-        )
-    known = {"name": function.get("name"), "arguments": function.get("arguments")}
+def _spelled(call: Mapping[str, Any]) -> str:
+    function = call["function"]
+    known = {"name": function.get("name"), "arguments": function["arguments"]}
     return json.dumps(known, ensure_ascii=False)

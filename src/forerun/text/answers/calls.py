@@ -1,14 +1,12 @@
-"""How families write tool calls: the marks around them, and what stands between.
+"""How families write tool calls: what stands between their marks (`forms.py`), in one of five syntaxes.
 
-    Hermes, Qwen, SmolLM   <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>, or a list of such objects
-    Qwen3-Coder, Qwen3.5   <tool_call><function=f><parameter=x>1</parameter></function></tool_call>
-    Mistral                [TOOL_CALLS]f[ARGS]{"x": 1}, or [TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}}]
-    Gemma 4                <|tool_call>call:f{x:1,y:<|"|>text<|"|>}<tool_call|>
-    Granite 3              <|tool_call|>[{"name": "f", "arguments": {"x": 1}}]
-    Llama 3                <|python_tag|>{"name": "f", "parameters": {"x": 1}}
-    OLMo 3                 <function_calls>f(x=1)</function_calls>
+    objects   {"name": "f", "arguments": {"x": 1}}, a list of them, or several one after the other
+    tags      <function=f><parameter=x>1</parameter></function>, <invoke name="f">..., f<arg_key>x</arg_key>...
+    colon     call:f{x:1,y:<|"|>text<|"|>}
+    named     f[ARGS]{"x": 1}, functions.f:0<|tool_call_argument_begin|>{"x": 1}, function<sep>f```json {"x": 1}```
+    python    [f(x=1), g("text")]
 
-gpt-oss has messages instead: `harmony.py`.
+They have nothing in common, so a body is read in the first that it fits. gpt-oss has messages instead: `harmony.py`.
 """
 
 from __future__ import annotations
@@ -16,116 +14,255 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-Call = tuple[str, str]
-"""A name, and arguments as the text of a JSON object."""
+Tools = Mapping[str, Mapping[str, Any]]
+"""By name of a function that is offered: the JSON schema of its arguments."""
+
+
+class Call(NamedTuple):
+    """A call that was read."""
+
+    name: str
+    arguments: str
+    """The text of a JSON object."""
+    id: str | None = None
+    """What the model calls it, in families that have names for calls."""
+
+
 _STRING = r'"(?:[^"\\]|\\.)*"'
-_JSON_HEAD = re.compile(
+OBJECT_HEAD = re.compile(
     rf'\s*\{{\s*"name"\s*:\s*(?P<json>{_STRING})\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{{)'
 )
-_NAMED_HEAD = re.compile(r"\s*(?P<name>[\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
-_FUNCTION = re.compile(r"<function=(.+?)>(.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=(.+?)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_GEMMA = re.compile(r"\s*call:\s*([\w.-]+)\s*(\{.*\})\s*", re.DOTALL)
-_GEMMA_TOKEN = re.compile(rf'<\|"\|>(.*?)<\|"\|>|({_STRING})|([A-Za-z_][\w.-]*)(?=\s*:)', re.DOTALL)
+NAMED_HEAD = re.compile(
+    r"\s*(?:function<｜tool▁sep｜>)?(?P<id>(?:functions\.)?(?P<name>[\w.-]+)(?P<number>:\d+)?)"
+    r"\s*(?:\[CALL_ID\](?P<call_id>\w+))?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>)?"
+    r"\s*(?:```json)?\s*(?=\{)"
+)
+"""What stands before arguments that can be handed on while they are written: the name, in quotes as `json`."""
+_BETWEEN = re.compile(r"(?:[\s,;]|```\w*)*")
+_NAMES, _ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
+_FUNCTION = re.compile(
+    r'<(?:function=|(?:function|invoke) name=)"?([^">]+)"?>(.*?)(?:</(?:function|invoke)>(?=\s*(?:<|$))|$)',
+    re.DOTALL,
+)
+_PARAMETER = re.compile(
+    r'<param(?:eter)?(?:=| name=)"?([^">]+)"?[^>]*>\n?(.*?)\n?(?:</param(?:eter)?>(?=\s*(?:<param(?:eter)?[ =]|$))|$)',
+    re.DOTALL,
+)
+_PAIRS = re.compile(r"\s*([\w.-]+)\s*((?:<arg_key>.*</arg_value>)?)\s*", re.DOTALL)
+_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_COLON = re.compile(r"\s*call:\s*([\w.-]+)\s*(\{.*\})\s*", re.DOTALL)
+_COLON_TOKEN = re.compile(rf'<\|"\|>(.*?)<\|"\|>|({_STRING})|([A-Za-z_][\w.-]*)(?=\s*:)', re.DOTALL)
+_TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+}
+_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """One form. What stands between the marks is read as a whole, or as it comes from `head` on."""
+    """The marks around the calls of a family."""
 
     open: str
     close: str
     """Empty: calls go on to the next `open`, or to the end."""
-    read: Callable[[str], list[Call] | None]
-    """Returns the calls of what stands between the marks; None if it is no call in this form."""
-    head: re.Pattern[str] | None = None
-    """What stands before arguments that can be handed on while they are written: the name, in quotes as `json`."""
+    head: re.Pattern[str] | None = OBJECT_HEAD
+    sign: str = ""
+    """The mark that tells the family, if it is not `open`."""
+    silent: tuple[str, ...] = ()
+    """Marks that stand around text and calls and mean nothing."""
 
-    def begun(self, text: str) -> tuple[str, int] | None:
-        """Return a name and where its arguments begin; None if that is not known yet, or not in this form."""
+    def begun(self, text: str) -> tuple[str, str | None, int] | None:
+        """Return a name, an id and where the arguments begin; None if that is not known yet, or not in this form."""
         found = None if self.head is None else self.head.match(text)
         if found is None:
             return None
-        quoted = found.groupdict().get("json")
-        return found["name"] if quoted is None else json.loads(quoted, strict=False), found.end()
+        groups = found.groupdict()
+        if "json" in groups:
+            return json.loads(groups["json"], strict=False), None, found.end()
+        return groups["name"], _id(groups), found.end()
 
 
-def _objects(body: str) -> list[Call] | None:
-    """Read an object with a name and arguments, or a list of them."""
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+HERMES = CallSyntax(OPEN, CLOSE)
+"""Hermes, Qwen, SmolLM, Granite 4, GLM; what others are told to write where their template has no place for tools."""
+
+
+def read_calls(body: str, tools: Tools) -> list[Call] | None:
+    """Return the calls in a body; None if it is none in any syntax."""
+    for read in (_objects, _tags, _colon, _named, _python):
+        if calls := read(body, tools):
+            return calls
+    return None
+
+
+def _id(groups: Mapping[str, str | None]) -> str | None:
+    return groups["call_id"] or (groups["id"] if groups["number"] else None)
+
+
+def _objects(body: str, tools: Tools) -> list[Call] | None:
+    decoder, values, at = json.JSONDecoder(strict=False), list[Any](), _end_of(_BETWEEN, body, 0)
     try:
-        value = json.loads(body)
-    except ValueError:
+        while at < len(body):
+            value, at = decoder.raw_decode(body, at)
+            values += value if isinstance(value, list) else [value]
+            at = _end_of(_BETWEEN, body, at)
+    except (ValueError, RecursionError):
         return None
-    calls = value if isinstance(value, list) else [value]
-    if not calls or not all(
-        isinstance(c, Mapping) and isinstance(c.get("name"), str) for c in calls
-    ):
+    calls = [_object(value, tools) for value in values]
+    return None if None in calls else [call for call in calls if call is not None]
+
+
+def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return at if found is None else found.end()
+
+
+def _object(value: object, tools: Tools) -> Call | None:
+    """Read an object with a name and arguments, or with the name as its only key."""
+    if not isinstance(value, Mapping):
         return None
-    return [(c["name"], _spelled(c.get("arguments", c.get("parameters", {})))) for c in calls]
+    if isinstance(inner := value.get("function"), Mapping):
+        value = {"id": value.get("id"), **inner}
+    if len(value) == 1 and (only := next(iter(value))) in tools:
+        return Call(only, spelled(value[only]))
+    name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), None)
+    if name is None:
+        return None
+    given: object = next((value[key] for key in _ARGUMENTS if value.get(key) is not None), {})
+    own = value.get("id")
+    return Call(name, spelled(given), own if isinstance(own, str) else None)
 
 
-def _objects_or_tags(body: str) -> list[Call] | None:
-    """Read objects, or functions and parameters as tags. A parameter that is no JSON is text."""
-    if "<function=" not in body:
-        return _objects(body)
-    return [
-        (name.strip(), _spelled(dict(_parameters(inner))))
-        for name, inner in _FUNCTION.findall(body)
-    ]
+def _tags(body: str, tools: Tools) -> list[Call] | None:
+    """Read names and values as tags; a value has the type that the tool's schema says."""
+    body = body.replace("｜DSML｜", "")
+    found = [(name, _PARAMETER.findall(inner), inner) for name, inner in _FUNCTION.findall(body)]
+    if not found and (alone := _PAIRS.fullmatch(body)) is not None:
+        if not alone[2] and alone[1] not in tools:
+            return None
+        found = [(alone[1], _PAIR.findall(alone[2]), "")]
+    calls = []
+    for name, pairs, inner in found:
+        if not pairs and inner.strip().startswith("{"):  # <function=f>{"x": 1}</function>
+            calls.append(Call(name.strip(), inner.strip()))
+            continue
+        schema = tools.get(name.strip(), {})
+        values = (
+            f"{json.dumps(key.strip())}: {_typed(value, key.strip(), schema)}"
+            for key, value in pairs
+        )
+        calls.append(Call(name.strip(), f"{{{', '.join(values)}}}"))
+    return calls
 
 
-def _parameters(body: str) -> Iterator[tuple[str, Any]]:
-    for name, value in _PARAMETER.findall(body):
-        try:
-            yield name.strip(), json.loads(value)
-        except ValueError:
-            yield name.strip(), value
+def _typed(text: str, key: str, schema: Mapping[str, Any]) -> str:
+    """Write a value as JSON: a text where the schema has one, else as it stands if it is JSON."""
+    properties = schema.get("properties")
+    own = properties.get(key) if isinstance(properties, Mapping) else None
+    types = set() if own is None else {*_types(own, schema)}
+    word = text.strip()
+    word = word if "string" in types else _WORDS.get(word, word)
+    try:
+        value = json.loads(word, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return json.dumps(text, ensure_ascii=False)
+    kind = _TYPES.get(type(value), "null")
+    is_text = "string" in types and (kind not in types or kind in ("integer", "number", "boolean"))
+    return json.dumps(text, ensure_ascii=False) if is_text else word
 
 
-def _gemma(body: str) -> list[Call] | None:
+def _no_json(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _types(schema: object, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
+    """Yield the types that a schema allows, as far as it says them."""
+    if not isinstance(schema, Mapping) or not depth:
+        return
+    stated = schema.get("type", ())
+    yield from [stated] if isinstance(stated, str) else stated
+    for value in [schema["const"]] if "const" in schema else schema.get("enum", ()):
+        yield _TYPES.get(type(value), "null")
+    reference = schema.get("$ref")
+    inner = [part for name in ("anyOf", "oneOf", "allOf") for part in schema.get(name, ())]
+    if isinstance(reference, str) and reference.startswith("#/"):
+        target: Any = root
+        for step in reference[2:].split("/"):
+            target = target.get(step) if isinstance(target, Mapping) else None
+        inner.append(target)
+    for part in inner:
+        yield from _types(part, root, depth - 1)
+
+
+def _colon(body: str, tools: Tools) -> list[Call] | None:
     """Read `call:name{...}`, whose keys have no quotes and whose texts have quotes of their own."""
 
     def quoted(found: re.Match[str]) -> str:
         own, plain, key = found.groups()
         return plain if plain is not None else json.dumps(key if own is None else own)
 
-    if (found := _GEMMA.fullmatch(body)) is None:
+    if (found := _COLON.fullmatch(body.replace("<escape>", '<|"|>'))) is None:
         return None
-    arguments = _GEMMA_TOKEN.sub(quoted, found[2])
+    arguments = _COLON_TOKEN.sub(quoted, found[2])
     try:
-        return [(found[1], _spelled(json.loads(arguments, strict=False)))]
+        return [Call(found[1], spelled(json.loads(arguments, strict=False)))]
     except ValueError:
         return None
 
 
-def _python(body: str) -> list[Call] | None:
-    """Read calls of Python whose arguments are named literals."""
+def _named(body: str, tools: Tools) -> list[Call] | None:
+    found = NAMED_HEAD.match(body)
+    arguments = "" if found is None else body[found.end() :].strip().removesuffix("```").strip()
+    try:
+        json.loads(arguments, strict=False)
+    except ValueError:
+        return None
+    assert found is not None
+    return [Call(found["name"], arguments, _id(found.groupdict()))]
+
+
+def _python(body: str, tools: Tools) -> list[Call] | None:
+    """Read calls of Python whose arguments are literals, also of JSON; those without a name in the schema's order."""
     try:
         tree = ast.parse(body.strip())
-        found = [
-            (
-                ast.unparse(call.func),
-                {str(each.arg): ast.literal_eval(each.value) for each in call.keywords},
-            )
-            for call in (statement.value for statement in tree.body)  # type: ignore[attr-defined]
+        lines = [_Literals().visit(statement) for statement in tree.body]
+        calls: list[Any] = [
+            call for line in lines for call in getattr(line.value, "elts", [line.value])
         ]
-        return [(name, _spelled(arguments)) for name, arguments in found] or None
-    except (SyntaxError, ValueError, AttributeError, TypeError):
+        found = []
+        for call in calls:
+            name = ast.unparse(call.func)
+            names = [*tools.get(name, {}).get("properties", {}), *map(str, range(len(call.args)))]
+            pairs = [
+                *zip(names, call.args, strict=False),
+                *((one.arg, one.value) for one in call.keywords),
+            ]
+            found.append(
+                Call(name, spelled({str(key): ast.literal_eval(value) for key, value in pairs}))
+            )
+        return found
+    except (SyntaxError, ValueError, AttributeError, TypeError, RecursionError, MemoryError):
         return None
 
 
-def _spelled(arguments: object) -> str:
+class _Literals(ast.NodeTransformer):
+    """Makes Python's of JSON's literals."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace a name that is a literal of JSON."""
+        literals = {"true": True, "false": False, "null": None}
+        return ast.Constant(literals[node.id]) if node.id in literals else node
+
+
+def spelled(arguments: object) -> str:
+    """Write arguments as JSON, if they are not its text already."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-HERMES = CallSyntax(OPEN, CLOSE, _objects_or_tags, _JSON_HEAD)
-MISTRAL = CallSyntax("[TOOL_CALLS]", "", _objects, _NAMED_HEAD)
-GEMMA = CallSyntax("<|tool_call>", "<tool_call|>", _gemma)
-GRANITE = CallSyntax("<|tool_call|>", "", _objects)
-LLAMA = CallSyntax("<|python_tag|>", "", _objects)
-OLMO = CallSyntax("<function_calls>", "</function_calls>", _python)

@@ -1,26 +1,73 @@
-"""Which form a model's answers have, by what its chat template writes."""
+"""Which form a model's answers have, by the marks that its chat template writes or its vocabulary has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from forerun.text.answers import calls
-from forerun.text.answers.calls import CallSyntax
+from forerun.text.answers.calls import CLOSE, HERMES, NAMED_HEAD, CallSyntax, Tools
 from forerun.text.answers.harmony import HarmonyParser
 from forerun.text.answers.parser import AnswerParser, MarkParser, PlainParser, Thinking
 
-_THINK = Thinking("<think>", "</think>")
+CALLS = (
+    CallSyntax("[TOOL_CALLS]", "", NAMED_HEAD),  # Mistral
+    CallSyntax("<|tool_call>", "<tool_call|>"),  # Gemma 4
+    CallSyntax("<start_function_call>", "<end_function_call>"),  # FunctionGemma
+    CallSyntax(
+        *("<|tool_call_begin|>", "<|tool_call_end|>", NAMED_HEAD),  # Kimi K2
+        silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    ),
+    CallSyntax(
+        *("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", NAMED_HEAD),  # DeepSeek R1, V3, V3.1
+        silent=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    ),
+    CallSyntax(
+        *("<｜DSML｜invoke", "</｜DSML｜invoke>", None, "｜DSML｜"),  # DeepSeek V3.2, V4
+        silent=tuple(
+            f"<{slash}｜DSML｜{name}>"
+            for name in ("function_calls", "tool_calls")
+            for slash in ("", "/")
+        ),
+    ),
+    CallSyntax("<minimax:tool_call>", "</minimax:tool_call>"),  # MiniMax M2
+    CallSyntax("<seed:tool_call>", "</seed:tool_call>"),  # Seed-OSS
+    CallSyntax("<TOOLCALL>", "</TOOLCALL>"),  # Nemotron
+    CallSyntax("<|tools_prefix|>", "<|tools_suffix|>"),  # Apertus
+    CallSyntax(
+        *("<|START_ACTION|>", "<|END_ACTION|>"),  # Command
+        silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    CallSyntax("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
+    CallSyntax("<function=", CLOSE, None),  # Qwen3-Coder, which forgets the mark before it
+    CallSyntax("<function name=", "</function>", None),  # MiniCPM5
+    CallSyntax("<|function_call|>", "", None),  # GigaChat 3.1
+    CallSyntax("<tool_calls>", "</tool_calls>"),  # MiniMax M1, Hunyuan, Jamba, Apriel
+    CallSyntax("<function_calls>", "</function_calls>"),  # OLMo 3
+    CallSyntax("<|tool_call|>", "<|/tool_call|>", sign="<|/tool_call|>"),  # Phi-4
+    CallSyntax("<|tool_call|>", "", None),  # Granite 3
+    CallSyntax("<|python_tag|>", "", None),  # Llama 3
+    HERMES,  # beside which it is always read
+)
+"""The first whose sign stands in the template, else in the vocabulary, is a model's own."""
+THOUGHTS = (
+    Thinking("[THINK]", "[/THINK]"),  # Mistral
+    Thinking("<|channel>thought", "<channel|>"),  # Gemma 4
+    Thinking("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
+    Thinking("<seed:think>", "</seed:think>"),
+    Thinking("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    Thinking("<think>", "</think>"),
+    Thinking("Here is my thought process:", "Here is my response:"),  # Granite 3
+)
+
+_HARMONY = ("<|channel|>", "<|start|>")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
     """How a family writes what it thinks and calls."""
 
-    calls: CallSyntax = calls.HERMES
+    calls: CallSyntax = HERMES
     thinking: Thinking | None = None
-    has_special_marks: bool = False
-    """Whether marks are control tokens, which are no part of a text unless it is asked for."""
     is_harmony: bool = False
 
     def begun(self, prompt: str) -> Thinking | None:
@@ -29,40 +76,40 @@ class AnswerForm:
             return None
         return replace(self.thinking, has_begun=True)
 
-    def parser(
-        self, prompt: str, *, with_calls: bool, with_reasoning: bool = True, is_forced: bool = False
-    ) -> AnswerParser:
-        """Return what splits an answer to a prompt. `is_forced`: a grammar made calls, in Hermes' form."""
-        if is_forced:
-            return MarkParser(thinking=self.begun(prompt) if with_reasoning else None)
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All marks. Those that are control tokens are no part of a text unless it is asked for."""
         if self.is_harmony:
-            return HarmonyParser(with_calls=with_calls, with_reasoning=with_reasoning)
+            return _HARMONY
+        thinking = () if self.thinking is None else (self.thinking.open, self.thinking.close)
+        return tuple(filter(None, (self.calls.open, self.calls.close, *thinking)))
+
+    def parser(
+        self, prompt: str, *, tools: Tools, with_reasoning: bool = True, is_forced: bool = False
+    ) -> AnswerParser:
+        """Return what splits an answer to a prompt that offers tools. `is_forced`: a grammar made Hermes' calls."""
+        if is_forced:
+            return MarkParser(thinking=self.begun(prompt) if with_reasoning else None, tools=tools)
+        if self.is_harmony:
+            return HarmonyParser(with_calls=bool(tools), with_reasoning=with_reasoning)
         thinking = self.thinking if with_reasoning else None
         if thinking is not None:
             thinking = self.begun(prompt) or thinking
-        if thinking is None and not with_calls:
+        if not (thinking or tools or self.calls.silent):
             return PlainParser()
-        return MarkParser(self.calls if with_calls else None, thinking)
+        syntaxes = tuple(dict.fromkeys((self.calls, HERMES))) if tools else ()
+        return MarkParser(syntaxes, thinking, tools=tools, silent=self.calls.silent)
 
 
-@lru_cache(maxsize=8)  # every request asks
-def form_of(template: str | None) -> AnswerForm:
-    """Return the form of a model with this chat template; Hermes' if it says nothing of tools."""
+def form_of(
+    template: str | None, token_id: Callable[[str], int | None] = lambda text: None
+) -> AnswerForm:
+    """Return the form of a model with this chat template, and with these tokens; Hermes' if neither says anything."""
     text = template or ""
-    thinking = _THINK if "<think>" in text else None
-    if "<|channel|>" in text and "<|start|>" in text:
-        return AnswerForm(has_special_marks=True, is_harmony=True)
-    if "[TOOL_CALLS]" in text:
-        thinking = Thinking("[THINK]", "[/THINK]") if "[THINK]" in text else thinking
-        return AnswerForm(calls.MISTRAL, thinking, has_special_marks=True)
-    if "<|tool_call>" in text:
-        return AnswerForm(calls.GEMMA, Thinking("<|channel>thought", "<channel|>"), True)
-    if "<tool_call>" in text:
-        return AnswerForm(calls.HERMES, thinking)
-    if "<|tool_call|>" in text:
-        return AnswerForm(calls.GRANITE, thinking, has_special_marks=True)
-    if "<function_calls>" in text:
-        return AnswerForm(calls.OLMO, thinking)
-    if "<|python_tag|>" in text:
-        return AnswerForm(calls.LLAMA, thinking, has_special_marks=True)
-    return AnswerForm(calls.HERMES, thinking)
+    if all(mark in text for mark in _HARMONY):
+        return AnswerForm(is_harmony=True)
+    signs = {each: each.sign or each.open for each in CALLS}
+    own = [each for each, sign in signs.items() if sign in text]
+    own += [each for each, sign in signs.items() if token_id(sign) is not None]
+    thinking = (one for one in THOUGHTS if one.open in text or one.close in text)
+    return AnswerForm(own[0] if own else HERMES, next(thinking, None))

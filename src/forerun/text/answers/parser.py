@@ -6,12 +6,24 @@ no call in the family's form stays text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from forerun.text.answers.calls import HERMES, CallSyntax
+from forerun.text.answers.calls import HERMES, Call, CallSyntax, Tools, read_calls
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
+
+_BARE_BEGUN = re.compile(
+    r'\s*(?:`{0,2}|(?:```\w*\s*)?(?:\[\s*(?:[A-Za-z_][\w.-]*)?|<[a-z]*=?[\w.-]*|(?:\[\s*)?\{\s*(?:"\w*)?)?)'
+)
+"""What an answer of calls alone may begin with before it tells: a fence, a list, a tag, an object."""
+_BARE = re.compile(
+    r'\s*(?:```\w*\s*)?(?:(?:\[\s*)?\{\s*"(?P<key>\w+)"\s*(?::\s*"(?P<name>[^"]*)")?'
+    r"|(?:\[\s*|<function=)(?P<function>[\w.-]+)[(>])"
+)
+_NAMES = ("name", "tool_name")
+_KEYS = (*_NAMES, "function", "arguments", "parameters", "type", "id", "tool_call_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +57,27 @@ class PlainParser:
 
 
 class MarkParser:
-    """Split an answer by marks in its text."""
+    """Split an answer by marks in its text. One that is wholly calls of offered tools needs no marks."""
 
-    def __init__(self, calls: CallSyntax | None = HERMES, thinking: Thinking | None = None) -> None:
-        """`calls`: None for an answer that can call nothing. `thinking`: None for a model that does not think aloud."""
+    def __init__(
+        self,
+        calls: Sequence[CallSyntax] = (HERMES,),
+        thinking: Thinking | None = None,
+        *,
+        tools: Tools | None = None,
+        silent: Sequence[str] = (),
+    ) -> None:
+        """`calls`: none for an answer that can call nothing. `thinking`: None for a model that does not think aloud.
+
+        `tools` are those that are offered; `silent` are marks that are left out.
+        """
         self.num_calls = 0
-        self._calls, self._thinking, self._held = calls, thinking, ""
-        self._read: Callable[[], list[Part] | None] = self._read_text
+        self._marks = {syntax.open: syntax for syntax in calls}
+        self._thinking, self._tools, self._silent = thinking, tools or {}, silent
+        self._raw = self._held = ""
+        self._syntax: CallSyntax | None = None
+        """That of the call that is being read."""
+        self._read: Callable[[], list[Part] | None] = self._read_bare
         if thinking is not None:
             self._read = self._read_thought if thinking.has_begun else self._read_first
         self._scanner = _ObjectScanner()
@@ -62,23 +88,35 @@ class MarkParser:
 
     def push(self, text: str) -> list[Part]:
         """Return the parts that this text makes final; a possible beginning of a mark is held back."""
-        self._held += text
+        self._raw += text
+        for mark in self._silent:
+            self._raw = self._raw.replace(mark, "")
+        kept = len(self._raw) - _num_open(self._raw, self._silent)
+        return self._push(kept)
+
+    def _push(self, length: int) -> list[Part]:
+        """Split the first letters of what has come."""
+        self._held, self._raw = self._held + self._raw[:length], self._raw[length:]
         parts: list[Part] = []
         while (new_parts := self._read()) is not None:
             parts += new_parts
-        return [part for part in parts if isinstance(part, CallPart) or part.text]
+        return _shown(parts)
 
     def flush(self) -> list[Part]:
         """Return the rest: no text will follow."""
+        parts = self._push(len(self._raw))
         held, self._held = self._held, ""
-        if self._read == self._read_call and self._calls is not None:
-            return self._called(held, self._calls.open + held)
+        if self._read == self._read_call and self._syntax is not None:
+            return parts + self._called(held, self._syntax.open + held)
+        calls = read_calls(held, self._tools) if self._read == self._read_bare else None
+        if calls and all(call.name in self._tools for call in calls):
+            return parts + self._parts(calls)
         if self._read == self._read_thought:
-            return [ReasoningPart(held.rstrip())] if held.strip() else []
-        is_text = self._read in (self._read_text, self._read_first)
+            return parts + ([ReasoningPart(held.rstrip())] if held.strip() else [])
+        is_text = self._read in (self._read_text, self._read_first, self._read_bare)
         if not is_text or (self.num_calls and not held.strip()):
-            return []
-        return [TextPart(held)] if held else []
+            return parts
+        return parts + ([TextPart(held)] if held else [])
 
     def _read_first(self) -> list[Part] | None:
         """Tell whether the answer begins with a thought."""
@@ -89,57 +127,76 @@ class MarkParser:
             return []
         if mark.startswith(begun):
             return None
-        self._read = self._read_text
+        self._read = self._read_bare
         return []
 
     def _read_thought(self) -> list[Part] | None:
         assert self._thinking is not None
-        text = self._up_to(self._thinking.close, self._read_gap)
-        return None if text is None else [ReasoningPart(text)]
+        text, mark = self._up_to([self._thinking.close])
+        if mark:
+            self._read = self._read_gap
+        return [ReasoningPart(text)] if text or mark else None
 
     def _read_gap(self) -> list[Part] | None:
         """Leave out the empty lines behind a thought."""
         self._held = self._held.lstrip()
         if not self._held:
             return None
+        self._read = self._read_bare
+        return []
+
+    def _read_bare(self) -> list[Part] | None:
+        """Hold an answer back that may be calls without marks; whether it is, its end tells."""
+        if self._tools and self._marks and self._may_be_bare():
+            return None
         self._read = self._read_text
         return []
 
+    def _may_be_bare(self) -> bool:
+        if (found := _BARE.match(self._held)) is None:
+            return _BARE_BEGUN.fullmatch(self._held) is not None
+        key, name, function = found["key"], found["name"], found["function"]
+        if function is not None:
+            return function in self._tools
+        is_named = name is None or key not in _NAMES or name in self._tools
+        return key in self._tools or (key in _KEYS and is_named)
+
     def _read_text(self) -> list[Part] | None:
-        if self._calls is None:
-            held, self._held = self._held, ""
-            return [TextPart(held)] if held else None
-        text = self._up_to(self._calls.open, self._read_call)
-        return None if text is None else [TextPart(text)]
+        text, mark = self._up_to([*self._marks])
+        if mark:
+            self._syntax, self._read = self._marks[mark], self._read_call
+        return [TextPart(text)] if text or mark else None
 
-    def _up_to(self, mark: str, behind: Callable[[], list[Part] | None]) -> str | None:
-        """Take what is final before a mark, without spaces at its end; None if there is nothing.
+    def _up_to(self, marks: Sequence[str]) -> tuple[str, str]:
+        """Take what is final before the first of some marks, without spaces at its end, and that mark.
 
-        Where the mark is there, `behind` goes on reading; else its possible beginning is held back.
+        Where none is there, the possible beginning of one is held back.
         """
-        before, found, after = self._held.partition(mark)
+        found = [(at, -len(mark), mark) for mark in marks if (at := self._held.find(mark)) >= 0]
         if found:
-            self._held, self._read = after, behind
-            return before.rstrip()
-        text = before[: len(before) - _num_open(before, mark)].rstrip()
-        self._held = before[len(text) :]
-        return text or None
+            at, _, mark = min(found)
+            text, self._held = self._held[:at].rstrip(), self._held[at + len(mark) :]
+            return text, mark
+        text = self._held[: len(self._held) - _num_open(self._held, marks)]
+        text = text.rstrip() if marks else text
+        self._held = self._held[len(text) :]
+        return text, ""
 
     def _read_call(self) -> list[Part] | None:
-        assert self._calls is not None
-        if (begun := self._calls.begun(self._held)) is not None:
-            name, start = begun
+        assert self._syntax is not None
+        if (begun := self._syntax.begun(self._held)) is not None:
+            name, own, start = begun
             self._held, self._read = self._held[start:], self._read_arguments
             self._scanner = _ObjectScanner()
             self.num_calls += 1
-            return [CallPart(name)]
-        if not self._calls.close:
+            return [_call_part(name, own)]
+        if not self._syntax.close:
             return None
-        body, mark, after = self._held.partition(self._calls.close)
+        body, mark, after = self._held.partition(self._syntax.close)
         if not mark:
             return None
         self._held, self._read = after, self._read_text
-        return self._called(body, self._calls.open + body + mark)
+        return self._called(body, self._syntax.open + body + mark)
 
     def _read_arguments(self) -> list[Part] | None:
         if not self._held:
@@ -151,9 +208,9 @@ class MarkParser:
         return [ArgumentsPart(arguments)]
 
     def _read_end(self) -> list[Part] | None:
-        assert self._calls is not None
-        if self._calls.close:
-            _, mark, after = self._held.partition(self._calls.close)
+        assert self._syntax is not None
+        if self._syntax.close:
+            _, mark, after = self._held.partition(self._syntax.close)
             if not mark:
                 return None
             self._held = after
@@ -162,14 +219,24 @@ class MarkParser:
 
     def _called(self, body: str, whole: str) -> list[Part]:
         """Return the calls in a body that is complete; the whole as text if it holds none."""
-        assert self._calls is not None
-        calls = self._calls.read(body)
-        if calls is None:
-            return [TextPart(whole)]
+        calls = read_calls(body, self._tools) or read_calls(whole, self._tools)
+        return self._parts(calls) if calls else [TextPart(whole)]
+
+    def _parts(self, calls: Sequence[Call]) -> list[Part]:
         self.num_calls += len(calls)
         return [
-            part for name, arguments in calls for part in (CallPart(name), ArgumentsPart(arguments))
+            part
+            for name, arguments, own in calls
+            for part in (_call_part(name, own), ArgumentsPart(arguments))
         ]
+
+
+def _call_part(name: str, own: str | None) -> CallPart:
+    return CallPart(name) if own is None else CallPart(name, own)
+
+
+def _shown(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if isinstance(part, CallPart) or part.text]
 
 
 class _ObjectScanner:
@@ -199,6 +266,14 @@ class _ObjectScanner:
         return len(text)
 
 
-def _num_open(text: str, mark: str) -> int:
+def _num_open(text: str, marks: Sequence[str]) -> int:
     """Return how many characters at the end of a text may be the beginning of a mark."""
-    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
+    longest = max(map(len, marks), default=1) - 1
+    return next(
+        (
+            n
+            for n in range(min(longest, len(text)), 0, -1)
+            if any(mark.startswith(text[-n:]) for mark in marks)
+        ),
+        0,
+    )

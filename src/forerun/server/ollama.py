@@ -1,0 +1,312 @@
+"""Ollama's routes, by which editors find models and talk with them, and LM Studio's list of them.
+
+A request is read as a chat request, or continues a text where it is `raw` or has a `suffix`; the answer is one object,
+or lines of JSON, which is the default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from forerun.server.blocks import BlockWriter, ContentBlock, reply
+from forerun.server.bodies import JsonRequest, JsonRoute
+from forerun.server.embeddings import EmbeddingRequest, vectors_of
+from forerun.server.errors import ApiError, invalid
+from forerun.server.fleet import AllModels, Fleet, FromBody
+from forerun.server.http import JsonResponse
+from forerun.server.openai import CompletionRequest, continued
+from forerun.server.schema import OpenBody, RequestBody
+from forerun.server.service import Service
+from forerun.server.writer import Document, usage
+from forerun.text.answers.parser import PlainParser
+
+router = APIRouter(route_class=JsonRoute, include_in_schema=False)
+lists = APIRouter(include_in_schema=False)
+"""Routes without a body."""
+VERSION = "0.12.6"
+"""Of Ollama's API that these routes are like."""
+_NS = 1e6
+"""Nanoseconds of a millisecond."""
+
+
+class OllamaRequest(OpenBody):
+    """What both routes take."""
+
+    stream: bool = True
+    options: dict[str, Any] | None = None
+    """Sampling, by Ollama's names."""
+    format: str | dict[str, Any] | None = None
+    """`json`, or a schema."""
+    think: bool | str | None = None
+    keep_alive: Any = None
+    """Models stay as long as there is memory."""
+
+    theirs: ClassVar = {"response_format": "format"}
+
+    def as_chat(self) -> dict[str, Any]:
+        """Write the fields of the chat request that says the same. Raises ApiError."""
+        fields = {
+            **(self.model_extra or {}),
+            **(self.options or {}),
+            "model": self.model,
+            "stream": self.stream,
+        }
+        form = self.format or None
+        if form is not None:
+            schema = {"schema": form} if isinstance(form, dict) else {}
+            fields["response_format"] = {
+                "type": "json_schema" if schema else "json_object",
+                **schema,
+            }
+        name = "reasoning_effort" if isinstance(self.think, str) else "enable_thinking"
+        return fields | {name: self.think, "tools": self.tools, "messages": self.turns()}
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Return the conversation."""
+        raise NotImplementedError
+
+
+class OllamaChat(OllamaRequest):
+    """A conversation to answer."""
+
+    messages: list[dict[str, Any]] = Field(default_factory=list)
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Return the conversation. Raises ApiError for pictures."""
+        if any(one.get("images") for one in self.messages):
+            raise invalid("this server reads no pictures: leave images out", "messages")
+        return self.messages
+
+
+class OllamaGenerate(OllamaRequest):
+    """A question to answer, or a text to continue as it is."""
+
+    prompt: str = ""
+    system: str | None = None
+    suffix: str | None = None
+    raw: bool = False
+
+    def turns(self) -> list[dict[str, Any]]:
+        """Return the conversation."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "user", "content": self.prompt}]
+
+    def as_completion(self) -> dict[str, Any]:
+        """Write the fields of the completion request that says the same."""
+        chat = {name: value for name, value in self.as_chat().items() if name not in _OF_CHATS}
+        return {"num_predict": -1, **chat, "prompt": self.prompt, "suffix": self.suffix}
+
+
+_OF_CHATS = ("messages", "tools", "enable_thinking", "reasoning_effort")
+
+
+class ShowRequest(RequestBody):
+    """The name of a model."""
+
+    name: str | None = None
+    """Its older field."""
+
+
+@lists.get("/api/version")
+async def version() -> Response:
+    """Tell which Ollama this is like."""
+    return JsonResponse({"version": VERSION})
+
+
+@lists.get("/api/tags")
+async def tags(fleet: AllModels) -> Response:
+    """List what is served."""
+    return JsonResponse({"models": listed(fleet)})
+
+
+@lists.get("/api/ps")
+async def loaded(fleet: AllModels) -> Response:
+    """List what is loaded."""
+    return JsonResponse({"models": listed(fleet, only_loaded=True)})
+
+
+@router.post("/api/show")
+async def show(fleet: AllModels, request: JsonRequest, body: ShowRequest) -> Response:
+    """Say what a model is and can do, also of one that is not loaded."""
+    service = fleet.named(body.model or body.name)
+    llm, max_len = service.worker.llm, fleet.max_len(service)
+    config = None if llm is None else llm.model.config
+    family = "unknown" if config is None else config.family
+    facts: Document = {"general.architecture": family, f"{family}.context_length": max_len}
+    if config is not None:
+        facts[f"{family}.embedding_length"] = config.hidden_size
+        facts[f"{family}.block_count"] = config.num_layers
+    template = "" if llm is None else llm.tokenizer.chat_template or ""
+    entry = _entry(service, service.names[0])
+    return JsonResponse(
+        entry | {"template": template, "model_info": facts, "parameters": "", "modelfile": ""}
+    )
+
+
+@lists.get("/api/v0/models")
+async def lm_studio_models(fleet: AllModels) -> Response:
+    """List what is served, as LM Studio does."""
+    data = [
+        {
+            "id": name,
+            "object": "model",
+            "type": "llm",
+            "state": "loaded" if service.is_loaded else "not-loaded",
+            "max_context_length": fleet.max_len(service),
+            "capabilities": ["tool_use"],
+        }
+        for service in fleet.services
+        for name in service.names
+    ]
+    return JsonResponse({"object": "list", "data": data})
+
+
+@router.post("/api/chat")
+async def chat(service: FromBody, request: JsonRequest, body: OllamaChat) -> Response:
+    """Answer a conversation; none only loads the model."""
+    if not body.messages:
+        return _only_loaded(service, body)
+    return await reply(service, request, body, OllamaWriter)
+
+
+@router.post("/api/generate")
+async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate) -> Response:
+    """Answer a question, or continue a text; none only loads the model."""
+    if not body.prompt:
+        return _only_loaded(service, body)
+    if not body.raw and not body.suffix:
+        return await reply(service, request, body, OllamaWriter)
+    running = await continued(
+        service, request, CompletionRequest.model_validate(body.as_completion())
+    )
+    writer = OllamaWriter(service, running, body, PlainParser)
+    return await writer.reply(request, stream=body.stream)
+
+
+@router.post("/api/embed")
+async def embed(service: FromBody, request: JsonRequest, body: EmbeddingRequest) -> Response:
+    """Compute vectors of texts."""
+    vectors, num_tokens = await vectors_of(service, request, body)
+    found = [row.tolist() for rows in vectors for row in rows]
+    name = service.name(body.model)
+    return JsonResponse({"model": name, "embeddings": found, "prompt_eval_count": num_tokens})
+
+
+def listed(fleet: Fleet, *, only_loaded: bool = False) -> list[Document]:
+    """Describe the models that are served."""
+    return [
+        _entry(service, name)
+        for service in fleet.services
+        if service.is_loaded or not only_loaded
+        for name in service.names
+    ]
+
+
+def _entry(service: Service, name: str) -> Document:
+    """Describe a model as far as it is known without loading it."""
+    llm, can = service.worker.llm, ["completion", "tools"]
+    if llm is not None:
+        can += ["insert"] * (llm.tokenizer.fill_in is not None)
+        can += ["thinking"] * (service.form.thinking is not None or service.form.is_harmony)
+    family = "unknown" if llm is None else llm.model.config.family
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _time(service.created),
+        "size": 0 if llm is None else llm.model.nbytes(),
+        "digest": "",
+        "details": {"format": "gguf", "family": family, "families": [family]},
+        "capabilities": can + ["embedding"] * service.config.embeddings,
+    }
+
+
+def _only_loaded(service: Service, body: OllamaRequest) -> Response:
+    said: Document = {"message": {"role": "assistant", "content": ""}}
+    content = said if isinstance(body, OllamaChat) else {"response": ""}
+    head = {"model": service.name(body.model), "created_at": _time()}
+    return JsonResponse({**head, **content, "done": True, "done_reason": "load"})
+
+
+def _time(seconds: float | None = None) -> str:
+    now = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return now.isoformat().replace("+00:00", "Z")
+
+
+class OllamaWriter(BlockWriter):
+    """Write lines of JSON and the document."""
+
+    media_type, ping = "application/x-ndjson", b""
+
+    def final(self) -> Document:
+        """Write the whole answer."""
+        texts = {kind: self._text(kind) for kind in ("text", "reasoning")}
+        calls = [_call(block) for block in self.blocks if block.is_call]
+        return self._chunk(texts["text"], texts["reasoning"], calls) | self._figures()
+
+    def open(self, block: ContentBlock) -> Iterator[Document]:
+        """Write nothing: there are no blocks."""
+        yield from ()
+
+    def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
+        """Write more text; a call is written when it is whole."""
+        if not block.is_call:
+            yield self._chunk(*(("", text) if block.kind == "reasoning" else (text, "")))
+
+    def close(self, block: ContentBlock) -> Iterator[Document]:
+        """Write a call."""
+        if block.is_call:
+            yield self._chunk("", "", [_call(block)])
+
+    def end(self) -> Iterator[Document]:
+        """Write the figures."""
+        yield self._chunk("", "") | self._figures()
+
+    def fail(self, error: ApiError) -> Document:
+        """Write the error as Ollama does."""
+        return error.ollama()
+
+    def frame(self, document: Document) -> bytes:
+        """Write a line."""
+        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+    def _text(self, kind: str) -> str:
+        return "".join(block.text for block in self.blocks if block.kind == kind)
+
+    def _chunk(self, text: str, thought: str, calls: list[Document] | None = None) -> Document:
+        content: Document = {"thinking": thought} if thought else {}
+        if isinstance(self.body, OllamaChat):
+            tools = {"tool_calls": calls} if calls else {}
+            content = {"message": {"role": "assistant", "content": text, **content, **tools}}
+        else:
+            content["response"] = text
+        return {"model": self.model, "created_at": _time(), **content, "done": False}
+
+    def _figures(self) -> Document:
+        counts, timings = usage(self.running), self.timings()
+        read_ns, written_ns = (int(timings[name] * _NS) for name in ("prompt_ms", "predicted_ms"))
+        return {
+            "done": True,
+            "done_reason": "stop" if self.reason is None else self.reason.value,
+            "total_duration": read_ns + written_ns,
+            "load_duration": 0,
+            "prompt_eval_count": counts["prompt_tokens"],
+            "prompt_eval_duration": read_ns,
+            "eval_count": counts["completion_tokens"],
+            "eval_duration": written_ns,
+        }
+
+
+def _call(block: ContentBlock) -> Document:
+    try:
+        given = json.loads(block.text or "{}", strict=False)
+    except ValueError:  # it was cut
+        given = {}
+    arguments = given if isinstance(given, Mapping) else {}
+    return {"id": block.call_id, "function": {"name": block.name, "arguments": arguments}}

@@ -1,0 +1,140 @@
+"""Documents by their relevance to a query: `/v1/rerank` as Jina, Cohere and llama-server have it, TEI's `/rerank`.
+
+A causal reranker (Qwen3-Reranker) is asked whether a document answers the query; its score is the probability of
+"yes" against "no" as the next token. A server with `--embeddings` compares vectors instead, unless the model's name
+says that it is a reranker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from forerun.server.bodies import JsonRequest, JsonRoute
+from forerun.server.embeddings import Vectors, normalized, read_states
+from forerun.server.errors import invalid, must_be
+from forerun.server.fleet import FromBody
+from forerun.server.http import JsonResponse
+from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
+from forerun.server.schema import RequestBody
+from forerun.server.service import Service
+from forerun.server.thinking import Thought, without_thought
+from forerun.server.writer import Document
+from forerun.text.prompt import Encoded
+
+router = APIRouter(route_class=JsonRoute)
+_ANSWER = object_of(model=TEXT, results=list_of(object_of(index=COUNT)), usage=OBJECT)
+_SYSTEM = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".'
+)
+_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+"""What Qwen3-Reranker was trained with, as its model card says."""
+
+
+class RerankRequest(RequestBody):
+    """A query, and the documents to order by it."""
+
+    query: str
+    documents: list[str | dict[str, Any]] | None = None
+    """Texts, or objects with a `text`."""
+    texts: list[str] | None = None
+    """The same in TEI's form, which is answered with a list."""
+    top_n: int | None = None
+    """Only so many results."""
+    return_documents: bool = False
+    """Add the texts."""
+    instruction: str = _INSTRUCTION
+    """What makes a document relevant, for a causal reranker."""
+
+    def given(self) -> list[str]:
+        """Return the texts of the documents. Raises ApiError."""
+        given = self.texts if self.documents is None else self.documents
+        texts = [one.get("text") if isinstance(one, Mapping) else one for one in given or ()]
+        if not texts or not all(isinstance(one, str) and one for one in texts):
+            raise must_be("documents", 'a list of texts or {"text": TEXT}, none empty', given)
+        if self.top_n is not None and self.top_n < 1:
+            raise must_be("top_n", "a whole number from 1", self.top_n)
+        return [str(one) for one in texts]
+
+
+@router.post("/v1/rerank", responses=answers({"anyOf": [_ANSWER, list_of(OBJECT)]}))
+@router.post("/rerank", include_in_schema=False)
+@router.post("/v1/reranking", include_in_schema=False)
+@router.post("/reranking", include_in_schema=False)
+@router.post("/v2/rerank", include_in_schema=False)
+async def rerank(service: FromBody, request: JsonRequest, body: RerankRequest) -> Response:
+    """Order documents by their relevance to a query."""
+    name, texts = service.name(body.model), body.given()
+    is_causal = not service.config.embeddings or "rerank" in service.llm().path.name.lower()
+    score = _by_answer if is_causal else _by_vectors
+    scores, num_tokens = await score(service, request, body, texts)
+    order = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
+    field = "relevance_score" if body.texts is None else "score"
+    results: list[Document] = [{"index": i, field: float(scores[i])} for i in order]
+    if body.return_documents:
+        for one in results:
+            one["document"] = {"text": texts[one["index"]]}
+    if body.texts is not None:
+        return JsonResponse(results)
+    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    return JsonResponse({"object": "list", "model": name, "results": results, "usage": usage})
+
+
+async def _by_answer(
+    service: Service, request: JsonRequest, body: RerankRequest, texts: Sequence[str]
+) -> tuple[Vectors, int]:
+    """Score by the next token after the question. Raises ApiError for a model without such tokens."""
+    llm = service.llm()
+    yes, no = (llm.tokenizer.encode(word, bos=False)[0] for word in ("yes", "no"))
+    if yes == no:
+        raise invalid(
+            "this model has no tokens for yes and no: start it with --embeddings", "model"
+        )
+    off = Thought(is_on=False).variables(service.template.names)
+
+    def prompt(document: str) -> str:
+        asked = f"<Instruct>: {body.instruction}\n<Query>: {body.query}\n<Document>: {document}"
+        turns = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
+        text = service.template.render(turns, True, None, service.template_kwargs | off)
+        return text if off else without_thought(text, service.form.thinking)
+
+    prompts = await service.render(lambda: [*map(prompt, texts)])
+
+    def encode() -> list[Encoded]:
+        return [service.read_text(one, "documents", bos=False) for one in prompts]
+
+    states, num_tokens = await read_states(
+        service, request, encode, len(texts), "last", "documents"
+    )
+
+    def logits() -> Vectors:
+        with llm.loop.turns():
+            return np.stack([llm.model.head(rows)[0, [yes, no]] for rows in states])
+
+    found = await asyncio.to_thread(logits)
+    return 1 / (1 + np.exp(found[:, 1] - found[:, 0])), num_tokens
+
+
+async def _by_vectors(
+    service: Service, request: JsonRequest, body: RerankRequest, texts: Sequence[str]
+) -> tuple[Vectors, int]:
+    """Score by the cosine of the angle between a document's vector and the query's."""
+    pooling: Literal["mean", "last"] = "mean" if service.config.pooling == "mean" else "last"
+
+    def encode() -> list[Encoded]:
+        encoded = [service.read_text(one, "documents") for one in (body.query, *texts)]
+        for one in encoded:
+            one.token_ids.extend(service.llm().tokenizer.suffix_ids)
+        return encoded
+
+    states, num_tokens = await read_states(
+        service, request, encode, len(texts) + 1, pooling, "documents"
+    )
+    query, *others = (normalized(rows)[0] for rows in states)
+    return np.stack(others) @ query, num_tokens

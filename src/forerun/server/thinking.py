@@ -1,0 +1,80 @@
+"""Whether, how hard and how long a model thinks: what requests of all dialects say, as what chat templates read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forerun.server.errors import must_be
+from forerun.text.answers.parser import Thinking
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_TYPES = ("enabled", "adaptive", "disabled")
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What a request says of it; None: nothing."""
+
+    is_on: bool | None = None
+    effort: str | None = None
+    budget: int | None = None
+    """Tokens."""
+
+    @classmethod
+    def read(
+        cls,
+        reasoning: Mapping[str, Any] | None,
+        effort: str | None,
+        thinking: Mapping[str, Any] | bool | None,
+        is_on: bool | None,
+        budget: int | None,
+    ) -> Thought:
+        """Read OpenAI's fields, Anthropic's `thinking` and Qwen's switches. Raises ApiError."""
+        reasoning = reasoning or {}
+        effort = reasoning.get("effort") if effort is None else effort
+        if effort is not None and effort not in EFFORTS:
+            raise must_be("reasoning_effort", f"one of {', '.join(EFFORTS)}", effort)
+        thinking = (
+            {"type": _TYPES[0] if thinking else _TYPES[2]}
+            if isinstance(thinking, bool)
+            else thinking
+        )
+        kind = None if thinking is None else thinking.get("type")
+        if thinking is not None and kind not in _TYPES:
+            raise must_be("thinking.type", f"one of {', '.join(_TYPES)}", kind, "thinking")
+        own = (thinking or {}).get("budget_tokens", reasoning.get("max_tokens"))
+        budget = own if budget is None else budget
+        said = [
+            is_on,
+            reasoning.get("enabled"),
+            {"enabled": True, "disabled": False}.get(str(kind)),
+        ]
+        said += [
+            None if effort is None else effort != "none",
+            None if budget is None else budget != 0,
+        ]
+        return cls(next((one for one in said if isinstance(one, bool)), None), effort, budget)
+
+    def variables(self, names: Collection[str]) -> dict[str, object]:
+        """Write it as the variables that a template with these names reads."""
+        effort = None if self.effort == "none" else self.effort
+        budget = None if self.budget is None or self.budget < 0 else self.budget
+        switches = {
+            **dict.fromkeys(("enable_thinking", "thinking"), self.is_on),
+            "reasoning_effort": effort,
+            **dict.fromkeys(("thinking_budget", "reasoning_budget"), budget),
+        }
+        return {
+            name: value for name, value in switches.items() if value is not None and name in names
+        }
+
+
+def without_thought(text: str, marks: Thinking | None) -> str:
+    """End a prompt behind an empty thought, for a model whose template has no switch."""
+    begun = text.rstrip()
+    if marks is None or begun.endswith(marks.close):
+        return text
+    before = begun if begun.endswith(marks.open) else text + marks.open
+    return f"{before}\n\n{marks.close}\n\n"

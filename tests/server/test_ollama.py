@@ -1,0 +1,162 @@
+"""Ollama's clients find the models and talk with them; an answer is that of `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from forerun.core.params import SamplingParams
+from forerun.server.fleet import ModelSource
+from tests.server.conftest import post, running, running_fleet, tool
+
+ASKED = [{"role": "user", "content": "Count from one to five."}]
+GREEDY = {"temperature": 0, "num_predict": 12, "num_ctx": 512}
+WEATHER = tool("weather", city={"type": "string", "maxLength": 8})
+
+
+def lines(url: str, route: str, body: dict) -> list[dict]:
+    answer = httpx.post(f"{url}{route}", json=body, timeout=60)
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def expected(url) -> dict:
+    body = {"messages": ASKED, "temperature": 0, "max_tokens": 12}
+    return post(url, "/v1/chat/completions", body)
+
+
+def test_a_chat_is_answered_as_by_the_other_routes(url, expected):
+    content = expected["choices"][0]["message"]["content"]
+    body = {"model": "tiny", "messages": ASKED, "options": GREEDY}
+    whole = post(url, "/api/chat", body | {"stream": False})
+    assert whole["message"] == {"role": "assistant", "content": content}
+    assert (whole["done"], whole["done_reason"]) == (True, expected["choices"][0]["finish_reason"])
+    assert whole["eval_count"] == expected["usage"]["completion_tokens"]
+    assert whole["prompt_eval_count"] == expected["usage"]["prompt_tokens"]
+    *chunks, last = lines(url, "/api/chat", body)
+    assert "".join(one["message"]["content"] for one in chunks) == content
+    assert not any(one["done"] for one in chunks)
+    assert last["done"]
+    assert last["eval_count"] == whole["eval_count"]
+    asked = {"model": "tiny", "prompt": ASKED[0]["content"], "options": GREEDY}
+    assert post(url, "/api/generate", asked | {"stream": False})["response"] == content
+    assert "".join(one["response"] for one in lines(url, "/api/generate", asked)) == content
+
+
+def test_a_raw_text_is_continued(url):
+    asked = {"prompt": "One two three", "temperature": 0, "max_tokens": 8}
+    text = post(url, "/v1/completions", asked)["choices"][0]["text"]
+    raw = {"prompt": "One two three", "raw": True, "options": {"temperature": 0, "num_predict": 8}}
+    assert post(url, "/api/generate", raw | {"stream": False})["response"] == text
+
+
+def test_forms_and_calls(url):
+    pytest.importorskip("llguidance", reason="structured output needs llguidance")
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    body = {"messages": ASKED, "options": {"temperature": 0}, "stream": False}
+    found = post(url, "/api/chat", body | {"format": schema})["message"]["content"]
+    assert isinstance(json.loads(found)["ok"], bool)
+    bad = post(url, "/api/chat", body | {"format": {"type": "nonsense"}}, 400)
+    assert isinstance(bad["error"], str)
+    body = {"messages": ASKED, "tools": [WEATHER], "tool_choice": "required"}
+    *_, called, _ = lines(url, "/api/chat", body | {"parallel_tool_calls": False})
+    (call,) = called["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    assert isinstance(call["function"]["arguments"]["city"], str)
+    turns = [*ASKED, called["message"], {"role": "tool", "tool_name": "weather", "content": "12"}]
+    assert post(url, "/api/chat", {"messages": turns, "options": GREEDY, "stream": False})["done"]
+
+
+def test_nothing_asked_only_loads(url):
+    for route in ("/api/chat", "/api/generate"):
+        assert post(url, route, {"model": "tiny"})["done_reason"] == "load"
+
+
+@pytest.fixture(scope="module")
+def two(llm) -> Iterator[str]:
+    sources = [ModelSource("a", lambda: llm), ModelSource("b", lambda: llm, max_len=lambda: 77)]
+    with running_fleet(sources) as (url, _):
+        yield url
+
+
+def test_models_are_found_loaded_or_not(two):
+    def get(route: str) -> dict:
+        return httpx.get(f"{two}{route}", timeout=60).json()
+
+    assert tuple(map(int, get("/api/version")["version"].split("."))) >= (0, 6, 4)
+    assert [one["name"] for one in get("/api/tags")["models"]] == ["a", "b"]
+    assert [one["name"] for one in get("/api/ps")["models"]] == ["a"]
+    for name, length in (("a", 512), ("b", 77)):
+        shown = post(two, "/api/show", {"model": name})
+        assert {"completion", "tools"} <= {*shown["capabilities"]}
+        (found,) = [v for k, v in shown["model_info"].items() if k.endswith(".context_length")]
+        assert found == length
+    listed = get("/v1/models")
+    assert [one["meta"]["n_ctx"] for one in listed["data"]] == [512, 77]
+    assert [one["max_model_len"] for one in listed["data"]] == [512, 77]
+    assert [one["name"] for one in listed["models"]] == ["a", "b"]
+    assert [one["max_context_length"] for one in get("/api/v0/models")["data"]] == [512, 77]
+    caps = get("/props?model=a")["chat_template_caps"]
+    assert caps["supports_tools"]
+    assert caps["supports_tool_calls"]
+    missing = httpx.post(f"{two}/api/show", json={"model": "c"})
+    assert missing.status_code == 404
+    assert "not served" in missing.json()["error"]
+
+
+def test_documents_are_ordered_by_a_query(llm):
+    documents = ["Paris is the capital of France.", {"text": "Bread is baked."}, "Cats sleep."]
+    body = {"query": "What is the capital of France?", "documents": documents}
+    for settings in ({}, {"embeddings": True}, {"embeddings": True, "pooling": "mean"}):
+        with running(lambda: llm, **settings) as (url, _):
+            found = post(url, "/v1/rerank", body | {"return_documents": True})
+            scores = [one["relevance_score"] for one in found["results"]]
+            assert scores == sorted(scores, reverse=True)
+            assert {one["index"] for one in found["results"]} == {0, 1, 2}
+            for one in found["results"]:
+                text = documents[one["index"]]
+                assert one["document"]["text"] == (text if isinstance(text, str) else text["text"])
+            assert found["usage"]["total_tokens"] > 20
+            (best,) = post(url, "/rerank", body | {"top_n": 1})["results"]
+            assert best["index"] == found["results"][0]["index"]
+            tei = {"query": body["query"], "texts": ["Bread.", "Paris."]}
+            assert {one["index"] for one in post(url, "/rerank", tei)} == {0, 1}
+            error = post(url, "/v1/rerank", {"query": "a", "documents": []}, 400)["error"]
+            assert error["param"] == "documents"
+
+
+def test_vectors_are_those_of_the_other_route(llm):
+    with running(lambda: llm, embeddings=True) as (url, _):
+        found = post(url, "/api/embed", {"model": "tiny", "input": ["a b", "c"]})["embeddings"]
+        other = post(url, "/v1/embeddings", {"input": ["a b", "c"]})["data"]
+    assert found == [one["embedding"] for one in other]
+
+
+def test_a_causal_score_is_that_of_yes_against_no(llm):
+    with running(lambda: llm) as (url, _):
+        body = {"query": "Is it?", "documents": ["It is."]}
+        (result,) = post(url, "/v1/rerank", body)["results"]
+    asked = (
+        "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+        "<Query>: Is it?\n<Document>: It is."
+    )
+    system = (
+        "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+        'Note that the answer can only be "yes" or "no".'
+    )
+    turns = [{"role": "system", "content": system}, {"role": "user", "content": asked}]
+    prompt = llm.encode(turns)
+    yes, no = (llm.tokenizer.encode(word, bos=False)[0] for word in ("yes", "no"))
+    odds = {}
+    for token in (yes, no):
+        params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+        (output,) = llm.generate([[*prompt, token]], params)
+        odds[token] = output.prompt_logprobs[-1][token].logprob
+    assert result["relevance_score"] == pytest.approx(
+        1 / (1 + math.exp(odds[no] - odds[yes])), rel=1e-4
+    )
