@@ -40,10 +40,15 @@ HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 """Whether programs may ask for huge pages of memory; macOS and Windows keep them for privileged ones."""
 
 
-def lower_priority() -> None:
+def lower_priority(niceness: int = 10) -> None:
     """Let the calling thread, and it alone, yield to those that compute; where a thread has no priority, do nothing."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+
+
+def is_own(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file or a folder belongs to the user of this process; Windows does not tell. Raises OSError."""
+    return sys.platform == "win32" or os.stat(path).st_uid == os.geteuid()
 
 
 def try_lock(fd: int) -> bool:

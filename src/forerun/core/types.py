@@ -197,7 +197,9 @@ class Seq:
     """What the sampler adds to its logits: a drafter may look at it."""
     slot: int = -1
     num_reused: int = 0
-    """Prompt tokens whose rows the cache held already when it began."""
+    """Prompt tokens whose rows the cache held already when it began, in memory or on disk."""
+    num_from_disk: int = 0
+    """Rows that were read from disk when it began."""
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:

@@ -160,6 +160,8 @@ class Engine:
         self.timers.draft_s += draft_s
         self.timers.verify_s += verify_s
         num_rows = work.batch.num_rows if work.is_decoding else None
+        if num_rows is None and self.cache.disk is not None:
+            self.cache.disk.store.learn(work.batch.num_rows, verify_s)
         self.proposer.learn(finished, num_rows, draft_s, verify_s)
         return events + self._end_failed(steps)
 
