@@ -141,11 +141,10 @@ def default_path() -> Path:
     return cache_root() / "prompts"
 
 
-def touch(path: Path, index: int) -> None:
-    """Note that block `index` of a prompt is used now: later ones count as older, since they need those before."""
-    now = time.time_ns() - 1000 * index
-    with suppress(OSError):  # then it counts as used when it was written
-        os.utime(path, ns=(now, now))
+def touch(path: Path, used_ns: int) -> None:
+    """Note when a file was used; where that cannot be written, it counts as used when it was written."""
+    with suppress(OSError):
+        os.utime(path, ns=(used_ns, used_ns))
 
 
 def _about(folder: Path) -> dict[str, str]:

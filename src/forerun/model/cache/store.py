@@ -35,8 +35,10 @@ HEAD = struct.Struct("<8sId20s")
 _MARK = b"forerun" + bytes([VERSION])
 NICENESS = 19
 """Of the thread that writes: beside threads that compute it gets a hundredth of a processor."""
-SCAN_EVERY = 64
+SCAN_EVERY = 32
 """Files written between two looks at how much those of all processes take."""
+STEP_NS = 1000
+"""By how much a block counts as used earlier than the one before it."""
 PAUSE_S = 60.0
 """Seconds without writing after the disk has refused it."""
 
@@ -101,8 +103,11 @@ class PromptStore:
         """Return whether there is a file, which may be damaged."""
         return self._file(key, kind).exists()
 
-    def read(self, key: bytes, index: int, data: Bytes, kind: str = KV) -> bool:
-        """Read a block into `data`; False, with anything in there, if that fails or computing it is faster."""
+    def read(self, key: bytes, data: Bytes, used_ns: int, kind: str = KV) -> bool:
+        """Read a block into `data`; False, with anything in there, if that fails or computing it is faster.
+
+        The later a block of a text, the longer ago it must be used: it is worth nothing without those before it.
+        """
         path, begun_s = self._file(key, kind), time.perf_counter()
         try:
             with files.open_to_read(path) as file:
@@ -120,7 +125,7 @@ class PromptStore:
             with suppress(OSError):
                 path.unlink()
             return False
-        touch(path, index)
+        touch(path, used_ns)
         took_s = (time.perf_counter() - begun_s) / data.nbytes
         self._byte_s = took_s if self._byte_s is None else 0.7 * self._byte_s + 0.3 * took_s
         return True
@@ -173,16 +178,17 @@ class PromptStore:
     def _write(self, blocks: Sequence[Block]) -> None:
         self.folder.make_model(self._path.name, self._about)
         tokens = [token for block in blocks for token in block.tokens]
-        for index, ((key, _), block) in enumerate(zip(self.chain(tokens), blocks, strict=True)):
+        used_ns = time.time_ns()
+        for (key, _), block in zip(self.chain(tokens), blocks, strict=True):
             for part in block.parts:
-                if self.has(key, part.kind):
-                    touch(self._file(key, part.kind), index)
-                    continue
-                data = part.data.copy()
-                if part.is_there():  # else it was overwritten meanwhile
-                    self._write_part(key, index, part.kind, data)
+                if not self.has(key, part.kind):
+                    data = part.data.copy()
+                    if part.is_there():  # else it was overwritten meanwhile
+                        self._write_part(key, part.kind, data)
+                touch(self._file(key, part.kind), used_ns)
+            used_ns -= STEP_NS
 
-    def _write_part(self, key: bytes, index: int, kind: str, data: Bytes) -> None:
+    def _write_part(self, key: bytes, kind: str, data: Bytes) -> None:
         nbytes = HEAD.size + data.nbytes
         is_full = self._taken is not None and self._taken + nbytes > self.folder.limit_nbytes
         if is_full or self._num_written % SCAN_EVERY == 0 or self._taken is None:
@@ -190,7 +196,6 @@ class PromptStore:
         crc = _crc(HEAD.pack(_MARK, 0, self.block_s, key), data)
         head = HEAD.pack(_MARK, crc, self.block_s, key)
         files.replace(self._file(key, kind), head, data.data, mode=0o600)
-        touch(self._file(key, kind), index)
         self._taken += nbytes
         self._num_written += 1
 

@@ -5,13 +5,14 @@ It moves bytes between a `PromptStore` and the memory of blocks and states; who 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from forerun.model.cache.blocks import BlockPool, Node
 from forerun.model.cache.folder import KV, STATE
 from forerun.model.cache.states import StateTable
-from forerun.model.cache.store import Block, Bytes, Part, PromptStore
+from forerun.model.cache.store import STEP_NS, Block, Bytes, Part, PromptStore
 
 
 class DiskTier:
@@ -38,40 +39,40 @@ class DiskTier:
 
         With recurrent states: of those up to the last one behind which there is a state.
         """
-        keys = [*self.store.chain(tokens)][len(nodes) :]
+        keys, now = [*self.store.chain(tokens)][len(nodes) :], time.time_ns()
         if self._states is not None:
             while keys and not self.store.has(keys[-1][0], STATE):
                 keys.pop()
         found: list[Node] = []
-        for key, part in keys:
+        for index, (key, part) in enumerate(keys, len(nodes)):
             parent = (found or nodes or [self._pool.root])[-1]
             if (node := parent.children.get(part)) is not None:
                 self._pool.hold(node.block)  # known, but without a state
-            elif (node := self._read(parent, key, part, len(nodes) + len(found))) is None:
+            elif (node := self._read(parent, key, part, now - index * STEP_NS)) is None:
                 break
             found.append(node)
         if self._states is None or not keys:
             return found
-        if len(found) == len(keys) and self._read_state(found[-1], keys[-1][0], len(nodes)):
+        if len(found) == len(keys) and self._read_state(found[-1], keys[-1][0], now):
             return found
         self._pool.release(node.block for node in found)
         return []
 
-    def _read(self, parent: Node, key: bytes, tokens: tuple[int, ...], index: int) -> Node | None:
+    def _read(self, parent: Node, key: bytes, tokens: tuple[int, ...], used_ns: int) -> Node | None:
         if not self.store.has(key) or (block := self._pool.take()) is None:
             return None
         data = self._block_bytes(block)
-        if self.store.read(key, index, data):
+        if self.store.read(key, data, used_ns):
             return self._pool.insert(parent, tokens, block)
         data[:] = 0  # what is no number would spread from rows that are not in use
         self._pool.release([block])
         return None
 
-    def _read_state(self, node: Node, key: bytes, index: int) -> bool:
+    def _read_state(self, node: Node, key: bytes, used_ns: int) -> bool:
         assert self._states is not None
         return self._states.restore(
             node.block,
-            lambda state: self.store.read(key, index, self._state_bytes(state), STATE),
+            lambda state: self.store.read(key, self._state_bytes(state), used_ns, STATE),
         )
 
     def _parts(self, node: Node) -> list[Part]:
