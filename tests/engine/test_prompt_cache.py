@@ -13,11 +13,16 @@ import pytest
 
 from forerun import LLM, SamplingParams
 from forerun.core.errors import ConfigError
+from forerun.core.types import LAST_HIDDEN, LAST_ROW, NO_FEATURES
+from forerun.drafting.base import Drafter
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.stats import SpecStats
+from forerun.model.cache.folder import PromptFolder
 from forerun.model.cache.store import PromptStore
 from forerun.model.kernels import native
+from tests.engine.harness import complete, engine_for
 from tests.engine.kinds import TEXTS, write
+from tests.tiny import tiny_model
 
 pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
 
@@ -158,3 +163,24 @@ def test_the_command_lists_what_is_stored_and_deletes_nothing_else(
     assert "deleted" in err
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
     assert "nothing is stored" in forerun("cache", "--prompt-cache", folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("features", "least"), [(NO_FEATURES, 1), (LAST_ROW, 1), (LAST_HIDDEN, 64)]
+)
+def test_a_drafter_that_reads_states_sees_those_of_the_last_block(
+    features, least, tmp_path
+) -> None:
+    model, prompt = tiny_model(3, sharpness=3.0), [1 + i % 7 for i in range(193)]
+    num_computed = []
+    for _ in range(2):
+        store = PromptStore(PromptFolder(tmp_path, 1 << 30), {}, {})
+        cache = model.new_cache(1, 256)
+        cache.keep_on(store)
+        drafter = Drafter()
+        drafter.features = features
+        (run,) = complete(engine_for(model, drafter, cache=cache), [prompt], GREEDY)
+        num_computed.append(len(prompt) - run.seq.num_reused)
+        store.finish()
+    assert num_computed[0] == 193
+    assert least <= num_computed[1] <= least + 64

@@ -254,3 +254,13 @@ def test_what_is_kept_is_its_owners_alone(tmp_path) -> None:
     assert {path.suffix for path in found} == {"", ".kv", ".state", ".json"}
     for path in (tmp_path / "prompts", *found):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
+
+
+def test_a_limit_below_a_block_keeps_nothing_and_deletes_nothing(tmp_path) -> None:
+    model = native(*KINDS["q4"])
+    kept(model, store_in(tmp_path))
+    before = {*tmp_path.glob("*/*.kv")}
+    store = store_in(tmp_path, "another", limit=100)
+    read(model, cache_on(model, store), TEXT)
+    store.finish()
+    assert {*tmp_path.glob("*/*.kv")} == before

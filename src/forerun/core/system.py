@@ -40,10 +40,10 @@ HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 """Whether programs may ask for huge pages of memory; macOS and Windows keep them for privileged ones."""
 
 
-def lower_priority(niceness: int = 10) -> None:
+def lower_priority() -> None:
     """Let the calling thread, and it alone, yield to those that compute; where a thread has no priority, do nothing."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def is_own(path: str | os.PathLike[str]) -> bool:

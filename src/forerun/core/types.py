@@ -168,6 +168,11 @@ class Features:
     top_k: int = 0
     """Likeliest tokens in each row of `Outcome.top`, all of the vocabulary where that is smaller."""
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether `begin` reads more of the prompt's states than the last one."""
+        return (self.last or bool(self.layers)) and not self.last_row
+
 
 NO_FEATURES = Features()
 LAST_HIDDEN = Features(last=True)

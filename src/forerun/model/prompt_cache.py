@@ -55,8 +55,9 @@ def keep_on_disk(cache: KVCache, model: Model, config: EngineConfig, name: str) 
     except OSError as error:
         _log.warning("prompts are not kept: %s", error)
         return
+    model.digest = model.digest or digest(model)
     identity = {
-        "weights": model.digest or digest(model),
+        "weights": model.digest,
         "config": repr(model.config),
         "kv": kv,
         "code": code_digest(),

@@ -254,7 +254,7 @@ class KVCache(ABC):
     def _read_from_disk(self, slot: int, length: int) -> int:
         """Add the whole blocks that are on disk to a slot of `length` rows; return how many rows it has then."""
         nodes = self._nodes[slot]
-        found = [] if self.disk is None else self.disk.extend(nodes, self._tokens[slot][:-1])
+        found = [] if self.disk is None else self.disk.extend(nodes, self._tokens[slot])
         if found:
             self._free_table(slot, len(nodes))  # what was held of a block in part
             nodes += found

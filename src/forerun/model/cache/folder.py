@@ -106,16 +106,13 @@ class PromptFolder:
         """Return what there is of each model, the largest first. Raises OSError."""
         found = []
         for folder in self._folders():
-            entries, about = [*self.entries(folder)], _about(folder)
-            found.append(
-                StoredModel(
-                    about.get("model", "unknown"),
-                    about.get("kv", "unknown"),
-                    sum(entry.kind == KV and entry.is_whole for entry in entries),
-                    sum(entry.nbytes for entry in entries),
-                    max((entry.used_ns for entry in entries), default=0) / 1e9,
-                )
-            )
+            if entries := [*self.entries(folder)]:
+                about = _about(folder)
+                num_blocks = sum(entry.kind == KV and entry.is_whole for entry in entries)
+                nbytes = sum(entry.nbytes for entry in entries)
+                used_s = max(entry.used_ns for entry in entries) / 1e9
+                names = about.get("model", "unknown"), about.get("kv", "unknown")
+                found.append(StoredModel(*names, num_blocks, nbytes, used_s))
         return sorted(found, key=lambda model: -model.nbytes)
 
     def clear(self) -> int:
@@ -125,7 +122,8 @@ class PromptFolder:
             for entry in self.entries(folder):
                 entry.path.unlink(missing_ok=True)
                 freed += entry.nbytes
-            (folder / _ABOUT).unlink(missing_ok=True)
+            for about in folder.glob(f"*{_ABOUT}*"):
+                about.unlink(missing_ok=True)
             with suppress(OSError):  # a process writes into it
                 folder.rmdir()
         return freed

@@ -33,8 +33,6 @@ VERSION = 1
 HEAD = struct.Struct("<8sId20s")
 """Mark, CRC-32 of all behind it, seconds that reading a block's tokens took, key; then what lies in memory."""
 _MARK = b"forerun" + bytes([VERSION])
-NICENESS = 19
-"""Of the thread that writes: beside threads that compute it gets a hundredth of a processor."""
 SCAN_EVERY = 32
 """Files written between two looks at how much those of all processes take."""
 STEP_NS = 1000
@@ -76,7 +74,7 @@ class PromptStore:
         self._busy = threading.Lock()
         self._writer: threading.Thread | None = None
         self._has_warned = False
-        self._taken: int | None = None
+        self._taken = 0
         self._num_written = 0
         self._resume_s = 0.0
         self._rows, self._seconds = 0.0, 0.0
@@ -116,7 +114,7 @@ class PromptStore:
                 if kind == KV and self._is_slow(data.nbytes, block_s):
                     return False
                 is_whole = file.readinto(data.data) == data.nbytes and not file.read(1)
-            if not is_whole or (mark, name) != (_MARK, key) or crc != _crc(head, data):
+            if not is_whole or (mark, name) != (_MARK, key) or crc != _crc(kind, head, data):
                 raise ValueError("it is damaged")
         except FileNotFoundError:
             return False
@@ -161,7 +159,7 @@ class PromptStore:
         return self._path / f"{key.hex()}.{kind}"
 
     def _write_all(self) -> None:
-        system.lower_priority(NICENESS)
+        system.lower_priority()
         while True:
             with self._busy:
                 if not self._queue:
@@ -189,11 +187,12 @@ class PromptStore:
             used_ns -= STEP_NS
 
     def _write_part(self, key: bytes, kind: str, data: Bytes) -> None:
-        nbytes = HEAD.size + data.nbytes
-        is_full = self._taken is not None and self._taken + nbytes > self.folder.limit_nbytes
-        if is_full or self._num_written % SCAN_EVERY == 0 or self._taken is None:
+        nbytes, limit = HEAD.size + data.nbytes, self.folder.limit_nbytes
+        if nbytes > limit:
+            return
+        if self._num_written % SCAN_EVERY == 0 or self._taken + nbytes > limit:
             self._taken = self.folder.make_room(nbytes)
-        crc = _crc(HEAD.pack(_MARK, 0, self.block_s, key), data)
+        crc = _crc(kind, HEAD.pack(_MARK, 0, self.block_s, key), data)
         head = HEAD.pack(_MARK, crc, self.block_s, key)
         files.replace(self._file(key, kind), head, data.data, mode=0o600)
         self._taken += nbytes
@@ -206,6 +205,6 @@ class PromptStore:
         self._has_warned = True
 
 
-def _crc(head: bytes, data: Bytes) -> int:
-    """Return the checksum of all behind it."""
-    return zlib.crc32(data.data, zlib.crc32(head[len(_MARK) + 4 :]))
+def _crc(kind: str, head: bytes, data: Bytes) -> int:
+    """Return the checksum of the kind of file, and of all behind it."""
+    return zlib.crc32(data.data, zlib.crc32(kind.encode() + head[len(_MARK) + 4 :]))

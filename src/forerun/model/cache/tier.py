@@ -29,17 +29,20 @@ class DiskTier:
         """`block_bytes` and `state_bytes` give the memory of a block and of a state, by number, to read and write."""
         self.store, self._pool, self._states = store, pool, states
         self._block_bytes, self._state_bytes = block_bytes, state_bytes
+        self.rows_left = 1
+        """Rows at the end of a text that are computed although they may be on disk."""
 
     def keep(self, nodes: Sequence[Node]) -> None:
         """Have the blocks of a text written that are not on disk, and the checkpoints of states behind them."""
         self.store.keep([Block(node.tokens, self._parts(node)) for node in nodes])
 
     def extend(self, nodes: Sequence[Node], tokens: Sequence[int]) -> list[Node]:
-        """Return the nodes, held once more, of the whole blocks of `tokens` behind `nodes` that were read from disk.
+        """Return the nodes, held once more, of the whole blocks of a text behind `nodes` that were read from disk.
 
         With recurrent states: of those up to the last one behind which there is a state.
         """
-        keys, now = [*self.store.chain(tokens)][len(nodes) :], time.time_ns()
+        text = tokens[: len(tokens) - self.rows_left]
+        keys, now = [*self.store.chain(text)][len(nodes) :], time.time_ns()
         if self._states is not None:
             while keys and not self.store.has(keys[-1][0], STATE):
                 keys.pop()
