@@ -116,6 +116,16 @@ def test_what_differs_in_anything_is_not_found(tmp_path) -> None:
     assert length == 64
 
 
+def test_a_block_behind_other_tokens_is_another_block(tmp_path) -> None:
+    model, other = native(*KINDS["q4"]), text(200, 1)
+    for tokens in (TEXT, other):
+        kept(model, store_in(tmp_path), tokens)
+    mixed = (*TEXT[:64], *other[64:])
+    length, logits = read(model, cache_on(model, store_in(tmp_path)), mixed)
+    assert length == 64
+    assert same_bits(logits, read(model, model.new_cache(1, MAX_LEN), mixed)[1])
+
+
 def damaged(data: bytes, how: int, random: np.random.Generator) -> bytes:
     at = int(random.integers(len(data)))
     match how % 5:
