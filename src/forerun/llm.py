@@ -50,6 +50,7 @@ from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.hub.names import resolve
+from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model
@@ -260,10 +261,9 @@ class LLM:
         if self._loop is None:
             return
         self._loop.end_all()
-        if (disk := self.engine.cache.disk) is not None:
-            disk.store.finish()
         self._loop = None
         finish_writing()
+        store.finish_writing()
         del self.model, self.grammars
         return_freed()
 

@@ -18,7 +18,7 @@ from forerun.drafting.base import Drafter
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.stats import SpecStats
 from forerun.model.cache.folder import PromptFolder
-from forerun.model.cache.store import PromptStore
+from forerun.model.cache.store import PromptStore, finish_writing
 from forerun.model.kernels import native
 from tests.engine.harness import complete, engine_for
 from tests.engine.kinds import TEXTS, write
@@ -181,6 +181,6 @@ def test_a_drafter_that_reads_states_sees_those_of_the_last_block(
         drafter.features = features
         (run,) = complete(engine_for(model, drafter, cache=cache), [prompt], GREEDY)
         num_computed.append(len(prompt) - run.seq.num_reused)
-        store.finish()
+        finish_writing()
     assert num_computed[0] == 193
     assert least <= num_computed[1] <= least + 64

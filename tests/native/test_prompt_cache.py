@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from forerun import _native
+from forerun.core import files
 from forerun.core.arrays import Floats
 from forerun.core.batch import Segment
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
 from forerun.model.cache.folder import PromptFolder
 from forerun.model.cache.native import NativeCache
-from forerun.model.cache.store import PromptStore
+from forerun.model.cache.store import PromptStore, finish_writing
 from tests.arrays import same_bits
 from tests.native.models import KINDS, logits_of, native, random_weights, text
 
@@ -52,7 +54,7 @@ def kept(model: NativeDecoder, store: PromptStore, tokens=TEXT, kv: str = "auto"
     """Read a text anew, and wait until it is on disk; the last logits."""
     length, logits = read(model, cache_on(model, store, kv), tokens)
     assert length == 0
-    store.finish()
+    finish_writing()
     return logits
 
 
@@ -156,7 +158,7 @@ def test_damage_of_any_kind_is_read_anew_and_mended(kind, tmp_path, caplog) -> N
         assert same_bits(logits, expected), how
         assert length < 192 or model.config.is_recurrent
         assert len(caplog.records) <= 1
-        store.finish()
+        finish_writing()
         for path in set(victims):
             path.write_bytes(whole[path])
 
@@ -171,7 +173,7 @@ def test_files_of_other_blocks_and_of_other_versions_are_not_believed(tmp_path) 
     length, logits = read(model, cache_on(model, store), TEXT)
     assert length < 192
     assert same_bits(logits, expected)
-    store.finish()
+    finish_writing()
     for path in tmp_path.glob("*/*.kv"):
         path.write_bytes(path.read_bytes()[:7] + b"\x07" + path.read_bytes()[8:])
     length, logits = read(model, cache_on(model, store_in(tmp_path)), TEXT)
@@ -188,7 +190,7 @@ def test_blocks_that_are_given_up_while_they_wait_are_not_written_as_others(tmp_
     for each in texts * 2:
         read(model, cache, each)
     assert cache.pool.num_evicted
-    store.finish()
+    finish_writing()
     again = cache_on(model, store_in(tmp_path))
     for each, logits in zip(texts, expected, strict=True):
         assert same_bits(read(model, again, each)[1], logits)
@@ -204,7 +206,7 @@ def test_a_block_that_is_overwritten_while_it_waits_is_left_out(tmp_path) -> Non
         read(model, cache, text(180, seed))
     store.keep = waiting
     store.keep(queue[0])
-    store.finish()
+    finish_writing()
     assert not [*tmp_path.glob("*/*.kv")]
 
 
@@ -214,7 +216,7 @@ def test_the_limit_is_kept_and_beginnings_go_last(tmp_path) -> None:
     store = store_in(tmp_path, limit=10 * size)
     for seed in range(8):
         read(model, cache_on(model, store), text(200, seed))
-        store.finish()
+        finish_writing()
         assert sum(path.stat().st_size for path in tmp_path.glob("*/*.kv")) <= 10 * size
     held = len([*tmp_path.glob("*/*.kv")])
     found = []
@@ -253,7 +255,7 @@ def test_a_disk_that_refuses_is_one_warning(where, tmp_path, caplog, monkeypatch
         (tmp_path / "prompts").write_text("")
     for _ in range(3):
         assert same_bits(read(model, cache_on(model, store), TEXT)[1], expected)
-        store.finish()
+        finish_writing()
     assert len(caplog.records) == 1
     assert "prompts are not kept" in caplog.text
 
@@ -272,5 +274,15 @@ def test_a_limit_below_a_block_keeps_nothing_and_deletes_nothing(tmp_path) -> No
     before = {*tmp_path.glob("*/*.kv")}
     store = store_in(tmp_path, "another", limit=100)
     read(model, cache_on(model, store), TEXT)
-    store.finish()
+    finish_writing()
     assert {*tmp_path.glob("*/*.kv")} == before
+
+
+def test_the_end_of_a_process_waits_for_a_slow_disk_but_not_for_ever(tmp_path, monkeypatch) -> None:
+    model, store, replace = native(*KINDS["q4"]), store_in(tmp_path), files.replace
+    monkeypatch.setattr(files, "replace", lambda *a, **k: (time.sleep(0.05), replace(*a, **k)))
+    read(model, cache_on(model, store), TEXT)
+    finish_writing(0.0)
+    assert len([*tmp_path.glob("*/*.kv")]) < 3
+    finish_writing(10.0)
+    assert len([*tmp_path.glob("*/*.kv")]) == 3

@@ -14,7 +14,7 @@ import pytest
 
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.folder import KV, PromptFolder
-from forerun.model.cache.store import Block, Part, PromptStore
+from forerun.model.cache.store import Block, Part, PromptStore, finish_writing
 
 NBYTES = 50_000
 TEXTS, BLOCKS = 12, 6
@@ -42,7 +42,7 @@ def write(path: Path) -> None:
     print("ready", flush=True)
     for text in itertools.cycle(random.sample(range(TEXTS), TEXTS)):
         store.keep(blocks_of(text))
-        store.finish()
+        finish_writing()
 
 
 def start(path: Path) -> subprocess.Popen[str]:

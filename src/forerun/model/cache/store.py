@@ -41,6 +41,7 @@ PAUSE_S = 60.0
 """Seconds without writing after the disk has refused it."""
 
 Bytes = NDArray[np.uint8]
+_WRITER = "forerun-prompts"
 _log = logging.getLogger(__name__)
 
 
@@ -135,17 +136,12 @@ class PromptStore:
         with self._busy:
             self._queue.append(blocks)
             if self._writer is None or not self._writer.is_alive():
-                self._writer = threading.Thread(target=self._write_all, name="forerun-prompts")
+                self._writer = threading.Thread(target=self._write_all, name=_WRITER)
                 try:
                     self._writer.start()
                 except RuntimeError:  # the interpreter ends
                     self._writer = None
                     self._queue.clear()
-
-    def finish(self) -> None:
-        """Wait until all is written."""
-        while (writer := self._writer) is not None and writer.is_alive():
-            writer.join()
 
     def _is_slow(self, nbytes: int, block_s: float) -> bool:
         """Return whether the disk is slower than computing, which took `block_s` where the file was written."""
@@ -203,6 +199,14 @@ class PromptStore:
         if not self._has_warned:
             _log.warning("prompt cache: %s (logged once)", message)
         self._has_warned = True
+
+
+def finish_writing(timeout_s: float | None = None) -> None:
+    """Wait until the blocks of all stores are written, at most so long; a process that ends by itself does so, too."""
+    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    for thread in threading.enumerate():
+        if thread.name == _WRITER:
+            thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
 
 
 def _crc(kind: str, head: bytes, data: Bytes) -> int:
