@@ -30,12 +30,21 @@ nb::object memory(nb::handle self) {
     return nb::cast(view(nb::cast<const Cache&>(self).memory(), self));
 }
 
-// The bytes of a recurrent state, of a layer after another (heads, key dim, value dim) and what was
-// convolved (taps - 1, channels): for tests.
+nb::object writable(std::uint8_t* data, std::size_t nbytes, nb::handle self) {
+    return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(data, {nbytes}, self));
+}
+
+// The bytes of a block, (layers, heads) pages, to be read and written.
+nb::object block(nb::handle self, int block) {
+    const Cache& cache = nb::cast<const Cache&>(self);
+    return writable(cache.block_bytes(block), cache.block_nbytes, self);
+}
+
+// The bytes of a recurrent state, to be read and written: of a layer after another (heads, key dim,
+// value dim) and what was convolved (taps - 1, channels).
 nb::object state(nb::handle self, int state) {
     const States& states = nb::cast<const Cache&>(self).states;
-    return nb::cast(nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(
-        states.state_bytes(state), {states.state_nbytes}, self));
+    return writable(states.state_bytes(state), states.state_nbytes, self);
 }
 
 }  // namespace
@@ -65,6 +74,7 @@ void bind_cache(nb::module_& m) {
         .def("copy_block", &Cache::copy_block, "source"_a, "target"_a)
         .def("drop_block", &Cache::drop_block, "block"_a)
         .def("memory", &memory)
+        .def("block", &block, "block"_a)
         .def_prop_ro("state_nbytes", [](const Cache& self) { return self.states.state_nbytes; })
         .def_prop_ro("rows_nbytes", [](const Cache& self) { return self.states.rows_nbytes; })
         .def(

@@ -171,18 +171,19 @@ void Cache::move(int slot, const std::vector<int>& rows, int start) {
 }
 
 void Cache::copy_block(int source, int target) {
-    for (int block : {source, target})
-        need(block >= 0 && block < num_blocks_, "no such cache block");
-    std::uint8_t* memory = memory_.as<std::uint8_t>();
-    if (source != target)
-        std::memcpy(memory + target * block_nbytes, memory + source * block_nbytes, block_nbytes);
+    std::uint8_t *from = block_bytes(source), *to = block_bytes(target);
+    if (from != to) std::memcpy(to, from, block_nbytes);
+}
+
+std::uint8_t* Cache::block_bytes(int block) const {
+    need(block >= 0 && block < num_blocks_, "no such cache block");
+    return memory_.as<std::uint8_t>() + block * block_nbytes;
 }
 
 void Cache::drop_block(int block) {
-    need(block >= 0 && block < num_blocks_, "no such cache block");
+    std::uint8_t* first = block_bytes(block);
     if (!has_small_pages_) memory_.use_small_pages();
     has_small_pages_ = true;
-    std::uint8_t* first = memory_.as<std::uint8_t>() + block * block_nbytes;
     platform::return_pages(first, first + block_nbytes);
 }
 

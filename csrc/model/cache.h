@@ -41,6 +41,8 @@ class Cache {
     void copy_block(int source, int target);
     // Gives the memory of a block back to the system: its rows are zeros.
     void drop_block(int block);
+    // Throws std::invalid_argument for a block that the cache has not.
+    std::uint8_t* block_bytes(int block) const;
     int blocks_per_slot() const { return (max_len + kChunk - 1) / kChunk; }
     // Whether the first `rows` rows of a slot have their blocks.
     bool has_rows(int slot, int rows) const;

@@ -137,7 +137,7 @@ LayerRows States::rows(int layer, int slot) const {
     return {first + at.raw, first + at.keys, first + at.changes, first + at.decays};
 }
 
-const std::uint8_t* States::state_bytes(int state) const {
+std::uint8_t* States::state_bytes(int state) const {
     check_state(state);
     return states_.as<std::uint8_t>() + state * state_nbytes;
 }

@@ -74,7 +74,7 @@ class States {
 
     LayerState state(int layer, int slot) const { return state_at(layer, state_of_[slot]); }
     LayerRows rows(int layer, int slot) const;
-    const std::uint8_t* state_bytes(int state) const;
+    std::uint8_t* state_bytes(int state) const;
 
     const std::vector<MixerShape> layers;
     const int num_states, draft_rows, num_rows;  // num_rows: of a slot, in whole blocks of keys

@@ -50,11 +50,13 @@ from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of, num_blocks_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.hub.names import resolve
+from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model
 from forerun.model.model import Model
 from forerun.model.packed.file import PackedFile, finish_writing
+from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.place import Place
 from forerun.spellings import engine as spellings
 from forerun.text.messages import Message, Tools
@@ -254,13 +256,14 @@ class LLM:
         """End its requests, and let go of the weights: they are freed with the last LLM that shares them.
 
         `with LLM(...) as llm:` does so at the end of the block. Nothing can be asked any more. Harmless if done before.
-        Waits for a packed copy that is being written.
+        Waits for a packed copy and for prompts that are being written.
         """
         if self._loop is None:
             return
         self._loop.end_all()
         self._loop = None
         finish_writing()
+        store.finish_writing()
         del self.model, self.grammars
         return_freed()
 
@@ -381,6 +384,7 @@ class LLM:
         cache = self.model.new_cache(
             num_seqs, self.max_len, config.kv, num_blocks, checkpoints, draft_rows
         )
+        keep_on_disk(cache, self.model, config, self.path.stem)
         target = self.target(cache, num_seqs)
         self.drafter_spec = self.drafter_spec.for_target(target)
         drafter = self.drafter_spec.build(target)

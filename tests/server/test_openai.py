@@ -65,6 +65,7 @@ def test_greedy_drafts_are_accepted_and_rejected(client):
     assert found["tokens_per_pass"] > 1
     assert found["predicted_n"] == answer.usage.completion_tokens
     assert found["cache_n"] + found["prompt_n"] == answer.usage.prompt_tokens
+    assert found["cache_disk_n"] == 0
     assert found["predicted_per_second"] > 0
 
 

@@ -15,7 +15,7 @@ from forerun.core.errors import ForerunError
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": ("generate", "chat", "serve", "demo"),
-    "Models": ("models", "pull", "rm", "check", "plan", "quantize"),
+    "Models": ("models", "pull", "rm", "cache", "check", "plan", "quantize"),
     "Drafters": ("drafters", "autotune", "train", "trim_vocab", "check_drafter", "export_drafter"),
     "Measurements": ("bench", "eval", "verify"),
 }

@@ -83,6 +83,10 @@ class EngineConfig:
     """Processes that each hold a part of every layer; torchrun starts them."""
     pipeline_parallel_size: int = option(1, group="More machines")
     """Processes that each hold some of the layers; torchrun starts them."""
+    prompt_cache: str | None = option(None, metavar="DIR|auto")
+    """Keep prompts and answers, as keys and values, in a folder that other processes read. It tells what was said."""
+    prompt_cache_size: str | int = option("4GiB", metavar="SIZE")
+    """What the prompt cache may take of the disk."""
     max_model_len: int | None = option(None, "-c", "--ctx-size")
     """Tokens of prompt and answer, at most; default: the model's, up to 4096, of a server 32768 if memory allows."""
     max_num_seqs: int = option(8)
@@ -116,6 +120,7 @@ class EngineConfig:
             raise ConfigError(
                 "mmap maps the packed weights on disk: give it without no-weight-cache"
             )
+        _ = self.prompt_cache_nbytes
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:
             from forerun.core.container import container_budget
@@ -137,10 +142,19 @@ class EngineConfig:
         """Convert `memory_budget` to bytes. Raises ConfigError for what is no size."""
         if self.memory_budget is None:
             return None
-        try:
-            return sizes.parse_budget(self.memory_budget)
-        except ValueError as error:
-            raise ConfigError(
-                f"memory_budget must be a size such as 600MiB, got {self.memory_budget!r}, which {error}",
-                option="memory_budget",
-            ) from error
+        return _nbytes("memory_budget", self.memory_budget, "600MiB")
+
+    @property
+    def prompt_cache_nbytes(self) -> int:
+        """Convert `prompt_cache_size` to bytes. Raises ConfigError for what is no size."""
+        return _nbytes("prompt_cache_size", self.prompt_cache_size, "4GiB")
+
+
+def _nbytes(option: str, given: str | int, example: str) -> int:
+    try:
+        return sizes.parse_budget(given)
+    except ValueError as error:
+        raise ConfigError(
+            f"{option} must be a size such as {example}, got {given!r}, which {error}",
+            option=option,
+        ) from error

@@ -8,8 +8,9 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
 from forerun.core import system
 from forerun.core.errors import ConfigError
@@ -18,7 +19,7 @@ PATIENCE_S = 2.0
 """Seconds to wait for another process's lock, which it holds for milliseconds."""
 
 
-def replace(path: Path, *parts: bytes, mode: int = 0o644) -> None:
+def replace(path: Path, *parts: bytes | memoryview, mode: int = 0o644) -> None:
     """Write a file in the place of what is there: who reads sees the old one or all of the new. Raises OSError."""
     with replacing(path, mode) as file:
         for part in parts:
@@ -42,7 +43,7 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
             raise
 
 
-def open_to_read(path: Path) -> BinaryIO:
+def open_to_read(path: Path) -> BufferedReader:
     """Open a file; a named pipe, which would wait for its writer, is refused. Raises OSError."""
     fd = os.open(path, system.READ_ONLY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):

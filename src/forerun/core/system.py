@@ -46,6 +46,11 @@ def lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
+def is_own(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file or a folder belongs to the user of this process; Windows does not tell. Raises OSError."""
+    return sys.platform == "win32" or os.stat(path).st_uid == os.geteuid()
+
+
 def try_lock(fd: int) -> bool:
     """Lock an open file if no one else has: all of it, until it is closed."""
     try:

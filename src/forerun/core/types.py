@@ -168,6 +168,11 @@ class Features:
     top_k: int = 0
     """Likeliest tokens in each row of `Outcome.top`, all of the vocabulary where that is smaller."""
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether `begin` reads more of the prompt's states than the last one."""
+        return (self.last or bool(self.layers)) and not self.last_row
+
 
 NO_FEATURES = Features()
 LAST_HIDDEN = Features(last=True)
@@ -197,7 +202,9 @@ class Seq:
     """What the sampler adds to its logits: a drafter may look at it."""
     slot: int = -1
     num_reused: int = 0
-    """Prompt tokens whose rows the cache held already when it began."""
+    """Prompt tokens whose rows the cache held already when it began, in memory or on disk."""
+    num_from_disk: int = 0
+    """Rows that were read from disk when it began."""
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:

@@ -35,6 +35,7 @@ from forerun.engine.scheduler import Scheduler
 from forerun.engine.sequence import SequenceState, SequenceStep
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
+from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.model import Hidden, Model
 
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
@@ -87,6 +88,8 @@ class Engine:
         self.cache = cache
         self._grammars, self._encode = grammars, encode
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
+        if cache.disk is not None and drafter.features.reads_rows:
+            cache.disk.rows_left = BLOCK_ROWS  # so that it sees some states of the prompt
         self.timers = Timers()
         self.sequences: dict[int, SequenceState] = {}
         self._logits: Floats | None = None
@@ -160,6 +163,8 @@ class Engine:
         self.timers.draft_s += draft_s
         self.timers.verify_s += verify_s
         num_rows = work.batch.num_rows if work.is_decoding else None
+        if num_rows is None and self.cache.disk is not None:
+            self.cache.disk.store.learn(work.batch.num_rows, verify_s)
         self.proposer.learn(finished, num_rows, draft_s, verify_s)
         return events + self._end_failed(steps)
 

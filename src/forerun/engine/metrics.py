@@ -73,6 +73,7 @@ def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
         "generation_tokens": served.generation_tokens,
         "prefix_cache_queries": scheduler.num_queried,
         "prefix_cache_hits": scheduler.num_reused,
+        "external_prefix_cache_hits": scheduler.num_from_disk,
         "num_preemptions": scheduler.memory_steps[PREEMPTED],
         "spec_decode_num_drafts": stats.drafts,
         "spec_decode_num_draft_tokens": stats.drafted,

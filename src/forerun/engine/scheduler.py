@@ -45,8 +45,8 @@ class Scheduler:
         self.waiting: deque[Seq] = deque()
         self.running: list[Seq] = []
         """Running sequences, longest running first."""
-        self.num_queried = self.num_reused = 0
-        """Tokens of admitted sequences, and how many of them the cache held already."""
+        self.num_queried = self.num_reused = self.num_from_disk = 0
+        """Tokens of admitted sequences, how many of them the cache held already, and how many were on disk."""
         self.memory_steps: Counter[str] = Counter(dict.fromkeys(MEMORY_STEPS, 0))
         """How often each of `MEMORY_STEPS` was taken."""
         self._last_queued: Seq | None = None
@@ -69,7 +69,9 @@ class Scheduler:
             self.waiting.popleft()
             seq.slot, num_reused = opened
             self.num_queried += len(seq.tokens)
-            self.num_reused += num_reused
+            seq.num_from_disk = self.cache.rows_from_disk[seq.slot]
+            self.num_reused += num_reused - seq.num_from_disk
+            self.num_from_disk += seq.num_from_disk
             seq.num_reused = min(num_reused, seq.num_prompt)
             self.running.append(seq)
 

@@ -20,6 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from forerun.core.errors import ConfigError, reason
+from forerun.model.cache.store import finish_writing
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.connections import (
@@ -36,6 +37,9 @@ from forerun.server.service import Service
 BACKLOG = 1024
 GRACE_S = 2
 """After the time for draining, for the last words to running requests."""
+
+WRITE_S = 10.0
+"""For prompts that are on their way to the disk."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +75,9 @@ def serve(
     server.run(sockets=[listener])
     if fleet.error is not None:
         raise fleet.error
-    if not fleet.close(0):  # it still loads, or a step takes long: do not wait
+    is_closed = fleet.close(0)
+    finish_writing(WRITE_S)
+    if not is_closed:  # it still loads, or a step takes long: do not wait
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -167,6 +167,7 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
         "drafter": "none" if most == 0 else drafter,
         **({} if most is None else {"max_draft": most}),
         "cache_n": cached,
+        "cache_disk_n": sum(handle.runs[0].seq.num_from_disk for handle in request.handles),
         "prompt_n": num_read,
         "prompt_ms": prompt_ms,
         "prompt_per_token_ms": prompt_ms / num_read if num_read else 0.0,

@@ -93,6 +93,7 @@ ENGINE: Mapping[str, Mapping[str, Spelling]] = {
         "flash_attn": _flag("attention has one kernel"),
         "ubatch_size": _no_effect("prefill_chunk rows are one pass"),
         "no_mmap": _flag(f"{_READ}, not mapped"),
+        "prompt_cache_all": _flag("prompt_cache keeps answers, too"),
         "mlock": _flag(f"{_READ}, which is not locked"),
         "conversation": _flag(_TEMPLATE),
         "jinja": _flag(_TEMPLATE),

@@ -279,7 +279,7 @@ def test_what_other_code_has_packed_is_not_used(tmp_path, monkeypatch) -> None:
     folder = saved(tmp_path)
     load(folder)
     assert serves(folder, only_file())
-    monkeypatch.setattr(packed, "_code_digest", lambda: "other")
+    monkeypatch.setattr(packed, "code_digest", lambda: "other")
     assert not serves(folder, only_file())
 
 

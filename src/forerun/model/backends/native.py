@@ -92,6 +92,8 @@ class NativeDecoder:
         self.config = config
         self.own = config
         """What this process holds: all of it, but for one of several processes."""
+        self.digest = ""
+        """Of the packed weights, if they were read from a file that has it."""
         self.runtime = runtime
         """Threads and scratch memory; models that share one compute in turn."""
         self._native = _native.Decoder(runtime, config)

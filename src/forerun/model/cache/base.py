@@ -22,6 +22,7 @@ from forerun.core.batch import Batch
 from forerun.core.errors import CapacityError
 from forerun.model.cache.blocks import BLOCK_ROWS, BlockPool, Node, blocks_of, common_prefix
 from forerun.model.cache.states import StateMemory, StateTable
+from forerun.model.cache.tier import DiskTier
 
 
 class KVCache(ABC):
@@ -50,8 +51,12 @@ class KVCache(ABC):
         self.pool = BlockPool(num_blocks)
         self.states: StateTable | None = None
         """Recurrent states, if the model has any."""
+        self.disk: DiskTier | None = None
+        """What keeps blocks for other processes, if anything does."""
         self.draft_rows: int | None = None
         """The most rows of a draft, if there are recurrent states; they have room for no more."""
+        self.rows_from_disk = [0] * num_slots
+        """Rows of each slot that were on disk when it was opened."""
         self._lengths = [0] * num_slots
         self._free_slots = list(range(num_slots))
         """Least recently closed first."""
@@ -116,6 +121,9 @@ class KVCache(ABC):
         self._nodes[slot], self._tokens[slot] = nodes, list(tokens)
         for block in table:
             self._append(slot, block)
+        if reuse:
+            length = self._read_from_disk(slot, length)
+            table = self._tables[slot]
         self._lengths[slot] = length
         if self.states is not None:
             self.states.open(slot, table[-1] if table else None, length)
@@ -136,6 +144,8 @@ class KVCache(ABC):
             self.states.close(slot, self._block_of_state(slot))
         elif length > (start := whole * BLOCK_ROWS):
             self._enter_last_block(slot, tuple(tokens[start:length]))
+        if self.disk is not None:
+            self.disk.keep(self._nodes[slot])
         self._free_table(slot, 0)
         self._set_aside()
 
@@ -240,6 +250,18 @@ class KVCache(ABC):
                 length = start + num_common
                 table[len(nodes) :] = [self._tables[slot][len(nodes)]]
         return nodes, table, length
+
+    def _read_from_disk(self, slot: int, length: int) -> int:
+        """Add the whole blocks that are on disk to a slot of `length` rows; return how many rows it has then."""
+        nodes = self._nodes[slot]
+        found = [] if self.disk is None else self.disk.extend(nodes, self._tokens[slot])
+        if found:
+            self._free_table(slot, len(nodes))  # what was held of a block in part
+            nodes += found
+            for node in found:
+                self._append(slot, node.block)
+        self.rows_from_disk[slot] = max(0, len(nodes) * BLOCK_ROWS - length)
+        return length + self.rows_from_disk[slot]
 
     def _enter_whole_blocks(self, slot: int, length: int) -> None:
         """Enter committed blocks whose tokens are known in the tree; one that it has already replaces ours."""

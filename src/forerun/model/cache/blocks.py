@@ -224,6 +224,10 @@ class BlockPool:
             known = self._nodes[block] = parent.children[tokens] = Node(block, tokens, parent)
         return known
 
+    def knows(self, node: Node) -> bool:
+        """Return whether the node's block holds its rows: until it has been given up."""
+        return self._nodes.get(node.block) is node
+
     def claim(self, block: int, num_rows: int) -> bool:
         """Return whether its holder may write rows of a block from row `num_rows` on; the tree must not know them.
 

@@ -10,6 +10,8 @@ from forerun.core.errors import memory_refused
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.int4 import check_head_dim
 from forerun.model.cache.states import DRAFT_ROWS
+from forerun.model.cache.store import PromptStore
+from forerun.model.cache.tier import DiskTier
 from forerun.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -73,6 +75,10 @@ class NativeCache(KVCache):
             assert runtime is not None, "states are brought forward by a runtime's threads"
             self.keep_states(NativeStates(self.native, runtime), checkpoints, draft_rows)
         self.pool.block_nbytes, self.pool.drop = self.native.block_nbytes, self.native.drop_block
+
+    def keep_on(self, store: PromptStore) -> None:
+        """Read blocks from a store that the pool does not know, and keep those there whose sequences have ended."""
+        self.disk = DiskTier(store, self.pool, self.states, self.native.block, self.native.state)
 
     def _place(self, slot: int, index: int, block: int) -> None:
         super()._place(slot, index, block)

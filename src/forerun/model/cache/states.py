@@ -8,6 +8,7 @@ least recently used is given up first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from forerun.model.cache.blocks import BLOCK_ROWS
@@ -56,6 +57,8 @@ class StateTable:
         self._checkpoints: dict[int, int] = {}
         """States by the last block of their rows, least recently used first."""
         self._last_checkpoint = [0] * num_slots
+        self._num_taken = [0] * self.num_states
+        """How often each state has become another one."""
         for slot in range(num_slots):
             memory.place_state(slot, slot, 0)
 
@@ -71,6 +74,21 @@ class StateTable:
     def has(self, block: int) -> bool:
         """Return whether there is a checkpoint behind a block."""
         return block in self._checkpoints
+
+    def kept(self, block: int) -> tuple[int, int] | None:
+        """Return the state of the checkpoint behind a block, and the number of its use; None if there is none."""
+        state = self._checkpoints.get(block)
+        return None if state is None else (state, self._num_taken[state])
+
+    def restore(self, block: int, fill: Callable[[int], bool]) -> bool:
+        """Make a checkpoint behind a block of a state that `fill` writes; False if it fails, or there is none."""
+        if (state := self._take()) is None:
+            return False
+        if not fill(state):
+            self._free.append(state)
+            return False
+        self._checkpoints[block] = state
+        return True
 
     def open(self, slot: int, block: int | None, rows: int) -> None:
         """Give a slot the state of the checkpoint behind a block, after so many rows, or an empty one."""
@@ -126,8 +144,10 @@ class StateTable:
 
     def _take(self) -> int | None:
         """Return a state that is free, or else that of the checkpoint least recently used; None if slots have all."""
-        if self._free:
-            return self._free.pop()
-        if not self._checkpoints:
+        if not self._free and not self._checkpoints:
             return None
-        return self._checkpoints.pop(next(iter(self._checkpoints)))
+        state = (
+            self._free.pop() if self._free else self._checkpoints.pop(next(iter(self._checkpoints)))
+        )
+        self._num_taken[state] += 1
+        return state

@@ -86,6 +86,8 @@ class PackedWeights(PackedArrays, Protocol):
     """Those of a model; implemented by `backends.native.NativeDecoder`."""
 
     config: ModelConfig
+    digest: str
+    """Of the weights as they are packed, where it is known."""
 
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
         """Pack one weight. Raises LoadError for a shape or a format that has no kernel."""
@@ -105,6 +107,17 @@ class PackedWeights(PackedArrays, Protocol):
     def move_to_memory(self, name: str) -> None:
         """Copy a weight that is mapped into huge pages, while the decoder is used; nothing for one that is not."""
         ...
+
+
+def digest(decoder: PackedArrays) -> str:
+    """Hash the weights as they lie: equal ones compute the same, whatever they were read from."""
+    weights = sorted(decoder.packed(), key=lambda weight: weight[0])
+    total = hashlib.sha256(repr([weight[:3] for weight in weights]).encode())
+    arrays = [array for *_, arrays in weights for array in arrays]
+    with ThreadPoolExecutor(decoder.num_threads) as pool:
+        for part in pool.map(lambda chunk: hashlib.sha256(chunk).digest(), chunks(arrays)):
+            total.update(part)
+    return total.hexdigest()
 
 
 def finish_writing() -> None:
@@ -161,18 +174,18 @@ class PackedFile:
         """Where the file lies; it may not exist."""
         return self.folder.path / self.name
 
-    def load(self, decoder: PackedArrays) -> bool:
-        """Give the decoder its weights. Return False, with some of them set or none, if the file cannot be used."""
+    def load(self, decoder: PackedArrays) -> str:
+        """Give the decoder its weights and return their digest; empty, with some set or none, if it cannot be used."""
         try:
             with open_to_read(self.path) as file:
-                self._read(file, decoder)
+                found = self._read(file, decoder)
         except FileNotFoundError:
-            return False
+            return ""
         except (OSError, ValueError, MemoryError) as error:
             _log.info("packing again, because %s does not serve: %s", self.path, error)
-            return False
+            return ""
         self.folder.touch(self.path)
-        return True
+        return found
 
     def save(self, decoder: PackedArrays) -> None:
         """Write the decoder's weights, where there is room for them; those that are mapped take their place."""
@@ -197,7 +210,7 @@ class PackedFile:
         system.lower_priority()
         self.save(decoder)
 
-    def _read(self, file: BinaryIO, decoder: PackedArrays) -> None:
+    def _read(self, file: BinaryIO, decoder: PackedArrays) -> str:
         header = read_header(file)
         if header["key"] != self.key:
             raise ValueError("it was made of other files or by other code")
@@ -215,6 +228,7 @@ class PackedFile:
         if found != header["checksum"]:
             raise ValueError("its bytes have changed")
         decoder.check()
+        return str(header["digest"])
 
     def _write(self, decoder: PackedArrays) -> None:
         weights = sorted(decoder.packed(), key=_is_norm)  # matrices are whole lines of 64 bytes
@@ -224,6 +238,7 @@ class PackedFile:
             "weights": [(name, form, shape, len(a) == 2) for name, form, shape, a in weights],
             "nbytes": sum(array.nbytes for array in arrays),
             "checksum": sum(map(checksum, arrays)) % 2**64,
+            "digest": digest(decoder),
         }
         start = header_bytes(header)
         nbytes = len(start) + sum(array.nbytes for array in arrays)
@@ -237,7 +252,7 @@ def _key(
 ) -> dict[str, object]:
     """Return everything that the packed weights of a resolved path depend on, as JSON has it."""
     files = [[path, *state] for path, state in opened]
-    return {"model": str(model), "files": files, "rounding": rounding, "code": _code_digest()}
+    return {"model": str(model), "files": files, "rounding": rounding, "code": code_digest()}
 
 
 def _is_norm(weight: PackedWeight) -> bool:
@@ -245,7 +260,7 @@ def _is_norm(weight: PackedWeight) -> bool:
 
 
 @cache
-def _code_digest() -> str:
+def code_digest() -> str:
     """Hash the code that reads, rounds and packs: a file that other code has written is not used."""
     from forerun import _native
 

@@ -34,7 +34,8 @@ def fill(
     """
     missing = dict.fromkeys(weight_shapes(decoder.config) if names is None else names)
     total = len(missing)
-    if packed is not None and packed.load(decoder):
+    if packed is not None and (found := packed.load(decoder)):
+        decoder.digest = found
         if not packed.is_mapped and system.HAS_HUGE_PAGES:
             _move_meanwhile(decoder)
         if progress is not None:

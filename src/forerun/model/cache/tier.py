@@ -1,0 +1,93 @@
+"""The second tier of a cache: blocks that the pool does not know are read from disk, those of closed slots kept there.
+
+It moves bytes between a `PromptStore` and the memory of blocks and states; who holds which is the pool's affair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from forerun.model.cache.blocks import BlockPool, Node
+from forerun.model.cache.folder import KV, STATE
+from forerun.model.cache.states import StateTable
+from forerun.model.cache.store import STEP_NS, Block, Bytes, Part, PromptStore
+
+
+class DiskTier:
+    """What lies below a pool, and the states of recurrent layers if there are any."""
+
+    def __init__(
+        self,
+        store: PromptStore,
+        pool: BlockPool,
+        states: StateTable | None,
+        block_bytes: Callable[[int], Bytes],
+        state_bytes: Callable[[int], Bytes],
+    ) -> None:
+        """`block_bytes` and `state_bytes` give the memory of a block and of a state, by number, to read and write."""
+        self.store, self._pool, self._states = store, pool, states
+        self._block_bytes, self._state_bytes = block_bytes, state_bytes
+        self.rows_left = 1
+        """Rows at the end of a text that are computed although they may be on disk."""
+
+    def keep(self, nodes: Sequence[Node]) -> None:
+        """Have the blocks of a text written that are not on disk, and the checkpoints of states behind them."""
+        self.store.keep([Block(node.tokens, self._parts(node)) for node in nodes])
+
+    def extend(self, nodes: Sequence[Node], tokens: Sequence[int]) -> list[Node]:
+        """Return the nodes, held once more, of the whole blocks of a text behind `nodes` that were read from disk.
+
+        With recurrent states: of those up to the last one behind which there is a state.
+        """
+        text = tokens[: len(tokens) - self.rows_left]
+        keys, now = [*self.store.chain(text)][len(nodes) :], time.time_ns()
+        if self._states is not None:
+            while keys and not self.store.has(keys[-1][0], STATE):
+                keys.pop()
+        found: list[Node] = []
+        for index, (key, part) in enumerate(keys, len(nodes)):
+            parent = (found or nodes or [self._pool.root])[-1]
+            if (node := parent.children.get(part)) is not None:
+                self._pool.hold(node.block)  # known, but without a state
+            elif (node := self._read(parent, key, part, now - index * STEP_NS)) is None:
+                break
+            found.append(node)
+        if self._states is None or not keys:
+            return found
+        if len(found) == len(keys) and self._read_state(found[-1], keys[-1][0], now):
+            return found
+        self._pool.release(node.block for node in found)
+        return []
+
+    def _read(self, parent: Node, key: bytes, tokens: tuple[int, ...], used_ns: int) -> Node | None:
+        if not self.store.has(key) or (block := self._pool.take()) is None:
+            return None
+        data = self._block_bytes(block)
+        if self.store.read(key, data, used_ns):
+            return self._pool.insert(parent, tokens, block)
+        data[:] = 0  # what is no number would spread from rows that are not in use
+        self._pool.release([block])
+        return None
+
+    def _read_state(self, node: Node, key: bytes, used_ns: int) -> bool:
+        assert self._states is not None
+        return self._states.restore(
+            node.block,
+            lambda state: self.store.read(key, self._state_bytes(state), used_ns, STATE),
+        )
+
+    def _parts(self, node: Node) -> list[Part]:
+        """Say what there is of a block, and until when."""
+        is_known = partial(self._pool.knows, node)
+        parts = [Part(KV, self._block_bytes(node.block), is_known)]
+        if self._states is not None and (kept := self._states.kept(node.block)) is not None:
+            is_same = partial(self._has, node, kept)
+            parts.append(Part(STATE, self._state_bytes(kept[0]), is_same))
+        return parts
+
+    def _has(self, node: Node, kept: tuple[int, int]) -> bool:
+        """Return whether a checkpoint is the same still."""
+        assert self._states is not None
+        return self._pool.knows(node) and self._states.kept(node.block) == kept

@@ -1,0 +1,65 @@
+"""Give a model's cache its second tier: the folder that the configuration names, and what decides on the bits in it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from forerun.core import sizes
+from forerun.core.config import AUTO, EngineConfig
+from forerun.core.errors import ConfigError
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.cache.base import KVCache
+from forerun.model.cache.blocks import BLOCK_ROWS
+from forerun.model.cache.folder import PromptFolder, default_path
+from forerun.model.cache.native import NativeCache
+from forerun.model.cache.store import PromptStore
+from forerun.model.model import Model
+from forerun.model.packed.file import code_digest, digest
+
+_log = logging.getLogger(__name__)
+
+
+def folder_of(path: str, limit_nbytes: int) -> PromptFolder:
+    """Return the folder of that name, `auto` being the one of all that forerun keeps. Raises ConfigError for a file."""
+    place = default_path() if path == AUTO else Path(path).expanduser()
+    if place.exists() and not place.is_dir():
+        raise ConfigError(
+            f"prompt_cache must be a folder, which is made if it is not there, but {place} is a file",
+            option="prompt_cache",
+        )
+    return PromptFolder(place, limit_nbytes)
+
+
+def keep_on_disk(cache: KVCache, model: Model, config: EngineConfig, name: str) -> None:
+    """Keep a cache's blocks in the folder of a configuration, if it names one that can be used; `name` is for people.
+
+    Raises ConfigError where the folder is a file.
+    """
+    if config.prompt_cache is None:
+        return
+    folder = folder_of(config.prompt_cache, config.prompt_cache_nbytes)
+    if not isinstance(model, NativeDecoder) or not isinstance(cache, NativeCache):
+        _log.warning("prompt_cache has no effect: it is for the native kernels, in one process")
+        return
+    kv = "fp16" if config.kv == AUTO else config.kv
+    num_tokens = folder.limit_nbytes // cache.block_nbytes * BLOCK_ROWS
+    if num_tokens < cache.max_len:
+        limit = sizes.format_size(folder.limit_nbytes)
+        _log.warning(
+            "a prompt cache of %s holds %d tokens of %s, not a full context of %d",
+            *(limit, num_tokens, name, cache.max_len),
+        )
+    try:
+        folder.make()
+    except OSError as error:
+        _log.warning("prompts are not kept: %s", error)
+        return
+    model.digest = model.digest or digest(model)
+    identity = {
+        "weights": model.digest,
+        "config": repr(model.config),
+        "kv": kv,
+        "code": code_digest(),
+    }
+    cache.keep_on(PromptStore(folder, identity, {"model": name, "kv": kv}))
