@@ -112,6 +112,7 @@ OTHERS = {
         "--nproc-per-node",
         "--cov",
         "--cpu",
+        "--oss",
     ),
 }
 """Flags of other programs that pages name."""

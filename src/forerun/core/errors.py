@@ -68,13 +68,16 @@ class DrafterError(ForerunError):
 def unknown(kind: str, given: object, allowed: Iterable[str], also: Iterable[str] = ()) -> str:
     """Write the message for a name that does not exist, with the closest one that does; `also` are not listed.
 
+    Nor are more than 60 names.
+
     >>> unknown("drafter", "sufix", ["suffix", "none"])
     "unknown drafter 'sufix': did you mean 'suffix'? (allowed: none, suffix)"
     """
     names = sorted(allowed)
     close = difflib.get_close_matches(str(given), [*names, *also], n=1)
     hint = f": did you mean '{close[0]}'?" if close else ""
-    return f"unknown {kind} {short_repr(given)}{hint} (allowed: {', '.join(names)})"
+    listed = f"allowed: {', '.join(names)}" if len(names) <= 60 else f"{len(names)} are known"
+    return f"unknown {kind} {short_repr(given)}{hint} ({listed})"
 
 
 def check_least(name: str, value: float | None, least: float) -> None:

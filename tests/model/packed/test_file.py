@@ -417,8 +417,9 @@ def test_a_file_that_is_not_ours_to_read_is_listed_and_stops_nothing(tmp_path, c
 INDEX = "model.safetensors.index.json"
 
 
-def write_index(folder: Path, file: str) -> None:
-    with safetensors.safe_open(folder / "model.safetensors", framework="np") as stored:
+def write_index(folder: Path, file: str, source: str = "model.safetensors") -> None:
+    """An index to the tensors of `source`: they lie in `file`."""
+    with safetensors.safe_open(folder / source, framework="np") as stored:
         names = list(stored.keys())
     (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, file)}))
 
@@ -450,13 +451,16 @@ def behind_a_link(folder: Path, other: Path) -> Callable[[], object]:
 
 def by_another_index(folder: Path, other: Path) -> Callable[[], object]:
     shutil.copy(other, folder / "b.safetensors")
-    write_index(folder, "model.safetensors")
-    return lambda: write_index(folder, "b.safetensors")
+    write_index(folder, "a.safetensors")
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    return lambda: write_index(folder, "b.safetensors", "b.safetensors")
 
 
-def by_a_new_index(folder: Path, other: Path) -> Callable[[], object]:
-    shutil.copy(other, folder / "b.safetensors")
-    return lambda: write_index(folder, "b.safetensors")
+def by_a_single_file(folder: Path, other: Path) -> Callable[[], object]:
+    """It goes before an index, which may have been left behind."""
+    write_index(folder, "a.safetensors")
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    return lambda: shutil.copy(other, folder / "model.safetensors")
 
 
 def at_the_same_time(folder: Path, other: Path) -> Callable[[], object]:
@@ -473,7 +477,8 @@ def at_the_same_time(folder: Path, other: Path) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize(
-    "prepared", [in_a_subfolder, behind_a_link, by_another_index, by_a_new_index, at_the_same_time]
+    "prepared",
+    [in_a_subfolder, behind_a_link, by_another_index, by_a_single_file, at_the_same_time],
 )
 def test_weights_that_were_replaced_are_packed_again(prepared, tmp_path) -> None:
     folder, other = saved(tmp_path), tmp_path / "other.safetensors"
@@ -488,7 +493,10 @@ def test_weights_that_were_replaced_are_packed_again(prepared, tmp_path) -> None
     assert not torch.equal(after, before)
 
 
-@pytest.mark.parametrize("name", ["config.json", "quant_config.json", INDEX, "model.safetensors"])
+READ = ["config.json", "model.safetensors", "quant_config.json", "quantize_config.json"]
+
+
+@pytest.mark.parametrize("name", READ)
 def test_the_key_has_every_file_that_was_read(name, tmp_path) -> None:
     """Also one that was looked for: it may come."""
     folder = saved(tmp_path)
@@ -496,17 +504,10 @@ def test_the_key_has_every_file_that_was_read(name, tmp_path) -> None:
     path = folder / name
     if path.exists():
         os.chmod(path, 0o600)
-    elif name == INDEX:
-        write_index(folder, "model.safetensors")
     else:
         path.write_text("{}")
     assert open_checkpoint(folder).files != before
-    assert [Path(each.path).name for each in before] == [
-        "config.json",
-        INDEX,
-        "model.safetensors",
-        "quant_config.json",
-    ]
+    assert [Path(each.path).name for each in before] == READ
 
 
 @pytest.mark.parametrize(
@@ -514,7 +515,7 @@ def test_the_key_has_every_file_that_was_read(name, tmp_path) -> None:
 )
 def test_an_index_leads_to_files_of_its_folder(name, tmp_path) -> None:
     folder = saved(tmp_path)
-    shutil.copy(folder / "model.safetensors", tmp_path / "x.safetensors")
     write_index(folder, name)
+    (folder / "model.safetensors").rename(tmp_path / "x.safetensors")
     with pytest.raises(LoadError, match=r"a file in the model's folder is needed"):
         open_checkpoint(folder)
