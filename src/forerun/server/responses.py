@@ -293,7 +293,6 @@ class ResponsesWriter(BlockWriter):
             "object": "response",
             "created_at": self.created,
             "status": status,
-            "error": None,
             "incomplete_details": None,
             "model": self.model,
             "output": [],
