@@ -111,6 +111,21 @@ def test_budgets_shrink_as_the_batch_grows_where_rows_are_expensive():
     assert drafted[8] < 0.2
 
 
+def test_drafts_are_as_long_as_the_context_allows():
+    """400 steps above 200 tokens, 400 above 8,000, and back; what a row's attention costs is known to a factor."""
+
+    def rate(share):
+        long = lambda step: 8000 if 400 <= step < 800 else 200  # noqa: E731
+        world = World(acceptance=always(0.65), row_s=0.06, context=long, key_s=0.03, noise=0.05)
+        controller = Adaptive(FULL, row_cost=lambda context: share * 0.03 * context / 1000)
+        return world.run(controller, 1200, num_seqs=4)
+
+    unaware = rate(0)
+    assert rate(1) > 1.05 * unaware
+    assert rate(0.5) > 1.02 * unaware
+    assert rate(2) > 1.02 * unaware
+
+
 def test_sequences_get_budgets_of_their_own():
     world = Trees(ease=lambda seq: (0.2, 3.0)[seq], passes=CostCurve({1: 1.0, 2: 1.3}))
     world.run(Adaptive(FULL), 1000, num_seqs=2)

@@ -41,6 +41,10 @@ class World:
     """Of the machine in a step; the controller sees it, the result too."""
     hiccups: float = 0.0
     """The share of passes that take three times as long. The result is counted without them."""
+    context: Callable[[int], int] = lambda step: 1
+    """Tokens before a step."""
+    key_s: float = 0.0
+    """Of a row's attention to a thousand of them."""
     seed: int = 7
     budgets: list[dict[int, int]] = field(default_factory=list)
     kept: list[dict[int, int]] = field(default_factory=list)
@@ -58,6 +62,10 @@ class World:
         clock = random.Random(self.seed)
         tokens, seconds, step = 0, 0.0, 0
         while step < num_steps and tokens < num_tokens:
+            context = self.context(step)
+            for seq in seqs:
+                if len(seq.tokens) != context:
+                    seq.tokens[:] = [1] * context
             budgets = dict(controller.budgets(seqs))
             proposed = {i: self.draft(step, i) for i in budgets}
             drafts = {i: draft.trim(budgets[i]) for i, (draft, _) in proposed.items() if budgets[i]}
@@ -68,7 +76,7 @@ class World:
                 for i, (_, right) in proposed.items()
             ]
             num_rows = num_seqs + sum(result.num_nodes for result in results)
-            pass_s = self.pass_s(num_rows)
+            pass_s = self.pass_s(num_rows) + num_rows * self.key_s * context / 1000
             slow = self.slowdown(step) * clock.uniform(1 - self.noise, 1 + self.noise)
             hiccup = 3.0 if clock.random() < self.hiccups else 1.0
             controller.learn(results, num_rows, draft_s * slow, pass_s * slow * hiccup)

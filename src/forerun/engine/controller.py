@@ -6,7 +6,8 @@ sequences emits one token a sequence and
 
     sum over the verified nodes of path_probability,   the product of P(accepted | parent accepted) along the path,
 
-and takes pass(n + nodes) + sum ask(nodes asked for), in plain passes of one sequence. At `rate` tokens a plain pass of
+and takes pass(n + nodes) + sum ask(nodes asked for), in plain passes of one sequence above no context: of that a pass
+costs what its number of rows has cost, and each row its attention to the context. At `rate` tokens a plain pass of
 late, a time t is worth rate * t tokens. So the nodes are verified that maximise
 
     sum path_probability - MARGIN * rate * (pass(n + nodes) - pass(n)),
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import median
@@ -98,9 +99,18 @@ class Fixed(Controller):
 class Adaptive(Controller):
     """Chooses what maximises expected tokens a second; `longest` is the largest draft."""
 
-    def __init__(self, longest: int, pass_cost: Mapping[int, float] | None = None) -> None:
-        """Begin with the cost of passes by their rows, in plain passes; measurements take its place."""
+    def __init__(
+        self,
+        longest: int,
+        pass_cost: Mapping[int, float] | None = None,
+        row_cost: Callable[[int], float] = lambda context: 0.0,
+    ) -> None:
+        """Begin with the cost of passes by their rows, in plain passes; measurements take its place.
+
+        `row_cost` is what a row costs more above so many tokens of context.
+        """
         self.longest = longest
+        self._cost_above, self._row_cost = row_cost, 0.0
         self.pass_cost, self.ask_cost = CostCurve(pass_cost or FIRST_COSTS), CostCurve()
         self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._unit_s = 0.0
@@ -122,7 +132,9 @@ class Adaptive(Controller):
         """Return how many nodes pay, or a trial."""
         before, num = self._of_seqs, len(seqs)
         self._of_seqs = {seq.id: before.get(seq.id) or NodeValues() for seq in seqs}
-        self._price = MARGIN * num * self._speedup / self.pass_cost.predict(num)
+        lengths = [len(seq.tokens) for seq in seqs]
+        self._row_cost = self._cost_above(sum(lengths) // max(num, 1))
+        self._price = MARGIN * num * self._speedup / self._pass(num)
         self._plan = {i: self._best_length(own) for i, own in self._of_seqs.items()}
         self._asked = self._plan | self._trial()
         return self._asked
@@ -135,7 +147,8 @@ class Adaptive(Controller):
             for i, draft in drafts.items()
         }
         rows = len(self._of_seqs)
-        costs = self.pass_cost.costs(rows, rows + sum(map(len, drafts.values())))
+        by_rows = self.pass_cost.costs(rows, rows + sum(map(len, drafts.values())))
+        costs = [cost + self._row_cost * k for k, cost in enumerate(by_rows, rows)]
         kept = best_cut(paths, [self._price * cost for cost in costs])
         num_kept = sum(kept.values())
         row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
@@ -168,6 +181,10 @@ class Adaptive(Controller):
     def _speedup(self) -> float:
         """Recent speed-up over plain decoding in the batch."""
         return self._tokens / self._time
+
+    def _pass(self, num_rows: int) -> float:
+        """Return what a pass of so many rows costs above the present context."""
+        return self.pass_cost.predict(num_rows) + self._row_cost * num_rows
 
     def _best_length(self, own: NodeValues) -> int:
         """Return how many nodes add most, less what asking for them costs; none while that is unknown."""
@@ -202,13 +219,13 @@ class Adaptive(Controller):
         is_plain = num_rows == len(self._asked)
         self._since_plain = 0 if is_plain else self._since_plain + 1
         if self.pass_cost.knows(num_rows) or (is_plain and not self._unit_s):
-            self._units.append(pass_s / self.pass_cost.predict(num_rows))
+            self._units.append(pass_s / self._pass(num_rows))
         if len(self._units) >= PLAIN_FIRST:
             self._unit_s = (median if len(self._units) == LAST_PASSES else min)(self._units)
         unit_s = self._unit_s or (self._units and self._units[-1])
         if not unit_s:
             return
-        self.pass_cost.record(num_rows, pass_s / unit_s)
+        self.pass_cost.record(num_rows, max(0.0, pass_s / unit_s - self._row_cost * num_rows))
         if asked and self._asked_before.issuperset(asked):
             nodes = sum(len(self._drafts[i]) for i in asked if i in self._drafts)
             self.ask_cost.record(round(nodes / len(asked)), draft_s / unit_s / len(asked))
@@ -220,8 +237,8 @@ class Adaptive(Controller):
 
         A trial takes out the time that went beyond what its tokens take at the present speed.
         """
-        plain, num = self.pass_cost.predict(len(self._of_seqs)), len(self._of_seqs)
-        time = (draft_s / self._unit_s + self.pass_cost.predict(num_rows)) / plain
+        plain, num = self._pass(len(self._of_seqs)), len(self._of_seqs)
+        time = (draft_s / self._unit_s + self._pass(num_rows)) / plain
         tokens = sum(1 + len(r.path) for r in results if r.seq_id in self._of_seqs) / num
         if self._asked and self._asked != self._plan:
             self._reserve -= time - tokens / self._speedup

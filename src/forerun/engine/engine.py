@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +37,11 @@ from forerun.engine.sequence import SequenceState, SequenceStep
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
+from forerun.model.config import attention_flops
 from forerun.model.model import Hidden, Model
+
+FLOPS_A_BYTE = 6
+"""Operations of attention in the time that a byte of weights takes, where nothing is measured yet."""
 
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
 
@@ -71,8 +76,9 @@ class Engine:
         """
         self.model = model
         self.stats = SpecStats()
-        kind = Adaptive if config.controller else Fixed
-        controller: Controller = kind(config.draft_budget)
+        controller: Controller = Fixed(config.draft_budget)
+        if config.controller:
+            controller = Adaptive(config.draft_budget, row_cost=_attention_cost(model))
         self.proposer = Proposer(
             drafter,
             controller,
@@ -358,3 +364,14 @@ class Engine:
             self._end_drafting(state)
         finally:
             self.scheduler.release(state.seq)
+
+
+def _attention_cost(model: Model) -> Callable[[int], float]:
+    """Return what a row's attention costs above a context, in plain passes, as far as arithmetic tells."""
+    nbytes = FLOPS_A_BYTE * model.nbytes()
+
+    @cache
+    def above(num_blocks: int) -> float:
+        return attention_flops(model.config, num_blocks * BLOCK_ROWS) / nbytes
+
+    return lambda context: above(context // BLOCK_ROWS)

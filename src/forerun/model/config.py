@@ -355,14 +355,19 @@ def flops_per_token(config: ModelConfig, context: int = 0) -> int:
             experts = layers[int(name.split(".")[1])].experts
         matrices += size if experts is None else size // experts.num_experts * experts.num_active
     head = config.vocab_size * config.hidden_size if config.tied_head else 0
-    seen = sum(
-        min(context, layer.sliding_window or context) * config.heads(i)[1]
-        for i, layer in enumerate(layers)
-        if layer.recurrent is None
-    )
     # A state is read twice by each row, and changed once.
     states = 3 * state_size(config)
-    return 2 * (matrices + head + 2 * config.num_heads * seen + states)
+    return 2 * (matrices + head + states) + attention_flops(config, context)
+
+
+def attention_flops(config: ModelConfig, context: int) -> int:
+    """Return floating-point operations of one row's attention to `context` positions."""
+    seen = sum(
+        min(context, config.layer(i).sliding_window or context) * config.heads(i)[1]
+        for i in range(config.num_layers)
+        if config.layer(i).recurrent is None
+    )
+    return 4 * config.num_heads * seen
 
 
 def state_size(config: ModelConfig) -> int:
