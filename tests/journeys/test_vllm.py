@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from itertools import zip_longest
 
 import pytest
@@ -224,21 +225,53 @@ def test_a_long_prompt_is_scored_as_in_one_piece(smollm2) -> None:
     assert [*long.prompt_logprobs[-1]] == [ids[-1]]
 
 
-NEUTRAL = {
+class RequestOutputKind(Enum):
+    """vLLM's."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+SIGNATURE = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p"), 0.0),
+    **dict.fromkeys(("n", "repetition_penalty", "temperature", "top_p"), 1),
+    **dict.fromkeys(("top_k", "min_tokens", "output_text_buffer_length"), 0),
+    **dict.fromkeys(("seed", "stop", "stop_token_ids", "logprobs", "prompt_logprobs"), None),
+    **dict.fromkeys(("prompt_logprob_token_ids", "prompt_logprob_start"), None),
+    **dict.fromkeys(("logprob_token_ids", "stream_interval", "structured_outputs"), None),
+    **dict.fromkeys(("logit_bias", "allowed_token_ids", "extra_args", "bad_words"), None),
+    **dict.fromkeys(("skip_reading_prefix_cache", "thinking_token_budget"), None),
+    **dict.fromkeys(("repetition_detection", "trace_decode_token_ids"), None),
+    **dict.fromkeys(("ignore_eos", "flat_logprobs", "include_stop_str_in_output"), False),
+    **dict.fromkeys(("detokenize", "skip_special_tokens", "spaces_between_special_tokens"), True),
+    "max_tokens": 16,
+    "output_kind": RequestOutputKind.CUMULATIVE,
+    "routed_experts_prompt_start": 0,
+    "skip_clone": False,
+}
+"""The parameters of vLLM's SamplingParams and their defaults, as its main branch had them in 2026."""
+OLDER = {
     "best_of": 1,
     "use_beam_search": False,
     "length_penalty": 1.0,
     "early_stopping": False,
-    "bad_words": None,
+    "guided_decoding": None,
     "logits_processors": None,
-    "skip_special_tokens": True,
-    "spaces_between_special_tokens": True,
     "truncate_prompt_tokens": None,
 }
+"""Those that earlier versions had."""
+NEUTRAL = SIGNATURE | OLDER
+
+
+def test_every_parameter_of_vllm_is_taken_with_its_default() -> None:
+    assert SamplingParams(**NEUTRAL) == SamplingParams()
+    for name in NEUTRAL:
+        SamplingParams(**{name: NEUTRAL[name]})
 
 
 def test_arguments_that_ask_for_nothing_are_accepted(smollm2) -> None:
-    params = SamplingParams(temperature=0, max_tokens=12, **NEUTRAL)
+    params = SamplingParams(**NEUTRAL | {"temperature": 0, "max_tokens": 12})
     assert params == GREEDY
     outputs = smollm2.generate(
         PROMPTS[:1], params, use_tqdm=False, lora_request=None, priority=None
@@ -249,6 +282,10 @@ def test_arguments_that_ask_for_nothing_are_accepted(smollm2) -> None:
 
 MISTAKES = [
     (lambda llm: SamplingParams(best_of=4), "best_of=4 is not supported"),
+    (
+        lambda llm: SamplingParams(output_kind=RequestOutputKind.DELTA),
+        "output_kind='DELTA' is not supported: leave it out, or give None or 'CUMULATIVE'",
+    ),
     (lambda llm: SamplingParams(bad_words=["x"]), r"bad_words=\['x'\] is not supported"),
     (lambda llm: SamplingParams(temprature=1), "'temprature': did you mean 'temperature'"),
     (lambda llm: SamplingParams(max_new_tokens=1), "did you mean 'max_tokens'"),
