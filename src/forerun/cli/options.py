@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from forerun.core.structured import StructuredOutputsParams
     from forerun.llm import LLM
     from forerun.server.config import ServerConfig
+    from forerun.spellings.keywords import Keywords
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
@@ -267,7 +268,7 @@ def for_this_rank(config: EngineConfig) -> EngineConfig:
     raise click.exceptions.Exit(0)
 
 
-def load(config: EngineConfig, **overrides: object) -> LLM:
+def load(config: EngineConfig, **overrides: Unpack[Keywords]) -> LLM:
     """Load the model a command was given, with a line on stderr while it takes its time."""
     from forerun.hub.names import check_name
 

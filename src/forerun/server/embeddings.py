@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter
-from numpy.typing import NDArray
 from starlette.responses import Response
 
-from forerun.core.params import SamplingParams
+from forerun.engine import vectors
+from forerun.engine.vectors import Vectors
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be, unsupported
 from forerun.server.fleet import FromBody
@@ -27,7 +26,6 @@ from forerun.server.writer import Document
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
-Vectors = NDArray[np.float32]
 
 
 class EmbeddingRequest(RequestBody):
@@ -60,10 +58,10 @@ async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingReq
             "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
         )
         raise invalid(message, "input")
-    vectors, num_tokens = await _vectors(service, request, body)
+    found, num_tokens = await _vectors(service, request, body)
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(rows[0], body.encoding_format)}
-        for i, rows in enumerate(vectors)
+        for i, rows in enumerate(found)
     ]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     name = service.name(body.model)
@@ -76,10 +74,10 @@ async def native_embeddings(
     service: FromBody, request: JsonRequest, body: EmbeddingRequest
 ) -> Response:
     """Compute vectors of texts, in llama-server's form: a list of vectors for each text."""
-    vectors, _ = await _vectors(service, request, body)
+    found, _ = await _vectors(service, request, body)
     documents: list[Document] = [
         {"index": i, "embedding": [_encoded(row, body.encoding_format) for row in rows]}
-        for i, rows in enumerate(vectors)
+        for i, rows in enumerate(found)
     ]
     return JsonResponse(documents)
 
@@ -100,9 +98,7 @@ async def _vectors(
                 raise invalid(f"{field} {number} has no tokens: give some text", field)
         return encoded
 
-    params = SamplingParams(
-        temperature=0.0, max_tokens=1, pooling=service.config.pooling, max_draft=0, detokenize=False
-    )
+    params = vectors.params(service.config.pooling)
     running = await service.submit(
         lambda: service.encode(encode, request.nbytes), len(parts), params, field
     )
@@ -110,10 +106,10 @@ async def _vectors(
     async with cancelled_on_disconnect(request.receive, running.cancel):
         async for _ in running.events():
             pass
-    vectors = [handle.runs[0].states() for handle in running.handles]
+    states = [handle.runs[0].states() for handle in running.handles]
     if body.embd_normalize == 2 and service.config.pooling != "none":
-        vectors = [_normalized(rows) for rows in vectors]
-    return vectors, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
+        states = [vectors.normalized(rows) for rows in states]
+    return states, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
 
 
 def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
@@ -133,12 +129,6 @@ def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
         message = f"dimensions must be {width}, which this model has, got {body.dimensions}"
         raise invalid(message, "dimensions")
     return fields[0], given[fields[0]]
-
-
-def _normalized(rows: Vectors) -> Vectors:
-    """Rows of length 1."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 
 def _encoded(row: Vectors, encoding: str) -> object:
