@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 from forerun.core import sizes
@@ -33,7 +32,8 @@ from forerun.core.errors import RequestError, given_as, memory_refused
 from forerun.core.params import SamplingParams
 from forerun.core.pickling import OfOneProcess
 from forerun.decoding.guidance import Grammars
-from forerun.drafting.base import SELF, Drafter, LoadedModel, LoadModel, Target
+from forerun.drafting.base import Drafter, LoadedModel, LoadModel, Target
+from forerun.drafting.beside import load_beside
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, request_batch, vectors
 from forerun.engine.answers import parsed
@@ -48,7 +48,7 @@ from forerun.engine.vectors import EmbeddingRequestOutput, ScoringRequestOutput
 from forerun.hub.names import resolve
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.loader import device_of, load_model
+from forerun.model.loader import device_of, load_model, read_config
 from forerun.model.model import Model
 from forerun.model.packed.file import PackedFile, finish_writing
 from forerun.parallel.place import Place
@@ -85,7 +85,22 @@ class LLM(OfOneProcess):
         with given_as(typed), collector_paused():
             self._open(config)
 
-    def _open(self, config: EngineConfig) -> None:
+    @classmethod
+    def after(
+        cls,
+        look: Callable[[Tokenizer], object],
+        config: EngineConfig,
+        **overrides: Unpack[Keywords],
+    ) -> Self:
+        """Load as `LLM(config)`, but show the tokenizer first: what `look` raises comes before weights are read."""
+        self, (config, typed) = cls.__new__(cls), spellings.configure(config, overrides)
+        with given_as(typed), collector_paused():
+            self._open(config, look)
+        return self
+
+    def _open(
+        self, config: EngineConfig, look: Callable[[Tokenizer], object] | None = None
+    ) -> None:
         process_nbytes()  # before anything is loaded
         self.config, self.device = config, device_of(config)
         if config.num_ranks > 1 and Place.of().rank > 0:
@@ -97,6 +112,9 @@ class LLM(OfOneProcess):
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
+        if look is not None:
+            look(self.tokenizer)
+        self.max_len = max_len_of(config, read_config(checkpoint)[0].max_position)
         self._default_params = checkpoint.default_params()
         self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
         self._load_model = partial(
@@ -111,7 +129,6 @@ class LLM(OfOneProcess):
         with memory_refused("the weights"):
             self.model = self._loaded(checkpoint)
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
-        self.max_len = max_len_of(config, self.model.config.max_position)
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
@@ -370,7 +387,7 @@ class LLM(OfOneProcess):
     @property
     def _loads_beside(self) -> LoadModel:
         """What loads another model. It does not hold this LLM, which holds who may keep it."""
-        return partial(_load_beside, self.path, self.model, self._load_model)
+        return partial(load_beside, self.path, self.model, self._load_model)
 
     def _planned(
         self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
@@ -427,21 +444,6 @@ def _new_text(tokenizer: Tokenizer, params: SamplingParams) -> TextStream | None
     if not params.detokenize:
         return None
     return TextStream(tokenizer, skip_special=params.skip_special_tokens)
-
-
-def _load_beside(
-    path: Path,
-    shares_with: Model,
-    load: Callable[..., Model],
-    model: str,
-    *,
-    quant: Quant = "none",
-    head_bits: int | None = None,
-) -> LoadedModel:
-    """Load another model to run with one from `path`, which SELF names."""
-    checkpoint = open_checkpoint(path if model == SELF else resolve(model))
-    loaded = load(checkpoint, shares_with=shares_with, quant=quant, head_bits=head_bits)
-    return LoadedModel(loaded, checkpoint.tokenizer())
 
 
 def planner_of(config: EngineConfig) -> Planner:

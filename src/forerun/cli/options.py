@@ -21,6 +21,7 @@ from forerun.cli.help import Argument, FieldOption, Option
 from forerun.cli.params import FORM as FORM
 from forerun.cli.params import Params as Params
 from forerun.cli.params import read_form
+from forerun.cli.params import read_template as read_template
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError, given_as
 from forerun.core.errors import check_least as check_least
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
     from forerun.server.config import ServerConfig
     from forerun.spellings.keywords import Keywords
+    from forerun.text.tokenizer import Tokenizer
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
@@ -52,6 +54,11 @@ as_json = click.option(
     *("--json", "as_json"),
     is_flag=True,
     help="Print one JSON document on stdout, and nothing else there.",
+)
+template = click.option(
+    *("--chat-template", "--chat-template-file"),
+    metavar="FILE",
+    help="A chat template in place of the model's own: a file of Jinja, its text, or chatml.",
 )
 system = click.option("--system", "-sys", "--system-prompt", help="A system message.")
 
@@ -268,8 +275,16 @@ def for_this_rank(config: EngineConfig) -> EngineConfig:
     raise click.exceptions.Exit(0)
 
 
-def load(config: EngineConfig, **overrides: Unpack[Keywords]) -> LLM:
-    """Load the model a command was given, with a line on stderr while it takes its time."""
+def load(
+    config: EngineConfig,
+    look: Callable[[Tokenizer], object] | None = None,
+    template: str | None = None,
+    **overrides: Unpack[Keywords],
+) -> LLM:
+    """Load the model a command was given, with a line on stderr while it takes its time.
+
+    The tokenizer, with the `template` that is given, is first shown to `look`, which may raise.
+    """
     from forerun.hub.names import check_name
 
     check_name(config.model)  # before the engine is imported
@@ -280,8 +295,15 @@ def load(config: EngineConfig, **overrides: Unpack[Keywords]) -> LLM:
 
     program = "command" if config.program == "python" else config.program
     config = replace(config, threads=config.threads or num_cores(), program=program)
+
+    def opened(tokenizer: Tokenizer) -> None:
+        if template is not None:
+            tokenizer.use_chat_template(template)
+        if look is not None:
+            look(tokenizer)
+
     with working(f"loading {config.model}"):
-        llm = LLM(config, **overrides)
+        llm = LLM.after(opened, config, **overrides)
     if config.backend == "auto" and llm.device == "cpu" and not native.available():
         note(native.summary(), fg="yellow")
     return llm

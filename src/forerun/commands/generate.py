@@ -7,6 +7,7 @@ import select
 import stat
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("-p", "--prompt", "text", help="The prompt, as llama.cpp takes it.")
 @click.option("-f", "--file", type=opt.PATH, metavar="FILE", help="Read the prompt here.")
 @opt.system
+@opt.template
 @click.option(
     "--raw",
     "-no-cnv",
@@ -46,6 +48,7 @@ def command(
     text: str | None,
     file: Path | None,
     system: str | None,
+    chat_template: str | None,
     raw: bool,
     form: StructuredOutputsParams | None,
     as_json: bool,
@@ -57,6 +60,7 @@ def command(
     the file behind the prompt.
     """
     from forerun.cli import console
+    from forerun.text.prompt import encode
 
     config = opt.for_this_rank(config)
     if prompt is not None and text is not None:
@@ -64,9 +68,9 @@ def command(
     text = _read_prompt(text if prompt is None else prompt, file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
-    llm = opt.load(config)
-    request = replace(params(llm), structured_outputs=form)
     messages = text if raw else opt.conversation(text, system)
+    llm = opt.load(config, partial(encode, messages), opt.read_template(chat_template))
+    request = replace(params(llm), structured_outputs=form)
     completion, measured, is_complete = console.answer(llm, messages, request, shown=not as_json)
     console.note(measured.line(llm.drafter_spec.text()), dim=True)
     if as_json:
@@ -98,6 +102,10 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         text, origin = "\n\n".join(filter(None, (prompt, piped))), "the prompt"
     if not text.strip():
         raise ConfigError(f"{origin} is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # how Python keeps bytes of an argument that are no text
+        raise ConfigError(f"{origin} is not UTF-8 text") from error
     return text.removesuffix("\n")
 
 

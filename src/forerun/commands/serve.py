@@ -32,10 +32,6 @@ SAMPLING = (
     *("presence_penalty", "frequency_penalty", "seed", "max_tokens"),
 )
 """Sampling parameters of requests that do not give their own."""
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-    "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 
 @opt.command()
@@ -117,7 +113,7 @@ def command(
     config = without_sharing(config) if no_shared_drafts else config
     config = replace(config, program="server", threads=threads)
     configs, budget = _configs(config, names), config.budget_nbytes
-    template = _template(settings.chat_template)
+    template = opt.read_template(settings.chat_template)
     sources = [
         ModelSource(each.model, partial(_load, each, template), cache(partial(_nbytes, each)))
         for each in configs
@@ -228,15 +224,6 @@ def _check(sources: Sequence[ModelSource], *, has_budget: bool) -> None:
         open_checkpoint(resolve(source.model))
         if has_budget and len(sources) > 1:
             source.nbytes()
-
-
-def _template(given: str | None) -> str | None:
-    """Read a chat template. Raises ConfigError for what is neither a file nor Jinja."""
-    if given is None or given == "chatml":
-        return given and CHATML
-    if "{" in given or " " in given:
-        return given
-    return read_text(Path(given))
 
 
 def _log_to_stderr(with_requests: bool) -> None:
