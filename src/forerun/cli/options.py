@@ -18,6 +18,7 @@ import click
 from forerun.cli.arguments import Arguments, of_context
 from forerun.cli.command import Command
 from forerun.cli.help import Argument, FieldOption, Option
+from forerun.cli.names import path_of as path_of
 from forerun.cli.params import FORM as FORM
 from forerun.cli.params import Params as Params
 from forerun.cli.params import read_form
@@ -83,7 +84,8 @@ def engine(
         values.pop(spellings.SPECULATIVE, None)
         config, typed = spellings.configure(EngineConfig(**values), given | foreign)
         arguments.typed.update({ours: name for ours, name in typed.items() if name not in given})
-        return config
+        draft = config.draft_model and path_of(config.draft_model)
+        return replace(config, model=path_of(config.model), draft_model=draft)
 
     options = _options(EngineConfig, names, "Model and machine", defaults)
     foreign_names = {

@@ -96,7 +96,7 @@ def command(
     if replicas is not None and config.num_ranks > 1:
         raise ConfigError("give --replicas or a number of processes for one model, not both")
     config = opt.for_this_rank(config)
-    names = [*dict.fromkeys([*of_context().models, *models])] or [config.model]
+    names = [*map(opt.path_of, dict.fromkeys([*of_context().models, *models]))] or [config.model]
     for name in names:
         check_name(name)  # before torch is imported, which takes seconds
     try:
