@@ -151,7 +151,7 @@ def form(*names: str) -> Decorator:
     """Give a command options of an answer's form, all or those named, which it gets as `form`, None without one."""
     each = {
         "json_schema": click.option(
-            *("-j", "--json-schema"),
+            *("-j", "--json-schema", "-jf", "--json-schema-file"),
             metavar="FILE",
             help="Answer in JSON of this schema: a file, or the schema itself.",
         ),
