@@ -93,7 +93,9 @@ def measured(tokens: int, ttft_s: float | None, num_cached: int = 0) -> str:
 
 
 def test_the_line_of_an_answer_tells_both_speeds_and_one_token_has_none() -> None:
-    assert measured(5, 0.5) == "5 tokens, 2.0 tok/s; first token after 0.50 s, prompt 2,000 tok/s"
-    assert measured(1, 0.5) == "1 token; first token after 0.50 s, prompt 2,000 tok/s"
+    assert (
+        measured(5, 0.5) == "5 tokens, 2.0 tok/s; first token after 0.50 s, prompt 2,000 tokens/s"
+    )
+    assert measured(1, 0.5) == "1 token; first token after 0.50 s, prompt 2,000 tokens/s"
     assert measured(5, 0.5, 1000) == "5 tokens, 2.0 tok/s; first token after 0.50 s"
     assert measured(0, None) == "0 tokens"
