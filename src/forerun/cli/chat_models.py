@@ -11,6 +11,7 @@ import click
 
 from forerun.cli import console
 from forerun.cli.params import SETTABLE, read_setting
+from forerun.cli.wrap import WordWrap
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
@@ -194,12 +195,13 @@ def _settings(given: Mapping[str, object]) -> str:
 def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
     """Print a stream's text: the text, the times of its chunks, their last fields, and False if Ctrl-C ended it."""
     text, times, last, is_complete = "", list[float](), Chunk(), True
+    wrap = WordWrap.of_stdout()
     try:
         for chunk in stream:
             if chunk.text:
                 times.append(time.perf_counter())
                 text += chunk.text
-                click.echo(chunk.text, nl=False, color=True)
+                click.echo(wrap.push(chunk.text), nl=False, color=True)
             last = Chunk(
                 finish_reason=chunk.finish_reason or last.finish_reason,
                 usage=chunk.usage or last.usage,
@@ -209,7 +211,7 @@ def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
         is_complete = False
     finally:
         if text:
-            click.echo()
+            click.echo(wrap.flush(), color=True)
     return text, times, last, is_complete
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forerun.cli.wrap import WordWrap
 from forerun.core.device import peak_nbytes
 from forerun.core.repetition import is_much, num_repeated
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 DRAFTED = "\033[30;48;5;115m{}\033[0m"
 """A drafted token in a terminal: black on pale green."""
 SILENT_S = 1.0
-"""Seconds that a prompt is read without a word."""
+"""Seconds that something takes without a word."""
 REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its speed says little about others"
 
 
@@ -45,9 +47,20 @@ def working(what: str) -> Iterator[None]:
         yield
         return
     note(f"{what} ...", dim=True, nl=False)
+    has_ended, start_s = threading.Event(), time.monotonic()
+
+    def count() -> None:
+        while not has_ended.wait(SILENT_S):
+            lasted_s = time.monotonic() - start_s
+            note(f"\r\033[2K{what} ... {lasted_s:.0f} s", dim=True, nl=False)
+
+    counting = threading.Thread(target=count, daemon=True)
+    counting.start()
     try:
         yield
     finally:
+        has_ended.set()
+        counting.join()
         click.echo("\r\033[2K", err=True, nl=False)
 
 
@@ -71,15 +84,16 @@ def log_later() -> Iterator[None]:
 def show(events: Iterable[Event]) -> bool:
     """Print text as it becomes final, drafted tokens tinted. False if Ctrl-C ended it; what was printed stands."""
     is_tinted = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    wrap = WordWrap.of_stdout()
     try:
         for event in events:
             for piece in event.pieces:
-                text = DRAFTED.format(piece.text) if piece.from_draft and is_tinted else piece.text
-                click.echo(text, nl=False, color=True)  # what the model writes is not changed
+                style = DRAFTED if piece.from_draft and is_tinted else "{}"
+                click.echo(wrap.push(piece.text, style), nl=False, color=True)  # its colours stay
     except KeyboardInterrupt:
         return False
     finally:
-        click.echo()
+        click.echo(wrap.flush(), color=True)
     return True
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
     from forerun.server.config import ServerConfig
     from forerun.spellings.keywords import Keywords
+    from forerun.text.prompt import Prompt
     from forerun.text.tokenizer import Tokenizer
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
@@ -309,6 +310,17 @@ def load(
     if config.backend == "auto" and llm.device == "cpu" and not native.available():
         note(native.summary(), fg="yellow")
     return llm
+
+
+def takes(prompt: Prompt) -> Callable[[Tokenizer], object]:
+    """Return a look for `load`: whether a tokenizer, and its chat template, take a prompt."""
+
+    def look(tokenizer: Tokenizer) -> None:
+        from forerun.text.prompt import encode
+
+        encode(prompt, tokenizer)
+
+    return look
 
 
 def names(given: str | None) -> list[str]:

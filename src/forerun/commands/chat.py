@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -51,7 +50,6 @@ def command(
     from forerun.cli.chat_models import LocalModel, RemoteModel
     from forerun.cli.conversation import Conversation
     from forerun.server.client import Remote
-    from forerun.text.prompt import encode
 
     source = ChatInput()
     model: LocalModel | RemoteModel
@@ -62,7 +60,7 @@ def command(
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     else:
-        look = partial(encode, opt.conversation(first or "?", system))
+        look = opt.takes(opt.conversation(first or "?", system))
         llm = opt.load(config, look, opt.read_template(chat_template))
         hint = "; Enter goes on" if source.is_terminal else ""
         model = LocalModel(llm, replace(params(llm), structured_outputs=form), hint)

@@ -7,7 +7,6 @@ import select
 import stat
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,6 @@ def command(
     the file behind the prompt.
     """
     from forerun.cli import console
-    from forerun.text.prompt import encode
 
     config = opt.for_this_rank(config)
     if prompt is not None and text is not None:
@@ -69,7 +67,7 @@ def command(
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     messages = text if raw else opt.conversation(text, system)
-    llm = opt.load(config, partial(encode, messages), opt.read_template(chat_template))
+    llm = opt.load(config, opt.takes(messages), opt.read_template(chat_template))
     request = replace(params(llm), structured_outputs=form)
     completion, measured, is_complete = console.answer(llm, messages, request, shown=not as_json)
     console.note(measured.line(llm.drafter_spec.text()), dim=True)
