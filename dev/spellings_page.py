@@ -11,6 +11,7 @@ from forerun.core.params import SamplingParams
 from forerun.server.config import ServerConfig
 from forerun.spellings import engine, requests
 from forerun.spellings.engine import Spelling
+from forerun.spellings.flags import FLAGS
 
 HEAD = """# Names of other engines
 
@@ -40,7 +41,10 @@ def page() -> str:
     parts += ["In `speculative_config` and as options.\n", _of_engines(engine.DRAFTING)]
     parts += ["Drafters, as `method` and after `-d`:\n", _named(engine.METHODS.items())]
     parts += ["## Flags\n", "Further names of options, and short ones of the names above.\n"]
-    parts += [_named([*flags, *engine.SHORT.items()]), "## Requests\n"]
+    parts += [_named([*flags, *engine.SHORT.items()])]
+    parts += ["Flags of llama.cpp's commands that do nothing here:\n"]
+    parts += [_grouped((f"`{flag}`", _meaning(one)) for flag, one in FLAGS.items())]
+    parts += ["## Requests\n"]
     parts += ["Fields of the JSON that `forerun serve` reads ([serving](serving.md)).\n"]
     parts += [_named(requests.RENAMED.items()), "Accepted with these values alone:\n"]
     only = [

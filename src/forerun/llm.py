@@ -12,13 +12,11 @@ Parameter names are vLLM's; `assistant_model`, `prompt_lookup_num_tokens` and `s
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
@@ -30,18 +28,15 @@ from forerun.core.device import (
     return_freed,
     trim_heap,
 )
-from forerun.core.errors import (
-    RequestError,
-    given_as,
-    memory_refused,
-    reject,
-    short_repr,
-)
+from forerun.core.errors import RequestError, given_as, memory_refused
 from forerun.core.params import SamplingParams
+from forerun.core.pickling import OfOneProcess
 from forerun.decoding.guidance import Grammars
-from forerun.drafting.base import SELF, Drafter, LoadedModel, LoadModel, Target
+from forerun.drafting.base import Drafter, LoadedModel, LoadModel, Target
+from forerun.drafting.beside import load_beside
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine import metrics
+from forerun.engine import metrics, request_batch, vectors
+from forerun.engine.answers import parsed
 from forerun.engine.engine import Engine
 from forerun.engine.loop import EngineLock, EngineLoop
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
@@ -49,16 +44,19 @@ from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of, num_blocks_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
+from forerun.engine.vectors import EmbeddingRequestOutput, ScoringRequestOutput
 from forerun.hub.names import resolve
 from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.loader import device_of, load_model
+from forerun.model.loader import device_of, load_model, read_config
 from forerun.model.model import Model
 from forerun.model.packed.file import PackedFile, finish_writing
 from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.place import Place
+from forerun.spellings import calls
 from forerun.spellings import engine as spellings
+from forerun.spellings.keywords import Keywords
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, split
 from forerun.text.tokenizer import TextStream, Tokenizer
@@ -68,24 +66,17 @@ from forerun.weights.checkpoint import open_checkpoint
 if TYPE_CHECKING:
     import tokenizers
 
-_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "lora_request": (None, []),
-    "priority": (None, 0),
-}
-"""Arguments of vLLM's `generate` and `chat` that do nothing here, with the values that ask for nothing."""
-_NEUTRAL_IN_CHAT: Mapping[str, tuple[object, ...]] = {
-    **_NEUTRAL,
-    "chat_template_content_format": ("auto", "string"),
-    "continue_final_message": (False,),
-}
-
 _log = logging.getLogger(__name__)
 
 
-class LLM:
+class LLM(OfOneProcess):
     """Loads a model once and answers many requests, of several threads too; they share the passes over its weights."""
 
-    def __init__(self, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Any) -> None:
+    instead = "make one in each, with mmap=True to share the weights"
+
+    def __init__(
+        self, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Unpack[Keywords]
+    ) -> None:
         """Load a model (a path, a known name or a hub name) and build the drafter, or do so as a configuration says.
 
         Keywords are `EngineConfig`'s fields, `speculative_config`, and what other engines call them
@@ -96,7 +87,22 @@ class LLM:
         with given_as(typed), collector_paused():
             self._open(config)
 
-    def _open(self, config: EngineConfig) -> None:
+    @classmethod
+    def after(
+        cls,
+        look: Callable[[Tokenizer], object],
+        config: EngineConfig,
+        **overrides: Unpack[Keywords],
+    ) -> Self:
+        """Load as `LLM(config)`, but show the tokenizer first: what `look` raises comes before weights are read."""
+        self, (config, typed) = cls.__new__(cls), spellings.configure(config, overrides)
+        with given_as(typed), collector_paused():
+            self._open(config, look)
+        return self
+
+    def _open(
+        self, config: EngineConfig, look: Callable[[Tokenizer], object] | None = None
+    ) -> None:
         process_nbytes()  # before anything is loaded
         self.config, self.device = config, device_of(config)
         if config.num_ranks > 1 and Place.of().rank > 0:
@@ -108,6 +114,9 @@ class LLM:
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
+        if look is not None:
+            look(self.tokenizer)
+        self.max_len = max_len_of(config, read_config(checkpoint)[0].max_position)
         self._default_params = checkpoint.default_params()
         self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
         self._load_model = partial(
@@ -122,7 +131,6 @@ class LLM:
         with memory_refused("the weights"):
             self.model = self._loaded(checkpoint)
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
-        self.max_len = max_len_of(config, self.model.config.max_position)
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
@@ -180,9 +188,44 @@ class LLM:
         chat template. Without `sampling_params` the model's own settings hold, with at most 16 tokens
         (`default_params`). `use_tqdm` shows the progress on stderr. Raises RequestError, CapacityError.
         """
-        reject(others, _NEUTRAL, "argument", ("prompts", "sampling_params", "use_tqdm"))
-        encoded = [encode(prompt, self.tokenizer) for prompt in split(prompts)]
-        return self._answer(encoded, sampling_params, use_tqdm)
+        calls.check(self.generate, others)
+        requests = self._run(self._encoded(prompts), sampling_params, use_tqdm)
+        return [request.output() for request in requests]
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Literal["last", "mean"] = "last",
+        use_tqdm: bool = False,
+        **others: object,
+    ) -> list[EmbeddingRequestOutput]:
+        """Compute a vector of length 1 of each prompt: of its last token's state, or the mean of all.
+
+        It is the state that the model's head reads. Raises RequestError, CapacityError.
+        """
+        calls.check(self.embed, others)
+        requests = self._run(self._whole(prompts), vectors.params(pooling), use_tqdm)
+        return [EmbeddingRequestOutput.of(request) for request in requests]
+
+    def score(
+        self,
+        text_1: Prompt | Sequence[Prompt],
+        text_2: Prompt | Sequence[Prompt],
+        *,
+        pooling: Literal["last", "mean"] = "last",
+        use_tqdm: bool = False,
+        **others: object,
+    ) -> list[ScoringRequestOutput]:
+        """Tell how alike texts are: the cosine of their vectors, from -1 to 1.
+
+        One text is compared with each of many, or as many with as many. Raises RequestError, CapacityError.
+        """
+        calls.check(self.score, others)
+        first, second = self._whole(text_1), self._whole(text_2)
+        vectors.check_pairs(len(first), len(second))
+        requests = self._run([*first, *second], vectors.params(pooling), use_tqdm)
+        return vectors.scored(requests[: len(first)], requests[len(first) :])
 
     def chat(
         self,
@@ -199,10 +242,9 @@ class LLM:
         """Answer a conversation or a list of them, through the model's chat template or the given one.
 
         `tools` and `chat_template_kwargs` are handed to the template. Turns that were computed before are reused, not
-        computed again. All else is as in `generate`.
+        computed again. What an answer thinks, says and calls is apart in its `message`. All else is as in `generate`.
         """
-        own = inspect.signature(self.chat).parameters.keys() - {"others"}
-        reject(others, _NEUTRAL_IN_CHAT, "argument", own)
+        calls.check(self.chat, others)
         is_many = isinstance(messages, list | tuple) and bool(messages)
         is_one = not is_many or isinstance(messages[0], Mapping | str)
         encoded = [
@@ -216,7 +258,8 @@ class LLM:
             )
             for chat in ([messages] if is_one else messages)
         ]
-        return self._answer(encoded, sampling_params, use_tqdm)
+        parse = partial(parsed, self.tokenizer, chat_template=chat_template, tools=tools)
+        return [parse(each.output()) for each in self._run(encoded, sampling_params, use_tqdm)]
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **others: object
@@ -225,7 +268,7 @@ class LLM:
 
         Chat messages go through the model's template; all else is as in `generate`.
         """
-        reject(others, _NEUTRAL, "argument", ("prompt", "sampling_params"))
+        calls.check(self.stream, others)
         return self.submit(prompt, sampling_params or self.default_params()).events()
 
     def submit(
@@ -266,6 +309,11 @@ class LLM:
         store.finish_writing()
         del self.model, self.grammars
         return_freed()
+
+    def __repr__(self) -> str:
+        model, drafter = self.config.model, self.drafter_spec.text()
+        state = ", closed" if self._loop is None else ""
+        return f"LLM({model!r}, drafter={drafter!r}, max_model_len={self.max_len}{state})"
 
     def __enter__(self) -> Self:
         return self
@@ -321,36 +369,36 @@ class LLM:
         other._loop = other._new_loop(self.loop.turns)
         return other
 
+    def _encoded(self, prompts: Prompt | Sequence[Prompt]) -> list[Encoded]:
+        return [encode(prompt, self.tokenizer) for prompt in split(prompts)]
+
+    def _whole(self, prompts: Prompt | Sequence[Prompt]) -> list[Encoded]:
+        """Encode texts with what the tokenizer puts behind one that is complete."""
+        encoded = self._encoded(prompts)
+        for one in encoded:
+            if one.text is not None:
+                one.token_ids.extend(self.tokenizer.suffix_ids)
+        return encoded
+
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> RequestHandle:
         return self.loop.submit(prompt.token_ids, sampling_params, sink, prompt=prompt.text)
 
-    def _answer(
+    def _run(
         self,
         prompts: Sequence[Encoded],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
-    ) -> list[RequestOutput]:
+    ) -> list[RequestHandle]:
         """Run the prompts together to the end; if one cannot be run, none is."""
-        params = _one_each(
-            self.default_params() if sampling_params is None else sampling_params, len(prompts)
-        )
-        requests: list[RequestHandle] = []
-        try:
-            for prompt, own in zip(prompts, params, strict=True):
-                requests.append(self._submit(prompt, own))
-            for request in _watched(requests) if use_tqdm else requests:
-                request.wait()
-        finally:
-            for request in requests:
-                request.cancel()
-        return [request.output() for request in requests]
+        params = self.default_params() if sampling_params is None else sampling_params
+        return request_batch.run(self._submit, prompts, params, use_tqdm=use_tqdm)
 
     @property
     def _loads_beside(self) -> LoadModel:
         """What loads another model. It does not hold this LLM, which holds who may keep it."""
-        return partial(_load_beside, self.path, self.model, self._load_model)
+        return partial(load_beside, self.path, self.model, self._load_model)
 
     def _planned(
         self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
@@ -412,47 +460,6 @@ def _new_text(tokenizer: Tokenizer, params: SamplingParams) -> TextStream | None
     return TextStream(tokenizer, skip_special=params.skip_special_tokens)
 
 
-def _load_beside(
-    path: Path,
-    shares_with: Model,
-    load: Callable[..., Model],
-    model: str,
-    *,
-    quant: Quant = "none",
-    head_bits: int | None = None,
-) -> LoadedModel:
-    """Load another model to run with one from `path`, which SELF names."""
-    checkpoint = open_checkpoint(path if model == SELF else resolve(model))
-    loaded = load(checkpoint, shares_with=shares_with, quant=quant, head_bits=head_bits)
-    return LoadedModel(loaded, checkpoint.tokenizer())
-
-
 def planner_of(config: EngineConfig) -> Planner:
     """Plan what `LLM(config)` will take, before it is loaded. Raises LoadError, ConfigError."""
     return Planner.of(config, device_of(config))
-
-
-def _one_each(
-    sampling_params: SamplingParams | Sequence[SamplingParams], num_prompts: int
-) -> Sequence[SamplingParams]:
-    """Return the parameters of every prompt. Raises RequestError for another number of them, or something else."""
-    if isinstance(sampling_params, SamplingParams):
-        return [sampling_params] * num_prompts
-    if not isinstance(sampling_params, Sequence) or not all(
-        isinstance(params, SamplingParams) for params in sampling_params
-    ):
-        raise RequestError(
-            "sampling_params must be a SamplingParams or a list of them, "
-            f"got {short_repr(sampling_params)}"
-        )
-    if len(sampling_params) != num_prompts:
-        raise RequestError(f"{num_prompts} prompts but {len(sampling_params)} sampling params")
-    return sampling_params
-
-
-def _watched(requests: Sequence[RequestHandle]) -> Iterable[RequestHandle]:
-    """Return the requests, with a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(requests, "answering", console=Console(stderr=True))

@@ -39,6 +39,8 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
         ("/system", "system", ""),
         ("/drafter suffix:num_draft=4", "drafter", "suffix:num_draft=4"),
         ("/save a file.json", "save", "a file.json"),
+        ("/regenerate", "regen", ""),
+        ("/set temperature .7", "set", "temperature .7"),
     ],
 )
 def test_a_command_is_read_with_its_argument(typed, name, argument):
@@ -120,6 +122,21 @@ def test_bytes_that_are_no_text_are_an_error_in_words(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), "utf-8"))
     with pytest.raises(ConfigError, match="stdin is not UTF-8 text"):
         ChatInput().read()
+
+
+@pytest.mark.parametrize(
+    ("pasted", "message"),
+    [
+        ("def f(x):\n    return x\n", "def f(x):\n    return x"),
+        ('"""Doc."""\ncode()', '"""Doc."""\ncode()'),
+        ("// a comment\nint x;", " // a comment\nint x;"),
+        ("/system Be brief.\nBe kind.", "/system Be brief.\nBe kind."),
+        ("a \\\nb", "a \\\nb"),
+    ],
+)
+def test_pasted_lines_are_one_message_as_they_are(monkeypatch, pasted, message):
+    monkeypatch.setattr(ChatInput, "_line", lambda self, prompt: pasted)
+    assert ChatInput().read() == message
 
 
 def test_without_readline_there_is_a_chat_without_history(tmp_path, monkeypatch):
@@ -360,3 +377,54 @@ def test_history_is_kept_unless_it_is_not_wanted(
     assert (code, out) == (0, "")
     assert "/help lists commands, Ctrl-D ends\n> " in err
     assert kept == ([] if options else [tmp_path / "chat_history"])
+
+
+def test_a_turn_is_taken_back_and_answered_again(talk):
+    talk.send("Name a colour.")
+    before = [*talk.messages]
+    talk.send("Name an animal.")
+    (*_, question, answer) = talk.messages
+    talk.regen()
+    assert talk.messages == [*before, question, answer], "greedily it says the same"
+    assert talk.undo() == "taken back: Name an animal."
+    assert talk.messages == before
+    talk.undo()
+    assert talk.messages == []
+    for method in (talk.undo, talk.regen):
+        with pytest.raises(ConfigError, match="there is no message yet"):
+            method()
+
+
+def test_a_file_goes_before_the_next_message_alone(talk, tmp_path):
+    (tmp_path / "a.txt").write_text("It was red.\n")
+    assert "12 characters" in talk.read(str(tmp_path / "a.txt"))
+    talk.send("Which colour?")
+    assert talk.messages[0]["content"] == "It was red.\n\nWhich colour?"
+    talk.send("Sure?")
+    assert talk.messages[2]["content"] == "Sure?"
+    (tmp_path / "b").write_bytes(b"\xff\xfe")
+    for name, message in (("b", "is not UTF-8 text"), ("c", "no such file")):
+        with pytest.raises(ConfigError, match=message):
+            talk.read(str(tmp_path / name))
+
+
+def test_settings_change_within_a_chat(talk):
+    assert "temperature 0.0" in talk.model.set("")
+    assert "temperature 0.7" in talk.model.set("temperature .7")
+    assert talk.model.params.temperature == 0.7
+    assert "seed 3" in talk.model.set("seed=3")
+    for text, message in [
+        ("temprature 1", "unknown setting 'temprature': did you mean 'temperature'"),
+        ("temperature", "/set temperature needs a value"),
+        ("temperature warm", "temperature must be a number, got 'warm'"),
+        ("top_p 2", "top_p must be above 0 and at most 1, got 2"),
+    ]:
+        with pytest.raises(ForerunError, match=message):
+            talk.model.set(text)
+    assert talk.model.params.temperature == 0.7
+
+
+def test_the_line_of_an_answer_says_how_full_the_context_is(talk):
+    line = talk.send("Hi")
+    used = len(talk.model.llm.encode(talk.messages[:1])) + talk.num_tokens
+    assert f"; context {used} of 192" in line

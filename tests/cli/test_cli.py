@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +117,50 @@ def test_what_is_lost_without_the_native_kernels_is_said(forerun, tiny_gguf, mon
     assert code == 0, err
     assert out.strip()
     assert "native kernels: no (it was not built)" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["run", "qwen"], "forerun chat -m MODEL"),
+        (["list"], "forerun models"),
+        (["ps"], "forerun models"),
+        (["perplexity", "-f", "a.txt"], "forerun eval ppl -f a.txt"),
+        (["help", "chat"], "forerun chat --help"),
+        (["-m", "x.gguf", "-p", "hi"], "forerun generate -m x.gguf -p hi"),
+        (["What is a prime?"], "forerun generate 'What is a prime?'"),
+        (["a.gguf"], "forerun chat -m a.gguf"),
+    ],
+)
+def test_a_word_that_is_no_command_is_answered_with_the_command_meant(forerun, words, meant):
+    code, out, err = forerun(*words)
+    assert (code, out) == (2, "")
+    assert f"did you mean {meant}?" in err
+
+
+def test_no_habit_hides_a_command():
+    from forerun.cli.main import GROUPS, HABITS
+
+    assert HABITS.keys().isdisjoint({name for names in GROUPS.values() for name in names})
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux's full disk")
+@pytest.mark.parametrize(
+    ("redirect", "message"),
+    [
+        ("> /dev/full", "error: the output cannot be written: No space left on device\n"),
+        (">&-", "error: stdout is closed: there is nowhere to write the output\n"),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_line(redirect, message):
+    command = f"{sys.executable} -m forerun drafters {redirect}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("columns", [34, 44])
+def test_the_headings_of_a_narrow_table_stay_whole(shell, columns):
+    _, out, _ = shell("forerun models", columns=columns)
+    heading, *lines = out.splitlines()
+    assert heading.split() == ["model", "here", "size", "packed", "licence"]
+    assert max(map(len, map(str.rstrip, lines))) <= columns

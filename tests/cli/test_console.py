@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
@@ -11,6 +12,7 @@ from forerun import LLM, SamplingParams
 from forerun.cli import console
 from forerun.core.types import Event, TextPiece
 from forerun.drafting.base import Drafter
+from forerun.engine.stats import SpecStats
 
 
 @contextmanager
@@ -58,3 +60,42 @@ def test_a_drafter_that_fails_does_not_interrupt_the_answer(default_model) -> No
     text, _, logged = terminal.getvalue().partition("\n[")
     assert text == completion.text
     assert "failed in propose" in logged
+
+
+class TerminalErrors(io.StringIO):
+    """A stderr that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_told_how_far_a_long_prompt_is_read(default_model, monkeypatch) -> None:
+    llm = LLM(str(default_model), drafter="none", max_model_len=512, prefill_chunk=32)
+    monkeypatch.setattr(console, "SILENT_S", -1.0)
+    monkeypatch.setattr("sys.stderr", told := TerminalErrors())
+    params = SamplingParams(temperature=0, max_tokens=3)
+    with one_terminal():
+        completion, measured, _ = console.answer(llm, "word " * 200, params)
+    total = measured.num_prompt
+    said = re.findall(r"reading the prompt, ([\d,]+) of (\d+), \d+:\d\d left", told.getvalue())
+    assert said == [(str(read), str(total)) for read in range(32, total, 32)]
+    assert told.getvalue().endswith("\r\033[2K"), "the line is gone before the answer begins"
+    assert llm.generate("word " * 200, params)[0].outputs[0].text == completion.text
+    monkeypatch.setattr("sys.stderr", told := io.StringIO())
+    with one_terminal():
+        console.answer(llm, "other " * 100, params)
+    assert told.getvalue() == "", "no terminal"
+
+
+def measured(tokens: int, ttft_s: float | None, num_cached: int = 0) -> str:
+    counts = console.Measured(tokens, 2.5, SpecStats(), 0.0, 0.0, ttft_s, num_cached, 1000)
+    return counts.line("suffix")
+
+
+def test_the_line_of_an_answer_tells_both_speeds_and_one_token_has_none() -> None:
+    assert (
+        measured(5, 0.5) == "5 tokens, 2.0 tok/s; first token after 0.50 s, prompt 2,000 tokens/s"
+    )
+    assert measured(1, 0.5) == "1 token; first token after 0.50 s, prompt 2,000 tokens/s"
+    assert measured(5, 0.5, 1000) == "5 tokens, 2.0 tok/s; first token after 0.50 s"
+    assert measured(0, None) == "0 tokens"

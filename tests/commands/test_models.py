@@ -255,3 +255,28 @@ def test_mistakes_with_what_was_learned_are_one_line(forerun, models, learned):
     code, _, err = forerun("rm", "--learned", "--packed")
     assert (code, err.count("\n")) == (2, 1)
     assert all(path.exists() for path in learned)
+
+
+def test_what_is_listed_can_be_named(shell, tiny_gguf, tmp_path):
+    pack(tiny_gguf, 1500)
+    name, line = tiny_gguf.stem, "-d none -n 2 -c 64 --raw --no-weight-cache"
+    assert name in shell("forerun models")[1]
+    by_path = shell(f"forerun generate hi -m {tiny_gguf} {line}")
+    assert by_path[0] == 0
+    assert shell(f"forerun generate hi -m {name} {line}")[:2] == by_path[:2]
+    assert shell(f"forerun plan {name}")[0] == shell(f"forerun check {name}")[0] == 0
+    code, _, told = shell(f"forerun rm {name} --yes")
+    assert code == 0
+    assert f"{tiny_gguf}, which stays" in told
+    assert tiny_gguf.exists()
+    assert packed.copies() == []
+
+
+def test_a_name_of_two_models_is_refused_with_their_paths(shell, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "twin.gguf").write_bytes(bytes(1000))
+        pack(tmp_path / folder / "twin.gguf", 1500)
+    code, _, told = shell("forerun generate hi -m twin")
+    assert code == 2
+    assert f"name {tmp_path}/a/twin.gguf or {tmp_path}/b/twin.gguf" in told

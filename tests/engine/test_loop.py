@@ -160,6 +160,15 @@ def test_others_step_while_a_request_is_prepared(loop, answers, slow):
     assert [run.seq.generated for run in handle.runs] == [answers[0]] * 3
 
 
+def test_the_time_to_the_first_token_begins_with_the_request(loop, monkeypatch):
+    """Grammar tables and the encoding of a prediction are part of it."""
+    prepare = loop.engine.prepare
+    monkeypatch.setattr(loop.engine, "prepare", lambda *given: time.sleep(0.3) or prepare(*given))
+    handle = loop.submit(PROMPTS[0], GREEDY)
+    handle.wait()
+    assert handle.output().outputs[0].ttft_s >= 0.3
+
+
 def test_finished_means_delivered(loop, monkeypatch):
     handles = [loop.submit(prompt, replace(GREEDY, n=2)) for prompt in PROMPTS[:2]]
     record, seen = RequestCounts.record, []

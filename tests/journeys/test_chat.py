@@ -109,6 +109,10 @@ def test_a_session_and_the_next(chat, tmp_path: Path) -> None:
     assert "cut at 24 tokens" in today.answer()
     today.type('"""\rone\rtwo"""')
     assert today.answer().count("... ") == 2
+    today.type("\x1b[200~def f(x):\r    return x\x1b[201~")  # pasted
+    today.answer()
+    today.type("/undo")
+    assert "taken back: def f(x):" in today.answer("return x")
     for typed, said in [
         ("/help", "/drafter [SPEC]"),
         ("/hepl", "error: unknown command '/hepl': did you mean '/help'?"),
@@ -127,7 +131,7 @@ def test_a_session_and_the_next(chat, tmp_path: Path) -> None:
     today.type(CTRL_D)
     code, last = today.end()
     assert code == 0
-    assert "3 answers, 72 tokens, " in last
+    assert "4 answers, 96 tokens, " in last
     assert "tokens per pass (tau): mlp_speculator++recycling " in " ".join(last.split())
     messages = json.loads((tmp_path / "talk").read_text())
     assert [m["content"] for m in messages if m["role"] == "user"] == [
@@ -136,7 +140,7 @@ def test_a_session_and_the_next(chat, tmp_path: Path) -> None:
     ]
 
     tomorrow = chat("-n", "2000", "--ignore-eos")
-    tomorrow.type(UP * 8)
+    tomorrow.type(UP * 11)
     tomorrow.expect('two"""')
     tomorrow.type(UP * 3)
     tomorrow.expect("capital of France?")

@@ -152,6 +152,36 @@ def test_a_model_without_a_template_asks_for_raw(shell, monkeypatch):
     assert shell(f"forerun generate hi {SHORT} --raw")[0] == 0
 
 
+def test_another_template_may_be_given(shell, tmp_path):
+    (tmp_path / "bare.jinja").write_text("{{ messages[-1].content }}")
+    template = f"--chat-template {tmp_path / 'bare.jinja'}"
+    as_raw = shell(f"forerun generate hi {SHORT} --raw")[1]
+    assert shell(f"forerun generate hi {SHORT} {template}")[1] == as_raw
+    assert shell(f"forerun generate hi {SHORT} --chat-template chatml")[1] != as_raw
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("forerun generate hi", "the model has no chat template"),
+        ("forerun chat", "the model has no chat template"),
+        ("forerun generate hi -c 100000", "max_model_len must be from 2 to the model's 8192"),
+        (
+            "forerun generate hi --chat-template {%x%}",
+            "the chat template is not valid: Encountered",
+        ),
+        ("forerun generate caf\udce9", "the prompt is not UTF-8 text"),
+    ],
+)
+def test_what_cannot_be_is_told_before_weights_are_read(shell, monkeypatch, line, message):
+    from forerun.text.tokenizer import Tokenizer
+
+    if "no chat template" in message:
+        monkeypatch.setattr(Tokenizer, "chat_template", None)
+    monkeypatch.setattr("forerun.llm.load_model", None)
+    assert message in one_line_of_mistake(shell, line)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_help_of_every_command_fits_and_is_whole(shell, columns):
     check_help(shell, COMMANDS, columns)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import pickle
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from itertools import zip_longest
 
 import pytest
 
-from forerun import RequestError, RequestOutput, SamplingParams
+from forerun import (
+    AsyncLLM,
+    RequestError,
+    RequestOutput,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 from tests.journeys.conftest import Script
 
 PROMPTS = [
@@ -224,21 +234,53 @@ def test_a_long_prompt_is_scored_as_in_one_piece(smollm2) -> None:
     assert [*long.prompt_logprobs[-1]] == [ids[-1]]
 
 
-NEUTRAL = {
+class RequestOutputKind(Enum):
+    """vLLM's."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+SIGNATURE = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p"), 0.0),
+    **dict.fromkeys(("n", "repetition_penalty", "temperature", "top_p"), 1),
+    **dict.fromkeys(("top_k", "min_tokens", "output_text_buffer_length"), 0),
+    **dict.fromkeys(("seed", "stop", "stop_token_ids", "logprobs", "prompt_logprobs"), None),
+    **dict.fromkeys(("prompt_logprob_token_ids", "prompt_logprob_start"), None),
+    **dict.fromkeys(("logprob_token_ids", "stream_interval", "structured_outputs"), None),
+    **dict.fromkeys(("logit_bias", "allowed_token_ids", "extra_args", "bad_words"), None),
+    **dict.fromkeys(("skip_reading_prefix_cache", "thinking_token_budget"), None),
+    **dict.fromkeys(("repetition_detection", "trace_decode_token_ids"), None),
+    **dict.fromkeys(("ignore_eos", "flat_logprobs", "include_stop_str_in_output"), False),
+    **dict.fromkeys(("detokenize", "skip_special_tokens", "spaces_between_special_tokens"), True),
+    "max_tokens": 16,
+    "output_kind": RequestOutputKind.CUMULATIVE,
+    "routed_experts_prompt_start": 0,
+    "skip_clone": False,
+}
+"""The parameters of vLLM's SamplingParams and their defaults, as its main branch had them in 2026."""
+OLDER = {
     "best_of": 1,
     "use_beam_search": False,
     "length_penalty": 1.0,
     "early_stopping": False,
-    "bad_words": None,
+    "guided_decoding": None,
     "logits_processors": None,
-    "skip_special_tokens": True,
-    "spaces_between_special_tokens": True,
     "truncate_prompt_tokens": None,
 }
+"""Those that earlier versions had."""
+NEUTRAL = SIGNATURE | OLDER
+
+
+def test_every_parameter_of_vllm_is_taken_with_its_default() -> None:
+    assert SamplingParams(**NEUTRAL) == SamplingParams()
+    for name in NEUTRAL:
+        SamplingParams(**{name: NEUTRAL[name]})
 
 
 def test_arguments_that_ask_for_nothing_are_accepted(smollm2) -> None:
-    params = SamplingParams(temperature=0, max_tokens=12, **NEUTRAL)
+    params = SamplingParams(**NEUTRAL | {"temperature": 0, "max_tokens": 12})
     assert params == GREEDY
     outputs = smollm2.generate(
         PROMPTS[:1], params, use_tqdm=False, lora_request=None, priority=None
@@ -249,6 +291,10 @@ def test_arguments_that_ask_for_nothing_are_accepted(smollm2) -> None:
 
 MISTAKES = [
     (lambda llm: SamplingParams(best_of=4), "best_of=4 is not supported"),
+    (
+        lambda llm: SamplingParams(output_kind=RequestOutputKind.DELTA),
+        "output_kind='DELTA' is not supported: leave it out, or give None or 'CUMULATIVE'",
+    ),
     (lambda llm: SamplingParams(bad_words=["x"]), r"bad_words=\['x'\] is not supported"),
     (lambda llm: SamplingParams(temprature=1), "'temprature': did you mean 'temperature'"),
     (lambda llm: SamplingParams(max_new_tokens=1), "did you mean 'max_tokens'"),
@@ -330,3 +376,68 @@ def test_streams_read_in_turns_say_what_they_say_alone(smollm2) -> None:
         for i, event in enumerate(turn):
             heard[i] += "" if event is None else event.text
     assert heard == alone
+
+
+TEMPLATE = (
+    "{{ messages[-1].content }}{% if tools %}<tool_call>{{ tools | length }}{% endif %}<think>"
+)
+FORM = StructuredOutputsParams(
+    regex='[a-z]{3,9}</think>(No[.])?<tool_call>[{]"name": "add", "arguments": [{]"a": [1-9][}][}]</tool_call>'
+)
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_answer_of_chat_has_its_thought_and_its_calls_apart(smollm2, is_async: bool) -> None:
+    params = SamplingParams(temperature=0, max_tokens=64, structured_outputs=FORM)
+    settings = {"tools": TOOLS, "chat_template": TEMPLATE}
+    if is_async:
+        output = asyncio.run(AsyncLLM(smollm2).chat(QUESTION, params, **settings))
+    else:
+        (output,) = smollm2.chat(QUESTION, params, **settings)
+    said = output.outputs[0]
+    thought, _, _ = said.text.partition("</think>")
+    assert said.reasoning == thought
+    (call,) = said.tool_calls
+    assert call["function"]["name"] == "add"
+    assert set(json.loads(call["function"]["arguments"])) == {"a"}
+    assert call["id"].startswith("call_")
+    message = said.message.document()
+    assert message["role"] == "assistant"
+    smollm2.chat([*QUESTION, message, {"role": "tool", "content": "3"}], GREEDY, **settings)
+    assert pickle.loads(pickle.dumps(output)) == output
+
+
+def test_an_answer_without_marks_is_what_it_says(smollm2) -> None:
+    said = smollm2.chat(QUESTION, GREEDY)[0].outputs[0]
+    assert said.message.content == said.text
+    assert (said.reasoning, said.tool_calls) == (None, [])
+
+
+def test_texts_have_vectors_and_like_ones_score_higher(smollm2) -> None:
+    texts_ = ["The cat sat on the mat.", "A cat is sitting on a mat.", "Stock prices fell."]
+    for pooling in ("last", "mean"):
+        vectors = [one.outputs.embedding for one in smollm2.embed(texts_, pooling=pooling)]
+        assert all(sum(x * x for x in one) == pytest.approx(1, abs=1e-4) for one in vectors)
+        scores = [
+            one.outputs.score for one in smollm2.score(texts_[0], texts_[1:], pooling=pooling)
+        ]
+        dots = [sum(x * y for x, y in zip(vectors[0], one, strict=True)) for one in vectors[1:]]
+        assert scores == pytest.approx(dots, abs=1e-4)
+    assert scores[0] > scores[1]
+    assert smollm2.embed(texts_[0])[0].prompt_token_ids == smollm2.encode(texts_[0])
+    with pytest.raises(RequestError, match="one text or as many as text_2, got 2 and 3"):
+        smollm2.score(texts_[:2], texts_)
+    with pytest.raises(RequestError, match="'pool': did you mean 'pooling'"):
+        smollm2.embed("a", pool="mean")
+
+
+def test_an_llm_says_what_it_is_and_that_it_belongs_to_its_process(smollm2) -> None:
+    assert f"drafter={smollm2.drafter_spec.text()!r}" in repr(smollm2)
+    assert "max_model_len=" in repr(smollm2)
+    with pytest.raises(TypeError, match="LLM belongs to its process: make one in each"):
+        pickle.dumps(smollm2)
+    with pytest.raises(TypeError, match=r"pickle llm.get_tokenizer\(\)"):
+        pickle.dumps(smollm2.tokenizer)
+    again = pickle.loads(pickle.dumps(smollm2.get_tokenizer()))
+    assert again.encode("a b").ids == smollm2.get_tokenizer().encode("a b").ids

@@ -8,10 +8,17 @@ function show(source, node) {
   const all = (nodes) => nodes.map((each) => show(source, each)).join("");
   switch (node.type) {
     case "text": return source.slice(node.start, node.end);
-    case "codespan": return `{code ${source.slice(node.start, node.end)}}`;
+    case "codespan": {
+      const starts = [node.start, ...(node.cuts ?? []).map((cut) => cut + 1)];
+      return `{code ${starts.map((from, at) => source.slice(from, node.cuts?.[at] ?? node.end)).join("")}}`;
+    }
     case "code": return `{${node.language}: ${node.lines.map((l) => source.slice(l.start, l.end)).join("/")}}`;
+    case "math": return `{math ${all(node.children ?? [{ ...node, type: "text" }])}}`;
     case "link": return `{link ${node.href} ${all(node.children)}}`;
-    case "list": return `{${node.isOrdered ? node.number : "-"} ${node.items.map(all).join(";")}}`;
+    case "list": {
+      const box = (at) => ({ true: "[x]", false: "[]" })[node.tasks[at]] ?? "";
+      return `{${node.isOrdered ? node.number : "-"} ${node.items.map((each, at) => box(at) + all(each)).join(";")}}`;
+    }
     case "table": return `{${node.align} ${node.rows.map((row) => row.map(all).join(",")).join(";")}}`;
     case "break": return "/";
     case "rule": return "{rule}";
@@ -34,6 +41,16 @@ for (const [source, expected] of [
   ["1. a\n   ```\n   x\n     y\n   ```", "{1 {p a}{: x/  y}}"],
   ["> a\n> > b", "{quote {p a}{quote {p b}}}"],
   ["| a | b |\n|---|--:|\n| 1 | *2* |", "{left,right a,b;1,{em 2}}"],
+  ["| a |\n|---|\n| `a \\| b` \\| c |\n| d \\|", "{left a;{code a | b} | c;d |}"],
+  ["| a | b |\n|-|-|\n| x \\| y | z |", "{left,left a,b;x | y,z}"],
+  ["`a \\| b`", "{p {code a \\| b}}"],
+  ["- [x] done\n- [ ] open\n- [a] none", "{- [x]{p done};[]{p open};{p [a] none}}"],
+  ["1. [X] a", "{1 [x]{p a}}"],
+  ["so \\(a_1^2 * b_1\\) and $$x_1 * y_1$$.", "{p so {math a_1^2 * b_1} and {math x_1 * y_1}.}"],
+  ["\\[\na_1 \\\\\n*b*\n\\]\nafter", "{math \na_1 \\\\\n*b*\n}{p after}"],
+  ["$$E = mc^2$$", "{math E = mc^2}"],
+  ["$$ and *a* $5", "{p $$ and {em a} $5}"],
+  ["\\(still *a*", "{p (still {em a}}"],
   ["---", "{rule}"],
   ["[a](https://x.org/b_(c)) https://y.org/d_e.", "{p {link https://x.org/b_(c) a} {link https://y.org/d_e https://y.org/d_e}.}"],
   ["[a](javascript:alert(1)) ![b](data:text/html,x)", "{p [a](javascript:alert(1)) ![b](data:text/html,x)}"],
@@ -47,9 +64,10 @@ for (const bad of ["javascript:alert(1)", " javascript:x", "data:text/html,x", "
 let seed = 7;
 const random = (n) => (seed = (seed * 1103515245 + 12345) % 2147483648) % n;
 const parts = ["*", "**", "_", "`", "```", "\n", "\n\n", "- ", "1. ", "> ", "# ", "|", "|-|-|", "[", "](", ")", "a", "b c",
-  " ", "  ", "    ", "~~", "\\", "<b>", "https://x", "---", "é😀"];
+  " ", "  ", "    ", "~~", "\\", "$$", "\\(", "\\)", "\\[", "\\]", "\\|", "- [x] ", "<b>", "https://x", "---", "é😀"];
 function leaves(node, found) {
   if (node.type === "text" || node.type === "codespan") found.push(node);
+  if (node.type === "math" && !node.children) found.push(node);
   if (node.type === "code") found.push(...node.lines);
   for (const each of [...(node.children ?? []), ...(node.items ?? []).flat(), ...(node.rows ?? []).flat(2)])
     leaves(each, found);

@@ -19,6 +19,7 @@ from forerun.drafting.parse import option_names
 from forerun.drafting.spec import DrafterSpec
 from forerun.spellings import engine as spellings
 from forerun.spellings.engine import DRAFTING_NAMES, ENGINE_NAMES, METHODS, NAMES, SHORT
+from forerun.spellings.keywords import Keywords
 
 NOTED = [name for name, one in ENGINE_NAMES.items() if not one.becomes]
 STRICT = [name for name, one in ENGINE_NAMES.items() if one.values is not None]
@@ -198,3 +199,11 @@ def test_an_error_says_what_its_option_was_called(config: dict, message: str) ->
     flags = {"num_draft": "--draft-max", "max_model_len": "-c", "model": "-m", "draft_model": "-md"}
     with pytest.raises(ConfigError, match=message), given_as(flags):
         DrafterSpec.of_config(EngineConfig(**config)).text()
+
+
+def test_type_checkers_know_every_keyword_of_an_llm_with_its_type() -> None:
+    types = EngineConfig.__annotations__ | {"drafter": "str | Mapping[str, object] | Drafter"}
+    del types["model"]
+    names = {name: hint.__forward_arg__ for name, hint in Keywords.__annotations__.items()}
+    assert {name: names[name] for name in types} == types
+    assert names.keys() - types.keys() == {*spellings.NAMES, spellings.SPECULATIVE}

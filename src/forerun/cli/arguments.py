@@ -17,6 +17,7 @@ import click
 from forerun.cli.help import MODEL, MODELS, PROMPT, takes_model
 from forerun.core.errors import ConfigError
 from forerun.spellings import engine as spellings
+from forerun.spellings.flags import FLAGS
 
 LIKE_ENOUGH = 0.75
 """A misspelt option is answered with one at least so like it (`difflib`'s ratio), or with none."""
@@ -111,6 +112,10 @@ def read(
                 parsed.models.append(text)
         elif _is_foreign(name, foreign_names):
             parsed.foreign[name] = text if equals else _value(name, words)
+        elif foreign_names and (flag := FLAGS.get(name)) is not None:
+            value = text if equals else _value(name, words)
+            flag.read(name, value)
+            spellings.note(name, value, flag.why)
         else:
             raise ConfigError(_unknown(word, name, known, foreign_names, path))
     return parsed
@@ -155,7 +160,7 @@ def _is_foreign(name: str, foreign_names: Collection[str]) -> bool:
 def _value(name: str, words: deque[str]) -> object:
     """Take the value of another engine's flag from the words that follow. Raises ConfigError if it is missing."""
     key = spellings.plain(name)
-    one = spellings.NAMES.get(key)
+    one = spellings.NAMES.get(key) or FLAGS.get(name)
     is_flag = one is not None and one.is_flag
     if words and (not is_flag or words[0].lower() in _SWITCHES):
         return words.popleft()
@@ -169,9 +174,13 @@ def _unknown(
 ) -> str:
     theirs = (*spellings.SHORT, *(f"--{word.replace('_', '-')}" for word in foreign_names))
     names = [*known, *(flag for flag in theirs if _is_foreign(flag, foreign_names))]
-    names = [one for one in names if one.startswith("--") == name.startswith("--")]
+    begins = 3 if name.startswith("--") else 2  # a short one misspelt begins alike
+    names = [
+        one for one in names if one[:begins] == name[:begins] and one.count("--") == begins - 2
+    ]
+    names = names if len(name) > 2 else []
     close = difflib.get_close_matches(name, names, 1, LIKE_ENOUGH)
-    if not close and not name.startswith("--") and name[:2] in known:
+    if not close and name[:2] in known and not word[2:].isalpha():
         close = [f"{name[:2]} {word[2:]}"]
     hint = f": did you mean {close[0]}?" if close else ";"
     return f"{word} is not an option of {path}{hint} {path} --help lists them"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from forerun.core.errors import ConfigError, unknown
+from forerun.hub.names import cache_root
 
 PROMPT, CONTINUATION = "> ", "... "
 HISTORY_LEN = 1000
@@ -18,18 +19,29 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "help": ("", "list these commands"),
     "exit": ("", "end the chat, as Ctrl-D does"),
     "clear": ("", "forget the conversation; the system message stays"),
+    "undo": ("", "take the last message and its answer back"),
+    "regen": ("", "answer the last message again"),
+    "read": ("FILE", "put a file's text before the next message"),
+    "set": ("[NAME VALUE]", "sample otherwise, such as temperature .7; else show how"),
     "system": ("[TEXT]", "set the system message; without TEXT show it"),
     "drafter": ("[SPEC]", "draft otherwise, such as none or suffix; without SPEC show it"),
     "save": ("FILE", "write the messages as JSON"),
     "load": ("FILE", "go on from messages that were saved"),
 }
 """Argument and help by name. An argument in brackets may be left out."""
-ALIASES: Final[Mapping[str, str]] = {"?": "help", "quit": "exit", "bye": "exit"}
+ALIASES: Final[Mapping[str, str]] = {
+    "?": "help",
+    "quit": "exit",
+    "bye": "exit",
+    "regenerate": "regen",
+}
 """Names of the commands in llama.cpp and ollama."""
 NOTES: Final = """\
 Enter goes on with an answer that was cut. Ctrl-C stops an answer.
-A line that ends in \\ goes on in the next; \"\"\" begins and ends several lines.
-A message that begins with / needs a space before it."""
+Pasted lines are one message. A line that ends in \\ goes on in the next;
+\"\"\" begins and ends several lines. A message that begins with / needs a space
+before it. What is typed is kept in {history}
+and found again with the up key; forerun chat --no-history keeps nothing."""
 
 _BLOCK = re.compile(r'(/\S+\s+)?"""(.*)', re.DOTALL)
 
@@ -59,7 +71,13 @@ def help_text() -> str:
     """List all commands for people."""
     usages = {f"/{name} {takes}": text for name, (takes, text) in COMMANDS.items()}
     width = max(map(len, usages)) + 1
-    return "\n".join([*(f"{usage:{width}} {text}" for usage, text in usages.items()), NOTES])
+    notes = NOTES.format(history=history_file())
+    return "\n".join([*(f"{usage:{width}} {text}" for usage, text in usages.items()), notes])
+
+
+def history_file() -> Path:
+    """Return the file of what was typed in chats, which only its owner may read."""
+    return cache_root() / "chat_history"
 
 
 class ChatInput:
@@ -67,6 +85,11 @@ class ChatInput:
 
     def __init__(self) -> None:
         self.is_terminal = sys.stdin.isatty()
+        if self.is_terminal:
+            with suppress(ImportError):
+                import readline
+
+                readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one
 
     def read(self) -> str:
         r"""Read the next message or command. A message that begins with a slash has a space before it.
@@ -75,6 +98,8 @@ class ChatInput:
         Raises EOFError at the end of the input, and ConfigError for bytes that are no text.
         """
         text = self._line(PROMPT)
+        if "\n" in text:
+            return self._pasted(text)
         block = _BLOCK.match(text)
         command, text = ("", text) if block is None else block.groups(default="")
         with suppress(EOFError):  # the end of the input ends the text, too
@@ -87,6 +112,13 @@ class ChatInput:
             return command + text if block else text.rstrip()
         text = text.strip()
         return f" {text}" if text.startswith("/") else text
+
+    def _pasted(self, text: str) -> str:
+        """Take pasted lines as they are; what begins with a slash is a command only if there is such a one."""
+        text = text.strip("\n").rstrip()
+        word = text[1:].split(maxsplit=1)[0] if text[1:].strip() else ""
+        is_message = text.startswith("/") and word not in {*COMMANDS, *ALIASES}
+        return f" {text}" if is_message else text
 
     def _line(self, prompt: str) -> str:
         """Read a line without its end."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from forerun.cli import console
+from forerun.cli.params import SETTABLE, read_setting
+from forerun.cli.wrap import WordWrap
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
@@ -81,6 +83,7 @@ class LocalModel:
         self.measured.append(measured)
         has_ended = is_complete and output.finish_reason is not FinishReason.LENGTH
         ids, text, line = [*output.token_ids], output.text, measured.line(spec.name)
+        line += f"; context {len(prompt) + len(ids):,} of {self.llm.max_len:,}"
         while not has_ended and text.endswith("\ufffd"):  # half a character: it is computed again
             text = self.llm.tokenizer.decode(ids := ids[:-1], is_start=False)
         reply = ChatAnswer(text, measured.tokens, line, not is_complete)
@@ -100,6 +103,13 @@ class LocalModel:
         with console.working(f"building {spec}"):
             self.llm = self.llm.with_drafter(spec)
         return f"drafter {self.llm.drafter_spec.text()} (before: {name}{self._tau(name)})"
+
+    def set(self, text: str) -> str:
+        """Sample otherwise from now on, or say how it is done."""
+        if text:
+            name, value = read_setting(text)
+            self.params = replace(self.params, **{name: value})
+        return _settings({name: getattr(self.params, name) for name in SETTABLE})
 
     def summary(self) -> str:
         """Give the speed of all answers, and tokens per pass by drafter."""
@@ -164,20 +174,34 @@ class RemoteModel:
         self.drafter_name = spec
         return f"drafter {spec}: auto, none, or the one that the server has"
 
+    def set(self, text: str) -> str:
+        """Ask for another sampling from now on, or say which was asked for."""
+        if text:
+            name, value = read_setting(text)
+            replace(SamplingParams(), **{name: value})  # what is wrong is said at once
+            self.body = {**self.body, name: value}
+        return _settings({name: self.body[name] for name in SETTABLE if name in self.body})
+
     def summary(self) -> str:
         """Add nothing: a server's times are not this machine's."""
         return ""
 
 
+def _settings(given: Mapping[str, object]) -> str:
+    """List settings on a line."""
+    return ", ".join(f"{name} {value}" for name, value in given.items()) or "as the server has it"
+
+
 def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
     """Print a stream's text: the text, the times of its chunks, their last fields, and False if Ctrl-C ended it."""
     text, times, last, is_complete = "", list[float](), Chunk(), True
+    wrap = WordWrap.of_stdout()
     try:
         for chunk in stream:
             if chunk.text:
                 times.append(time.perf_counter())
                 text += chunk.text
-                click.echo(chunk.text, nl=False, color=True)
+                click.echo(wrap.push(chunk.text), nl=False, color=True)
             last = Chunk(
                 finish_reason=chunk.finish_reason or last.finish_reason,
                 usage=chunk.usage or last.usage,
@@ -187,7 +211,7 @@ def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
         is_complete = False
     finally:
         if text:
-            click.echo()
+            click.echo(wrap.flush(), color=True)
     return text, times, last, is_complete
 
 

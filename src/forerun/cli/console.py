@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forerun.cli.wrap import WordWrap
 from forerun.core.device import peak_nbytes
 from forerun.core.repetition import is_much, num_repeated
 
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
     from forerun.core.params import SamplingParams
     from forerun.core.types import Event
     from forerun.engine.outputs import CompletionOutput
+    from forerun.engine.request import RequestHandle
     from forerun.engine.stats import SpecStats
     from forerun.llm import LLM, Prompt
 
 DRAFTED = "\033[30;48;5;115m{}\033[0m"
 """A drafted token in a terminal: black on pale green."""
+SILENT_S = 1.0
+"""Seconds that something takes without a word."""
 REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its speed says little about others"
 
 
@@ -42,9 +47,20 @@ def working(what: str) -> Iterator[None]:
         yield
         return
     note(f"{what} ...", dim=True, nl=False)
+    has_ended, start_s = threading.Event(), time.monotonic()
+
+    def count() -> None:
+        while not has_ended.wait(SILENT_S):
+            lasted_s = time.monotonic() - start_s
+            note(f"\r\033[2K{what} ... {lasted_s:.0f} s", dim=True, nl=False)
+
+    counting = threading.Thread(target=count, daemon=True)
+    counting.start()
     try:
         yield
     finally:
+        has_ended.set()
+        counting.join()
         click.echo("\r\033[2K", err=True, nl=False)
 
 
@@ -68,15 +84,16 @@ def log_later() -> Iterator[None]:
 def show(events: Iterable[Event]) -> bool:
     """Print text as it becomes final, drafted tokens tinted. False if Ctrl-C ended it; what was printed stands."""
     is_tinted = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    wrap = WordWrap.of_stdout()
     try:
         for event in events:
             for piece in event.pieces:
-                text = DRAFTED.format(piece.text) if piece.from_draft and is_tinted else piece.text
-                click.echo(text, nl=False, color=True)  # what the model writes is not changed
+                style = DRAFTED if piece.from_draft and is_tinted else "{}"
+                click.echo(wrap.push(piece.text, style), nl=False, color=True)  # its colours stay
     except KeyboardInterrupt:
         return False
     finally:
-        click.echo()
+        click.echo(wrap.flush(), color=True)
     return True
 
 
@@ -91,6 +108,33 @@ def wait(events: Iterable[Event]) -> bool:
     return True
 
 
+def _events(llm: LLM, request: RequestHandle) -> Iterator[Event]:
+    """Yield the events of a request; say in a terminal how far its prompt is read, if that takes more than a second."""
+    stream, seq, start_s = request.events(), request.runs[0].seq, time.perf_counter()
+    is_shown = False
+    try:
+        while sys.stderr.isatty() and not (request.unread or request.is_finished):
+            llm.loop.step(request)
+            read, lasted_s = llm.engine.num_read(seq) or 0, time.perf_counter() - start_s
+            if lasted_s > SILENT_S and seq.num_reused < read < seq.num_prompt:
+                left_s = lasted_s * (seq.num_prompt - read) / (read - seq.num_reused)
+                text = (
+                    f"reading the prompt, {read:,} of {seq.num_prompt:,}, {_minutes(left_s)} left"
+                )
+                note(f"\r\033[2K{text}", dim=True, nl=False)
+                is_shown = True
+        if is_shown:
+            click.echo("\r\033[2K", err=True, nl=False)
+        yield from stream
+    finally:
+        stream.close()
+
+
+def _minutes(seconds: float) -> str:
+    """Write a time as people read it: 0:14, 12:05."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
 @dataclass(slots=True)
 class Measured:
     """The results of one run, under the names every forerun document uses."""
@@ -103,6 +147,8 @@ class Measured:
     ttft_s: float | None
     num_cached_tokens: int = 0
     """Prompt tokens that were not read again."""
+    num_prompt: int = 0
+    """Tokens of the prompt."""
     num_repeated: int = 0
     """Tokens that say again what stood in the answer before (`core.repetition`)."""
 
@@ -136,7 +182,12 @@ class Measured:
 
     def line(self, drafter: str) -> str:
         """Write the results in one line for people."""
-        text = f"{self.tokens} tokens, {self.tok_s:.1f} tok/s"
+        text = "1 token" if self.tokens == 1 else f"{self.tokens} tokens"
+        text += f", {self.tok_s:.1f} tok/s" if self.tokens > 1 else ""
+        if self.ttft_s is not None:
+            text += f"; first token after {self.ttft_s:.2f} s"
+            num_read = self.num_prompt - self.num_cached_tokens
+            text += f", prompt {num_read / self.ttft_s:,.0f} tokens/s" if num_read > 0 else ""
         if self.stats.drafted:
             text += (
                 f"; {drafter}: {tokens_per_pass(self.stats.tau)}, "
@@ -160,8 +211,9 @@ def answer(
     timers, start_s = llm.engine.timers, time.perf_counter()
     draft_s, verify_s = timers.draft_s, timers.verify_s
     request = llm.submit(prompt, params)
-    is_complete = show(request.events()) if shown else wait(request.events())
-    output = request.output()
+    events = _events(llm, request)
+    is_complete = show(events) if shown else wait(events)
+    output, first_s = request.output(), request.runs[0].first_token_s
     completion = output.outputs[0]
     measured = Measured(
         tokens=len(completion.token_ids),
@@ -169,8 +221,9 @@ def answer(
         stats=completion.stats,
         draft_s=timers.draft_s - draft_s,
         verify_s=timers.verify_s - verify_s,
-        ttft_s=completion.ttft_s,
+        ttft_s=None if first_s is None else first_s - start_s,
         num_cached_tokens=output.num_cached_tokens,
+        num_prompt=len(output.prompt_token_ids),
         num_repeated=num_repeated(completion.token_ids),
     )
     return completion, measured, is_complete

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from forerun.cli.chat_models import LocalModel, Message, RemoteModel, Unfinished
 from forerun.core.errors import ConfigError
+from forerun.core.files import read_text
 
 
 @dataclass(slots=True)
@@ -19,6 +20,8 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)
     unfinished: Unfinished | None = None
     """The last answer, if it can go on."""
+    attached: list[str] = field(default_factory=list)
+    """Texts of files that go before the next message."""
     file: Path | None = None
     """Where it was saved or loaded, which saving again may overwrite."""
     is_interrupted: bool = False
@@ -32,7 +35,10 @@ class Conversation:
 
     def send(self, text: str) -> str:
         """Print the answer to a message and return a line about it. A message without an answer is forgotten."""
-        return self._answer([*self.messages, {"role": "user", "content": text}], None)
+        content = "\n\n".join([*self.attached, text])
+        line = self._answer([*self.messages, {"role": "user", "content": content}], None)
+        self.attached = []
+        return line
 
     def resume(self) -> str:
         """Print more of an answer that was cut and return a line about it."""
@@ -52,10 +58,37 @@ class Conversation:
         self.num_tokens += reply.num_tokens
         return reply.line
 
+    def regen(self) -> str:
+        """Print another answer to the last message and return a line about it. Without one the old answer stays."""
+        return self._answer(self.messages[: self._last_question + 1], None)
+
+    def undo(self) -> str:
+        """Take the last message and its answer back."""
+        at = self._last_question
+        text = self.messages[at]["content"]
+        self.messages, self.unfinished = self.messages[:at], None
+        return f"taken back: {text if len(text) <= 60 else text[:57] + '...'}"
+
+    @property
+    def _last_question(self) -> int:
+        """Find the last message of the user. Raises ConfigError if there is none."""
+        for at in reversed(range(len(self.messages))):
+            if self.messages[at]["role"] == "user":
+                return at
+        raise ConfigError("there is no message yet")
+
+    def read(self, name: str) -> str:
+        """Put a file's text before the next message."""
+        text = read_text(name)
+        if not text.strip():
+            raise ConfigError(f"{name} is empty")
+        self.attached.append(text.rstrip("\n"))
+        return f"{_count(len(text), 'character')} of {name} go before the next message"
+
     def clear(self) -> str:
         """Forget all but the system message."""
         self.messages = self.messages[:1] if self._has_system else []
-        self.unfinished = None
+        self.unfinished, self.attached = None, []
         return "the conversation is forgotten"
 
     def system(self, text: str) -> str:

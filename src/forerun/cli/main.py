@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +14,7 @@ import click
 from forerun.cli.command import Group
 from forerun.cli.help import MAX_WIDTH
 from forerun.core import registry
-from forerun.core.errors import ForerunError
+from forerun.core.errors import ConfigError, ForerunError, short_repr
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": ("generate", "chat", "serve", "demo"),
@@ -20,8 +23,26 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Measurements": ("bench", "eval", "verify"),
 }
 """The commands, by their headings in help; the laboratory's may be missing."""
+HABITS: Mapping[str, str] = {
+    **dict.fromkeys(("run", "cli", "llama-cli", "llama-run"), "forerun chat -m MODEL"),
+    **dict.fromkeys(("list", "ls", "ps"), "forerun models"),
+    **dict.fromkeys(("complete", "completion", "prompt"), "forerun generate {rest}"),
+    **dict.fromkeys(("server", "llama-server", "start", "api_server"), "forerun serve {rest}"),
+    **dict.fromkeys(("show", "info", "inspect"), "forerun check {rest}"),
+    **dict.fromkeys(("download", "fetch", "get"), "forerun pull {rest}"),
+    **dict.fromkeys(("remove", "delete", "del"), "forerun rm {rest}"),
+    **dict.fromkeys(("perplexity", "ppl", "llama-perplexity"), "forerun eval ppl {rest}"),
+    **dict.fromkeys(("benchmark", "llama-bench"), "forerun bench {rest}"),
+    "embedding": "forerun serve --embeddings",
+    "help": "forerun {rest} --help",
+    "tune": "forerun autotune {rest}",
+    "version": "forerun --version",
+}
+"""The command that is meant by a word of ollama, llama.cpp or vLLM."""
 COMPLETE = "_FORERUN_COMPLETE"
 """Variable with which a shell asks for completions: docs/cli.md."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says of a disk that takes no more."""
 _PIPE_CLOSED = 141
 """Exit code of a program that a closed pipe has ended: 128 + SIGPIPE."""
 
@@ -33,6 +54,28 @@ class _Root(Group):
         """Return the heading in help of each command, by its file's name."""
         there = registry.shipped("commands")
         return {name: group for group, each in GROUPS.items() for name in each if name in there}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments. Raises ConfigError with the command that was meant where none was given."""
+        if args and not ctx.resilient_parsing and (meant := self._meant(ctx, args)):
+            raise ConfigError(f"{short_repr(args[0])} is no command: did you mean {meant}?")
+        return super().parse_args(ctx, args)
+
+    def _meant(self, ctx: click.Context, args: list[str]) -> str:
+        """Find the command for words that begin with none; empty if they do, or nothing is like it."""
+        word, rest = args[0], shlex.join(args[1:4])
+        if word in HABITS and word not in self.list_commands(ctx):
+            return HABITS[word].format(rest=rest).rstrip()
+        if word.startswith("-"):
+            answers = self.get_command(ctx, "generate")
+            theirs = {flag for each in answers.params for flag in each.opts} if answers else set()
+            theirs -= {flag for each in self.get_params(ctx) for flag in each.opts}
+            is_one = word.partition("=")[0] in theirs
+            return f"forerun generate {shlex.join(args[:4])}" if is_one else ""
+        if word.endswith(".gguf"):
+            return f"forerun chat -m {shlex.quote(word)}"
+        text = word if len(word) < 60 else f"{word[:57]}..."
+        return f"forerun generate {shlex.quote(text)}" if " " in word.strip() else ""
 
 
 @click.command(
@@ -58,13 +101,22 @@ def app(context: click.Context, version: bool) -> None:
 
 def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 the answer is no (verify), 2 a user's mistake, 130 Ctrl-C."""
+    sys.stderr = sys.stderr or io.StringIO()  # a closed one is None
+    if sys.stdout is None:
+        sys.exit(_refuse("stdout is closed: there is nowhere to write the output"))
     try:
         code = _run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered would fail again when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = _PIPE_CLOSED
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        code = _refuse(f"the output cannot be written: {error.strerror}")
+    else:
+        sys.exit(code)
+    # What is still buffered would fail again when Python ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 

@@ -11,16 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from forerun.cli.arguments import Arguments, of_context
 from forerun.cli.command import Command
 from forerun.cli.help import Argument, FieldOption, Option
+from forerun.cli.names import path_of as path_of
 from forerun.cli.params import FORM as FORM
 from forerun.cli.params import Params as Params
 from forerun.cli.params import read_form
+from forerun.cli.params import read_template as read_template
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError, given_as
 from forerun.core.errors import check_least as check_least
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from forerun.core.structured import StructuredOutputsParams
     from forerun.llm import LLM
     from forerun.server.config import ServerConfig
+    from forerun.spellings.keywords import Keywords
+    from forerun.text.prompt import Prompt
+    from forerun.text.tokenizer import Tokenizer
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
@@ -51,6 +56,11 @@ as_json = click.option(
     *("--json", "as_json"),
     is_flag=True,
     help="Print one JSON document on stdout, and nothing else there.",
+)
+template = click.option(
+    *("--chat-template", "--chat-template-file"),
+    metavar="FILE",
+    help="A chat template in place of the model's own: a file of Jinja, its text, or chatml.",
 )
 system = click.option("--system", "-sys", "--system-prompt", help="A system message.")
 
@@ -75,7 +85,8 @@ def engine(
         values.pop(spellings.SPECULATIVE, None)
         config, typed = spellings.configure(EngineConfig(**values), given | foreign)
         arguments.typed.update({ours: name for ours, name in typed.items() if name not in given})
-        return config
+        draft = config.draft_model and path_of(config.draft_model)
+        return replace(config, model=path_of(config.model), draft_model=draft)
 
     options = _options(EngineConfig, names, "Model and machine", defaults)
     foreign_names = {
@@ -141,7 +152,7 @@ def form(*names: str) -> Decorator:
     """Give a command options of an answer's form, all or those named, which it gets as `form`, None without one."""
     each = {
         "json_schema": click.option(
-            *("-j", "--json-schema"),
+            *("-j", "--json-schema", "-jf", "--json-schema-file"),
             metavar="FILE",
             help="Answer in JSON of this schema: a file, or the schema itself.",
         ),
@@ -267,8 +278,16 @@ def for_this_rank(config: EngineConfig) -> EngineConfig:
     raise click.exceptions.Exit(0)
 
 
-def load(config: EngineConfig, **overrides: object) -> LLM:
-    """Load the model a command was given, with a line on stderr while it takes its time."""
+def load(
+    config: EngineConfig,
+    look: Callable[[Tokenizer], object] | None = None,
+    template: str | None = None,
+    **overrides: Unpack[Keywords],
+) -> LLM:
+    """Load the model a command was given, with a line on stderr while it takes its time.
+
+    The tokenizer, with the `template` that is given, is first shown to `look`, which may raise.
+    """
     from forerun.hub.names import check_name
 
     check_name(config.model)  # before the engine is imported
@@ -279,11 +298,29 @@ def load(config: EngineConfig, **overrides: object) -> LLM:
 
     program = "command" if config.program == "python" else config.program
     config = replace(config, threads=config.threads or num_cores(), program=program)
+
+    def opened(tokenizer: Tokenizer) -> None:
+        if template is not None:
+            tokenizer.use_chat_template(template)
+        if look is not None:
+            look(tokenizer)
+
     with working(f"loading {config.model}"):
-        llm = LLM(config, **overrides)
+        llm = LLM.after(opened, config, **overrides)
     if config.backend == "auto" and llm.device == "cpu" and not native.available():
         note(native.summary(), fg="yellow")
     return llm
+
+
+def takes(prompt: Prompt) -> Callable[[Tokenizer], object]:
+    """Return a look for `load`: whether a tokenizer, and its chat template, take a prompt."""
+
+    def look(tokenizer: Tokenizer) -> None:
+        from forerun.text.prompt import encode
+
+        encode(prompt, tokenizer)
+
+    return look
 
 
 def names(given: str | None) -> list[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.core.errors import ConfigError, RequestError
+from forerun.core import options
+from forerun.core.errors import ConfigError, RequestError, unknown
 from forerun.core.files import read_text
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
@@ -17,8 +18,15 @@ from forerun.text.generation import FILTERS, SETTINGS
 if TYPE_CHECKING:
     from forerun.llm import LLM
 
+SETTABLE = (*SETTINGS, "seed", "max_tokens")
+"""What `/set` of a chat changes."""
 FORM = ("json_schema", "grammar", "grammar_file")
 """Options that say what an answer must look like."""
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +79,24 @@ def read_form(
         )
     except RequestError as error:
         raise ConfigError(f"--json-schema {error}") from error
+
+
+def read_template(given: str | None) -> str | None:
+    """Read a chat template. Raises ConfigError for what is neither a file nor Jinja."""
+    if given is None or given == "chatml":
+        return given and CHATML
+    if "{" in given or " " in given:
+        return given
+    return read_text(Path(given))
+
+
+def read_setting(text: str) -> tuple[str, Any]:
+    """Read `temperature .7` as a sampling parameter and its value. Raises ConfigError."""
+    typed, _, value = text.partition("=" if "=" in text else " ")
+    name = {"temp": "temperature"}.get(word := typed.strip().replace("-", "_").lower(), word)
+    if name not in SETTABLE:
+        raise ConfigError(unknown("setting", name, SETTABLE))
+    if not value.strip():
+        raise ConfigError(f"/set {name} needs a value")
+    hint = options.type_hints(SamplingParams)[name]
+    return name, options.convert(name, value.strip(), hint)

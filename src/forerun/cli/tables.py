@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import TypeVar
 
 import click
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,8 @@ WHOLE_LINES = 200
 """Columns of a table that goes to a file or a pipe."""
 TAU = "tau: tokens per pass of the model"
 """Footnote of a table with a column `tau`."""
+GAP = 2
+"""Columns of the terminal between two of a table."""
 EVERY_S = 10.0
 """Seconds between two lines of progress, and before the first: quick work prints nothing."""
 
@@ -41,13 +44,32 @@ def report(*, stderr: bool = False) -> Console:
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[object]], *, num_left: int = 1) -> Table:
-    """Make a plain table, all but the first columns aligned to the right. No header if the columns have no names."""
+    """Make a plain table, all but the first columns aligned to the right. No header if the columns have no names.
+
+    Where the terminal is too narrow the widest columns fold, the words of the headings stay whole.
+    """
     result = Table(box=None, pad_edge=False, show_header=any(columns))
-    for i, column in enumerate(columns):
-        result.add_column(column, justify="left" if i < num_left else "right", overflow="fold")
-    for line in lines:
-        result.add_row(*(each if isinstance(each, Text) else str(each) for each in line))
+    rows = [[each if isinstance(each, Text) else str(each) for each in line] for line in lines]
+    widths = _widths(columns, rows, report().width)
+    for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
+        justify: JustifyMethod = "left" if i < num_left else "right"
+        result.add_column(column, justify=justify, overflow="fold", width=width)
+    for row in rows:
+        result.add_row(*row)
     return result
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], room: int) -> list[int]:
+    """Return the width of each column: as its cells want it, less of the widest where there is no room."""
+    cells = [[column, *(str(row[i]) for row in rows)] for i, column in enumerate(columns)]
+    widths = [max(cell_len(line) for cell in each for line in cell.split("\n")) for each in cells]
+    least = [max(map(len, column.split()), default=1) for column in columns]
+    while sum(widths) + GAP * (len(widths) - 1) > room:
+        widest = max(range(len(widths)), key=lambda i: (widths[i] > least[i]) * widths[i])
+        if widths[widest] <= least[widest]:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def track(steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

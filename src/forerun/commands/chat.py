@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forerun.cli import options as opt
-from forerun.cli.chat_input import ChatInput, SlashCommand, help_text, history
+from forerun.cli.chat_input import ChatInput, SlashCommand, help_text, history, history_file
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @opt.engine(without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=512)
 @opt.system
+@opt.template
 @click.option("-p", "--prompt", "first", help="The first message.")
 @opt.form()
 @click.option("--no-history", is_flag=True, help="Neither read nor keep what is typed.")
@@ -31,6 +32,7 @@ def command(
     config: EngineConfig,
     params: opt.Params,
     system: str | None,
+    chat_template: str | None,
     first: str | None,
     form: StructuredOutputsParams | None,
     no_history: bool,
@@ -47,19 +49,19 @@ def command(
     from forerun.cli import console
     from forerun.cli.chat_models import LocalModel, RemoteModel
     from forerun.cli.conversation import Conversation
-    from forerun.hub.names import cache_root
     from forerun.server.client import Remote
 
     source = ChatInput()
     model: LocalModel | RemoteModel
     if url is not None:
-        opt.refuse_given(*opt.FORM)
+        opt.refuse_given(*opt.FORM, "chat_template")
         named = opt.typed_model(config)
         model = RemoteModel.of(Remote.of(url, api_key), named, params.body())
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     else:
-        llm = opt.load(config)
+        look = opt.takes(opt.conversation(first or "?", system))
+        llm = opt.load(config, look, opt.read_template(chat_template))
         hint = "; Enter goes on" if source.is_terminal else ""
         model = LocalModel(llm, replace(params(llm), structured_outputs=form), hint)
     conversation = Conversation(model)
@@ -69,7 +71,7 @@ def command(
     keeps = source.is_terminal and not no_history
     if first is not None:
         console.note(conversation.send(first), dim=True)
-    with history(cache_root() / "chat_history") if keeps else nullcontext(), suppress(EOFError):
+    with history(history_file()) if keeps else nullcontext(), suppress(EOFError):
         while True:
             _turn(source, conversation)
     if conversation.num_answers:
@@ -107,11 +109,13 @@ def _run(text: str, conversation: Conversation) -> str:
         raise EOFError
     if name == "help":
         return help_text()
-    if name == "clear":
-        return conversation.clear()
+    if name in ("clear", "undo", "regen"):
+        return str(getattr(conversation, name)())
     method = {
         "system": conversation.system,
         "drafter": conversation.model.drafter,
+        "read": conversation.read,
+        "set": conversation.model.set,
         "save": conversation.save,
         "load": conversation.load,
     }

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("-p", "--prompt", "text", help="The prompt, as llama.cpp takes it.")
 @click.option("-f", "--file", type=opt.PATH, metavar="FILE", help="Read the prompt here.")
 @opt.system
+@opt.template
 @click.option(
     "--raw",
     "-no-cnv",
@@ -46,6 +47,7 @@ def command(
     text: str | None,
     file: Path | None,
     system: str | None,
+    chat_template: str | None,
     raw: bool,
     form: StructuredOutputsParams | None,
     as_json: bool,
@@ -64,9 +66,9 @@ def command(
     text = _read_prompt(text if prompt is None else prompt, file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
-    llm = opt.load(config)
-    request = replace(params(llm), structured_outputs=form)
     messages = text if raw else opt.conversation(text, system)
+    llm = opt.load(config, opt.takes(messages), opt.read_template(chat_template))
+    request = replace(params(llm), structured_outputs=form)
     completion, measured, is_complete = console.answer(llm, messages, request, shown=not as_json)
     console.note(measured.line(llm.drafter_spec.text()), dim=True)
     if as_json:
@@ -98,6 +100,10 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         text, origin = "\n\n".join(filter(None, (prompt, piped))), "the prompt"
     if not text.strip():
         raise ConfigError(f"{origin} is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # how Python keeps bytes of an argument that are no text
+        raise ConfigError(f"{origin} is not UTF-8 text") from error
     return text.removesuffix("\n")
 
 

@@ -91,22 +91,32 @@ def _named(names: Sequence[str]) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _remove_models(names: Sequence[str], yes: bool) -> None:
+    from pathlib import Path
+
     from forerun.core import sizes
     from forerun.drafting import learned as learned_files
     from forerun.hub import names as hub
     from forerun.model.packed import folder as packed
 
-    for model in [hub.in_cache(name) for name in dict.fromkeys(names)]:
-        assert model.path is not None
-        copies = packed.of_model(model.path)
-        what = f"{model.name} ({sizes.format_size(model.nbytes)})"
+    models: list[tuple[str, Path, bool]] = []
+    for name in dict.fromkeys(names):
+        if (elsewhere := opt.path_of(name)) != name:
+            models.append((f"what was made of {elsewhere}, which stays", Path(elsewhere), False))
+        else:
+            model = hub.in_cache(name)
+            assert model.path is not None
+            models.append((f"{name} ({sizes.format_size(model.nbytes)})", model.path, True))
+    for what, path, is_ours in models:
+        copies = packed.of_model(path)
         if copies:
-            what += f" and its packed copies ({sizes.format_size(sum(c.nbytes for c in copies))})"
+            nbytes = sizes.format_size(sum(copy.nbytes for copy in copies))
+            what += f" and its packed copies ({nbytes})"
         if not yes and not _confirms(f"delete {what}?"):
-            _say(f"{model.name} stays")
+            _say(f"{path.stem} stays")
             continue
-        learned = [e for e in learned_files.entries() if e.model == model.path.resolve()]
-        hub.remove(model.name)
+        learned = [e for e in learned_files.entries() if e.model == path.resolve()]
+        if is_ours:
+            hub.remove(path.stem)
         packed.remove(copies)
         learned_files.remove(learned)
         _say(f"deleted {what}")

@@ -33,10 +33,6 @@ SAMPLING = (
     *("presence_penalty", "frequency_penalty", "seed", "max_tokens"),
 )
 """Sampling parameters of requests that do not give their own."""
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-    "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 
 @opt.command()
@@ -101,7 +97,7 @@ def command(
     if replicas is not None and config.num_ranks > 1:
         raise ConfigError("give --replicas or a number of processes for one model, not both")
     config = opt.for_this_rank(config)
-    names = [*dict.fromkeys([*of_context().models, *models])] or [config.model]
+    names = [*map(opt.path_of, dict.fromkeys([*of_context().models, *models]))] or [config.model]
     for name in names:
         check_name(name)  # before torch is imported, which takes seconds
     try:
@@ -117,7 +113,7 @@ def command(
     config = without_sharing(config) if no_shared_drafts else config
     config = replace(config, program="server", threads=threads)
     configs, budget = _configs(config, names), config.budget_nbytes
-    template = _template(settings.chat_template)
+    template = opt.read_template(settings.chat_template)
     sources = [_source(each, template, is_one=len(configs) == 1) for each in configs]
     check = partial(_check, sources, has_budget=budget is not None)
     if replicas is not None:
@@ -261,15 +257,6 @@ def _check(sources: Sequence[ModelSource], *, has_budget: bool) -> None:
             source.max_len()
             if has_budget:
                 source.nbytes()
-
-
-def _template(given: str | None) -> str | None:
-    """Read a chat template. Raises ConfigError for what is neither a file nor Jinja."""
-    if given is None or given == "chatml":
-        return given and CHATML
-    if "{" in given or " " in given:
-        return given
-    return read_text(Path(given))
 
 
 def _log_to_stderr(with_requests: bool) -> None:

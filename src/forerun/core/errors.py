@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from itertools import islice
 
 _SHOWN = 60
@@ -114,9 +115,11 @@ def reject(
 ) -> None:
     """Raise RequestError for a name that is not in `neutral`, or a value that is not one of its neutral ones.
 
-    Neutral values ask for nothing. The message for a name calls it a `kind`, and lists our `own` names.
+    Neutral values ask for nothing; a member of an enumeration is its name. The message for a name calls it a `kind`,
+    and lists our `own` names.
     """
     for name, value in given.items():
+        value = value.name if isinstance(value, Enum) else value
         if name not in neutral:
             raise RequestError(unknown(kind, name, own))
         if not any(value is each or value == each for each in neutral[name]):

@@ -27,13 +27,26 @@ MAX_IDS = 1024
 """Token ids with a bias, and such that end the output: they are checked for every completion."""
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        (
+            *("allowed_token_ids", "extra_args", "guided_decoding", "repetition_detection"),
+            *("logprob_token_ids", "prompt_logprob_start", "prompt_logprob_token_ids"),
+            *("skip_reading_prefix_cache", "stream_interval", "trace_decode_token_ids"),
+            "truncate_prompt_tokens",
+        ),
+        (None,),
+    ),
+    **dict.fromkeys(("output_text_buffer_length", "routed_experts_prompt_start"), (None, 0)),
     "bad_words": (None, []),
     "best_of": (None, 1),
     "early_stopping": (False,),
+    "flat_logprobs": (False,),
     "length_penalty": (1.0,),
     "logits_processors": (None, []),
+    "output_kind": (None, "CUMULATIVE", "FINAL_ONLY"),  # stream has what is new, the others all
+    "skip_clone": (True, False),  # a request keeps a copy
     "spaces_between_special_tokens": (True, False),  # only tokenizers that are not fast put any
-    "truncate_prompt_tokens": (None,),
+    "thinking_token_budget": (None, -1),
     "use_beam_search": (False,),
 }
 """vLLM's parameters that do nothing here, with the values that ask for nothing."""

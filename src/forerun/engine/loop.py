@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -155,7 +156,7 @@ class EngineLoop:
         Without a `sink` the events are kept for `RequestHandle.events`; to drop the handle then cancels the request.
         `prompt` is the text of the ids.
         """
-        handle, each = None, [*_each(params)]
+        handle, each, asked_s = None, [*_each(params)], time.perf_counter()
         prepared = self.engine.prepare(prompt_ids, each[0])  # others step meanwhile
         try:
             with self.turns():
@@ -165,6 +166,7 @@ class EngineLoop:
                 for i, own in enumerate(each):
                     text = self._new_text(own)
                     run = self.engine.add(prompt_ids, own, text, stream=i, prepared=prepared)
+                    run.start_s = asked_s  # a grammar takes its time
                     handle.runs += (run,)
                     self._requests[run.seq.id] = find
                 self._num_requests += 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from forerun.core.types import FinishReason, TokenLogprob
 from forerun.engine.sequence import SequenceState
 from forerun.engine.stats import SpecStats
+from forerun.text.answers.message import AnswerMessage
 
 Spell = Callable[[int], str | None]
 """The text of a token by itself, if there is a tokenizer."""
@@ -40,6 +42,8 @@ class CompletionOutput:
     ttft_s: float | None
     stop_reason: int | str | None = None
     """The stop string, or the token of `stop_token_ids`, that ended it."""
+    message: AnswerMessage | None = None
+    """What it thinks, says and calls, of `chat`."""
 
     @classmethod
     def of(cls, index: int, run: SequenceState, spell: Spell) -> CompletionOutput:
@@ -55,6 +59,16 @@ class CompletionOutput:
             ttft_s=run.ttft_s,
             stop_reason=run.stops.stop_reason,
         )
+
+    @property
+    def reasoning(self) -> str | None:
+        """What it thinks before it says anything, of `chat`."""
+        return self.message.reasoning if self.message else None
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The tools it calls, of `chat` with tools, as OpenAI writes them."""
+        return self.message.tool_calls if self.message else []
 
     @property
     def cumulative_logprob(self) -> float | None:

@@ -12,24 +12,32 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Self, Unpack
 
 from forerun.core.config import DEFAULT_MODEL, EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
+from forerun.engine.answers import parsed
 from forerun.engine.outputs import RequestOutput
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, StreamEvent
 from forerun.server.worker import Worker
-from forerun.text.prompt import Encoded, Prompt, encode
+from forerun.spellings.keywords import Keywords
+from forerun.text.messages import Message, Tools
+from forerun.text.prompt import Encoded, Prompt, encode, encode_chat
+
+Read = Callable[[LLM], Encoded]
+"""Encodes a prompt, in a thread beside the event loop."""
 
 
 class AsyncLLM:
     """A model that answers many requests at once. The loading begins with it and is waited for by the first request."""
 
-    def __init__(self, model: str | EngineConfig | LLM = DEFAULT_MODEL, **overrides: Any) -> None:
+    def __init__(
+        self, model: str | EngineConfig | LLM = DEFAULT_MODEL, **overrides: Unpack[Keywords]
+    ) -> None:
         """The arguments are those of `LLM`; one that is loaded already is taken as it is."""
         self._is_own = not isinstance(model, LLM)
         self._worker = Worker(_loader(model, overrides))
@@ -50,7 +58,9 @@ class AsyncLLM:
         Leaving the loop cancels the rest before the engine's next step, where nothing else holds the stream; else
         `aclose` does. The first event raises RequestError, CapacityError.
         """
-        return AsyncStream(partial(self._submit, prompt, sampling_params))
+        return AsyncStream(
+            lambda: self._submit(lambda llm: encode(prompt, llm.tokenizer), sampling_params)
+        )
 
     async def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
@@ -59,10 +69,30 @@ class AsyncLLM:
 
         Cancelling the task ends the request. Raises RequestError, CapacityError.
         """
-        request = await self._submit(prompt, sampling_params)
-        async for _ in request.events():
-            pass
-        return request.handles[0].output()
+        return await self._output(lambda llm: encode(prompt, llm.tokenizer), sampling_params)
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: Tools | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> RequestOutput:
+        """Answer a conversation, as `LLM.chat`; all else is as in `generate`."""
+        read = partial(
+            encode_chat,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            chat_template=chat_template,
+            variables=chat_template_kwargs,
+        )
+        output = await self._output(lambda llm: read(llm.tokenizer), sampling_params)
+        tokenizer = (await self.ready()).tokenizer
+        return parsed(tokenizer, output, chat_template=chat_template, tools=tools)
 
     def close(self) -> None:
         """End all requests and the thread, and let go of the model; one that was given stays open."""
@@ -78,9 +108,15 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    async def _submit(self, prompt: Prompt, params: SamplingParams | None) -> AsyncRequest:
+    async def _output(self, read: Read, params: SamplingParams | None) -> RequestOutput:
+        request = await self._submit(read, params)
+        async for _ in request.events():
+            pass
+        return request.handles[0].output()
+
+    async def _submit(self, read: Read, params: SamplingParams | None) -> AsyncRequest:
         llm = await self.ready()
-        encoded: Encoded = await asyncio.to_thread(encode, prompt, llm.tokenizer)
+        encoded = await asyncio.to_thread(read, llm)
         params = params or llm.default_params()
         if params.structured_outputs is not None:  # compiled here, not between two steps
             await asyncio.to_thread(llm.grammars.start, params.structured_outputs)
@@ -127,7 +163,7 @@ class AsyncStream(AsyncIterator[Event]):
             self._request.cancel()
 
 
-def _loader(model: str | EngineConfig | LLM, overrides: dict[str, Any]) -> Callable[[], LLM]:
+def _loader(model: str | EngineConfig | LLM, overrides: Keywords) -> Callable[[], LLM]:
     if isinstance(model, LLM):
         return lambda: model
     return lambda: LLM(model, **overrides)

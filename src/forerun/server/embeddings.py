@@ -10,12 +10,11 @@ import base64
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 from fastapi import APIRouter
-from numpy.typing import NDArray
 from starlette.responses import Response
 
-from forerun.core.params import SamplingParams
+from forerun.engine import vectors
+from forerun.engine.vectors import Vectors
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be, unsupported
 from forerun.server.fleet import FromBody
@@ -28,7 +27,6 @@ from forerun.server.writer import Document
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
-Vectors = NDArray[np.float32]
 
 
 class EmbeddingRequest(RequestBody):
@@ -61,10 +59,10 @@ async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingReq
             "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
         )
         raise invalid(message, "input")
-    vectors, num_tokens = await vectors_of(service, request, body)
+    found, num_tokens = await vectors_of(service, request, body)
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(rows[0], body.encoding_format)}
-        for i, rows in enumerate(vectors)
+        for i, rows in enumerate(found)
     ]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     name = service.name(body.model)
@@ -77,10 +75,10 @@ async def native_embeddings(
     service: FromBody, request: JsonRequest, body: EmbeddingRequest
 ) -> Response:
     """Compute vectors of texts, in llama-server's form: a list of vectors for each text."""
-    vectors, _ = await vectors_of(service, request, body)
+    found, _ = await vectors_of(service, request, body)
     documents: list[Document] = [
         {"index": i, "embedding": [_encoded(row, body.encoding_format) for row in rows]}
-        for i, rows in enumerate(vectors)
+        for i, rows in enumerate(found)
     ]
     return JsonResponse(documents)
 
@@ -104,10 +102,10 @@ async def vectors_of(
         return encoded
 
     pooling = service.config.pooling
-    vectors, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
+    states, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
     if body.embd_normalize == 2 and pooling != "none":
-        vectors = [normalized(rows) for rows in vectors]
-    return vectors, num_tokens
+        states = [vectors.normalized(rows) for rows in states]
+    return states, num_tokens
 
 
 async def read_states(
@@ -119,9 +117,7 @@ async def read_states(
     field: str,
 ) -> tuple[list[Vectors], int]:
     """Read so many texts; return the states of each that the head reads, and count their tokens. Raises ApiError."""
-    params = SamplingParams(
-        temperature=0.0, max_tokens=0, pooling=pooling, max_draft=0, detokenize=False
-    )
+    params = vectors.params(pooling)
     running = await service.submit(
         lambda: service.encode(encode, request.nbytes), count, params, field
     )
@@ -129,8 +125,8 @@ async def read_states(
     async with cancelled_on_disconnect(request.receive, running.cancel):
         async for _ in running.events():
             pass
-    vectors = [handle.runs[0].states() for handle in running.handles]
-    return vectors, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
+    states = [handle.runs[0].states() for handle in running.handles]
+    return states, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
 
 
 def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
@@ -150,12 +146,6 @@ def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
         message = f"dimensions must be {width}, which this model has, got {body.dimensions}"
         raise invalid(message, "dimensions")
     return fields[0], given[fields[0]]
-
-
-def normalized(rows: Vectors) -> Vectors:
-    """Scale rows to length 1."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 
 def _encoded(row: Vectors, encoding: str) -> object:

@@ -25,6 +25,7 @@ from forerun.server.service import Service
 from forerun.server.thinking import Thought, without_thought
 from forerun.server.tools import Toolbox
 from forerun.server.writer import NewParser
+from forerun.text.answers.forms import has_special_marks
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
@@ -213,9 +214,8 @@ async def submit(
     most = None if toolbox.tools else DEFAULT_MAX_TOKENS
     params = service.params(body, max_tokens=most)
     params.structured_outputs = toolbox.form(params.structured_outputs)
-    form, tokenizer = service.form, service.llm().tokenizer
-    ids = (tokenizer.encoder.token_to_id(mark) for mark in form.marks)
-    if any(one is not None and tokenizer.is_special(one) for one in ids):
+    form = service.form
+    if has_special_marks(form, service.llm().tokenizer):
         params.skip_special_tokens = False
 
     async def read() -> list[Encoded]:

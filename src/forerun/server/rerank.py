@@ -15,8 +15,9 @@ import numpy as np
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from forerun.engine.vectors import Vectors, normalized
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.embeddings import Vectors, normalized, read_states
+from forerun.server.embeddings import read_states
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse

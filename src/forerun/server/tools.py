@@ -11,7 +11,7 @@ from typing import Any
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.server.errors import invalid, must_be
 from forerun.spellings.requests import note
-from forerun.text.answers.calls import CLOSE, OPEN
+from forerun.text.answers.calls import CLOSE, OPEN, schemas_of
 from forerun.text.messages import Message, Tools
 from forerun.text.tool_calls import described
 
@@ -65,7 +65,7 @@ class Toolbox:
     @property
     def schemas(self) -> dict[str, Mapping[str, Any]]:
         """By name of a tool: the schema of its arguments."""
-        return {_name(tool): tool["function"].get("parameters") or {} for tool in self.tools}
+        return schemas_of(self.tools)
 
     def prepare(
         self, messages: Sequence[Message], *, reads_tools: bool

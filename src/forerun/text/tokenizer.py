@@ -18,6 +18,7 @@ from typing import TypeVar
 import tokenizers
 
 from forerun.core.errors import LoadError, RequestError
+from forerun.core.pickling import OfOneProcess
 from forerun.text.chat_template import ChatTemplate, check_syntax
 from forerun.text.fill_in import FillIn
 from forerun.text.messages import Message, Tools
@@ -64,8 +65,10 @@ def damaged_if_raised(what: str) -> Iterator[None]:
         raise LoadError(f"{what}: {error}") from error
 
 
-class Tokenizer:
+class Tokenizer(OfOneProcess):
     """A model's tokenizer. `eos_ids` end an answer: end of text, of turn, of message."""
+
+    instead = "pickle llm.get_tokenizer(), which encodes and decodes"
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding

@@ -21,12 +21,18 @@ const BUSY = "An answer is coming: wait for its end, or press Esc to stop it, th
 const FULL =
   "This browser has no room left: what is new here is not kept. Deleting conversations makes room; none is deleted by itself.";
 
+/** A text whose first letter is Hebrew, Arabic or of their neighbours. */
+const RIGHT_TO_LEFT = /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u;
+
 let chat = store.newChat();
 let views = [];
 let running = null; // {controller, chat, turn, view} while an answer comes
 const settings = new Settings(applySettings);
 
+let served = []; // the models, as the server lists them
+
 function applySettings() {
+  byId("shade").setAttribute("aria-pressed", String(settings.values.tint));
   document.body.classList.toggle("untinted", !settings.values.tint);
   chat.system = settings.values.system;
   if (chat.turns.length) store.save(chat);
@@ -55,6 +61,15 @@ function show() {
   }
   for (const view of views) view.update();
   byId("welcome").hidden = views.length > 0;
+  tellFill();
+}
+
+/** Say how full the context is after the last answer. */
+function tellFill() {
+  const last = chat.turns.findLast((turn) => turn.timings)?.timings;
+  const room = (served.find((one) => one.id === chosen().model) ?? served[0])?.max_model_len;
+  const used = last ? last.cache_n + last.prompt_n + last.predicted_n : 0;
+  byId("fill").textContent = used && room ? `${used.toLocaleString("en")} of ${room.toLocaleString("en")}` : "";
 }
 
 function viewOf(turn) {
@@ -115,13 +130,16 @@ async function answer(at) {
   refresh();
   keep();
   toEnd();
+  byId("said").textContent = "The answer begins.";
   await attempt(own, request);
   view.isWaiting = false;
   turn.changed = Date.now();
   if (running === own) running = null;
   if (byId("trouble").textContent === BUSY) tellTrouble("");
   refresh();
-  if (own.chat.turns.includes(turn)) keep(own.chat);
+  byId("said").textContent = turn.error ?? "The answer has ended.";
+  if (turn.refused && own.chat === chat) takeBack(turn);
+  else if (own.chat.turns.includes(turn)) keep(own.chat);
   view.update();
   followEnd();
 }
@@ -137,8 +155,24 @@ async function attempt({ controller, turn, view }, request) {
       await attempt({ controller, turn, view }, request);
     } else {
       turn.error = error.message;
+      turn.refused = error.status >= 400 && error.status < 500 && !turn.text;
+      if (error.status === 0) connect(); // it says when the server is back
     }
   }
+}
+
+/** Take a message that the server refused out of the conversation, back into the field. */
+function takeBack(turn) {
+  const at = chat.turns.indexOf(turn) - 1;
+  if (at < 0) return;
+  const { text } = chat.turns[at];
+  cut(at);
+  tellTrouble(turn.error);
+  if (!prompt.value) write(text);
+  if (at) keep();
+  else store.remove(chat);
+  show();
+  list();
 }
 
 function stop() {
@@ -158,9 +192,13 @@ function refresh() {
   const button = byId("send");
   button.textContent = running ? "Stop" : "Send";
   button.classList.toggle("stop", Boolean(running));
+  byId("turns").setAttribute("aria-busy", String(Boolean(running)));
 }
 
 function list() {
+  const heading = store.title(chat);
+  byId("title").textContent = heading;
+  document.title = chat.turns.length ? `${heading} · forerun` : "forerun";
   const items = store.chats().map((each) => {
     const onopen = () => {
       if (each.id !== chat.id) open(each);
@@ -175,9 +213,9 @@ function list() {
       }
       list();
     };
-    const name = make("button", { type: "button", className: "title", onclick: onopen }, store.title(each));
+    const name = make("button", { type: "button", className: "title", dir: "auto", onclick: onopen }, store.title(each));
     if (each.id === chat.id) name.setAttribute("aria-current", "true");
-    const gone = make("button", { type: "button", className: "icon", "aria-label": "Delete", onclick: onremove }, "✕");
+    const gone = make("button", { type: "button", className: "icon", "aria-label": `Delete ${store.title(each)}`, onclick: onremove }, "✕");
     return make("li", {}, name, gone);
   });
   byId("chats").replaceChildren(...items);
@@ -242,11 +280,13 @@ function offer(found) {
   const told = (one) => (one.drafter ? `drafter ${one.drafter}, context of ${one.max_model_len} tokens` : "");
   byId("model").textContent = found[0].id;
   byId("model").title = told(found[0]);
+  served = found;
   const picker = byId("models");
   picker.replaceChildren(...found.map((one) => make("option", { value: one.id, title: told(one) }, one.id)));
   if (found.some((one) => one.id === settings.values.model)) picker.value = settings.values.model;
   picker.hidden = found.length < 2;
   byId("model").hidden = !picker.hidden;
+  tellFill();
 }
 
 /** The field that names the model, if there are several. */
@@ -257,6 +297,7 @@ function chosen() {
 /** Put a text into the field, and keep it over a reload. */
 function write(text) {
   prompt.value = text;
+  prompt.dir = RIGHT_TO_LEFT.test(text.slice(0, 200)) ? "rtl" : "ltr"; // dir=auto takes seconds for megabytes
   store.here.set("unsent", text);
   grow(prompt);
 }
@@ -291,6 +332,7 @@ document.addEventListener("keydown", (event) => {
 byId("new").addEventListener("click", () => open(store.newChat(settings.values.system)));
 byId("open-side").addEventListener("click", () => document.body.classList.toggle("side-open"));
 byId("close-side").addEventListener("click", () => document.body.classList.remove("side-open"));
+byId("shade").addEventListener("click", () => settings.set("tint", !settings.values.tint));
 byId("theme").addEventListener("click", () => {
   const root = document.documentElement;
   const isDark = root.dataset.theme
@@ -304,7 +346,10 @@ addEventListener("storage", (event) => {
   if (store.refresh(chat, event)) show();
   list();
 });
-byId("models").addEventListener("change", () => settings.set("model", byId("models").value));
+byId("models").addEventListener("change", () => {
+  settings.set("model", byId("models").value);
+  tellFill();
+});
 for (const text of EXAMPLES) {
   byId("examples").append(make("button", { type: "button", onclick: () => send(text) }, text));
 }

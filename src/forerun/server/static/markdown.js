@@ -1,15 +1,19 @@
 // Markdown as a tree of plain objects. Every leaf is a range of the source ({start, end}), so a renderer can
 // tell which tokens it came from, and nothing is ever turned into HTML text.
 //
-// What language models write is read: headings, paragraphs, lists, quotes, fenced code, tables, rules; in a line
-// emphasis, code, links. HTML is text like any other. Every prefix of a text can be read, and the time is linear.
+// What language models write is read: headings, paragraphs, lists with tasks, quotes, fenced code, tables, rules,
+// mathematics as its source; in a line emphasis, code, links, mathematics. HTML is text like any other. Every prefix of a text can be read, and the time is linear.
 
 const MAX_DEPTH = 8;
+const MAX_MATH = 100; // lines
 const FENCE = /^ {0,3}(`{3,}|~{3,}) *([^\s`]*)[^`]*$/;
 const HEADING = /^ {0,3}(#{1,6})(?: +|$)/;
 const RULE = /^ {0,3}([-*_])(?: *\1){2,} *$/;
 const QUOTE = /^ {0,3}> ?/;
 const MARKER = /^( *)([-*+]|\d{1,9}[.)])(?: +|$)/;
+const TASK = /^\[([ xX])\] +/;
+const MATH = /^ {0,3}(\$\$|\\\[)/;
+const MATH_ENDS = { "$$": "$$", "\\[": "\\]", "\\(": "\\)" };
 const CELL = /^ *:?-+:? *$/;
 
 /** The blocks of a text. Each has a type, and start and end in the source. */
@@ -35,6 +39,7 @@ function blocks(source, lines, depth) {
     const first = i;
     const [block, next] =
       fence(lines, i, line, text) ??
+      math(source, lines, i, line, text) ??
       heading(source, lines, i, line) ??
       (RULE.test(line) ? [{ type: "rule" }, i + 1] : null) ??
       (depth < MAX_DEPTH ? quote(source, lines, i, text, depth) : null) ??
@@ -62,6 +67,22 @@ function fence(lines, i, line, text) {
   return [{ type: "code", language, lines: body }, i]; // it is still being written
 }
 
+/** Mathematics on lines of its own, up to its closing mark; none if that does not come before an empty line. */
+function math(source, lines, i, line, text) {
+  const open = MATH.exec(line);
+  if (!open) return null;
+  const start = lines[i].start + open[0].length;
+  const most = Math.min(lines.length, i + MAX_MATH);
+  for (let last = i; last < most && (last === i || text(last).trim()); last += 1) {
+    const from = last === i ? start : lines[last].start;
+    const close = source.slice(from, lines[last].end).indexOf(MATH_ENDS[open[1]]);
+    if (close < 0) continue;
+    if (source.slice(from + close + 2, lines[last].end).trim()) return null; // a paragraph goes on
+    return [{ type: "math", start, end: from + close, children: [{ type: "text", start, end: from + close }] }, last + 1];
+  }
+  return null;
+}
+
 function heading(source, lines, i, line) {
   const found = HEADING.exec(line);
   if (!found) return null;
@@ -82,6 +103,7 @@ function list(source, lines, i, text, depth) {
   if (!begin) return null;
   const kind = kindOf(begin[2]);
   const items = [];
+  const tasks = [];
   let own = null;
   let content = 0;
   let wasBlank = false;
@@ -96,7 +118,10 @@ function list(source, lines, i, text, depth) {
     }
     if (marker && (!own || indent < content) && !RULE.test(line)) {
       if (kindOf(marker[2]) !== kind || indent < begin[1].length) break;
-      own = [{ start: lines[i].start + marker[0].length, end: lines[i].end }];
+      const start = lines[i].start + marker[0].length;
+      const task = TASK.exec(source.slice(start, lines[i].end));
+      tasks.push(task ? task[1] !== " " : null);
+      own = [{ start: start + (task?.[0].length ?? 0), end: lines[i].end }];
       items.push(own);
       content = indent + Math.min(marker[2].length + 1, 3);
     } else if (indent >= content || (!wasBlank && !startsBlock(line))) {
@@ -109,7 +134,7 @@ function list(source, lines, i, text, depth) {
   const isOrdered = kind !== "-";
   const number = isOrdered ? parseInt(begin[2], 10) : null;
   const children = items.map((each) => blocks(source, each, depth + 1));
-  return [{ type: "list", isOrdered, number, items: children }, i];
+  return [{ type: "list", isOrdered, number, items: children, tasks }, i];
 }
 
 function kindOf(marker) {
@@ -129,7 +154,7 @@ function table(source, lines, i, text) {
   for (i += 2; i < lines.length && text(i).includes("|"); i += 1) {
     rows.push(cells(source, lines[i]).slice(0, head.length));
   }
-  const read = (row) => row.map(({ start, end }) => inline(source, start, end));
+  const read = (row) => row.map(({ start, end }) => unescaped(source, inline(source, start, end)));
   return [{ type: "table", align, rows: rows.map(read) }, i];
 }
 
@@ -137,10 +162,11 @@ function cells(source, { start, end }) {
   while (start < end && source[start] === " ") start += 1;
   while (end > start && source[end - 1] === " ") end -= 1;
   if (source[start] === "|") start += 1;
-  if (end > start && source[end - 1] === "|") end -= 1;
+  if (end > start && source[end - 1] === "|" && source[end - 2] !== "\\") end -= 1;
   const found = [];
   for (let from = start; ; ) {
     let to = source.indexOf("|", from);
+    while (to > 0 && to < end && source[to - 1] === "\\") to = source.indexOf("|", to + 1);
     if (to < 0 || to > end) to = end;
     const [first, last] = [from, to];
     const inner = source.slice(first, last);
@@ -149,6 +175,17 @@ function cells(source, { start, end }) {
     if (to >= end) return found;
     from = to + 1;
   }
+}
+
+/** Leave the backslash of an escaped pipe out of the code of a cell, where no other escape counts. */
+function unescaped(source, nodes) {
+  for (const node of nodes) {
+    if (node.type === "codespan") {
+      node.cuts = [...source.slice(node.start, node.end).matchAll(/\\\|/g)].map((hit) => node.start + hit.index);
+    }
+    unescaped(source, node.children ?? []);
+  }
+  return nodes;
 }
 
 function startsBlock(line) {
@@ -172,7 +209,7 @@ function endsParagraph(line, depth) {
   return startsBlock(line) || (depth < MAX_DEPTH && MARKER.test(line) && line.trim().length > 2);
 }
 
-const SPECIAL = /[\\`*_~[]|https?:\/\//g;
+const SPECIAL = /[\\`*_~[]|\$\$|https?:\/\//g;
 const LINK = /\[([^\]\n]{1,400})\]\(\s*([^()\s]{1,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200})?)(?: "[^"\n]{0,200}")?\s*\)/y;
 const BARE = /https?:\/\/[^\s<>()[\]"'`*|]*[^\s<>()[\]"'`*|.,;:!?]/y;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
@@ -200,6 +237,13 @@ function inline(source, start, end, depth = 0) {
 
 function special(source, at, start, end, depth, absent) {
   const mark = source[at];
+  const open = source.slice(at, at + 2);
+  if (open in MATH_ENDS) {
+    const close = absent.has(open) ? -1 : source.indexOf(MATH_ENDS[open], at + 2);
+    if (close > at + 2 && close + 2 <= end) return { node: { type: "math", start: at + 2, end: close }, end: close + 2 };
+    absent.add(open);
+    if (mark === "$") return null;
+  }
   if (mark === "\\") {
     if (at + 1 >= end || !PUNCTUATION.test(source[at + 1])) return null;
     return { node: { type: "text", start: at + 1, end: at + 2 }, end: at + 2 };

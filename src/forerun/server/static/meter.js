@@ -5,6 +5,7 @@ import { make } from "./render.js";
 /** The figures of `timings` in words. Plain decoding needs one pass for each token after the first. */
 export function figures(timings) {
   const plain = Math.max(timings.predicted_n - 1, 0);
+  const first = timings.prompt_ms ? `first token after ${(timings.prompt_ms / 1000).toFixed(2)} s` : null;
   const speed = `${timings.predicted_per_second.toFixed(1)} tok/s`;
   const tau = timings.passes ? `τ ${timings.tokens_per_pass.toFixed(2)} tokens a pass` : null;
   const passes = count(timings.passes, "pass", "passes");
@@ -13,7 +14,7 @@ export function figures(timings) {
     ? `${timings.draft_n_accepted} of ${timings.draft_n} guesses right`
     : timings.drafter === "none" && "no drafting";
   return {
-    parts: [speed, tau, `${after} in ${passes}; plain decoding needs ${plain}`, told].filter(Boolean),
+    parts: [speed, first, tau, `${after} in ${passes}; plain decoding needs ${plain}`, told].filter(Boolean),
     share: plain ? Math.min(timings.passes / plain, 1) : 1,
   };
 }

@@ -2,6 +2,9 @@
 
 import { parse } from "./markdown.js";
 
+/** The direction of a text is that of its first letters. */
+const AUTO = { dir: "auto" };
+
 /** An element with properties and children; `on...` are listeners, `data` its data attributes. */
 export function make(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -78,17 +81,19 @@ class Painter {
       case "code":
         return this.code(block);
       case "heading":
-        return make(`h${Math.min(block.level + 1, 6)}`, {}, ...this.line(block.children));
+        return make(`h${Math.min(block.level + 1, 6)}`, AUTO, ...this.line(block.children));
+      case "math":
+        return make("div", { className: "wide" }, make("code", { className: "math", dir: "ltr" }, ...this.line(block.children)));
       case "rule":
         return make("hr");
       case "quote":
-        return make("blockquote", {}, ...block.children.map((each) => this.block(each)));
+        return make("blockquote", AUTO, ...block.children.map((each) => this.block(each)));
       case "list":
         return this.list(block);
       case "table":
         return this.table(block);
       default:
-        return make("p", {}, ...this.line(block.children));
+        return make("p", AUTO, ...this.line(block.children));
     }
   }
 
@@ -97,28 +102,31 @@ class Painter {
     const body = make("code");
     for (const { start, end } of lines) body.append(...this.text(start, end), "\n");
     const bar = make("div", { className: "bar" }, make("span", {}, language || "text"), copyButton(text));
-    return make("div", { className: "code" }, bar, make("pre", { tabIndex: 0 }, body));
+    return make("div", { className: "code", dir: "ltr" }, bar, make("pre", { tabIndex: 0 }, body));
   }
 
-  list({ isOrdered, number, items }) {
-    const made = make(isOrdered ? "ol" : "ul");
+  list({ isOrdered, number, items, tasks }) {
+    const made = make(isOrdered ? "ol" : "ul", AUTO);
     if (isOrdered) made.start = number;
-    for (const item of items) {
+    for (const [at, item] of items.entries()) {
       const [first, ...rest] = item;
       const isPlain = first?.type === "paragraph";
       const head = isPlain ? this.line(first.children) : first ? [this.block(first)] : [];
-      made.append(make("li", {}, ...head, ...rest.map((each) => this.block(each))));
+      const [isTask, checked] = [tasks[at] !== null, tasks[at]];
+      const label = checked ? "done" : "to do";
+      const box = isTask ? make("input", { type: "checkbox", disabled: true, checked, "aria-label": label }) : null;
+      made.append(make("li", { dir: "auto", className: isTask ? "task" : "" }, box, ...head, ...rest.map((each) => this.block(each))));
     }
     return made;
   }
 
   table({ align, rows }) {
     const row = (cells, tag) =>
-      make("tr", {}, ...cells.map((cell, i) => make(tag, { className: align[i] }, ...this.line(cell))));
+      make("tr", {}, ...cells.map((cell, i) => make(tag, { className: align[i], dir: "auto" }, ...this.line(cell))));
     const [head, ...body] = rows;
     const made = make("table", {}, make("thead", {}, row(head, "th")));
     made.append(make("tbody", {}, ...body.map((cells) => row(cells, "td"))));
-    return make("div", { className: "wide" }, made);
+    return make("div", { className: "wide", tabIndex: 0 }, made);
   }
 
   line(nodes) {
@@ -129,7 +137,9 @@ class Painter {
         case "break":
           return [make("br")];
         case "codespan":
-          return [make("code", {}, ...this.text(node.start, node.end))];
+          return [make("code", {}, ...this.span(node))];
+        case "math":
+          return [make("code", { className: "math", dir: "ltr" }, ...this.text(node.start, node.end))];
         case "link": {
           const own = { href: node.href, target: "_blank", rel: "noopener noreferrer" };
           return [make("a", own, ...this.line(node.children))];
@@ -140,6 +150,12 @@ class Painter {
     });
   }
 
+  /** The code of a line, without the backslashes of `cuts`. */
+  span({ start, end, cuts = [] }) {
+    const starts = [start, ...cuts.map((cut) => cut + 1)];
+    return starts.flatMap((from, at) => this.text(from, cuts[at] ?? end));
+  }
+
   /** A range of the source, its drafted parts marked. */
   text(start, end) {
     const parts = [];
@@ -148,7 +164,7 @@ class Painter {
       if (from > start) parts.push(this.source.slice(start, Math.min(from, end)));
       if (from >= end) break;
       const inner = this.source.slice(Math.max(from, start), Math.min(to, end));
-      parts.push(make("mark", { className: "drafted" }, inner));
+      parts.push(make("mark", { className: "drafted", role: "presentation" }, inner)); // it cuts no sentence
       start = to;
     }
     return parts;

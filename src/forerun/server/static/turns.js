@@ -17,7 +17,7 @@ export class TurnView {
     this.act = act;
     this.isAnswer = turn.role === "assistant";
     this.isWaiting = false;
-    this.body = make("div", { className: this.isAnswer ? "text md" : "text" });
+    this.body = make("div", { className: this.isAnswer ? "text md" : "text", dir: this.isAnswer ? "" : "auto" });
     this.markdown = new Markdown(this.body);
     this.thought = new Thought();
     this.meter = new Meter();
@@ -69,7 +69,7 @@ export class TurnView {
   /** Let the text be changed in its place. */
   edit() {
     if (this.editor) return;
-    const area = make("textarea", { value: this.turn.text, "aria-label": "Edit" });
+    const area = make("textarea", { value: this.turn.text, dir: "auto", "aria-label": "Edit" });
     const close = () => {
       this.editor.remove();
       this.editor = null;

@@ -14,12 +14,18 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 Tools = Mapping[str, Mapping[str, Any]]
 """By name of a function that is offered: the JSON schema of its arguments."""
+
+
+def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the schemas of tools in OpenAI's form, or bare functions, by name."""
+    functions = [tool.get("function", tool) for tool in tools]
+    return {str(each.get("name")): each.get("parameters") or {} for each in functions}
 
 
 class Call(NamedTuple):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from forerun.text.answers.calls import CLOSE, HERMES, NAMED_HEAD, CallSyntax, Tools
 from forerun.text.answers.harmony import HarmonyParser
 from forerun.text.answers.parser import AnswerParser, MarkParser, PlainParser, Thinking
+
+if TYPE_CHECKING:
+    from forerun.text.tokenizer import Tokenizer
 
 CALLS = (
     CallSyntax("[TOOL_CALLS]", "", NAMED_HEAD),  # Mistral
@@ -113,3 +117,9 @@ def form_of(
     own += [each for each, sign in signs.items() if token_id(sign) is not None]
     thinking = (one for one in THOUGHTS if one.open in text or one.close in text)
     return AnswerForm(own[0] if own else HERMES, next(thinking, None))
+
+
+def has_special_marks(form: AnswerForm, tokenizer: Tokenizer) -> bool:
+    """Return whether some of a form's marks are control tokens, which a text leaves out unless it is asked for them."""
+    ids = (tokenizer.encoder.token_to_id(mark) for mark in form.marks)
+    return any(one is not None and tokenizer.is_special(one) for one in ids)

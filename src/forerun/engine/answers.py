@@ -1,0 +1,43 @@
+"""The answers of a chat, split into what the model thinks, says and calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forerun.engine.outputs import CompletionOutput, RequestOutput
+from forerun.text.answers.calls import schemas_of
+from forerun.text.answers.forms import form_of, has_special_marks
+from forerun.text.answers.message import AnswerMessage
+from forerun.text.messages import Tools
+from forerun.text.tokenizer import Tokenizer
+
+
+def parsed(
+    tokenizer: Tokenizer,
+    output: RequestOutput,
+    *,
+    chat_template: str | None = None,
+    tools: Tools | None = None,
+) -> RequestOutput:
+    """Return an output whose completions have a `message`, read in the form of the model's family.
+
+    `chat_template` is the one that took the place of the model's, if one did.
+    """
+    form = form_of(chat_template or tokenizer.chat_template, tokenizer.encoder.token_to_id)
+    shows_marks = has_special_marks(form, tokenizer)
+    schemas = schemas_of(tools or ())
+
+    def message(completion: CompletionOutput) -> AnswerMessage:
+        text = completion.text
+        if shows_marks:  # they are no part of the text
+            ids = [*completion.token_ids]
+            while ids and ids[-1] in tokenizer.eos_ids:
+                ids.pop()
+            text = tokenizer.decode(ids, skip_special=False, is_start=False)
+            if isinstance(completion.stop_reason, str):
+                text = text.partition(completion.stop_reason)[0]
+        return AnswerMessage.of(text, form.parser(output.prompt or "", tools=schemas))
+
+    return replace(
+        output, outputs=tuple(replace(one, message=message(one)) for one in output.outputs)
+    )

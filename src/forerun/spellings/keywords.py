@@ -1,0 +1,78 @@
+"""The keywords of `LLM(...)` for type checkers: `EngineConfig`'s fields, and what other engines call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+from forerun.core.config import Precision, Program, Quant
+from forerun.drafting.base import Drafter
+
+
+class EngineOptions(TypedDict, total=False):
+    """The fields of `EngineConfig` but the model."""
+
+    drafter: str | Mapping[str, object] | Drafter
+    draft_model: str | None
+    draft_quant: Quant | None
+    draft_head_bits: int | None
+    num_draft: int | None
+    draft_options: Mapping[str, object]
+    min_draft: int
+    draft_budget: int
+    controller: bool
+    learn: bool
+    device: str
+    backend: str
+    quant: Quant
+    head_bits: int | None
+    kv: Precision
+    weight_cache: bool
+    mmap: bool
+    threads: int | None
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    max_model_len: int | None
+    max_num_seqs: int
+    memory_budget: str | int | None
+    program: Program
+    prefill_chunk: int
+    seed: int | None
+
+
+class Keywords(EngineOptions, total=False):
+    """Also the names of vLLM, llama.cpp and Hugging Face (`spellings.engine`)."""
+
+    speculative_config: Mapping[str, object] | str | None
+    assistant_confidence_threshold: float | None
+    assistant_early_exit: int | None
+    assistant_model: str | None
+    conversation: bool
+    device_map: object
+    disable_log_stats: bool
+    draft_p_min: float | None
+    draft_tensor_parallel_size: int | None
+    dtype: object
+    enable_chunked_prefill: bool | None
+    enable_prefix_caching: bool | None
+    enforce_eager: bool
+    flash_attn: object
+    gpu_memory_utilization: float
+    jinja: bool
+    kv_cache_dtype: str
+    max_matching_ngram_size: int | None
+    max_num_batched_tokens: int | None
+    metrics: bool
+    mlock: bool
+    n_gpu_layers: int
+    n_gpu_layers_draft: int
+    no_mmap: bool
+    num_assistant_tokens: int | None
+    num_speculative_tokens: int | None
+    prompt_lookup_max: int | None
+    prompt_lookup_min: int | None
+    prompt_lookup_num_tokens: int | None
+    quantization: str | None
+    torch_dtype: object
+    trust_remote_code: bool
+    ubatch_size: int

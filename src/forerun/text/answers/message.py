@@ -1,0 +1,44 @@
+"""A whole answer as a chat message: what the model thinks, says and calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from forerun.text.answers.parser import AnswerParser
+from forerun.text.answers.parts import ArgumentsPart, CallPart, ReasoningPart, TextPart
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMessage:
+    """What stands in an answer, as OpenAI's chat completions give it."""
+
+    content: str | None = None
+    """What it says; None if it only calls."""
+    reasoning: str | None = None
+    """What it thinks before."""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    """`{"id": ..., "type": "function", "function": {"name": ..., "arguments": JSON}}`."""
+
+    @classmethod
+    def of(cls, text: str, parser: AnswerParser) -> AnswerMessage:
+        """Split a text that has ended."""
+        said, thought, calls = "", "", list[dict[str, Any]]()
+        for part in parser.read(text, is_last=True):
+            match part:
+                case TextPart(piece):
+                    said += piece
+                case ReasoningPart(piece):
+                    thought += piece
+                case CallPart(name):
+                    function = {"name": name, "arguments": ""}
+                    calls.append({"id": part.id, "type": "function", "function": function})
+                case ArgumentsPart(piece):
+                    calls[-1]["function"]["arguments"] += piece
+        return cls(said if said or not calls else None, thought or None, calls)
+
+    def document(self) -> dict[str, object]:
+        """Write the message that a conversation goes on with."""
+        fields = {"reasoning_content": self.reasoning, "tool_calls": self.tool_calls}
+        given = {name: value for name, value in fields.items() if value}
+        return {"role": "assistant", "content": self.content, **given}
