@@ -170,7 +170,7 @@ def test_two_drafters_are_compared_with_each_other(bench):
     assert "over suffix" in shown
 
 
-def test_sampling_options_reach_the_requests_and_the_provenance(bench, forerun):
+def test_sampling_options_reach_the_requests_and_the_provenance(bench):
     code, text, _ = bench("--top-p", "0.9", "--temp", "0.8", "-d", "suffix", "--json")
     assert code == 0
     assert the_json(text)["provenance"]["sampling"] == {"top_p": 0.9}
@@ -178,9 +178,6 @@ def test_sampling_options_reach_the_requests_and_the_provenance(bench, forerun):
     tokens = next(row["tokens"] for row in the_json(text)["rows"])
     assert code == 0
     assert tokens < 80, "the answers end at the first 'the'"
-    code, _, err = forerun("bench", "--url", "http://localhost:1/v1", "--top-p", "0.9")
-    assert code == 2
-    assert "--top-p is for a model of this machine" in err
 
 
 def test_batches_that_no_category_fills_are_named(bench):

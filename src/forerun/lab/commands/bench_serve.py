@@ -29,7 +29,7 @@ DEFAULT_LEN = 2048
     help="A model to serve here meanwhile; with --url, the model's name there.",
 )
 @click.option("--url", metavar="URL", help="A server: http://HOST:PORT/v1.")
-@shared.api_key
+@click.option("--api-key", metavar="KEY", help="The key that it asks for.")
 @click.option(
     "--request-rate",
     default=math.inf,
