@@ -256,4 +256,3 @@ class TaskPrompt:
     id: str
     category: str
     turns: tuple[str, ...]
-    reference: object = None

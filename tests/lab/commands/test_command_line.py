@@ -15,7 +15,7 @@ from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
     *("autotune", "check-drafter", "bench", "bench chat", "bench serve"),
-    *("bench memory", "bench kernels", "bench report", "eval", "eval ppl", "eval tasks"),
+    *("bench memory", "bench kernels", "bench report", "eval", "eval ppl"),
     *("eval distribution", "eval fidelity", "train", "train table", "train data"),
     *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize"),
 )
@@ -85,9 +85,6 @@ MISTAKES = {
         "ppl /no/such/file": "no such file: /no/such/file",
         "ppl x -m a.gguf --model b.gguf": "two models, a.gguf and b.gguf: give one",
         "ppl x --limit-tokens 1": "limit_tokens must be at least 2, got 1",
-        "tasks --task gsm9k": "did you mean 'gsm8k'",
-        "tasks --task humaneval": "add --run-code to allow it",
-        "tasks --tasks-dir /no/such": "no such file: /no/such/gsm8k.jsonl",
         "distribution --batch 0": "batch must be at least 1, got 0",
         "distribution --false-alarm 0": "above 0 and below 1",
     },
