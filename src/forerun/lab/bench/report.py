@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from forerun.cli import tables
 from forerun.lab.bench import summary
 from forerun.lab.bench.measurement import Provenance, Round
@@ -34,7 +32,7 @@ LEGEND = (
 SHORT_LEGEND = (
     "speed-up: decoded tokens a second over plain decoding's, [95 % interval over prompts]; "
     "tau: tokens per pass of the model; same: prompts with plain decoding's tokens. "
-    "--markdown has all columns."
+    "bench report has all columns."
 )
 
 
@@ -153,22 +151,15 @@ def publish_run(
     origin: Provenance,
     baseline: str | None,
     *,
-    as_markdown: bool,
     as_json: bool,
 ) -> None:
     """Print what was measured. Exits 1 if drafting changed a token."""
     rows = summary.rows(rounds, origin, baseline)
     different = summary.num_different(rows)
 
-    def print_tables() -> None:
-        if as_markdown:
-            click.echo(markdown(origin, rows))
-        else:
-            show(origin, rows, baseline)
-
     publish(
         {"provenance": origin, "rows": rows},
-        print_tables,
+        lambda: show(origin, rows, baseline),
         as_json=as_json,
         fails=different > 0,
         why=f"drafting changed the tokens of {different} prompts",
@@ -176,7 +167,7 @@ def publish_run(
 
 
 def show(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:
-    """Print what people look at first; --markdown and --json have the rest."""
+    """Print what people look at first; bench report and --json have the rest."""
     out = tables.report()
     known = ("model", "{}"), ("task", "{}"), ("max_tokens", "{} tokens"), ("threads", "{} threads")
     out.print(" · ".join(text.format(origin.get(key)) for key, text in known) + "\n")

@@ -46,7 +46,6 @@ MAX_TOKENS = 128
 @shared.peers_dir
 @opt.form("json_schema")
 @shared.out_resumed
-@click.option("--markdown", is_flag=True, help="Print the tables, all columns, as Markdown.")
 @opt.as_json
 @click.pass_context
 def command(
@@ -65,7 +64,6 @@ def command(
     peers_dir: Path,
     form: StructuredOutputsParams | None,
     out: Path | None,
-    markdown: bool,
     as_json: bool,
 ) -> None:
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a token differs."""
@@ -92,4 +90,4 @@ def command(
     bench = run.Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
     bench.run("measuring")
     chosen = None if baseline is None else run.resolved(llm, baseline)
-    report.publish_run(bench.rounds, origin, chosen, as_markdown=markdown, as_json=as_json)
+    report.publish_run(bench.rounds, origin, chosen, as_json=as_json)
