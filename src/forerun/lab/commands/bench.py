@@ -40,7 +40,7 @@ MAX_TOKENS = 128
 @click.option("--tasks-dir", type=opt.PATH, help="Folder of NAME.jsonl prompt files.")
 @shared.categories
 @shared.limit
-@shared.batch
+@click.option("--batch", "--batch-size", default=1, help="Prompts decoded together.")
 @shared.rounds
 @click.option("--peers", help="Other engines to measure beside ours: NAME,NAME,...")
 @shared.peers_dir
