@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -114,22 +115,32 @@ CONSTANT_MUTANTS = [
 
 
 def set_constant(mutant: str) -> None:
-    """Import a module with another value of one of its constants."""
+    """Import a module with another value of one of its constants, before anything that uses it."""
     module, name, value = re.fullmatch(r"(.+):(.+)=(.+)", mutant).groups()
-    assert module not in sys.modules, "too late: somebody has the right one"
+    for known in [*sys.modules]:
+        if known.partition(".")[0] in ("forerun", "tests") and known != "forerun._native":
+            del sys.modules[known]
     spec = importlib.util.find_spec(module)
     source, count = re.subn(
         rf"^{name} = .*$", f"{name} = {value}", spec.loader.get_source(module), flags=re.MULTILINE
     )
     assert count == 1, mutant
+    assert module not in sys.modules
     sys.modules[module] = importlib.util.module_from_spec(spec)
     exec(compile(source, spec.origin, "exec"), vars(sys.modules[module]))
 
 
+NOT_BROKEN = 3
+"""Exit code of a mutant that cannot be made; 1 is pytest's, of tests that fail."""
+
 if __name__ == "__main__":
-    tiny.BACKEND = "torch"  # its rows and masks are Python, and can be broken from here
-    if ":" in sys.argv[1]:
-        set_constant(sys.argv[1])
-    else:
-        MUTANTS[sys.argv[1]]()
+    try:
+        if ":" in sys.argv[1]:
+            set_constant(sys.argv[1])
+        else:
+            tiny.BACKEND = "torch"  # its rows and masks are Python, and can be broken from here
+            MUTANTS[sys.argv[1]]()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(NOT_BROKEN)
     sys.exit(pytest.main(sys.argv[2:]))

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m dev.suites.lm_eval gsm8k.jsonl
 
-The file is in the form of `forerun eval tasks` (docs/measuring.md): `turns` and a `reference` that ends in `#### n`.
+A line of the file is a JSON object with `turns`, the question, and a `reference` that ends in `#### n`.
 Two tasks are made of it: GSM8K with three examples (`generate_until`), and the same questions with four numbers to
 choose from (`multiple_choice`, by the prompt's log-probabilities). The harness is installed in an environment of its
 own and asks through its model `local-completions`. Exits 1 if a score or an answer differs, to the last byte.

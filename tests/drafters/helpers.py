@@ -1,15 +1,22 @@
-"""Sequences without a model, the checks every draft must pass."""
+"""Sequences without a model, the checks every draft must pass, and what a batch says with a drafter."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from forerun.core import tree
+from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafting.base import Drafter, Target
+from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.vocabulary import fingerprint
+from forerun.engine.stats import SpecStats
+from tests.engine.harness import complete, engine_for
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 TUTORIAL = Path(__file__).parents[2] / "docs" / "adding-a-drafter.md"
@@ -50,3 +57,25 @@ class Words:
 
 OURS = fingerprint(Words())
 """The fingerprint of `Words`."""
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """The line in which a call refuses what it was given to load."""
+    with pytest.raises(LoadError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+ASKED = [[3, 5, 7, 9], [1, 4], [30, 31, 0], [7, 7, 8, 9, 10, 31, 0, 12, 5]]
+WANTED = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=5, max_tokens=40, ignore_eos=True)
+
+
+def said(
+    target: Target, drafter: str | None, params: SamplingParams = WANTED
+) -> tuple[list[list[int]], SpecStats]:
+    """Tokens and counts of a batch over the target's cache with a drafter (None: without)."""
+    built = Drafter() if drafter is None else DrafterSpec.of(drafter).build(target)
+    engine = engine_for(target.model, built, cache=target.cache)
+    return [run.seq.generated for run in complete(engine, ASKED, params)], engine.stats

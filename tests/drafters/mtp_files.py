@@ -113,4 +113,4 @@ def target_of(path: Path, backend: str = "torch", **options: Any) -> Target:
     checkpoint = open_checkpoint(path)
     model = load_model(checkpoint, backend=backend)
     names = frozenset(checkpoint.names())
-    return Target(model, None, 4, 128, path=path, names=names, **options)
+    return Target(model, None, 4, 128, model.new_cache(4, 128), path=path, names=names, **options)

@@ -21,7 +21,6 @@ from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,
     TARGET,
-    TARGET_MODEL,
     VOCAB_SIZE,
     WARM,
     begun,
@@ -30,7 +29,6 @@ from tests.drafters.models import (
     seq_of,
     tiny,
 )
-from tests.engine.harness import complete, engine_for, plain
 
 LISTED = np.array([0, 3, 4, 7])
 PENALISED = replace(GREEDY, presence_penalty=1.0, logit_bias={5: 2.0})
@@ -79,17 +77,6 @@ def test_where_none_of_its_tokens_is_allowed_it_guesses_nothing() -> None:
         drafter = cut(num_draft=3)
         (seq,) = begun(drafter, seq_of([1, 2], params=banned))
         assert drafter.propose([seq], [8]) == [Draft()]
-
-
-@pytest.mark.parametrize("params", [GREEDY, replace(WARM, seed=3)])
-def test_answers_are_those_without_a_draft(params: SamplingParams) -> None:
-    wanted = replace(params, max_tokens=60, ignore_eos=True)
-    prompts = [[1, 2, 3], [10, 5]]
-    drafter = cut(num_draft=3)
-    runs = complete(engine_for(TARGET_MODEL, drafter, max_len=64), prompts, wanted)
-    assert [run.seq.generated for run in runs] == plain(TARGET_MODEL, prompts, wanted)
-    assert sum(run.stats.accepted for run in runs) > 0
-    assert sum(run.stats.rejected for run in runs) > 0
 
 
 @pytest.mark.parametrize("params", [GREEDY, WARM])

@@ -13,6 +13,7 @@ from forerun.drafters.eagle3 import Eagle3Drafter, Options, build, files
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder
 from forerun.drafting.networks.drafter import DraftRequest
+from tests.drafters.helpers import refusal
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB = 32, 24
@@ -246,10 +247,7 @@ WRONG = [
 @pytest.mark.parametrize(("config", "tensors", "message"), WRONG, ids=lambda x: str(x)[:40])
 def test_a_wrong_folder_is_told_in_a_line(tmp_path, config, tensors, message):
     path = save(tmp_path, OURS | config, tensors)
-    with pytest.raises(LoadError) as caught:
-        build(Options(model=path), target())
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(lambda: build(Options(model=path), target()))
 
 
 def test_what_is_no_such_network_is_told_before_anything_is_loaded(tmp_path):

@@ -15,16 +15,14 @@ from torch.nn import functional
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import LoadError
-from forerun.core.params import SamplingParams
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.gemma4_assistant import Options, build
-from forerun.drafting.base import Drafter, Target
+from forerun.drafting.base import Target
 from forerun.drafting.best_first import Step
 from forerun.drafting.spec import DrafterSpec
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
-from tests.drafters.helpers import GREEDY
-from tests.engine.harness import complete, engine_for
+from tests.drafters.helpers import GREEDY, SAMPLED, WANTED, refusal, said
 from tests.model import gguf_files
 from tests.model.test_gguf_families import GEMMA4, as_gguf
 from tests.model.tiny import FAMILIES, VOCAB, checkpoint_of, hf_model, load_torch, randomize
@@ -323,19 +321,6 @@ def learn_to_count(model, assistant):
         assistant.masked_embedding.centroids.weight.copy_(assistant.lm_head.weight[order].mean(1))
 
 
-ASKED = [[3, 5, 7, 9], [1, 4], [30, 31, 0], [7, 7, 8, 9, 10, 31, 0, 12, 5]]
-WANTED = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
-SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=5, max_tokens=40, ignore_eos=True)
-
-
-def said(model, backend, drafter, params=WANTED, num_blocks=None):
-    """Tokens, and the engine, of a batch with a drafter (None: without)."""
-    target = target_of(model, backend, num_blocks)
-    built = Drafter() if drafter is None else DrafterSpec.of(drafter).build(target)
-    engine = engine_for(target.model, built, cache=target.cache)
-    return [run.seq.generated for run in complete(engine, ASKED, params)], engine.stats
-
-
 @pytest.mark.parametrize("backend", ["torch", "native"])
 @pytest.mark.parametrize("params", [WANTED, SAMPLED], ids=["greedy", "sampled"])
 def test_a_trained_assistant_is_often_right_and_changes_no_token(
@@ -343,12 +328,12 @@ def test_a_trained_assistant_is_often_right_and_changes_no_token(
 ):
     model, assistant = trained
     path = folder_of(assistant, tmp_path)
-    plain, _ = said(model, backend, None, params)
+    plain, _ = said(target_of(model, backend), None, params)
     for drafter in (
         f"gemma4_assistant:model={path},num_draft=6",
         f"gemma4_assistant:model={path}++recycling:table=none",
     ):
-        drafted, stats = said(model, backend, drafter, params)
+        drafted, stats = said(target_of(model, backend), drafter, params)
         assert drafted == plain
         assert stats.drafted > stats.accepted > 0
         assert stats.emitted / stats.passes > 1.5
@@ -357,17 +342,15 @@ def test_a_trained_assistant_is_often_right_and_changes_no_token(
 def test_within_tight_memory_no_token_changes(trained, tmp_path):
     model, assistant = trained
     path = folder_of(assistant, tmp_path)
-    plain, _ = said(model, "native", None)
-    drafted, stats = said(model, "native", f"gemma4_assistant:model={path}", num_blocks=3)
+    plain, _ = said(target_of(model, "native"), None)
+    tight = target_of(model, "native", num_blocks=3)
+    drafted, stats = said(tight, f"gemma4_assistant:model={path}")
     assert drafted == plain
     assert stats.accepted > 0
 
 
 def refused(path, target):
-    with pytest.raises(LoadError) as caught:
-        build(Options(model=path), target)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refusal(lambda: build(Options(model=path), target))
 
 
 def test_an_assistant_of_another_target_is_told_in_a_line(tmp_path):

@@ -18,7 +18,7 @@ from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.drafter import DraftRequest
 from forerun.torch.networks.drafting import TorchMedusa
 from forerun.torch.networks.medusa import Medusa
-from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
+from tests.drafters.helpers import refusal
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, HEADS = 32, 24, 3
@@ -106,13 +106,6 @@ def test_a_depth_says_the_same_after_all_tokens(tmp_path):
     assert len({parents[i] for i, (d, _, _) in below.items() if d == 1}) > 1
 
 
-def test_greedy_tokens_stay(tmp_path):
-    engine = engine_for(MODEL, build(Options(model=ours(tmp_path)[0], min_chance=0), TARGET))
-    runs = complete(engine, LOOPING, GREEDY)
-    assert [run.seq.generated for run in runs] == list(plain(MODEL, LOOPING, GREEDY))
-    assert 0 < engine.stats.accepted < engine.stats.drafted
-
-
 def test_published_names_are_read(tmp_path):
     net = trained(target_head=False)
     tensors = {f"medusa_head.{name}": t for name, t in net.state_dict().items()}
@@ -139,10 +132,7 @@ def test_published_names_are_read(tmp_path):
 def test_a_wrong_folder_is_told_in_a_line(tmp_path, change, drop, message):
     tensors = {n: t for n, t in trained().state_dict().items() if n != drop} | {"draft_ids": IDS}
     path = save(tmp_path, OURS | change, tensors)
-    with pytest.raises(LoadError) as caught:
-        build(Options(model=path), TARGET)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(lambda: build(Options(model=path), TARGET))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(LoadError, match="'llama', which is no Medusa"):
         Options(model=path)

@@ -21,7 +21,7 @@ from forerun.drafting.networks.drafter import DraftRequest, LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
 from forerun.torch.networks.drafting import TorchRecurrent
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
-from tests.drafters.helpers import Words
+from tests.drafters.helpers import Words, refusal
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, INNER = 32, 24, 48
@@ -211,10 +211,7 @@ WRONG = [
 @pytest.mark.parametrize(("config", "tensors", "message"), WRONG, ids=lambda x: str(x)[:40])
 def test_a_wrong_folder_is_told_in_a_line(tmp_path, config, tensors, message):
     path = save(tmp_path, LSTM | config, tensors)
-    with pytest.raises(LoadError) as caught:
-        build(Options(model=path), target())
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(lambda: build(Options(model=path), target()))
 
 
 def test_what_is_no_folder_of_such_a_network_is_told_before_anything_is_loaded(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core import tree
-from forerun.core.object_size import object_nbytes
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, TopK
 from forerun.drafters.recycling import Options, Recycling
-from forerun.drafting.base import Target
 from forerun.drafting.ngram.token_table import PRIOR
-from tests.drafters.helpers import check_draft, sequence
+from tests.drafters.helpers import sequence
 from tests.oracles.ngram_model import LIVE_WEIGHT
 from tests.oracles.token_table import ENTRY, FADE, SET_NBYTES, WAYS, context_hashes
 
@@ -261,57 +258,6 @@ def test_entries_that_another_table_takes_over_are_known_there(old, new, order, 
         second.absorb(b"torn")
 
 
-@given(SIGHTS, WORDS, st.integers(0, 9), st.integers(1, 8), st.sampled_from([0.001, 0.1, 1.0]))
-def test_drafts_are_trees_within_budget_and_options(sights, words, budget, num_draft, least):
-    drafter = empty(num_draft=num_draft, min_chance=least)
-    for i, (context, row) in enumerate(sights, 10):
-        drafter.begin(sequence([*context, 0], i, len(context)), outcome([row], [0]))
-    draft = proposed(drafter, begun(drafter, words, 0, seq_id=1), budget)
-    check_draft(draft, min(budget, num_draft))
-    assert all(chance >= least for chance in reach(draft).values())
-    assert all(0 < chance <= 1 for chance in draft.confidence or ())
-
-
-@given(WORDS, WORDS, WORDS)
-def test_a_sequence_that_comes_back_is_read_once(prompt, head, tail) -> None:
-    drafter = Recycling(Options(table="none", min_chance=0.02), None)
-    seq = begun(drafter, prompt, head[0])
-    proposed(drafter, seq)
-    seq.tokens.extend(head[1:])
-    drafter.end(seq)
-    seq.tokens.append(tail[0])
-    drafter.begin(seq, outcome([[0.5]], tail[:1]))
-    proposed(drafter, seq)
-    seq.tokens.extend(tail[1:])
-    drafter.end(seq)
-    assert drafter.texts.shared.num_tokens == len(head) + len(tail)
-    drafter.end(seq)  # harmless
-
-
-@pytest.mark.parametrize("length", [2, 300])
-def test_nbytes_is_not_below_what_is_held(length: int) -> None:
-    rng = random.Random(0)
-    drafter = Recycling(
-        Options(table="none", min_chance=0.02, table_mb=0.05, shared_tokens=1500), new_file({})
-    )
-    before = drafter.live.__sizeof__()
-    for i in range(10, 40):
-        seq = begun(drafter, [1], rng.randrange(90), seq_id=i)
-        for _ in range(60):
-            row = [0.0] * 90
-            row[rng.randrange(90)] = 0.9
-            observed(drafter, seq, EMPTY_DRAFT, [row], [rng.randrange(90)])
-        drafter.end(seq)
-    seqs = [
-        begun(drafter, [rng.randrange(90) for _ in range(length)], 1, seq_id=i) for i in range(3)
-    ]
-    drafter.propose(seqs, [8] * len(seqs))
-    assert drafter.live.__sizeof__() == before <= 50_000
-    assert len(drafter.live.entries()) <= before
-    held = object_nbytes(drafter)
-    assert 1000 < held <= drafter.memory(len(seqs), length).total + 2000
-
-
 def test_more_tokens_than_it_asked_for_are_understood() -> None:
     """As beside a drafter that wants more of them: then they are columns of a wider array."""
     drafter = empty(order=1, num_draft=1)
@@ -321,7 +267,3 @@ def test_more_tokens_than_it_asked_for_are_understood() -> None:
     seq.tokens.append(3)
     drafter.observe([seq], [Draft.chain([2])], [Outcome((), (3,), top=wide)])
     assert proposed(drafter, begun(drafter, [0], 2, seq_id=1)).tokens == (0,)
-
-
-def target(vocabulary=None) -> Target:
-    return Target(model=None, vocabulary=vocabulary, max_num_seqs=1, max_len=64)

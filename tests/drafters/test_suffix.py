@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from forerun.core import tree
-from forerun.core.object_size import object_nbytes
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
 from tests.drafters.helpers import check_draft, sequence
@@ -160,14 +157,3 @@ def test_drafts_are_trees_within_budget_and_options(
         finished(drafter, [0], output, i)
     draft = proposed(drafter, begun(drafter, tokens), budget)
     check_draft(draft, min(budget, num_draft))
-
-
-@pytest.mark.parametrize("length", [2, 300, 900])
-def test_nbytes_is_not_below_what_is_held(length: int) -> None:
-    rng, drafter = random.Random(0), Suffix(Options(shared_tokens=1500))
-    for i in range(10, 30):
-        finished(drafter, [1], [rng.randrange(90) for _ in range(100)], i)
-    seqs = [begun(drafter, [rng.randrange(90) for _ in range(length)], i) for i in range(3)]
-    drafter.propose(seqs, [8] * len(seqs))
-    held = object_nbytes(drafter.texts.shared, drafter.texts._histories)
-    assert 1000 < held <= drafter.memory(len(seqs), length).total

@@ -83,12 +83,6 @@ def test_together_they_accept_at_least_as_much_as_either():
     assert tau["both"] >= max(tau["suffix"], tau["draft"])
 
 
-def test_a_seed_repeats_itself():
-    params = SamplingParams(seed=5, max_tokens=30)
-    runs = [complete(engine_for(MODEL, union()), LOOPING, params) for _ in range(2)]
-    assert [r.seq.generated for r in runs[0]] == [r.seq.generated for r in runs[1]]
-
-
 def test_a_window_reads_its_own_rows_beside_the_nodes_of_another():
     """The n-grams lookahead collects do not depend on what is added to its tree."""
     spec = "lookahead:window=3,ngram=3"

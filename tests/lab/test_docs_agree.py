@@ -44,7 +44,6 @@ QUOTED = [
     ("docs/peers.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
     ("docs/peers.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
     ("docs/peers.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
-    ("docs/peers.md", f"chains of {llama.EAGLE_TOKENS}"),
     ("docs/peers.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
     ("docs/peers.md", f"(`ngram_size` {onnx.SPECULATION['lookup']['ngram_size']}, up to"),
     ("docs/peers.md", f"`num_assistant_tokens` is {vino.DRAFT_TOKENS}"),

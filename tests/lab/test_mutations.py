@@ -11,17 +11,8 @@ from tests.mutants import CONSTANT_MUTANTS, MUTANTS
 ROOT = Path(__file__).parents[2]
 CONTRACT = ["tests/lab/contract/test_contract.py", "-x", "-q", "-p", "no:cacheprovider"]
 CONTROLLER = [
-    *(
-        f"tests/engine/test_{name}.py"
-        for name in ("controller", "policy", "prior", "recorded_answers")
-    ),
-    *(
-        "tests/core/test_costs.py",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ),
+    *(f"tests/engine/test_{name}.py" for name in ("controller", "draft_length")),
+    *("tests/engine/test_recorded_answers.py", "tests/core/test_costs.py", *CONTRACT[1:]),
 ]
 TESTS_FAILED = 1
 
@@ -39,8 +30,9 @@ def test_the_contract_suite_notices(mutant):
 
 
 @pytest.mark.slow
-def test_the_contract_suite_passes_unbroken():
-    assert run("-m", "pytest", *CONTRACT) == 0
+@pytest.mark.parametrize("suite", [CONTRACT, CONTROLLER], ids=["contract", "controller"])
+def test_the_suites_pass_unbroken(suite):
+    assert run("-m", "pytest", *suite) == 0
 
 
 @pytest.mark.slow

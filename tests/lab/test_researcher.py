@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from forerun import LLM, SamplingParams
-from forerun.lab.tune import search
+from forerun.lab.tune import report
 from tests.cli.helpers import the_json
 from tests.drafters.helpers import RECYCLING
 
@@ -58,8 +58,8 @@ def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
 
 
 def test_autotune_names_it(here, forerun, monkeypatch):
-    monkeypatch.setattr(search, "CONTEXTS", (16, 32))
-    monkeypatch.setattr(search, "WIDTHS", (1, 4))
+    monkeypatch.setattr(report, "CONTEXTS", (16, 32))
+    monkeypatch.setattr(report, "WIDTHS", (1, 4))
     short = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
     code, out, _ = forerun("autotune", "-d", "recycling.py", *short, "--json")
     assert code == 0

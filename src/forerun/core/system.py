@@ -10,14 +10,13 @@ import contextlib
 import ctypes
 import mmap
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import subprocess
+    pass
 
 if sys.platform == "win32":
     import msvcrt
@@ -73,15 +72,6 @@ def put_in_place(file: IO[bytes], name: str, target: str | os.PathLike[str]) -> 
     if sys.platform == "win32":
         file.close()  # an open file cannot be renamed
     os.replace(name, target)
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process that was started with a session of its own, and all that it started."""
-    if sys.platform == "win32":
-        process.kill()  # what it started goes on
-    else:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def allow_descriptors(wanted: int) -> int | None:

@@ -263,4 +263,3 @@ class TaskPrompt:
     id: str
     category: str
     turns: tuple[str, ...]
-    reference: object = None

@@ -26,18 +26,13 @@ from random import Random
 from forerun.core import tree
 from forerun.core.errors import check_least
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, Method, Search, Target, as_given
+from forerun.drafting.base import Drafter, DrafterBytes, Method, Target, as_given
 
 Ngram = tuple[int, ...]
 
 NGRAM_NBYTES = 464
 """Bytes of one n-gram in the pool at most, besides 36 for each of its tokens: a tuple (40), its
 share of a dict that has just grown (62), and a key of its own with an almost empty dict (362)."""
-_GRIDS = {
-    "ngram": (3, 4, 5, 6, 7),
-    "window": (0, 2, 3, 5, 7, 10, 15, 20),
-    "guesses": (1, 2, 3, 5, 7, 10, 15, 20),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +56,14 @@ def build(options: Options, target: Target) -> Lookahead:
     return Lookahead(options, target.model.config.vocab_size)
 
 
-def tune(target: Target, options: Options, search: Search) -> Options:
-    """Grow W, N and G as long as the tokens they bring are worth the rows, at this machine's cost of a row."""
-    return search.climb(options, _GRIDS, grow=True)
-
-
-METHOD = Method(unshared=as_given, grids=_GRIDS, tune=tune)
+METHOD = Method(
+    unshared=as_given,
+    grids={
+        "ngram": (3, 4, 5, 6, 7),
+        "window": (0, 2, 3, 5, 7, 10, 15, 20),
+        "guesses": (1, 2, 3, 5, 7, 10, 15, 20),
+    },
+)
 
 
 @dataclass(slots=True)

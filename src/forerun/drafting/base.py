@@ -154,23 +154,6 @@ class Drafter:
 Options = TypeVar("Options", bound="DataclassInstance")
 
 
-class Search(Protocol):
-    """What a drafter's `tune` is given by autotune."""
-
-    def score(self, options: DataclassInstance) -> float:
-        """Estimate the speed-up over plain decoding; runs the model on prompts, or remembers that it did."""
-        ...
-
-    def climb(
-        self, options: Options, grids: Mapping[str, Sequence[float]], *, grow: bool = False
-    ) -> Options:
-        """Change one option at a time along its grid as long as the score rises; what was given stays.
-
-        With `grow` the options begin at their smallest values.
-        """
-        ...
-
-
 def as_given(options: Options) -> Options:
     """Return options as they are, for `Method.unshared` of a method that draws on one request anyway."""
     return options
@@ -190,16 +173,7 @@ class Method:
     """Options for `forerun check-drafter`, where `Options()` cannot be built or holds more than a check can fill."""
     grids: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Values of each option for `forerun autotune` to try, ascending."""
-    tune: Callable[[Target, Any, Search], Any] | None = None
-    """A search of its own for `forerun autotune`, which returns the best options, instead of one along `grids`."""
     tune_when_named: bool = False
     """Autotune leaves it out unless it is asked for by name."""
     ships_for: Callable[[Target], bool] = lambda target: False
     """Whether what it needs for this target came with forerun, so that `auto` may use it."""
-
-    def best(self, target: Target, options: Options, search: Search) -> Options:
-        """Search for the best options by `tune`, or along `grids`; what was given stays."""
-        if self.tune is None:
-            return search.climb(options, self.grids)
-        found: Options = self.tune(target, options, search)
-        return found

@@ -1,4 +1,4 @@
-"""Prompts as files: JSON objects with `id, category, turns, reference`, or plain text, one a line.
+"""Prompts as files: JSON objects with `id, category, turns`, or plain text, one a line.
 
 `turns` is a list of user messages; `prompt` (text) is read as a single turn. A small set of our own
 ships with the package; published ones are fetched by their names from their authors' repositories, and checked.
@@ -77,7 +77,6 @@ def _parse(line: str, name: str, number: int) -> TaskPrompt:
         str(row.get("id", row.get("question_id", number))),
         category,
         tuple(turns),
-        row.get("reference"),
     )
 
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import TaskPrompt
-from forerun.lab.bench.load import Load, Run, Served, draw, in_process, over_http
-from forerun.lab.bench.servers import engine_config
+from forerun.lab.bench.load import Load, Run, Served, draw, over_http
 from forerun.lab.bench.serving import bounds, figures
 from forerun.lab.bench.workload import lengthened
 from forerun.server.client import Remote
@@ -162,36 +161,6 @@ def test_a_load_is_answered_in_full_and_its_times_add_up(url):
     assert max(at_once) == 2
 
 
-def test_without_a_server_the_engine_answers_the_same_load(llm, url):
-    load = Load(PROMPTS, BODY, 2)
-    offline = Run(load, in_process(llm.loop, llm.encode))
-    done, served = [*offline], [*Run(load, over_http(Remote.of(url)))]
-
-    def told(served: list[Served]) -> dict:
-        return {one.prompt: (one.input_tokens, one.output_tokens) for one in served}
-
-    assert told(done) == told(served)
-    for one in done:
-        assert 0 < one.ttft_s <= one.e2e_s
-        assert one.start_s + one.e2e_s <= offline.seconds
-    edges = [(one.start_s + 1e-4, 1) for one in done] + [(o.start_s + o.e2e_s, -1) for o in done]
-    assert max(itertools.accumulate(change for _, change in sorted(edges))) == 2
-
-
-def test_an_offline_load_that_is_stopped_leaves_nothing_behind(llm):
-    answers = iter(Run(Load(PROMPTS, BODY, 2), in_process(llm.loop, llm.encode)))
-    next(answers)
-    answers.close()
-    assert not llm.engine.has_work
-
-
-def test_the_engine_without_a_server_is_as_the_servers_arguments_say():
-    config = engine_config(["-d", "none", "--max-queue", "3"], max_num_seqs=3)
-    assert (config.drafter, config.max_num_seqs) == ("none", 3)
-    with pytest.raises(ConfigError, match="--nope is not an option of forerun serve"):
-        engine_config(["--nope"])
-
-
 def test_who_stops_early_ends_the_requests_that_run(served):
     url, service = served
     body = {"max_tokens": 100, "temperature": 1.5, "ignore_eos": True, "seed": 1}
@@ -228,18 +197,6 @@ def test_bench_serve_measures_a_sweep_and_resumes(forerun, url, tmp_path):
     assert out.read_text() == written  # nothing was measured again
 
 
-def test_bench_measures_a_server_too(forerun, url):
-    flags = ["--limit", "2", "-n", "3", "--batch", "2", "--json"]
-    code, said, _ = forerun("bench", "--url", url, *flags)
-    assert code == 0
-    (row,) = json.loads(said)["rows"]
-    assert (row["completed"], row["max_concurrency"]) == (2, 2)
-    for wrong in (["-d", "suffix"], ["-t", "2"], ["--peers", "llama.cpp"], ["--kv", "int8"]):
-        code, _, told = forerun("bench", "--url", url, *wrong)
-        assert code == 2
-        assert f"{wrong[0]} is for a model of this machine" in told
-
-
 def test_ctrl_c_keeps_what_was_measured(forerun, url, monkeypatch):
     answers = Run.__iter__
 
@@ -258,13 +215,12 @@ def test_ctrl_c_keeps_what_was_measured(forerun, url, monkeypatch):
 @pytest.mark.slow
 def test_a_model_is_served_and_its_server_ends(forerun, default_model):
     flags = ["--num-prompts", "2", "-n", "4", "--concurrency", "2", "-c", "512", "--json"]
-    more = ["--offline", "--input-len", "100", "--ramp-up", "0.1"]
+    more = ["--input-len", "100", "--ramp-up", "0.1"]
     code, said, _ = forerun("bench", "serve", default_model, *flags, *more)
     assert code == 0
-    rows = json.loads(said)["rows"]
-    assert [row["system"] for row in rows] == ["offline", "forerun"]
-    assert [row["completed"] for row in rows] == [2, 2]
-    assert rows[0]["total_input_tokens"] == rows[1]["total_input_tokens"] > 200
+    (row,) = json.loads(said)["rows"]
+    assert (row["system"], row["completed"]) == ("forerun", 2)
+    assert row["total_input_tokens"] > 200
 
 
 @pytest.mark.slow

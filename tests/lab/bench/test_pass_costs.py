@@ -8,21 +8,16 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.lab.bench.pass_costs import PassCosts, read
-from forerun.lab.bench.report import markdown, markdown_of_passes, rows_a_pass
-from tests.lab.bench.samples import ORIGIN, costs, measured, rows
+from forerun.lab.bench.report import markdown_of_passes
+from tests.lab.bench.samples import costs
 
 
 def test_what_kernels_saves_is_read_back(tmp_path):
     path = tmp_path / "kernels.json"
     saved = {"k": 4, "ms": 3.0}, {"k": 1, "ms": 2.0}
-    path.write_text(json.dumps({"provenance": {"model": "m"}, "weights_mb": 8.0, "rows": saved}))
+    path.write_text(json.dumps({"provenance": {"model": "m"}, "rows": saved}))
     (found,) = read(path)
-    assert (found.model, found.ms, found.weights_mb, found.peer) == (
-        "m",
-        {1: 2.0, 4: 3.0},
-        8.0,
-        None,
-    )
+    assert (found.model, found.ms, found.peer) == ("m", {1: 2.0, 4: 3.0}, None)
 
 
 WIDTHS = st.dictionaries(st.integers(2, 64), st.floats(0.1, 100), min_size=1, max_size=6)
@@ -53,21 +48,6 @@ def test_a_file_without_prices_is_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"x\.json holds no pass costs"):
         read(path)
-
-
-DRAFTED = measured("suffix", "a1", 0.5, passes=4, emitted=10, drafted=12, accepted=6)
-ROWS = rows([measured("none", "a1", 1.0), DRAFTED], ORIGIN)
-
-
-def test_tau_over_the_price_of_its_rows_is_the_speed_up_by_arithmetic():
-    drafted = next(row for row in ROWS if row["drafter"] == "suffix")
-    assert rows_a_pass(drafted) == 4.0
-    assert rows_a_pass(ROWS[0]) is None, "plain decoding drafts nothing"
-    assert "| suffix | 4.0 | 2.50 | 2.50 |" in markdown(ORIGIN, ROWS)
-    cheap = costs({1: 1.0, 4: 1.25})
-    assert "| suffix | 4.0 | 1.25 | 2.50 (2.00x) |" in markdown(ORIGIN, ROWS, costs=cheap)
-    narrow = costs({1: 1.0, 2: 1.5})
-    assert "| suffix | 4.0 | (2.50) | 2.50 (1.00x) |" in markdown(ORIGIN, ROWS, costs=narrow)
 
 
 def test_pass_costs_stand_side_by_side():

@@ -275,14 +275,7 @@ def test_a_peer_drafts_with_a_model_only_if_there_is_one(name, tmp_path):
     setup = base.Setup(tmp_path / "m.gguf", 1, 64, tmp_path)
     ways = [system.name for system in base.systems(name, setup)]
     assert f"{name} plain" in ways
-    assert not {f"{name} draft_model", f"{name} eagle3"} & {*ways}
-
-
-def test_llama_cpp_drafts_with_a_network_only_if_there_is_one(tmp_path):
-    setup = base.Setup(tmp_path / "m.gguf", 1, 64, tmp_path, eagle3=tmp_path / "e.gguf")
-    ways = [system.name for system in base.systems("llama.cpp", setup)]
-    assert "llama.cpp eagle3" in ways
-    assert "llama.cpp draft_model" not in ways
+    assert f"{name} draft_model" not in ways
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -5,9 +5,8 @@ import sys
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.lab.bench.plots import drafters, draw, draw_passes, draw_run
-from forerun.lab.bench.plots.drafters import scaling, speedups
-from forerun.lab.bench.plots.passes import roofline
+from forerun.lab.bench.plots import draw, draw_passes, draw_run
+from forerun.lab.bench.plots.pictures import speedups
 from forerun.lab.bench.plots.style import looks
 from tests.lab.bench.samples import ORIGIN, costs, measured, rows
 
@@ -29,17 +28,6 @@ ROWS = rows(
 )
 
 
-SETTINGS = rows(
-    [
-        measured(name, unit, 1.0, **counts)
-        for unit in ("a1", "b1")
-        for name, counts in {
-            "none": {},
-            **{f"lookahead:window={w}": {**DRAFTED, "drafted": 8 * w} for w in (1, 2, 4)},
-        }.items()
-    ],
-    ORIGIN,
-)
 COSTS, PEER = costs({1: 1.0, 2: 1.25, 8: 3.0}), costs({1: 2.0, 4: 6.0}, peer="other")
 
 
@@ -52,43 +40,13 @@ def names_of(drawn, tmp_path):
 
 def test_every_picture_is_written_as_png_and_svg(tmp_path):
     pytest.importorskip("matplotlib")
-    drawn = draw(ROWS, tmp_path, "toy", COSTS)
-    assert names_of(drawn, tmp_path) == ["speedup", "acceptance", "tau", "cost"]
-
-
-@pytest.mark.parametrize(
-    ("picture", "is_drawn"),
-    [
-        (lambda axes: scaling(axes, SETTINGS), True),
-        (lambda axes: scaling(axes, ROWS), False),
-        (lambda axes: scaling(axes, []), False),
-        (lambda axes: drafters.costs(axes, SETTINGS, None), True),
-        (lambda axes: roofline(axes, [PEER]), False),
-    ],
-)
-def test_a_picture_without_figures_says_so(picture, is_drawn):
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    pyplot.switch_backend("agg")
-    figure, axes = pyplot.subplots()
-    assert picture(axes) == is_drawn
-    pyplot.close(figure)
-
-
-def test_the_slope_is_written_in_the_legend():
-    """Settings of 4, 8 and 16 rows a pass with taus of 2, 3 and 4: one token more for each doubling."""
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    pyplot.switch_backend("agg")
-    counts = [{**DRAFTED, "emitted": 4 * tau, "drafted": 4 * (2**tau - 1)} for tau in (2, 3, 4)]
-    settings = [measured(f"lookahead:window={i}", "a1", 1.0, **c) for i, c in enumerate(counts)]
-    figure, axes = pyplot.subplots()
-    assert scaling(axes, rows([measured("none", "a1", 1.0), *settings], ORIGIN))
-    assert axes.get_legend_handles_labels()[1] == ["a  +1.00 a doubling"]
-    pyplot.close(figure)
+    drawn = draw(ROWS, tmp_path, "toy")
+    assert names_of(drawn, tmp_path) == ["speedup", "acceptance"]
 
 
 def test_pass_costs_are_drawn_with_the_peers(tmp_path):
     pytest.importorskip("matplotlib")
-    assert names_of(draw_passes([COSTS, PEER], tmp_path, "toy"), tmp_path) == ["v", "roofline"]
+    assert names_of(draw_passes([COSTS, PEER], tmp_path, "toy"), tmp_path) == ["v"]
     assert draw_passes([], tmp_path, "toy") == {}
 
 

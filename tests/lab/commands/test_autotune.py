@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.drafting.spec import DrafterSpec
-from forerun.lab.tune import search
+from forerun.lab.tune import report
 from tests.cli.helpers import the_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"
@@ -17,8 +17,8 @@ SHORT = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Few passes to time."""
-    monkeypatch.setattr(search, "CONTEXTS", (16, 32))
-    monkeypatch.setattr(search, "WIDTHS", (1, 4))
+    monkeypatch.setattr(report, "CONTEXTS", (16, 32))
+    monkeypatch.setattr(report, "WIDTHS", (1, 4))
 
 
 def test_autotune_scores_what_is_asked(forerun, default_model):

@@ -10,7 +10,7 @@ import pytest
 from forerun.core.errors import ConfigError
 from forerun.drafting.parse import split_list
 from forerun.lab.bench import pass_costs
-from forerun.lab.bench.peers.base import second_models
+from forerun.lab.bench.peers.base import draft_models
 from forerun.lab.bench.workload import read_task
 from tests.cli.helpers import the_json
 from tests.mutants import accepting_everything
@@ -81,8 +81,8 @@ def test_peers_draft_with_the_first_draft_model_we_draft_with(tmp_path):
     small.touch()
     other.touch()
     specs = ["none", f"suffix++draft_model:model={small}", f"draft_model:model={other}"]
-    assert second_models(specs, "draft_model") == [str(small), str(other)]
-    assert second_models(["none", "suffix"], "draft_model") == []
+    assert draft_models(specs) == [str(small), str(other)]
+    assert draft_models(["none", "suffix"]) == []
 
 
 def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp_path):
@@ -99,22 +99,17 @@ def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp
     assert json.loads(out.read_text()) == document
     (found,) = pass_costs.read(out)
     assert found.ms == {row["k"]: row["ms"] for row in document["rows"]}
-    assert found.mflop_row == pytest.approx(2 * 134.5, rel=0.05), "SmolLM2-135M: two a weight"
 
 
-def test_a_report_prices_the_rows_of_the_same_model(bench, forerun, default_model, tmp_path):
+def test_a_report_has_what_was_measured_and_what_passes_cost(bench, forerun, tmp_path):
     run, costs = tmp_path / "run.jsonl", tmp_path / "kernels.json"
     bench("-d", "lookahead:window=3", "--no-controller", "--categories", "code", "--out", run)
-    model = json.loads(run.read_text().splitlines()[0])["origin"]["model"]
-    written = {"provenance": {"model": model}, "rows": [{"k": 1, "ms": 1.0}, {"k": 2, "ms": 3.0}]}
+    written = {"provenance": {"model": "m"}, "rows": [{"k": 1, "ms": 1.0}, {"k": 2, "ms": 3.0}]}
     costs.write_text(json.dumps(written))
     code, text, _ = forerun("bench", "report", run, costs, "--no-plots")
     assert code == 0
-    assert "*v*: what a pass of so many rows costs" in text
+    assert "### Speed-up by category" in text
     assert "## What passes cost" in text
-    costs.write_text(json.dumps({**written, "provenance": {"model": "another"}}))
-    _, text, _ = forerun("bench", "report", run, costs, "--no-plots")
-    assert "*v*: what a pass of so many rows costs" not in text
 
 
 def test_without_the_controller_every_step_drafts_up_to_the_budget(bench):
@@ -175,7 +170,7 @@ def test_two_drafters_are_compared_with_each_other(bench):
     assert "over suffix" in shown
 
 
-def test_sampling_options_reach_the_requests_and_the_provenance(bench, forerun):
+def test_sampling_options_reach_the_requests_and_the_provenance(bench):
     code, text, _ = bench("--top-p", "0.9", "--temp", "0.8", "-d", "suffix", "--json")
     assert code == 0
     assert the_json(text)["provenance"]["sampling"] == {"top_p": 0.9}
@@ -183,9 +178,6 @@ def test_sampling_options_reach_the_requests_and_the_provenance(bench, forerun):
     tokens = next(row["tokens"] for row in the_json(text)["rows"])
     assert code == 0
     assert tokens < 80, "the answers end at the first 'the'"
-    code, _, err = forerun("bench", "--url", "http://localhost:1/v1", "--top-p", "0.9")
-    assert code == 2
-    assert "--top-p is for a model of this machine" in err
 
 
 def test_batches_that_no_category_fills_are_named(bench):

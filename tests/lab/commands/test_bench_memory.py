@@ -15,7 +15,7 @@ from forerun.lab.bench.memory import groups, percents
 @pytest.mark.slow
 def test_the_command_measures_and_draws(forerun, default_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "memory.json"
-    few = ("--limit", 1, "--together", 4, "--batch", 1, "-n", 6, "-c", 1024, "--cuts", "60")
+    few = ("--limit", 1, "--together", 4, "-n", 6, "-c", 1024, "--cuts", "60")
     code, printed, _ = forerun("bench", "memory", "-d", "suffix,auto", *few, "--out", out, "--json")
     assert code == 0
     document = json.loads(printed)

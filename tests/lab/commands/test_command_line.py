@@ -15,7 +15,7 @@ from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
     *("autotune", "check-drafter", "bench", "bench chat", "bench serve"),
-    *("bench memory", "bench kernels", "bench report", "eval", "eval ppl", "eval tasks"),
+    *("bench memory", "bench kernels", "bench report", "eval", "eval ppl"),
     *("eval distribution", "eval fidelity", "train", "train table", "train data"),
     *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize"),
 )
@@ -75,7 +75,6 @@ MISTAKES = {
         "": "give a model, or a server with --url",
         "--url 127.0.0.1:9/v1": "does not answer",
         "--url 127.0.0.1:9 --peer llama-server": "--peer needs a model",
-        "--url 127.0.0.1:9 --offline": "--offline needs a model",
         "--url 127.0.0.1:9 --input-len 9": "--input-len needs a model",
         "--url 127.0.0.1:9 --ramp-up -1": "ramp_up must be at least 0",
         "--url 127.0.0.1:9 --concurrency 1,x": "--concurrency takes numbers",
@@ -85,16 +84,11 @@ MISTAKES = {
         "ppl /no/such/file": "no such file: /no/such/file",
         "ppl x -m a.gguf --model b.gguf": "two models, a.gguf and b.gguf: give one",
         "ppl x --limit-tokens 1": "limit_tokens must be at least 2, got 1",
-        "tasks --task gsm9k": "did you mean 'gsm8k'",
-        "tasks --task humaneval": "add --run-code to allow it",
-        "tasks --tasks-dir /no/such": "no such file: /no/such/gsm8k.jsonl",
         "distribution --batch 0": "batch must be at least 1, got 0",
         "distribution --false-alarm 0": "above 0 and below 1",
     },
     "train drafter": {
         "--kind eagle": "unknown --kind 'eagle': did you mean 'eagle3'?",
-        "--loss mse": "unknown --loss 'mse'",
-        "--optimizer sgd": "unknown --optimizer 'sgd'",
         "--tokens many": "--tokens must be a count",
         "--depth 0": "--depth must be at least 1",
     },
@@ -131,11 +125,8 @@ def test_tables_fit_60_columns(shell, line):
     check_table(shell, line)
 
 
-def test_bench_prints_a_table_and_markdown_where_asked(shell):
+def test_bench_prints_a_table(shell):
     line = "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup"
     _, out, _ = shell(line)
     assert "|" not in out
     assert re.search(r"^drafter +tok/s +speed-up +tau +same$", out, re.MULTILINE)
-    _, out, _ = shell(f"{line} --markdown")
-    assert "| tok/s |" in out
-    assert "### Speed-up by category" in out

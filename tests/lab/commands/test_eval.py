@@ -23,16 +23,6 @@ DISTRIBUTION = (
     2,
 )
 TEXT = "The sea is calm tonight. The tide is full, the moon lies fair upon the straits. " * 4
-GSM8K = {"id": "a", "category": "math", "turns": ["What is 2 + 3?"], "reference": "so #### 5"}
-HUMANEVAL = {
-    "id": "HumanEval/x",
-    "category": "coding",
-    "turns": ['def add(a, b):\n    """ Return the sum of a and b. """\n'],
-    "reference": {
-        "entry_point": "add",
-        "test": "def check(f):\n    assert f(2, 3) == 5\n",
-    },
-}
 
 
 @pytest.fixture
@@ -53,17 +43,10 @@ def text(tmp_path):
     return path
 
 
-@pytest.fixture
-def tasks(tmp_path):
-    (tmp_path / "gsm8k.jsonl").write_text(json.dumps(GSM8K) + "\n")
-    (tmp_path / "humaneval.jsonl").write_text(json.dumps(HUMANEVAL) + "\n")
-    return tmp_path
-
-
 def test_eval_alone_lists_its_words(forerun):
     code, out, _ = forerun("eval")
     assert code == 0
-    assert all(word in out for word in ("ppl", "tasks", "distribution", "fidelity", "calibration"))
+    assert all(word in out for word in ("ppl", "distribution", "fidelity", "calibration"))
 
 
 def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_path):
@@ -108,22 +91,6 @@ def test_ctrl_c_says_how_far_it_came(forerun, text, monkeypatch):
     code, _, err = forerun("eval", "ppl", text, "--window", 16, "--limit-tokens", 60)
     assert code == 130
     assert "after 2 of 7 windows; give --out FILE" in err
-
-
-def test_tasks_scores_answers(forerun, tasks):
-    common = ("--tasks-dir", tasks, "--max-tokens", 64, "-c", 256)
-    code, out, _ = forerun("eval", "tasks", "--task", "gsm8k", *common, "--json")
-    document = the_json(out)
-    assert code == 0
-    assert {
-        "task": "gsm8k",
-        "prompts": 1,
-        "drafter": "mlp_speculator++recycling",
-    }.items() <= document.items()
-    assert document["right"] in (0, 1)
-    code, out, _ = forerun("eval", "tasks", "--task", "humaneval", "--run-code", *common)
-    assert code == 0
-    assert "humaneval: 1 of 1 right" in out
 
 
 def test_the_distribution_holds_and_says_so(forerun):

@@ -20,7 +20,7 @@ def main(model: str, method: str, out: str) -> dict[str, int]:
     from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
 
     bare = resident_nbytes()
-    from forerun.lab.quantize.flatten_choice import FlattenChoice
+    from forerun.lab.quantize.flatten_job import FlattenJob
     from forerun.lab.quantize.grid import Grid
     from forerun.lab.quantize.round_job import Recipe, RoundJob
     from forerun.weights.checkpoint import open_checkpoint
@@ -30,13 +30,11 @@ def main(model: str, method: str, out: str) -> dict[str, int]:
         checkpoint.tokenizer()  # as to read texts
     random = torch.Generator().manual_seed(0)
     texts = torch.randint(0, 256, (12, 512), generator=random).tolist()
-    job: RoundJob | FlattenChoice
+    job: RoundJob | FlattenJob
     if method == "flatten":
-        job = FlattenChoice(checkpoint, texts[:8], texts[8:], Path(out), {})
+        job = FlattenJob(checkpoint, texts[:8], texts[8:], Path(out), {})
     else:
-        recipe = Recipe(
-            "awq" if method.startswith("awq") else "rtn", Grid(4, 64), "awq", gptq=method == "awq"
-        )
+        recipe = Recipe("rtn" if method == "rtn" else "awq", Grid(4, 64), "awq")
         calibration = [] if method == "rtn" else texts[:8]
         job = RoundJob(checkpoint, calibration, texts[8:], Path(out), {}, recipe=recipe)
     return_at_once()

@@ -17,7 +17,7 @@ from forerun.core import registry
 from forerun.core.params import SamplingParams
 from forerun.drafting.base import LoadedModel, Target
 from forerun.lab.contract.candidate import Candidate
-from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
+from forerun.lab.quantize.flatten_job import FlattenJob, Key
 from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import Layout
 from forerun.lab.quantize.round_job import Method, Recipe, RoundJob
@@ -56,10 +56,13 @@ def coded(method: Method, grid: Grid, layout: Layout) -> Callable[[Path, Path], 
     return make
 
 
-def flattened(recipe: FlattenRecipe) -> Callable[[Path, Path], None]:
+def flattened(bits: int) -> Callable[[Path, Path], None]:
+    class Flattened(FlattenJob):
+        def widths(self) -> dict[Key, int | None]:
+            return dict.fromkeys(super().widths(), bits)
+
     def make(source: Path, out: Path) -> None:
-        checkpoint = open_checkpoint(source)
-        finish(FlattenJob(checkpoint, TEXTS[:4], TEXTS[4:], out, {}, recipe=recipe))
+        finish(Flattened(open_checkpoint(source), TEXTS[:4], TEXTS[4:], out, {}))
 
     return make
 
@@ -100,8 +103,8 @@ WAYS: dict[str, Callable[[Path, Path], None]] = {
     "compressed-tensors, 4 bits": coded("rtn", Grid(4, None), "compressed-tensors"),
     "compressed-tensors, 8 bits": coded("rtn", Grid(8, None), "compressed-tensors"),
     "gptq": gptq,
-    "flatten, 4 bits": flattened(FlattenRecipe(bits=4)),
-    "flatten, 8 bits": flattened(FlattenRecipe(bits=8)),
+    "flatten, 4 bits": flattened(4),
+    "flatten, 8 bits": flattened(8),
 }
 FORMATS = {
     "rtn": {"q4_z"},

@@ -1,8 +1,7 @@
-"""Flattening: outliers cost the other inputs nothing, spilling beats splitting evenly, and GPTQ lowers the error."""
+"""Flattening: outliers cost the other inputs nothing, and what is rounded together shares its rows."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from forerun.lab.quantize.awq import Inputs
@@ -13,7 +12,7 @@ from forerun.lab.quantize.flatten import (
     rounded,
     search_rows,
 )
-from forerun.weights.flat import FlatRows, Split
+from forerun.weights.flat import FlatRows
 from tests.lab.quantize.test_awq import inputs_of
 
 
@@ -27,51 +26,36 @@ def sample(num_out: int = 24, num_in: int = 64) -> tuple[torch.Tensor, Inputs]:
     return weight, inputs_of(x)
 
 
-def rows_of(split: Split, widen: float, row_bits: int = 8) -> FlatRows:
+def rows_of(widen: float) -> FlatRows:
     weight, inputs = sample()
-    return search_rows(inputs, weight, bits=8, row_bits=row_bits, split=split, widen=widen)
+    return search_rows(inputs, weight, bits=8, widen=widen)
 
 
-@pytest.mark.parametrize("split", ["even", "spill"])
-def test_rows_are_no_wider_than_allowed_and_hold_what_was_seen(split: Split) -> None:
+def test_rows_are_no_wider_than_allowed_and_hold_what_was_seen() -> None:
     _, inputs = sample()
     for widen in (0.0, 0.5, 1.0):
-        rows = rows_of(split, widen)
+        rows = rows_of(widen)
         assert rows.pieces.sum() <= 64 * (1 + widen)
-        reach = rows.steps * rows.limit * (rows.pieces if split == "spill" else 1)
-        if widen:
-            assert (torch.from_numpy(reach) >= inputs.largest * 1.4).all()  # and more
-    assert rows_of(split, 1.0).width > 64
+        reach = torch.from_numpy(rows.steps * rows.limit * rows.pieces)
+        assert (reach >= inputs.largest * 1.4).all()  # and more
+    assert rows.width > 64
 
 
-def test_spilling_rounds_outliers_finer_than_even_pieces_or_none() -> None:
+def test_places_of_their_own_round_outliers_finer_than_none() -> None:
     weight, inputs = sample()
 
-    def error(split: Split, widen: float) -> float:
-        rows = search_rows(inputs, weight, bits=8, row_bits=4, split=split, widen=widen)
-        near = rounded(rows, inputs.sample) - inputs.sample
+    def error(widen: float) -> float:
+        near = rounded(rows_of(widen), inputs.sample) - inputs.sample
         return float((near @ weight.T).square().sum())
 
-    none, even, spill = error("spill", 0.0), error("even", 1.0), error("spill", 1.0)
-    assert spill < 0.5 * min(none, even)
-
-
-@pytest.mark.parametrize("row_bits", [4, 8])
-def test_what_later_columns_make_up_lowers_the_error(row_bits: int) -> None:
-    weight, inputs = sample()
-    rows = search_rows(inputs, weight, bits=4, row_bits=row_bits, split="spill", widen=0.5)
-    plain, better = (
-        product_error([weight], round_weights([weight], inputs, rows, 4, compensate=on), inputs)
-        for on in (False, True)
-    )
-    assert 0 < better < 0.9 * plain
+    assert error(1.0) < 0.5 * error(0.0)
 
 
 def test_matrices_of_one_site_share_their_rows_and_keep_their_range() -> None:
     weight, inputs = sample()
-    rows = rows_of("spill", 0.5)
+    rows = rows_of(0.5)
     for bits in (4, 8):
-        first, second = round_weights(weight.split(16), inputs, rows, bits, compensate=False)
+        first, second = round_weights(weight.split(16), inputs, rows, bits)
         assert first.flat is second.flat is rows
         assert (len(first.codes), len(second.codes)) == (16, 8)
         assert abs(first.codes).max() == limit_of(bits)
@@ -81,6 +65,6 @@ def test_unused_inputs_are_no_harm() -> None:
     weight, inputs = sample()
     x = inputs.sample * (torch.arange(64) > 7)
     dead = inputs_of(x)
-    rows = search_rows(dead, weight, bits=4, row_bits=8, split="spill", widen=0.5)
-    (parts,) = round_weights([weight], dead, rows, 4, compensate=True)
+    rows = search_rows(dead, weight, bits=4, widen=0.5)
+    (parts,) = round_weights([weight], dead, rows, 4)
     assert product_error([weight], [parts], dead) < 0.05

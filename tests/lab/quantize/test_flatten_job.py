@@ -12,8 +12,7 @@ import safetensors.numpy
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize.block import READERS
-from forerun.lab.quantize.flatten_choice import FlattenChoice
-from forerun.lab.quantize.flatten_job import FlattenJob, FlattenRecipe
+from forerun.lab.quantize.flatten_job import FlattenJob
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.stored import StoredTensor
@@ -38,17 +37,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def job(
-    source: Path, out: Path, recipe: FlattenRecipe, texts: list[list[int]] = TEXTS[:4]
+    source: Path, out: Path, texts: list[list[int]] = TEXTS[:4], **options: float
 ) -> FlattenJob:
-    origin = {"recipe": repr(recipe)}
-    new = FlattenChoice if recipe.bits is None else FlattenJob
-    return new(open_checkpoint(source), texts, TEXTS[4:], out, origin, recipe=recipe)
+    origin = {"recipe": options}
+    return FlattenJob(open_checkpoint(source), texts, TEXTS[4:], out, origin, **options)
 
 
 def finished(
-    source: Path, out: Path, recipe: FlattenRecipe, texts: list[list[int]] = TEXTS[:4]
+    source: Path, out: Path, texts: list[list[int]] = TEXTS[:4], **options: float
 ) -> tuple[FlattenJob, dict[str, float]]:
-    made, shares = job(source, out, recipe, texts), list[float]()
+    made, shares = job(source, out, texts, **options), list[float]()
     made.on_matrix = shares.append
     assert list(made.run()) == list(range(made.num_steps + 1))
     assert len(shares) > made.config.num_layers
@@ -65,17 +63,24 @@ def flat_weights(folder: Path) -> dict[str, StoredTensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_eight_bits_keep_the_model(folders: dict[str, Path], tmp_path: Path, family: str) -> None:
+def test_eight_bits_keep_the_model(
+    folders: dict[str, Path], tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        FlattenJob,
+        "widths",
+        lambda self: {(i, site): 8 for i in range(self.config.num_layers) for site in READERS},
+    )
     out = tmp_path / "out"
-    made, figures = finished(folders[family], out, FlattenRecipe(bits=8))
+    made, figures = finished(folders[family], out)
     before, after = (
         prefill(load_torch(open_checkpoint(p)), TEXTS[5]) for p in (folders[family], out)
     )
     assert 0 < (after - before).std() < 0.1 * before.std()
     assert figures["ppl_after"] == pytest.approx(figures["ppl_before"], rel=0.05)
-    assert figures["share_4bit"] == 0
+    assert (figures["share_4bit"], figures["share_8bit"]) == (0, 1)
     assert figures["widening"] >= 1
-    assert max(made.errors.values()) < 1e-2
+    assert max(error for key, error in made.errors.items() if key.endswith(".8")) < 1e-2
     assert {tensor.format.name for tensor in flat_weights(out).values()} == {"q8_c"}
     assert not made.partial.exists()
     assert not list(out.glob("candidates*"))
@@ -84,14 +89,14 @@ def test_eight_bits_keep_the_model(folders: dict[str, Path], tmp_path: Path, fam
 def test_the_bound_decides_how_each_site_is_rounded(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    made, figures = finished(folders["llama"], tmp_path / "four", FlattenRecipe(bound=99.0))
+    made, figures = finished(folders["llama"], tmp_path / "four", bound=99.0)
     assert list(made.divergences) == list(made.errors)
     assert len(made.divergences) == 2 * 2 * len(READERS)
     assert figures["share_4bit"] == 1
     eight = {key: kl for key, kl in made.divergences.items() if key.endswith(".8")}
     worst = max(eight, key=eight.__getitem__)
     bound = sum(eight.values()) - eight[worst]
-    made, figures = finished(folders["llama"], tmp_path / "some", FlattenRecipe(bound=bound))
+    made, figures = finished(folders["llama"], tmp_path / "some", bound=bound)
     assert 0 < figures["share_8bit"] < 1
     assert set(made.widths().values()) >= {8, None}
     assert (
@@ -109,7 +114,7 @@ def test_the_bound_decides_how_each_site_is_rounded(
 def test_what_one_scale_does_not_suit_keeps_its_groups(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    made, figures = finished(folders["llama"], tmp_path / "out", FlattenRecipe(bound=0.0))
+    made, figures = finished(folders["llama"], tmp_path / "out", bound=0.0)
     assert set(made.widths().values()) == {None}
     assert not flat_weights(tmp_path / "out")
     assert (figures["share_4bit"], figures["share_8bit"], figures["widening"]) == (0, 0, 1)
@@ -127,20 +132,18 @@ def test_costs_are_measured_on_other_texts_than_ranges(
 ) -> None:
     """Of a text that ranges are taken from no input is cut off."""
     texts = [[i + 1] * 40 for i in range(6)]
-    for recipe, num_seen in ((FlattenRecipe(), 2), (FlattenRecipe(bits=8), 6)):
-        made = job(folders["llama"], tmp_path / "out", recipe, texts)
-        embedded = made.outside.embed(texts)
-        states = made.begin(embedded, made.outside.embed([]))
-        assert states["calibration"].tolist() == embedded[:num_seen].tolist()
-        if recipe.bits is None:
-            assert states["probes"][0].tolist() == embedded[2:].tolist()
+    made = job(folders["llama"], tmp_path / "out", texts)
+    embedded = made.outside.embed(texts)
+    states = made.begin(embedded, made.outside.embed([]))
+    assert states["calibration"].tolist() == embedded[:2].tolist()
+    assert states["probes"][0].tolist() == embedded[2:].tolist()
 
 
 def test_sites_are_flattened_by_what_they_cost_for_their_work(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     """An outlier in `down` costs more than all others together; 4 bits take the place of 8 where both fit."""
-    made = job(folders["llama"], tmp_path / "out", FlattenRecipe(bound=0.01))
+    made = job(folders["llama"], tmp_path / "out", bound=0.01)
     made.divergences = {
         f"{i}.{site}.{bits}": 0.0005 if bits == 8 else 0.003 + i
         for i in range(2)
@@ -156,15 +159,14 @@ def test_sites_are_flattened_by_what_they_cost_for_their_work(
 def test_a_killed_job_goes_on_and_writes_the_same_bytes(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    recipe = FlattenRecipe(bound=0.01, row_bits=4, split="even", widen=0.5)
-    finished(folders["llama"], tmp_path / "whole", recipe)
+    finished(folders["llama"], tmp_path / "whole", widen=0.5)
     for stop in (1, 3):
-        steps = job(folders["llama"], tmp_path / "cut", recipe).run()
+        steps = job(folders["llama"], tmp_path / "cut", widen=0.5).run()
         while next(steps) < stop:
             pass
-    finished_steps = list(job(folders["llama"], tmp_path / "cut", recipe).run())
+    finished_steps = list(job(folders["llama"], tmp_path / "cut", widen=0.5).run())
     assert finished_steps[0] == 3
-    job(folders["llama"], tmp_path / "cut", recipe).finish()
+    job(folders["llama"], tmp_path / "cut", widen=0.5).finish()
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "cut" / path.name).read_bytes() == path.read_bytes()
 
@@ -172,7 +174,7 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(
 def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     texts = np.random.default_rng(1).integers(1, VOCAB, (40, 40)).tolist()  # or GPTQ is damped much
-    finished(folders["mistral"], out, FlattenRecipe(bits=4, widen=0.5), texts)
+    finished(folders["mistral"], out, texts, bound=99.0, widen=0.5)
     try:
         model = load_model(open_checkpoint(out), backend="native")
     except LoadError as error:
@@ -183,17 +185,14 @@ def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_p
 
 def test_flattening_wants_a_text(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --calib FILE"):
-        FlattenChoice(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {})
+        FlattenJob(open_checkpoint(folders["llama"]), [], [], tmp_path / "out", {})
 
 
 def test_inputs_that_have_no_groups_are_refused(tmp_path: Path) -> None:
     source = tmp_path / "model"
     hf_model("llama", intermediate_size=48).save_pretrained(source)
-    with pytest.raises(
-        ConfigError, match=r"groups of 32, but this model has 32, 48: give --bits 8"
-    ):
-        job(source, tmp_path / "out", FlattenRecipe())
-    assert job(source, tmp_path / "out", FlattenRecipe(bits=8)).config.intermediate_size == 48
+    with pytest.raises(ConfigError, match=r"groups of 32, but this model has 32, 48: choose"):
+        job(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +202,7 @@ def test_a_tensor_that_is_missing_is_named(
     folders: dict[str, Path], tmp_path: Path, part: str
 ) -> None:
     out = tmp_path / "out"
-    finished(folders["llama"], out, FlattenRecipe(bits=4))
+    finished(folders["llama"], out, bound=99.0)
     named = f"model.layers.0.mlp.up_proj.{part}"
     index = out / "model.safetensors.index.json"
     known = json.loads(index.read_text())

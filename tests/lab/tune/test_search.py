@@ -1,35 +1,108 @@
-"""Autotune: counts are those of the engine, costs are medians, nothing is scored twice, and nothing pays is said."""
+"""Autotune: a climb reaches the top and keeps what was given, counts are the engine's, and nothing is run twice."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from forerun.core import options as spelling
+from forerun.core import registry
+from forerun.core.costs import CostCurve
+from forerun.core.errors import ConfigError
 from forerun.drafting.base import Target
+from forerun.drafting.find import method_of
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.controller import DraftResult
-from forerun.lab.tune import search
-from forerun.lab.tune.climb import GAIN
-from forerun.lab.tune.figures import PassTime, PassTimes
 from forerun.lab.tune.search import (
+    GAIN,
     Autotune,
     DraftedStep,
-    best_of,
+    DrafterFigures,
     candidates,
-    figures_of,
-    shapes,
+    climb,
+    winner,
 )
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for
 from tests.tiny import tiny_model
 
 MODEL = tiny_model(3, sharpness=3.0)
 TARGET = Target(MODEL, None, 1, 256, cache=MODEL.new_cache(1, 256))
+GRIDS = {"width": (1, 2, 4, 8, 16), "share": (0.1, 0.2, 0.4, 0.8)}
 
 
-def prices(row: float) -> PassTimes:
-    """A plain pass takes 1 ms, each further row `row` of it."""
-    return PassTimes(tuple(PassTime(8, 1, k, 1 + row * (k - 1)) for k in (1, 2, 8, 16)))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    width: int = 4
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.width == 16 and self.share > 0.5:
+            raise ConfigError("these do not go together")
+
+
+class Hill:
+    """A score that falls by a tenth with every step away from its top."""
+
+    def __init__(self, **top):
+        self.top = top
+        self.asked = []
+
+    def __call__(self, options):
+        self.asked.append(options)
+        distance = sum(
+            abs(GRIDS[name].index(getattr(options, name)) - GRIDS[name].index(value))
+            for name, value in self.top.items()
+        )
+        return 2 * 0.9**distance
+
+
+@given(st.sampled_from(GRIDS["width"][:-1]), st.sampled_from(GRIDS["share"]))
+def test_a_climb_reaches_the_top(width, share):
+    top = {"width": width, "share": share}
+    assert climb(Options(), GRIDS, Hill(**top)) == Options(**top)
+
+
+def test_what_was_given_stays():
+    hill = Hill(width=1, share=0.8)
+    assert climb(Options(width=8), GRIDS, hill) == Options(width=8, share=0.8)
+    assert {options.width for options in hill.asked} == {8}
+
+
+def test_options_that_do_not_go_together_are_passed_over():
+    found = climb(Options(), GRIDS, Hill(width=16, share=0.8))
+    assert found in (Options(width=16, share=0.4), Options(width=8, share=0.8))
+
+
+def test_noise_moves_nothing():
+    wobble = {4: 1.0, 8: 1.0 + (GAIN - 1) / 2, 2: 1.0 + (GAIN - 1) / 3}
+    grid = {"width": (2, 4, 8)}
+    assert climb(Options(), grid, lambda options: wobble[options.width]) == Options()
+
+
+@pytest.mark.parametrize("name", [n for n in registry.names("drafters") if method_of(n).grids])
+def test_what_a_drafter_tries_can_be_spelled_and_read_back(name):
+    module = registry.load("drafters", name)
+    described = spelling.describe(module.Options)
+    needed = {doc.name: "untrained" for doc in described if doc.default is None}
+    asked = []
+
+    def score(options):
+        asked.append(options)
+        return 1.0 + len(asked)  # whatever is new is better: the search goes far
+
+    climb(spelling.build(module.Options, needed), method_of(name).grids, score)
+    assert len(asked) > 3
+    for options in asked:
+        _, values = spelling.parse(spelling.format_spec(name, options))
+        assert spelling.build(module.Options, values) == options
+
+
+def prices(row: float) -> CostCurve:
+    """A plain pass costs 1, each further row `row` of it."""
+    return CostCurve({k: 1 + row * (k - 1) for k in (1, 2, 8, 16)})
 
 
 class Search:
@@ -37,15 +110,7 @@ class Search:
 
     def __init__(self, *, row: float = 0.1):
         self.built: list[str] = []
-        self.seen: list[tuple[int, int]] = []
-        self.autotune = Autotune(
-            self.new_engine,
-            TARGET,
-            LOOPING,
-            GREEDY.max_tokens,
-            prices(row),
-            lambda what, done, total: self.seen.append((done, total)),
-        )
+        self.autotune = Autotune(self.new_engine, LOOPING, GREEDY.max_tokens, prices(row))
 
     def new_engine(self, drafter: str):
         self.built.append(drafter)
@@ -53,8 +118,8 @@ class Search:
         engine.timers.clock = lambda: 0.0  # for a tiny model a proposal is as dear as a pass
         return engine
 
-    def run(self, *drafters: str):
-        return self.autotune.run([DrafterSpec.of(drafter) for drafter in drafters])
+    def best_of(self, drafter: str) -> DrafterFigures:
+        return self.autotune.best_of(DrafterSpec.of(drafter))
 
 
 @pytest.mark.parametrize("drafter", ["suffix:num_draft=5", "lookahead:window=2", "prompt_lookup"])
@@ -75,94 +140,60 @@ def test_counts_are_those_of_drafting_in_full(drafter):
 
 def test_plain_decoding_is_worth_itself():
     found = Search().autotune.figures("none")
-    assert found.tau == 1
-    assert found.speedup(prices(0.1)) == 1
-    assert found.nodes == ()
+    assert found.tau == found.speedup == 1
 
 
-def steps(*drafts: tuple[int, float, float], first: int = 0) -> list[DraftedStep]:
-    """(nodes, draft seconds, pace) each; a pass takes what `prices(0.5)` says, times the pace."""
-    cost = prices(0.5).cost
-    return [
+def figures_of(*drafts: tuple[int, float, float], first: int = 0) -> DrafterFigures:
+    """(nodes, draft seconds, pace) each, half accepted; a pass takes what `prices(0.5)` says, times the pace."""
+    costs = prices(0.5)
+    steps = [
         DraftedStep(
             i < first,
             DraftResult(0, n, tuple(range(n // 2))),
             1 + n,
             draft_s * pace,
-            cost(1 + n) * pace,
+            costs.v(1 + n) * pace,
         )
         for i, (n, draft_s, pace) in enumerate(drafts)
     ]
+    return DrafterFigures.of("x", steps, costs)
 
 
-def test_draft_costs_are_medians_whatever_the_pace():
-    noisy = [(2, 0.2, 1.0), (2, 0.2, 3.0), (2, 0.2, 0.5), (2, 9.0, 1.0)] * 4
-    found = figures_of("x", steps(*noisy), prices(0.5))
-    assert found.draft_cost == {2: 0.2}
-    assert found.draft_total == pytest.approx(16 * 0.2)
-    assert found.speedup(prices(0.5)) == pytest.approx(32 / (16 * 2 + 3.2))
+def test_a_score_is_tokens_over_passes_and_the_medians_of_proposals_whatever_the_pace():
+    found = figures_of(*[(2, 0.2, 1.0), (2, 0.2, 3.0), (2, 0.2, 0.5), (2, 9.0, 1.0)] * 4)
+    assert (found.pass_cost, found.draft_cost) == pytest.approx((16 * 2, 16 * 0.2))
+    assert found.speedup == pytest.approx(32 / (16 * 2 + 3.2))
+    assert (found.tau, found.acceptance_rate) == (2.0, 0.5)
 
 
 def test_a_first_proposal_is_counted_but_not_usual():
-    found = figures_of("x", steps((2, 5.0, 1.0), *[(2, 0.2, 1.0)] * 10, first=1), prices(0.5))
-    assert found.draft_cost == {2: 0.2}
-    assert found.draft_total == pytest.approx(5.0 + 10 * 0.2)
-
-
-def test_a_size_seen_once_costs_what_its_neighbour_does():
-    found = figures_of("x", steps((4, 7.0, 1.0), *[(3, 0.2, 1.0)] * 8), prices(0.5))
-    assert found.draft_cost == {3: 0.2}
-    assert found.draft_total == pytest.approx(9 * 0.2)
-
-
-def test_nodes_tell_how_often_they_were_there_and_right():
-    found = figures_of("x", steps((2, 0, 1), (2, 0, 1), (4, 0, 1), (0, 0, 1)), prices(0.5))
-    assert found.nodes == ((0.75, 1.0), (0.75, 0.3333), (0.25, 0.0), (0.25, 0.0))
+    found = figures_of((2, 5.0, 1.0), *[(2, 0.2, 1.0)] * 10, first=1)
+    assert found.draft_cost == pytest.approx(5.0 + 10 * 0.2)
 
 
 def test_nothing_at_all_is_no_error():
-    found = figures_of("x", [], prices(0.5))
-    assert (found.tau, found.speedup(prices(0.5)), found.draft_cost) == (1.0, 1.0, {})
+    found = figures_of()
+    assert (found.tau, found.speedup, found.draft_cost) == (1.0, 1.0, 0)
 
 
 def test_a_search_asks_for_each_setting_once_and_ends_with_the_best():
     search = Search(row=0.3)
-    (best,) = search.run("suffix")
+    best = search.best_of("suffix")
     assert len(search.built) == len(set(search.built)) > 3
-    scores = {k: v.speedup(search.autotune.times) for k, v in search.autotune.tried.items()}
+    scores = {k: v.speedup for k, v in search.autotune.tried.items()}
     assert scores[best.drafter] * GAIN >= max(scores.values()) > scores["suffix"]
-    assert all(done <= total for done, total in search.seen)
-
-
-def test_options_that_were_given_stay():
-    search = Search()
-    (best,) = search.run("suffix:num_draft=2,factor=2")
-    assert all("num_draft=2" in drafter and "factor=2.0" in drafter for drafter in search.built)
-    assert "num_draft=2" in best.drafter
 
 
 def test_a_chain_is_scored_as_it_is():
     search = Search()
-    (best,) = search.run("prompt_lookup++suffix:num_draft=3")
+    best = search.best_of("prompt_lookup++suffix:num_draft=3")
     assert search.built == [best.drafter] == ["prompt_lookup++suffix:num_draft=3"]
 
 
 def test_nothing_is_chosen_where_nothing_pays():
-    cheap, dear = Search(row=0.05), Search(row=2.0)
-    assert best_of(cheap.run("suffix"), cheap.autotune.times) != "none"
-    assert best_of(dear.run("suffix"), dear.autotune.times) == "none"
-    assert best_of([], prices(0.1)) == "none"
-
-
-def test_passes_of_each_context_and_batch_are_wanted(monkeypatch):
-    monkeypatch.setattr(search, "CONTEXTS", (8, 32))
-    assert {*shapes(256)} == {(c, 1, k) for c in (8, 32) for k in search.WIDTHS} | {
-        (c, 4, k) for c in (8, 32) for k in search.WIDTHS[2:]
-    }
-
-
-def test_a_short_context_is_timed_once():
-    assert {context for context, *_ in shapes(64)} == {32}
+    assert winner([Search(row=0.05).best_of("suffix")]) != "none"
+    assert winner([Search(row=2.0).best_of("suffix")]) == "none"
+    assert winner([]) == "none"
 
 
 def test_candidates_need_nothing():

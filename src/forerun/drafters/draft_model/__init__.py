@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -27,7 +26,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
-from forerun.drafting.base import SELF, DrafterBytes, Method, Search, Target, as_given
+from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import Step
 from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores, list_of
 from forerun.drafting.networks.steps import CacheDrafter, CutOptions, TakeSteps, in_int4
@@ -80,20 +79,11 @@ def example(target: Target) -> Options:
     return Options(model=SELF)
 
 
-def tune(target: Target, options: Options, search: Search) -> Options:
-    """Search how much to guess; the draft is named by its full path."""
-    path = Path(options.model).expanduser()
-    if path.exists():
-        options = replace(options, model=str(path.resolve()))
-    return search.climb(options, METHOD.grids)
-
-
 METHOD = Method(
     unshared=as_given,
     smaller=in_int4,
     example=example,
     grids={"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12), "num_steps": (1, 2, 3, 4, 5, 6, 8)},
-    tune=tune,
 )
 
 

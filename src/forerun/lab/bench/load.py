@@ -18,9 +18,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from forerun.core.errors import ConfigError, ForerunError, check_least
-from forerun.core.params import SamplingParams
-from forerun.core.types import Event, TaskPrompt
-from forerun.engine.loop import EngineLoop
+from forerun.core.types import TaskPrompt
 from forerun.server.client import Chunk, Remote
 
 ROUTE = "/chat/completions"
@@ -131,34 +129,6 @@ def over_http(remote: Remote) -> Ask:
             drafted=int(timings.get("draft_n", 0)),
             accepted=int(timings.get("draft_n_accepted", 0)),
             passes=int(timings.get("passes", 0)),
-        )
-
-    return ask
-
-
-def in_process(loop: EngineLoop, encode: Callable[[Sequence[dict[str, str]]], list[int]]) -> Ask:
-    """Ask an engine without a server; `encode` makes token ids of a conversation."""
-
-    def ask(prompt: TaskPrompt, body: Mapping[str, Any], watch: Watch) -> Served:
-        times: list[float] = []
-
-        def note(event: Event) -> None:
-            times.extend([time.perf_counter()] if event.text else [])
-
-        sent_s = time.perf_counter()
-        ids = encode([{"role": "user", "content": prompt.turns[0]}])
-        handle = loop.submit(ids, SamplingParams(**body), note)
-        with watch(handle.cancel):
-            handle.wait()
-        run = handle.runs[0]
-        return _served(
-            (sent_s, times, time.perf_counter()),
-            prompt=prompt.id,
-            input_tokens=run.seq.num_prompt,
-            output_tokens=len(run.seq.generated),
-            drafted=run.stats.drafted,
-            accepted=run.stats.accepted,
-            passes=run.stats.passes,
         )
 
     return ask

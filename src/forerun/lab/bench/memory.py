@@ -2,7 +2,7 @@
 
 Generation memory is everything beyond weights, tokenizer and program (`MemoryPlan.generation`): keys and values, what
 the drafter keeps, step buffers and logits. A drafter is measured with all of it and with parts of it, side by side on
-the same conversations; besides, what a batch brings over one sequence at a time within one budget.
+the same conversations.
 
 Source of the question: SpecMemo (arXiv 2506.01986), which keeps 96 % of the speculative speed with 65 % less.
 """
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from forerun.cli import tables
 from forerun.core import sizes
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
@@ -31,8 +30,6 @@ from forerun.llm import LLM
 
 REFERENCE = (65.0, 96.0)
 """SpecMemo's point: percent of generation memory cut, percent of speculative speed kept."""
-CUT_OF_BATCHES = 65.0
-"""Percent of a batch's generation memory that is cut where it is compared with one sequence at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +37,15 @@ class Point:
     """A drafter with part of its generation memory; `plan` is what is allocated, None where nothing works."""
 
     drafter: str
-    cut: float | None
-    """Percent of the generation memory that is taken away; None where a budget is given."""
+    cut: float
+    """Percent of the generation memory that is taken away."""
     budget: int
     plan: MemoryPlan | None
 
     @property
     def name(self) -> str:
         """Of the system that is measured."""
-        return self.drafter if self.cut is None else f"{self.drafter} -{self.cut:g}%"
+        return f"{self.drafter} -{self.cut:g}%"
 
 
 def percents(cuts: str) -> list[float]:
@@ -94,23 +91,6 @@ def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -
     return found
 
 
-def times(alone: Sequence[Round], together: Sequence[Round], origin: Provenance) -> list[Row]:
-    """A row a system: its tok/s one sequence at a time and many, within one budget."""
-    one, many = summary.totals(alone, origin), summary.totals(together, origin)
-    return [
-        {
-            "drafter": name,
-            "tok_s_alone": one[name]["tok_s"],
-            "tok_s_together": many[name]["tok_s"],
-            "times": round(many[name]["tok_s"] / one[name]["tok_s"], 3),
-            "identical": many[name]["identical"],
-            "prompts": many[name]["prompts"],
-        }
-        for name in one
-        if name in many
-    ]
-
-
 def points(llm: LLM, drafter: str, cuts: Sequence[float]) -> list[Point]:
     """Return the drafter at every cut, the whole memory first."""
     planner = Planner.of(replace(llm.config, drafter=drafter), llm.device)
@@ -140,28 +120,8 @@ def measure(
     return bench.rounds
 
 
-def batches(
-    llm: LLM, drafters: Sequence[str], prompts: Sequence[TaskPrompt], batch: int,
-    params: SamplingParams, origin: Provenance,
-) -> list[Row]:  # fmt: skip
-    """Run each drafter one conversation at a time and many, within a budget: the many's generation memory less 65 %."""
-    config = replace(llm.config, max_num_seqs=batch, drafter=drafters[0])
-    plan = Planner.of(config, llm.device).plan()
-    budget = budget_of(plan, CUT_OF_BATCHES)
-    many = llm.within(budget, "none", max_num_seqs=batch)
-    named = [Point(name, None, budget, plan) for name in drafters]
-    alone, together = (
-        measure(many, named, groups(prompts, count), 1, params, str(count), origin)
-        for count in (1, batch)
-    )
-    return [
-        {**row, "budget_bytes": budget, "batch": batch} for row in times(alone, together, origin)
-    ]
-
-
-def show(rows: Sequence[Row], batches: Sequence[Row]) -> None:
-    """Print a line a point, then what a batch brings."""
-    out = tables.report()
+def show(rows: Sequence[Row]) -> None:
+    """Print a line a point."""
     columns: dict[str, Column] = {
         "drafter": "drafter",
         "cut": lambda row: f"{row['cut']:g}%",
@@ -176,10 +136,3 @@ def show(rows: Sequence[Row], batches: Sequence[Row]) -> None:
         "tau": ("tau", 2),
     }
     show_table(rows, columns, num_left=3)
-    if batches:
-        first = batches[0]
-        budget = sizes.format_size(first["budget_bytes"])
-        out.print(f"\n{first['batch']} together against one at a time, within {budget}:")
-        columns = {"drafter": "drafter", "tok/s alone": ("tok_s_alone", 1)}
-        columns |= {"tok/s together": ("tok_s_together", 1), "times": ("times", 2)}
-        show_table(batches, columns)

@@ -21,11 +21,6 @@ class PassCosts:
     provenance: Provenance
     ms: dict[int, float]
     peer: str | None = None
-    bandwidth_gb_s: float | None = None
-    """Of a plain read of the weights in the same run."""
-    weights_mb: float | None = None
-    mflop_row: float | None = None
-    """Operations of one row, a multiply-add being two."""
 
     @property
     def model(self) -> str:
@@ -59,13 +54,8 @@ def read(path: Path) -> list[PassCosts]:
                 systems.setdefault(peer, {})[int(row["k"])] = float(row["ms"])
         if not all(min(ms.values()) > 0 for ms in systems.values()):
             raise ValueError("a pass takes no time")
-        limits = [document.get(key) for key in ("bandwidth_gb_s", "weights_mb", "mflop_row")]
-        return [
-            PassCosts(
-                document["provenance"], dict(sorted(ms.items())), peer, *([] if peer else limits)
-            )
-            for peer, ms in systems.items()
-        ]
+        origin = document["provenance"]
+        return [PassCosts(origin, dict(sorted(ms.items())), peer) for peer, ms in systems.items()]
     except (OSError, ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
         raise ConfigError(
             f"{path} holds no pass costs (forerun bench kernels --out writes them): {error}"

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from forerun.cli import tables
 from forerun.lab.bench import summary
 from forerun.lab.bench.measurement import Provenance, Round
@@ -34,30 +32,16 @@ LEGEND = (
 SHORT_LEGEND = (
     "speed-up: decoded tokens a second over plain decoding's, [95 % interval over prompts]; "
     "tau: tokens per pass of the model; same: prompts with plain decoding's tokens. "
-    "--markdown has all columns."
-)
-ARITHMETIC = (
-    "*Rows*: of a pass, on average; *v*: what a pass of so many rows costs, measured in passes of one "
-    "row (in brackets beyond the widest measured pass). In brackets after tau: tau over v, the "
-    "speed-up if drafting itself cost nothing."
+    "bench report has all columns."
 )
 
 
 def markdown(
-    provenance: Provenance,
-    rows: Sequence[Row],
-    plots: Mapping[str, str] | None = None,
-    costs: PassCosts | None = None,
+    provenance: Provenance, rows: Sequence[Row], plots: Mapping[str, str] | None = None
 ) -> str:
-    """A section: provenance, totals, speed-ups and taus by category; `plots` are captions and image paths.
-
-    `costs`, of the model's own passes, turn the taus into speed-ups by arithmetic.
-    """
+    """A section: provenance, totals, speed-ups by category; `plots` are captions and image paths."""
     parts = [f"## {provenance.get('model')} · {provenance.get('task')}", _origin(provenance)]
     parts += [totals(rows), LEGEND, "### Speed-up by category", by_category(rows)]
-    if any(rows_a_pass(row) is not None for row in rows):
-        parts += ["### tau by category", taus(rows, costs)]
-        parts += [ARITHMETIC] if costs else []
     return "\n\n".join(parts) + "\n" + _images(plots)
 
 
@@ -74,13 +58,6 @@ def markdown_of_passes(costs: Sequence[PassCosts], plots: Mapping[str, str] | No
     origins = [f"{cost.name}\n\n{_origin(cost.provenance)}" for cost in costs]
     parts = ["## What passes cost", *origins, markdown_table(["rows", *columns], lines)]
     return "\n\n".join(parts) + "\n" + _images(plots)
-
-
-def rows_a_pass(row: Row) -> float | None:
-    """Rows of a pass on average: the last token's and the drafted ones; None for plain decoding and peers."""
-    if "peer" in row or row["drafter"] == "none" or "error" in row:
-        return None
-    return 1 + row["drafted"] / row["passes"] if row["passes"] else 1.0
 
 
 def totals(rows: Sequence[Row]) -> str:
@@ -111,9 +88,10 @@ def totals(rows: Sequence[Row]) -> str:
 def by_category(rows: Sequence[Row]) -> str:
     """A table with a line a category and a column a system, plain decoding in tok/s."""
     cells = {(label(row), row["category"]): row for row in rows if "error" not in row}
-    names, categories = _names_and_categories(cells)
+    names = [*dict.fromkeys(name for name, _ in cells)]
+    categories = dict.fromkeys(category for _, category in cells)
     lines = []
-    for category in categories:
+    for category in sorted(categories, key=lambda category: category == ALL):
         found = [cells.get((name, category)) for name in names]
         figures = [NOTHING if row is None else speedup(row) for row in found]
         if found[0] is not None:
@@ -122,44 +100,9 @@ def by_category(rows: Sequence[Row]) -> str:
     return markdown_table(["category", *names], lines)
 
 
-def taus(rows: Sequence[Row], costs: PassCosts | None = None) -> str:
-    """A table with a line a drafter and a column a category: tau, and the speed-up it gives at these costs."""
-    cells = {(label(row), row["category"]): row for row in rows if rows_a_pass(row) is not None}
-    names, categories = _names_and_categories(cells)
-    lines = []
-    for name in names:
-        width = rows_a_pass(cells[name, ALL]) or 1.0
-        cost = [] if costs is None else [_cost(costs, width)]
-        found = [_tau(cells.get((name, category)), costs) for category in categories]
-        lines.append([name, number(width, 1), *cost, *found])
-    return markdown_table(["", "rows", *(["v"] if costs else []), *categories], lines)
-
-
-def _names_and_categories(cells: Mapping[tuple[str, str], Row]) -> tuple[list[str], list[str]]:
-    """Names, and categories with `all` last."""
-    categories = dict.fromkeys(category for _, category in cells)
-    return [*dict.fromkeys(name for name, _ in cells)], sorted(
-        categories, key=lambda category: category == ALL
-    )
-
-
 def label(row: Row) -> str:
     """Who a row is about: a drafter, or a peer and its way of decoding."""
     return f"{row['peer']} {row['drafter']}" if "peer" in row else str(row["drafter"])
-
-
-def _cost(costs: PassCosts, width: float) -> str:
-    text = number(costs.v(width), 2)
-    return text if width <= costs.widest else f"({text})"
-
-
-def _tau(row: Row | None, costs: PassCosts | None) -> str:
-    if row is None:
-        return NOTHING
-    text, width = number(row["tau"], 2), rows_a_pass(row)
-    return (
-        text if costs is None or width is None else f"{text} ({row['tau'] / costs.v(width):.2f}x)"
-    )
 
 
 def _images(plots: Mapping[str, str] | None) -> str:
@@ -208,22 +151,15 @@ def publish_run(
     origin: Provenance,
     baseline: str | None,
     *,
-    as_markdown: bool,
     as_json: bool,
 ) -> None:
     """Print what was measured. Exits 1 if drafting changed a token."""
     rows = summary.rows(rounds, origin, baseline)
     different = summary.num_different(rows)
 
-    def print_tables() -> None:
-        if as_markdown:
-            click.echo(markdown(origin, rows))
-        else:
-            show(origin, rows, baseline)
-
     publish(
         {"provenance": origin, "rows": rows},
-        print_tables,
+        lambda: show(origin, rows, baseline),
         as_json=as_json,
         fails=different > 0,
         why=f"drafting changed the tokens of {different} prompts",
@@ -231,7 +167,7 @@ def publish_run(
 
 
 def show(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:
-    """Print what people look at first; --markdown and --json have the rest."""
+    """Print what people look at first; bench report and --json have the rest."""
     out = tables.report()
     known = ("model", "{}"), ("task", "{}"), ("max_tokens", "{} tokens"), ("threads", "{} threads")
     out.print(" · ".join(text.format(origin.get(key)) for key, text in known) + "\n")

@@ -1,4 +1,4 @@
-"""Who answers a load: servers started here (ours, llama.cpp's) or running elsewhere, the engine without one."""
+"""Who answers a load: servers started here (ours, llama.cpp's) or running elsewhere."""
 
 from __future__ import annotations
 
@@ -13,22 +13,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click
-
 from forerun.cli import console
-from forerun.cli import options as opt
-from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, unknown
-from forerun.core.params import SamplingParams
-from forerun.lab.bench.load import Ask, in_process, over_http
-from forerun.llm import LLM
+from forerun.lab.bench.load import Ask, over_http
 from forerun.server.client import Remote, RemoteError
-from forerun.server.config import ServerConfig
 
 START_S = 300.0
 """How long a server may take until it answers."""
 END_S = 10.0
-OURS, LLAMA, OFFLINE = "forerun", "llama-server", "offline"
+OURS, LLAMA = "forerun", "llama-server"
 
 
 class _Process:
@@ -114,14 +107,6 @@ class Start:
         command += ["--max-model-len", str(self.max_len), *self.server_args]
         return running(OURS, command, port)
 
-    @contextmanager
-    def offline(self) -> Iterator[Ask]:
-        """The same engine in this process, warmed up as servers are."""
-        own = {"model": str(self.model), "max_num_seqs": self.places, "threads": self.threads}
-        llm = LLM(engine_config(self.server_args, **own, max_model_len=self.max_len))
-        llm.chat([{"role": "user", "content": "Say hello."}], SamplingParams(max_tokens=8))
-        yield in_process(llm.loop, llm.encode)
-
     def llama(self, folder: Path) -> AbstractContextManager[Ask]:
         """llama-server if it is on the PATH, else that of llama-cpp-python in the peers' folder, of one place."""
         port = free_port()
@@ -151,16 +136,13 @@ Systems = Mapping[str, Callable[[], AbstractContextManager[Ask]]]
 """By name: who answers, from a fresh start where it is started here."""
 
 
-def systems(start: Start, peer: str | None, peers_dir: Path, *, offline: bool) -> Systems:
-    """Return ours, the peer if one is asked for, and the same engine without a server. Raises ConfigError."""
+def systems(start: Start, peer: str | None, peers_dir: Path) -> Systems:
+    """Return ours, and the peer if one is asked for. Raises ConfigError."""
     if peer not in (None, LLAMA):
         raise ConfigError(unknown("peer", str(peer), [LLAMA]))
     if peer is not None and start.model.suffix != ".gguf":
         raise ConfigError(f"--peer reads GGUF files only, and {start.model.name} is none")
-    found: dict[str, Callable[[], AbstractContextManager[Ask]]] = {}
-    if offline:
-        found[OFFLINE] = start.offline
-    found[OURS] = start.ours
+    found: dict[str, Callable[[], AbstractContextManager[Ask]]] = {OURS: start.ours}
     if peer is not None:
         found[LLAMA] = lambda: start.llama(peers_dir)
     return found
@@ -174,23 +156,6 @@ def remote(url: str, api_key: str | None, model: str | None, num_loads: int) -> 
         why = "its caches know the prompts from the second load on: restart it to compare loads"
         console.note(f"the server keeps running between loads: {why}", fg="yellow")
     return name, {there.url: lambda: nullcontext(over_http(replace(there, name=name)))}
-
-
-def engine_config(arguments: Sequence[str], **own: object) -> EngineConfig:
-    """Return what `forerun serve` makes of its arguments. Raises ConfigError."""
-    found: list[EngineConfig] = []
-
-    @opt.command("forerun serve")
-    @opt.engine()
-    @opt.serving()
-    def serve(config: EngineConfig, settings: ServerConfig) -> None:
-        found.append(replace(config, **own))  # type: ignore[arg-type]
-
-    try:
-        serve.main([*arguments], prog_name="forerun serve", standalone_mode=False)
-    except click.UsageError as error:
-        raise ConfigError(f"--server-args: {error}") from error
-    return found[0]
 
 
 def free_port() -> int:

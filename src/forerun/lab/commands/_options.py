@@ -15,9 +15,7 @@ peers_dir = click.option(
     help="Where make peers put their environments.",
 )
 plots = click.option("--plots/--no-plots", default=True, help="Draw PNG and SVG.")
-api_key = click.option("--api-key", metavar="KEY", help="The key that it asks for.")
 categories = click.option("--categories", help="Only prompts of these, e.g. code,maths,chat.")
-batch = click.option("--batch", "--batch-size", default=1, help="Prompts decoded together.")
 out_drawn = click.option("--out", type=PATH, help="JSON of the results; a plot is drawn beside it.")
 out_resumed = click.option(
     "--out", type=PATH, help="JSONL of the results; what it holds already is not repeated."

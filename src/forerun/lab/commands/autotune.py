@@ -37,33 +37,26 @@ def command(
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
     from forerun.lab.tune import report
-    from forerun.lab.tune.search import Autotune, best_of
+    from forerun.lab.tune.search import Autotune, winner
 
     specs = report.specs_of(drafters)
     known = read(prompts)
     tuned_on = workload.choose(known, limit)
     checked_on = workload.choose([p for p in known if p not in tuned_on] or tuned_on, limit)
     llm = opt.load(config)
-    target = llm.target()
-    if drafters is None and (auto := DrafterSpec.of("auto").for_target(target)).parts:
+    if drafters is None and (auto := DrafterSpec.of("auto").for_target(llm.target())).parts:
         specs.append(auto)
     token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in tuned_on]
-    times = report.time_passes(llm, repeats)
-    with report.bar() as progress:
-        search = Autotune(
-            lambda drafter: llm.with_drafter(drafter).engine,
-            target,
-            token_ids,
-            max_tokens,
-            times,
-            progress,
-        )
-        best = search.run(specs)
+    plain_ms, costs = report.time_passes(llm, repeats)
+    search = Autotune(
+        lambda drafter: llm.with_drafter(drafter).engine, token_ids, max_tokens, costs
+    )
+    best = [search.best_of(spec) for spec in specs]
     groups = workload.groups(checked_on, 1)
-    chosen, measured = report.check(llm, best_of(best, times), groups, max_tokens)
+    chosen, measured = report.check(llm, winner(best), groups, max_tokens)
     if as_json:
         environment = console.environment(config.model, chosen, llm.model.num_threads)
-        found = report.document(chosen, measured, times, search.tried.values())
+        found = report.document(chosen, measured, costs, search.tried.values())
         console.print_json(found | environment)
     else:
-        report.show(chosen, measured, times, best, len(search.tried))
+        report.show(chosen, measured, plain_ms, best, len(search.tried))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -16,13 +15,6 @@ from forerun.core.structured import StructuredOutputsParams
 from forerun.lab.commands import _options as shared
 
 MAX_TOKENS = 128
-ASKED = ("max_tokens", "temperature", "seed")
-"""Fields of a request that a server is sent."""
-OF_THIS_MACHINE = (
-    *("drafters", "baseline", "peers", "peers_dir", "markdown", "json_schema"),
-    *(field.name for field in fields(SamplingParams) if field.name not in ASKED),
-)
-"""Options that bench has no use for where a server answers."""
 
 
 @click.command("bench", cls=Group)
@@ -48,15 +40,12 @@ OF_THIS_MACHINE = (
 @click.option("--tasks-dir", type=opt.PATH, help="Folder of NAME.jsonl prompt files.")
 @shared.categories
 @shared.limit
-@shared.batch
+@click.option("--batch", "--batch-size", default=1, help="Prompts decoded together.")
 @shared.rounds
 @click.option("--peers", help="Other engines to measure beside ours: NAME,NAME,...")
 @shared.peers_dir
 @opt.form("json_schema")
 @shared.out_resumed
-@click.option("--markdown", is_flag=True, help="Print the tables, all columns, as Markdown.")
-@click.option("--url", metavar="URL", help="Measure a server instead, --batch requests at once.")
-@shared.api_key
 @opt.as_json
 @click.pass_context
 def command(
@@ -75,40 +64,11 @@ def command(
     peers_dir: Path,
     form: StructuredOutputsParams | None,
     out: Path | None,
-    markdown: bool,
-    url: str | None,
-    api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a token differs.
-
-    With --url the prompts go to a server of OpenAI's API, as with bench serve.
-    """
+    """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a token differs."""
     if context.invoked_subcommand is not None:
         return
-    if url is not None:
-        opt.refuse_given(*OF_THIS_MACHINE)
-        from forerun.lab.commands import bench_serve
-
-        context.invoke(
-            bench_serve.command,
-            model=opt.typed_model(config),
-            url=url,
-            api_key=api_key,
-            concurrency=str(batch),
-            num_prompts=limit,
-            task=task if tasks_dir is None else str(tasks_dir / f"{task}.jsonl"),
-            categories=categories,
-            max_tokens=params.max_tokens or MAX_TOKENS,
-            temperature=params.temperature,
-            seed=params.seed or 0,
-            rounds=rounds,
-            out=out,
-            as_json=as_json,
-        )
-        return
-    if api_key is not None:
-        raise ConfigError("--api-key is for a server: give its --url")
     from forerun.cli import console
     from forerun.lab.bench import report, run, workload
     from forerun.lab.bench.peers import base
@@ -130,4 +90,4 @@ def command(
     bench = run.Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
     bench.run("measuring")
     chosen = None if baseline is None else run.resolved(llm, baseline)
-    report.publish_run(bench.rounds, origin, chosen, as_markdown=markdown, as_json=as_json)
+    report.publish_run(bench.rounds, origin, chosen, as_json=as_json)

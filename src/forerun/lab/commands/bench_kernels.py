@@ -50,7 +50,6 @@ def command(
     from forerun.cli import console, tables
     from forerun.lab.bench import kernels
     from forerun.lab.bench.peers import base
-    from forerun.model.config import flops_per_token
 
     shapes = [kernels.Case.of(text, context) for text in opt.names(cases)]
     alone: dict[str, kernels.Passes] = {}
@@ -76,7 +75,6 @@ def command(
     document = {
         **console.environment(config.model, "none", llm.model.num_threads),
         "provenance": provenance.origin(config, llm, context=context, repeats=repeats),
-        "mflop_row": round(flops_per_token(llm.model.config, context) / 1e6, 2),
         **timings.document(),
     }
     publish(document, lambda: kernels.show(document), as_json=as_json, out=out)

@@ -1,4 +1,4 @@
-"""`forerun bench memory`: what is kept of the speed when generation memory is cut, and batches in one budget."""
+"""`forerun bench memory`: what is kept of the speed when generation memory is cut."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
 )
 @shared.limit
 @click.option("--together", default=4, help="Conversations that are decoded together.")
-@click.option("--batch", default=10, help="The batch that is compared with one at a time; 1: none.")
 @shared.rounds
 @shared.out_drawn
 @shared.plots
@@ -43,7 +42,6 @@ def command(
     task: Path | None,
     limit: int | None,
     together: int,
-    batch: int,
     rounds: int,
     out: Path | None,
     plots: bool,
@@ -58,9 +56,8 @@ def command(
     from forerun.hub.prompt_sets import BUILTIN, read
     from forerun.lab.bench import memory, run, workload
     from forerun.lab.bench.plots import plot
-    from forerun.lab.bench.summary import Row
 
-    for name, number in (("together", together), ("batch", batch), ("rounds", rounds)):
+    for name, number in (("together", together), ("rounds", rounds)):
         opt.check_least(name, number, 1)
     percents = memory.percents(cuts)
     prompts = workload.choose(read(str(task) if task else BUILTIN), limit)
@@ -69,22 +66,18 @@ def command(
     points = [point for name in names for point in memory.points(llm, name, percents)]
     origin = provenance.origin(
         config, llm, task=task.stem if task else BUILTIN, max_tokens=params.max_tokens,
-        temperature=0.0, together=together, batch=batch, seed=params.seed,
+        temperature=0.0, together=together, seed=params.seed,
         max_model_len=llm.max_len,
     )  # fmt: skip
     groups = memory.groups(prompts, together)
     measured = memory.measure(llm, points, groups, rounds, params, str(together), origin)
-    rows, batches = memory.rows(points, measured, origin), list[Row]()
-    document: dict[str, object] = {"provenance": origin, "rows": rows}
-    if batch > 1:
-        batches = memory.batches(llm, names, prompts, batch, params, origin)
-        document["batch"] = batches
+    rows = memory.rows(points, measured, origin)
     publish(
-        document,
-        lambda: memory.show(rows, batches),
+        {"provenance": origin, "rows": rows},
+        lambda: memory.show(rows),
         as_json=as_json,
         out=out,
         draw=plot("kept", rows, origin) if plots else None,
-        fails=any(row.get("identical") not in (None, row.get("prompts")) for row in rows + batches),
+        fails=any(row.get("identical") not in (None, row.get("prompts")) for row in rows),
         why="a budget or a drafter changed tokens",
     )

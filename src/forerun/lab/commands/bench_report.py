@@ -42,13 +42,11 @@ def command(
             continue
         origin, rounds = measurement.read(file)
         rows = summary.rows(rounds, origin)
-        models = (c for c in costs if c.model == origin.get("model") and c.peer is None)
-        passes = next(models, None)
         if plots:
             with console.working("drawing"):
                 title = f"{origin.get('model')}, {origin.get('task')}"
-                drawn = draw(rows, folder, file.stem, passes, title=title)
-        sections.append(report.markdown(origin, rows, drawn, passes))
+                drawn = draw(rows, folder, file.stem, title=title)
+        sections.append(report.markdown(origin, rows, drawn))
         documents.append({"provenance": origin, "rows": rows})
     if costs:
         title = ", ".join(dict.fromkeys(str(cost.model) for cost in costs))

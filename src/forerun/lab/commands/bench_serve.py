@@ -29,7 +29,7 @@ DEFAULT_LEN = 2048
     help="A model to serve here meanwhile; with --url, the model's name there.",
 )
 @click.option("--url", metavar="URL", help="A server: http://HOST:PORT/v1.")
-@shared.api_key
+@click.option("--api-key", metavar="KEY", help="The key that it asks for.")
 @click.option(
     "--request-rate",
     default=math.inf,
@@ -61,9 +61,6 @@ DEFAULT_LEN = 2048
 @click.option("--goodput", metavar="NAME:MS,...", help="Count answers within: ttft:200,tpot:20.")
 @shared.rounds
 @click.option("--peer", help="llama-server: the same file and load beside ours, in turns.")
-@click.option(
-    "--offline", is_flag=True, help="The same load in this process too, without a server."
-)
 @shared.peers_dir
 @click.option("-t", "--threads", type=int, help="Of the servers; default: all cores.")
 @click.option("-c", "--max-model-len", type=int, help="Tokens of a sequence there.")
@@ -88,7 +85,6 @@ def command(
     goodput: str | None,
     rounds: int,
     peer: str | None,
-    offline: bool,
     peers_dir: Path,
     threads: int | None,
     max_model_len: int | None,
@@ -108,7 +104,7 @@ def command(
 
     if url is None and model is None:
         raise ConfigError("give a model, or a server with --url http://HOST:PORT/v1")
-    for flag, value in (("--peer", peer), ("--offline", offline), ("--input-len", input_len)):
+    for flag, value in (("--peer", peer), ("--input-len", input_len)):
         if url is not None and value:
             raise ConfigError(f"{flag} needs a model that is served here: leave out --url")
     opt.check_least("max_tokens", max_tokens, 1)
@@ -125,7 +121,7 @@ def command(
     else:
         file, sizes = resolve(str(model)), (threads or num_cores(), max_model_len or DEFAULT_LEN)
         start = servers.Start(file, max(levels), *sizes, shlex.split(server_args))
-        systems = servers.systems(start, peer, peers_dir, offline=offline)
+        systems = servers.systems(start, peer, peers_dir)
         name = Path(str(model)).stem
     origin = {"task": Path(task).stem, "input_len": input_len, "server_args": server_args}
     run = partial(serving.run, name, systems, loads, origin | {"url": url})

@@ -24,8 +24,7 @@ def command(
 
     OUT.gguf is for llama.cpp, in 8 bits: an eagle3 that was trained with --gguf, beside a model that is a GGUF file.
     """
-    from forerun.lab.train.export import export
-    from forerun.lab.train.learners import kind_module
+    from forerun.lab.train.learners import export, kind_module
     from forerun.weights.checkpoint import open_checkpoint
 
     llm = opt.load(config, max_num_seqs=1)

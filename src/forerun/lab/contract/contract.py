@@ -29,8 +29,8 @@ from forerun.lab.contract.candidate import (
     Candidate,
     Checked,
     ContractError,
+    ToyGrammar,
 )
-from forerun.lab.contract.toy_grammar import ToyGrammar
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
 """They repeat themselves, so that every drafter has something to draft."""

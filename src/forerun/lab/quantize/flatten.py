@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,11 +17,13 @@ from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.weights.codes import Codes
 from forerun.weights.flat import FlatRows, Split
 
+SPLIT: Split = "spill"
+"""Its rows are nearer than those of `even`, which are read all the same."""
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
 """How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
 _SHRINK, _THRESHOLDS = 0.9, 32
-_REACH = {8: (1.5,), 4: (1.0, 0.6, 0.3)}
-"""Of the largest input that was seen, what places must hold, by bits: coarse codes gain by cutting the rarest."""
+_REACH = 1.5
+"""Of the largest input that was seen, what places must hold."""
 _CLIPS = tuple(1 - 0.06 * i for i in range(8))
 _ROWS_AT_A_TIME = 256
 _LEAST = 1e-6
@@ -35,15 +36,12 @@ def limit_of(bits: int) -> int:
 
 def rounded(rows: FlatRows, x: Tensor) -> Tensor:
     """What flattened codes of x (..., K) stand for, in the same numbers as the kernels' codes."""
-    reach = torch.tensor(rows.pieces if rows.split == "spill" else np.ones_like(rows.pieces))
-    most = reach * float(rows.limit)
+    most = torch.from_numpy(rows.pieces) * float(rows.limit)
     codes = torch.round(x * torch.from_numpy(rows.inverse))
     return torch.minimum(torch.maximum(codes, -most), most) * torch.from_numpy(rows.steps)
 
 
-def search_rows(
-    inputs: Inputs, weight: Tensor, *, bits: int, row_bits: int, split: Split, widen: float
-) -> FlatRows:
+def search_rows(inputs: Inputs, weight: Tensor, *, bits: int, widen: float) -> FlatRows:
     """How to flatten the inputs of all matrices `weight` (N, K) that read them, with at most (1 + widen) K places.
 
     Of each smoothing the threshold that rounds the inputs best, weighted by their columns; then the smoothing whose
@@ -58,7 +56,7 @@ def search_rows(
     for alpha in ALPHAS:
         smooth = largest**alpha / reach ** (1 - alpha) if alpha else torch.ones_like(largest)
         smooth = smooth / smooth.log().mean().exp()
-        rows = _threshold(inputs, smooth, weight, share, row_bits, split=split, widen=widen)
+        rows = _threshold(inputs, smooth, weight, share, widen)
         factors, seen = torch.from_numpy(rows.factors), rounded(rows, inputs.sample)
         error = 0.0
         for part, goal in zip(
@@ -73,46 +71,36 @@ def search_rows(
 
 
 def _threshold(
-    inputs: Inputs,
-    smooth: Tensor,
-    weight: Tensor,
-    share: Tensor,
-    bits: int,
-    *,
-    split: Split,
-    widen: float,
+    inputs: Inputs, smooth: Tensor, weight: Tensor, share: Tensor, widen: float
 ) -> FlatRows:
     """Rows of smoothed inputs x / smooth: the threshold is the largest value of one place."""
-    limit = limit_of(bits)
+    limit = limit_of(8)
     most = max(int(len(smooth) * (1 + widen)) // 32 * 32, len(smooth))
     salience = weight.square().sum(0)
+    largest = (_REACH * inputs.largest / smooth).clamp(min=_LEAST)
     best, least = None, torch.inf
-    for reach in _REACH[bits]:
-        largest = (reach * inputs.largest / smooth).clamp(min=_LEAST)
-        for i in range(_THRESHOLDS):
-            threshold = float(largest.max()) * _SHRINK**i
-            pieces = torch.ceil(largest / threshold - 1e-4).clamp(min=1)
-            if widen <= 0:
-                pieces = torch.ones_like(pieces)
-            if float(pieces.sum()) > most:
-                break
-            steps = smooth * (threshold / limit) * (pieces if split == "even" else 1)
-            rows = FlatRows(steps.numpy(), pieces.to(torch.int32).numpy(), limit, split)
-            difference = rounded(rows, inputs.sample) - inputs.sample
-            error = float(share @ difference.square() @ salience)
-            if error < least:
-                best, least = rows, error
+    for i in range(_THRESHOLDS):
+        threshold = float(largest.max()) * _SHRINK**i
+        pieces = torch.ceil(largest / threshold - 1e-4).clamp(min=1)
+        if float(pieces.sum()) > most:
+            break
+        steps = smooth * (threshold / limit)
+        rows = FlatRows(steps.numpy(), pieces.to(torch.int32).numpy(), limit, SPLIT)
+        difference = rounded(rows, inputs.sample) - inputs.sample
+        error = float(share @ difference.square() @ salience)
+        if error < least:
+            best, least = rows, error
     assert best is not None
     return best
 
 
 def round_weights(
-    weights: Sequence[Tensor], inputs: Inputs, rows: FlatRows, bits: int, *, compensate: bool
+    weights: Sequence[Tensor], inputs: Inputs, rows: FlatRows, bits: int
 ) -> list[Codes]:
     """Codes of matrices (N_i, K) for flattened inputs.
 
-    Each output's range is the best of eight. `compensate`: columns are rounded one after the other, and what the later
-    ones can make up for they do (GPTQ, Frantar et al., arXiv 2210.17323).
+    Of 4 bits each output's range is the best of eight, and columns are rounded one after the other: what the later ones
+    can make up for they do (GPTQ, Frantar et al., arXiv 2210.17323).
     """
     factors = torch.from_numpy(rows.factors)
     noise = (rounded(rows, inputs.sample) - inputs.sample).square().mean(0)
@@ -121,7 +109,7 @@ def round_weights(
     weight = torch.cat(list(weights)) * factors
     scales = torch.cat([_scales(part, gram, bits) for part in weight.split(_ROWS_AT_A_TIME)])
     limit = limit_of(bits)
-    if compensate:
+    if bits == 4:
         zeros = torch.zeros_like(scales)
         codes = compensated(
             weight, Feedback.of(gram, inputs.num_tokens), scales, zeros, (-limit, limit)

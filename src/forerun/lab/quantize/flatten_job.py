@@ -1,8 +1,10 @@
-"""FlattenQuant of a model, block by block, into a Hugging Face folder: first round, then write.
+"""FlattenQuant where each place that multiplies (a site) gets the bits it bears: first measure, then choose and write.
 
-The first pass rounds every place where a block multiplies (a site), by inputs of the unrounded blocks before it. The
-second pass writes them, while a held-out text runs through the blocks before and after. Here all sites have the same
-bits; `flatten_choice.py` tries both and chooses.
+The first pass rounds every site to 8 and to 4 bits, by inputs of the unrounded blocks before it, and for each of them
+carries a copy of some hidden states, with that site alone rounded so, to the head: how far the model's distribution
+moves. Sites that move it least for the work they are get 8 bits, then 4, until the sum of their divergences meets the
+bound. What is left, where one scale for all inputs does not suit, keeps a scale for each group of inputs, in 8 bits.
+The second pass writes them, while a held-out text runs through the blocks before and after.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import safetensors
@@ -18,54 +19,49 @@ import torch
 from torch import Tensor
 
 from forerun.core.device import return_freed
+from forerun.core.errors import ConfigError
 from forerun.lab.quantize import tensor_file
-from forerun.lab.quantize.block import READERS, FlatBlock, Site, WholeBlock, advance, observe
-from forerun.lab.quantize.flatten import product_error, round_weights, search_rows
+from forerun.lab.quantize.block import (
+    MATRICES,
+    READERS,
+    FlatBlock,
+    Site,
+    WholeBlock,
+    advance,
+    input_widths,
+    observe,
+)
+from forerun.lab.quantize.flatten import SPLIT, product_error, round_weights, search_rows
 from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import FLAT_GROUP, flat_config, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.weights.codes import Codes
-from forerun.weights.flat import FlatRows, Split, num_places
+from forerun.weights.flat import FlatRows, num_places
 
 WIDTHS = (8, 4)
 GROUPS = Grid(8, FLAT_GROUP)
 """Of sites that are not flattened: their rounding is small beside what the bound measures."""
 
+_PROBES, _PROBE_TOKENS = 4, 64
+"""Texts that ranges are not taken from: others have inputs of `down` many times as large, which are cut off."""
+
 Key = tuple[int, Site]
-Flat = dict[str, Codes]
-"""The matrices of a site, flattened."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlattenRecipe:
-    """How to flatten: bits, bits of the rows where weights have 4, the split, how much wider rows may become.
-
-    `bound` is the divergence, in nats, that flattened sites may add up to; `gptq`: where weights have 4 bits, columns
-    make up for others.
-    """
-
-    bits: Literal[4, 8] | None = None
-    """Of all sites, None for a choice per site."""
-    row_bits: int = 8
-    split: Split = "spill"
-    widen: float = 0.05
-    bound: float = 0.01
-    gptq: bool = True
-
-    def described(self) -> dict[str, object]:
-        """Return what the report says of it."""
-        shown: dict[str, object] = {"method": "flatten", "bits": self.bits or "4 or 8"}
-        shown |= {"split": self.split, "row-bits": self.row_bits}
-        return shown | ({"gptq": "on"} if self.gptq else {})
 
 
 @dataclass(kw_only=True)
 class FlattenJob(QuantizeJob):
-    """One model, one recipe. Raises as QuantizeJob."""
+    """One model. Raises as QuantizeJob, and ConfigError for inputs that have no groups.
 
-    recipe: FlattenRecipe
+    Beside the others' states are those of the probes, `probes` (C, P, T, D): first those of the unrounded model, then
+    those with one site flattened each, to 8 bits and to 4.
+    """
+
+    bound: float = 0.01
+    """The divergence, in nats, that flattened sites may add up to."""
+    widen: float = 0.05
+    """How much wider rows may become."""
 
     passes = 2
     """Blocks are rounded, then written."""
@@ -73,84 +69,119 @@ class FlattenJob(QuantizeJob):
     def __post_init__(self) -> None:
         wants_text("flatten", self.calibration)
         super().__post_init__()
+        widths = input_widths(self.config)
+        if any(width % FLAT_GROUP for width in widths):
+            raise ConfigError(
+                f"flatten needs inputs in groups of {FLAT_GROUP}, but this model has "
+                f"{', '.join(map(str, sorted(widths)))}: choose another --method"
+            )
 
     def peak_nbytes(self) -> int:
-        """Estimate from the sizes of a block and of the texts."""
-        texts = (*self.calibration, *self.held, *self.held)
-        return self.peak_of(sum(map(len, texts)))
-
-    def peak_of(self, num_tokens: int) -> int:
-        """Estimate for so many tokens whose states are held."""
+        """Estimate from the sizes of a block, of the texts and of the probes."""
+        texts = (*self.calibration[: self._num_read], *self.held, *self.held)
+        probes = _carried(self.config.num_layers) * _PROBES * _PROBE_TOKENS
         length = max(map(len, (*self.calibration, *self.held)))
-        return flatten_nbytes(self.config, num_tokens=num_tokens, length=length)
+        return flatten_nbytes(self.config, num_tokens=sum(map(len, texts)) + probes, length=length)
 
     def begin(self, calibration: Tensor, held: Tensor) -> States:
-        """Keep the held-out text twice."""
-        return {"calibration": calibration, "held": held, "rounded": held.clone()}
+        """Hold some of the calibration texts back for probes, where there are more of them."""
+        return {
+            "calibration": calibration[: self._num_read].clone(),
+            "held": held,
+            "rounded": held.clone(),
+            "probes": calibration[-_PROBES:, :_PROBE_TOKENS][None].clone(),
+        }
+
+    @property
+    def _num_read(self) -> int:
+        """Calibration texts that ranges are taken from."""
+        num = len(self.calibration)
+        return num - _PROBES if num > _PROBES else num
 
     def step(self, step: int, states: States) -> None:
-        """Round a block, or write it."""
+        """Round and measure a block, or write it."""
         layer = step % self.config.num_layers
-        if step < self.config.num_layers:
-            self._round(layer, states)
-        else:
+        if step >= self.config.num_layers:
             self._emit(layer, states)
+            return
+        self._round(layer, states)
+        if layer == self.config.num_layers - 1:
+            moved = self.outside.divergence(states["probes"]).tolist()
+            self.divergences = dict(zip(self.errors, moved, strict=True))
+            states["probes"] = states["probes"][:0]
+
+    def saved(self, done: int, states: States) -> States:
+        """Leave out the room for probes to come."""
+        return states | {"probes": states["probes"][: _carried(done)]}
 
     def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
         """Describe the split."""
-        return flat_config(self.recipe.split, left_alone)
-
-    def tried(self) -> tuple[int, ...]:
-        """Return the bits that each site is rounded to in the first pass."""
-        assert self.recipe.bits is not None, "FlattenChoice chooses"
-        return (self.recipe.bits,)
-
-    def widths(self) -> Mapping[Key, int | None]:
-        """Return the bits that each site is written with; None: it is not flattened."""
-        return dict.fromkeys(self.keys(), self.recipe.bits)
-
-    def keys(self) -> list[Key]:
-        """List the sites of all blocks."""
-        return [(layer, site) for layer in range(self.config.num_layers) for site in READERS]
+        return flat_config(SPLIT, left_alone)
 
     # --- the first pass ---
 
     def _round(self, layer: int, states: States) -> None:
-        """Round a block's sites, and keep the codes until it is written."""
-        kept: Flat = {}
-        for bits, flat in self.round_sites(layer, self.weights(layer), states):
+        """Round a block's sites, and keep the codes until it is written; the probes go through it besides."""
+        kept: dict[str, Codes] = {}
+        weights = self.weights(layer)
+        states["probes"] = probes = self._with_room(states["probes"])
+        before, carried = probes[0].clone(), _carried(layer)
+        block = WholeBlock(self.config, weights)
+        for copy in probes[:carried]:
+            advance(block, copy)
+        for bits, flat in self._round_sites(layer, weights, states):
+            probes[carried] = before
+            advance(FlatBlock(self.config, weights, flat), probes[carried])
+            carried += 1
             kept |= {f"{bits}.{name}": codes for name, codes in flat.items()}
             del flat
             return_freed()
         tensor_file.write(self.partial / _candidates(layer), _packed(kept))
 
-    def round_sites(
+    def _round_sites(
         self, layer: int, weights: Mapping[str, Tensor], states: States
-    ) -> Iterator[tuple[int, Flat]]:
-        """Round each site to the bits that are tried; yields the bits and the matrices. States become the outputs."""
+    ) -> Iterator[tuple[int, dict[str, Codes]]]:
+        """Round each site to both widths; yields the bits and the matrices. States become the outputs."""
         seen = observe(WholeBlock(self.config, weights), states["calibration"])
-        tried, recipe, num_rounded = self.tried(), self.recipe, 0
-        num_matrices = len(tried) * sum(n in weights for ns in READERS.values() for n in ns)
+        num_rounded, num_matrices = 0, len(WIDTHS) * sum(name in weights for name in MATRICES)
         for site, readers in READERS.items():
             names = [name for name in readers if name in weights]
             matrices = [weights[name] for name in names]
-            for bits in tried:
-                rows = search_rows(
-                    seen[site],
-                    torch.cat(matrices),
-                    bits=bits,
-                    row_bits=recipe.row_bits if bits == 4 else 8,
-                    split=recipe.split,
-                    widen=recipe.widen,
-                )
-                compensate = recipe.gptq and bits == 4
-                parts = round_weights(matrices, seen[site], rows, bits, compensate=compensate)
+            for bits in WIDTHS:
+                rows = search_rows(seen[site], torch.cat(matrices), bits=bits, widen=self.widen)
+                parts = round_weights(matrices, seen[site], rows, bits)
                 self.errors[f"{layer}.{site}.{bits}"] = product_error(matrices, parts, seen[site])
                 num_rounded += len(matrices)
                 self.on_matrix(num_rounded / num_matrices)
                 yield bits, dict(zip(names, parts, strict=True))
 
+    def _with_room(self, probes: Tensor) -> Tensor:
+        """Return probes with room for those to come, made once: they are most of the memory."""
+        num_copies = _carried(self.config.num_layers)
+        if len(probes) == num_copies:
+            return probes
+        whole = torch.zeros(num_copies, *probes.shape[1:])
+        whole[: len(probes)] = probes
+        return whole
+
     # --- what comes of it ---
+
+    def widths(self) -> Mapping[Key, int | None]:
+        """Choose the bits of each site by what it costs for its work; None: it is not flattened."""
+        sizes = site_sizes(self.config)
+        keys = [(layer, site) for layer in range(self.config.num_layers) for site in READERS]
+        moved = {
+            (key, bits): max(0.0, self.divergences[f"{key[0]}.{key[1]}.{bits}"])
+            for key in keys
+            for bits in WIDTHS
+        }
+        chosen: dict[Key, int | None] = dict.fromkeys(keys)
+        cost = dict.fromkeys(keys, 0.0)
+        for key, bits in sorted(moved, key=lambda each: moved[each] / sizes[each[0][1]]):
+            others = sum(cost.values()) - cost[key]
+            if chosen[key] != WIDTHS[-1] and others + moved[key, bits] <= self.bound:
+                chosen[key], cost[key] = bits, moved[key, bits]
+        return chosen
 
     def figures(self) -> dict[str, float]:
         """Return shares of multiplications in 4 and in 8 bits, the widening, bytes in fp16 over those of the codes."""
@@ -197,7 +228,7 @@ class FlattenJob(QuantizeJob):
                     if name in weights and bits is None:
                         found[name] = GROUPS.round(weights[name])
                     elif name in weights:
-                        found[name] = _unpacked(file, f"{bits}.{name}", self.recipe.split)
+                        found[name] = _unpacked(file, f"{bits}.{name}")
         return found
 
 
@@ -208,6 +239,11 @@ def site_sizes(config: ModelConfig) -> dict[Site, int]:
         site: sum(math.prod(shapes.get(f"layers.0.{name}", (0,))) for name in readers)
         for site, readers in READERS.items()
     }
+
+
+def _carried(layer: int) -> int:
+    """Copies of the probes that a block reads: the unrounded one, and one for each width of each site before it."""
+    return 1 + len(WIDTHS) * len(READERS) * layer
 
 
 def _in_groups(name: str, codes: Codes) -> dict[str, np.ndarray]:
@@ -229,9 +265,9 @@ def _packed(flat: Mapping[str, Codes]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _unpacked(file: safetensors.safe_open, name: str, split: Split) -> Codes:
+def _unpacked(file: safetensors.safe_open, name: str) -> Codes:
     codes, scales, steps, pieces, limit = (
         file.get_tensor(f"{name}.{part}").numpy()
         for part in ("codes", "scales", "steps", "pieces", "limit")
     )
-    return Codes(codes, scales, flat=FlatRows(steps, pieces, int(limit[0]), split))
+    return Codes(codes, scales, flat=FlatRows(steps, pieces, int(limit[0]), SPLIT))

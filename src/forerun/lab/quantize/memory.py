@@ -53,12 +53,10 @@ class _Block:
         )
 
 
-def awq_nbytes(
-    config: ModelConfig, *, num_tokens: int, length: int, is_calibrated: bool, gptq: bool
-) -> int:
+def awq_nbytes(config: ModelConfig, *, num_tokens: int, length: int, is_calibrated: bool) -> int:
     """Of rounding with AWQ or to nearest: hidden states of `num_tokens`, in texts of `length`."""
     block = _Block.of(config, length)
-    grams = block.grams + block.widest * (2 if gptq else 1) if is_calibrated else 0
+    grams = block.grams + 2 * block.widest if is_calibrated else 0
     rounding = block.weights + grams + _MATRIX_COPIES * block.largest
     observing = block.weights + block.grams * is_calibrated + block.passing
     advancing = block.weights * 5 // 4 + block.passing  # codes, and their values

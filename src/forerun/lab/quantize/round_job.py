@@ -1,4 +1,4 @@
-"""Rounding to nearest, AWQ, and either with GPTQ's feedback: a block's matrices, one after the other."""
+"""Rounding to nearest, or AWQ with GPTQ's feedback: a block's matrices, one after the other."""
 
 from __future__ import annotations
 
@@ -32,14 +32,11 @@ class Recipe:
     method: Method
     grid: Grid
     layout: Layout
-    gptq: bool = False
-    """Whether columns make up for those that were rounded before them."""
 
     def described(self) -> dict[str, object]:
         """Return what the report says of it."""
         shown: dict[str, object] = {"method": self.method, "bits": self.grid.bits}
-        shown |= {"group": self.grid.group or "channel", "format": self.layout}
-        return shown | ({"gptq": "on"} if self.gptq else {})
+        return shown | {"group": self.grid.group or "channel", "format": self.layout}
 
 
 def scale_groups(config: ModelConfig) -> Iterator[tuple[Site, str]]:
@@ -90,7 +87,6 @@ class RoundJob(QuantizeJob):
             num_tokens=sum(map(len, texts)),
             length=max(map(len, texts), default=0),
             is_calibrated=bool(self.calibration),
-            gptq=self.recipe.gptq,
         )
 
     def begin(self, calibration: Tensor, held: Tensor) -> States:
@@ -116,7 +112,7 @@ class RoundJob(QuantizeJob):
         for site, readers in READERS.items():
             seen = inputs.pop(site, None)
             feedback = None
-            if seen is not None and self.recipe.gptq:
+            if seen is not None and self.recipe.method == "awq":
                 feedback = Feedback.of(seen.gram, seen.num_tokens)
             for name in readers:
                 if name in weights:

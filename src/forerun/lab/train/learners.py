@@ -16,13 +16,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from forerun.core import registry
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
+from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import Array
+from forerun.drafting.networks.folder import Array, is_float
 from forerun.lab.output import writing
 from forerun.lab.train.batches import TrainBatch
 from forerun.llm import LLM
@@ -143,3 +145,16 @@ def new_learner(kind: Kind, target: Model, ids: Ids, weights: Mapping[str, Tenso
     """
     learner: Learner = kind_module(kind.name).LEARNER(kind, target, ids, weights)
     return learner
+
+
+def export(folder: Path, out: Path, target: Target) -> None:
+    """Write a folder as other engines read it: what is the target's becomes rows of its own, in fp16.
+
+    What they have no place for is left out: the calibration, the target's name. Heads but EAGLE-3's have all tokens.
+    Raises LoadError for a folder that does not fit the target, and OSError.
+    """
+    kind = network_folder.config_of(folder).get("model_type")
+    module = kind_module(str(kind) if kind in KINDS else "eagle3")
+    config, tensors = module.exported(folder, target)
+    halves = {n: t.astype(np.float16) if is_float(t) else t for n, t in tensors.items()}
+    network_folder.write(out, config | {"torch_dtype": "float16"}, halves)

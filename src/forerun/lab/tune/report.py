@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from statistics import median
+from itertools import accumulate
+from statistics import fmean, median
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from forerun.cli import console, tables
+from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafting.parse import split_list
@@ -22,12 +22,13 @@ from forerun.lab.bench.run import Bench, EngineSystem
 from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
-from forerun.lab.tune.figures import DrafterFigures, PassTime, PassTimes
-from forerun.lab.tune.search import PLAIN, Report, candidates, shapes
+from forerun.lab.tune.search import PLAIN, DrafterFigures, candidates
 from forerun.llm import LLM
 
 ROUNDS = 2
 """How often the winner and plain decoding answer the prompts in turn."""
+CONTEXTS, WIDTHS = (128, 512), (1, 2, 4, 8, 16, 32)
+"""Of the passes that are timed; widths are rows."""
 MEASURED = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup_hi", "tau")
 """Of the winner's results, those that are shown."""
 
@@ -42,28 +43,21 @@ def specs_of(given: str | None) -> list[DrafterSpec]:
     return list(specs.values())
 
 
-@contextmanager
-def bar() -> Iterator[Report]:
-    """A progress bar with the time left, on stderr, in a terminal only."""
-    stderr = tables.report(stderr=True)
-    columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as bar:
-        task = bar.add_task("")
+def time_passes(llm: LLM, repeats: int) -> tuple[float, CostCurve]:
+    """Return the milliseconds of a plain pass, and what passes of one sequence cost by their rows, in plain passes.
 
-        yield lambda what, done, total: bar.update(
-            task, description=what, completed=done, total=total
-        )
-
-
-def time_passes(llm: LLM, repeats: int) -> PassTimes:
-    """What passes take here, of all shapes that autotune wants to know."""
-    wanted = shapes(min(llm.max_len, llm.model.config.max_position))
-    cases = {Case(num, rows // num, context): (context, num, rows) for context, num, rows in wanted}
-    rounds = in_turns(timers(llm.model, [*cases]), repeats)
-    *_, seconds = tables.track(rounds, "timing passes", repeats)
-    return PassTimes(
-        tuple(PassTime(*cases[case], round(median(s) * 1e3, 5)) for case, s in seconds.items())
+    The mean of two contexts. More rows never cost less, whatever the noise says.
+    """
+    longest = min(llm.max_len, llm.model.config.max_position) - max(WIDTHS)
+    contexts = sorted({max(1, min(context, longest)) for context in CONTEXTS})
+    cases = [Case(1, rows, context) for context in contexts for rows in WIDTHS]
+    *_, seconds = tables.track(
+        in_turns(timers(llm.model, cases), repeats), "timing passes", repeats
     )
+    ms = {case: median(each) * 1e3 for case, each in seconds.items()}
+    plain = {context: ms[Case(1, 1, context)] for context in contexts}
+    means = [fmean(ms[Case(1, rows, c)] / plain[c] for c in contexts) for rows in WIDTHS]
+    return fmean(plain.values()), CostCurve(dict(zip(WIDTHS, accumulate(means, max), strict=True)))
 
 
 def check(
@@ -89,16 +83,16 @@ def check(
 def document(
     chosen: str,
     measured: Mapping[str, object],
-    passes: PassTimes,
+    costs: CostCurve,
     tried: Iterable[DrafterFigures],
 ) -> dict[str, object]:
     """The results as JSON values; `drafters` are all settings that were tried."""
     return {
         "drafter": chosen,
         "measured": dict(measured),
-        "passes": [asdict(time) for time in passes.times],
+        "passes": {rows: round(cost, 5) for rows, cost in costs.points.items()},
         "drafters": [
-            {"expected": round(figures.speedup(passes), 4), **asdict(figures)} for figures in tried
+            {"expected": round(figures.speedup, 4), **asdict(figures)} for figures in tried
         ],
     }
 
@@ -106,7 +100,7 @@ def document(
 def show(
     chosen: str,
     measured: Mapping[str, object],
-    passes: PassTimes,
+    plain_ms: float,
     best: Sequence[DrafterFigures],
     num_tried: int,
 ) -> None:
@@ -115,7 +109,7 @@ def show(
         "setting": "drafter",
         "tau": ("tau", 2),
         "accepted": ("acceptance_rate", ".0%"),
-        "expected": lambda figures: f"{figures.speedup(passes):.2f}x",
+        "expected": lambda figures: f"{figures.speedup:.2f}x",
         "measured": lambda figures: (
             speedup(measured) if measured.get("drafter") == figures.drafter else ""
         ),
@@ -125,6 +119,6 @@ def show(
     out.print(
         f"{tables.TAU}; expected, measured: speed-up over plain decoding, the latter with its 95 % interval"
     )
-    out.print(f"a plain pass takes {passes.plain_ms:.2f} ms; best of {num_tried} settings:")
+    out.print(f"a plain pass takes {plain_ms:.2f} ms; best of {num_tried} settings:")
     note = "  (drafting is not faster here)" if chosen == PLAIN else ""
     out.print(f"-d {chosen}{note}", soft_wrap=True)

@@ -1,58 +1,43 @@
 """Finding the drafter and the options with the most expected tokens a second from one model on one machine.
 
-Two kinds of facts are kept apart. What drafting brings (tokens, accepted nodes, rows) is counted by
-running prompts with every draft in full, and is exact. What it costs is measured: passes in turns
-at two contexts and batch sizes (by the caller, who owns the clock: `lab/bench/kernels.py`), proposals
-against the pass of the same step, medians of both. The score of a setting is
+Two kinds of facts are kept apart. What drafting brings (tokens, accepted nodes, rows) is counted by running prompts
+with every draft in full, and is exact. What it costs is measured: passes in turns (by the caller, who owns the clock:
+`lab/bench/kernels.py`), proposals against the pass of the same step, medians of both. The score of a setting is
 
     expected speed-up = tokens / (sum of the passes' costs + sum of the proposals' costs)
 
-with costs in plain passes, so that no noisy wall time decides. The controller has no part in it: it
+with costs in plain passes, those of one row, so that no noisy wall time decides. The controller has no part in it: it
 leaves out drafts that are not worth their rows, so with it the result is better.
 
-`grids` or `tune` of the drafter's `METHOD` say which options are tried (`drafting/base.py`).
+`grids` of a drafter's `METHOD` says which options are tried (`drafting/base.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from forerun.cli import tables
 from forerun.core import options, registry
+from forerun.core.costs import CostCurve
+from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.drafting.base import Options, Target
 from forerun.drafting.find import find, method_of
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine.controller import DraftResult, Fixed
 from forerun.engine.engine import Engine
-from forerun.lab.tune.climb import climb
-from forerun.lab.tune.figures import DrafterFigures, PassTimes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-CONTEXTS = (128, 512)
-BATCHES = (1, 4)
-WIDTHS = (1, 2, 4, 8, 16, 32)
-"""Rows of a pass in all."""
-USUAL_NUM_SETTINGS = 12
-"""How many settings a search is expected to try: for the time that is left."""
-OFTEN = 8
-"""How often a size of draft must have been seen for a median of its own."""
+Options = TypeVar("Options", bound="DataclassInstance")
+
+GAIN = 1.005
+"""The least gain of a change: costs are measured, with noise."""
 PLAIN = "none"
-
-Report = Callable[[str, int, int], None]
-"""Shows progress: what is being done, how much is done, and how much there is, as far as is known."""
-
-
-def shapes(longest: int) -> list[tuple[int, int, int]]:
-    """The passes to time, of contexts that leave room below `longest`: (context, sequences, rows in all)."""
-    room = longest - max(WIDTHS)
-    contexts = sorted({max(1, min(context, room)) for context in CONTEXTS})
-    return [(c, n, rows) for c in contexts for n in BATCHES for rows in WIDTHS if rows >= n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,80 +70,86 @@ class Recorder(Fixed):
             self._seen.add(trial.seq_id)
 
 
-def figures_of(drafter: str, steps: Sequence[DraftedStep], times: PassTimes) -> DrafterFigures:
-    """Counts of the steps, and their proposals' costs against the pass of the same moment."""
-    trials = [step.trial for step in steps]
-    later = [step for step in steps if not step.is_first]
-    first = [_draft_cost(step, times) for step in steps if step.is_first]
-    costs = _costs_by_size(later, times)
-    nearest = {
-        size: costs[min(costs, key=lambda known: abs(known - size))]
-        for size in {step.trial.num_nodes for step in later}
-    }
-    total = sum(nearest[step.trial.num_nodes] for step in later)
-    total += len(first) * median(first or [0.0])
-    return DrafterFigures(
-        drafter,
-        passes=len(trials),
-        emitted=sum(1 + len(trial.path) for trial in trials),
-        drafted=sum(trial.num_nodes for trial in trials),
-        accepted=sum(len(trial.path) for trial in trials),
-        rows=dict(sorted(Counter(step.num_rows for step in steps).items())),
-        draft_cost=costs,
-        draft_total=round(total, 4),
-        nodes=_nodes(trials),
-    )
+@dataclass(frozen=True, slots=True)
+class DrafterFigures:
+    """Results of drafting in full with one setting on some prompts, one sequence at a time."""
 
+    drafter: str
+    """The setting, as `-d` takes it."""
+    passes: int
+    emitted: int
+    drafted: int
+    accepted: int
+    rows: Mapping[int, int]
+    """Passes by their number of rows."""
+    pass_cost: float
+    """Of all passes together, in plain passes."""
+    draft_cost: float
+    """Of all proposals together, in plain passes."""
 
-def _draft_cost(step: DraftedStep, times: PassTimes) -> float:
-    """In plain passes of the moment, as the pass of the same step tells."""
-    return step.draft_s / step.pass_s * times.cost(step.num_rows) if step.pass_s else 0.0
+    @classmethod
+    def of(cls, drafter: str, steps: Sequence[DraftedStep], costs: CostCurve) -> DrafterFigures:
+        """Count steps. A proposal costs the median of those of its size; a first one, which reads the prompt, of those.
 
+        `costs` are of passes by their rows, in plain passes.
+        """
+        trials = [step.trial for step in steps]
+        rows = Counter(step.num_rows for step in steps)
+        alike: dict[int | None, list[float]] = {}
+        for step in steps:
+            # In plain passes of the moment, as the pass of the same step tells.
+            cost = step.draft_s / step.pass_s * costs.v(step.num_rows) if step.pass_s else 0.0
+            size = None if step.is_first else step.trial.num_nodes
+            alike.setdefault(size, []).append(cost)
+        return cls(
+            drafter,
+            passes=len(trials),
+            emitted=sum(1 + len(trial.path) for trial in trials),
+            drafted=sum(trial.num_nodes for trial in trials),
+            accepted=sum(len(trial.path) for trial in trials),
+            rows=dict(sorted(rows.items())),
+            pass_cost=sum(count * costs.v(num) for num, count in rows.items()),
+            draft_cost=sum(len(each) * median(each) for each in alike.values()),
+        )
 
-def _costs_by_size(steps: Sequence[DraftedStep], times: PassTimes) -> dict[int, float]:
-    """Median costs of proposals by their nodes; sizes seen too seldom for one are left out."""
-    found: dict[int, list[float]] = {}
-    for step in steps:
-        found.setdefault(step.trial.num_nodes, []).append(_draft_cost(step, times))
-    often = {size: each for size, each in found.items() if len(each) >= OFTEN}
-    if found and not often:
-        everything = [cost for each in found.values() for cost in each]
-        often = dict.fromkeys(found, everything)
-    return {size: round(median(each), 5) for size, each in sorted(often.items())}
+    @property
+    def tau(self) -> float:
+        """Emitted tokens per pass of a sequence; plain decoding has 1."""
+        return self.emitted / self.passes if self.passes else 1.0
 
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over drafted tokens; 0 if nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
 
-def _nodes(trials: Sequence[DraftResult]) -> tuple[tuple[float, float], ...]:
-    """Of node i: the share of the drafts that had it, and the share of those in which it was accepted."""
-    found = []
-    for i in range(max((trial.num_nodes for trial in trials), default=0)):
-        having = [trial for trial in trials if i < trial.num_nodes]
-        accepted = sum(i in trial.path for trial in having)
-        found.append((round(len(having) / len(trials), 4), round(accepted / len(having), 4)))
-    return tuple(found)
+    @property
+    def speedup(self) -> float:
+        """The expected speed-up over plain decoding: that of always drafting in full."""
+        cost = self.pass_cost + self.draft_cost
+        return self.emitted / cost if cost else 1.0
 
 
 @dataclass
 class Autotune:
-    """Scores settings, each once, and lets every drafter look for its best."""
+    """Scores settings, each once, and looks for every drafter's best."""
 
     new_engine: Callable[[str], Engine]
     """Builds the drafter of a setting over the loaded weights, without a controller."""
-    target: Target
     prompts: Sequence[Sequence[int]]
     max_tokens: int
-    times: PassTimes
-    progress: Report = lambda what, done, total: None
+    costs: CostCurve
     tried: dict[str, DrafterFigures] = field(default_factory=dict)
-    _num_expected: int = 0
-    """Settings to try in all, as far as is known."""
 
-    def run(self, drafters: Sequence[DrafterSpec]) -> list[DrafterFigures]:
-        """The best setting of each drafter, in the order given."""
-        best = []
-        for i, spec in enumerate(drafters):
-            self._num_expected = len(self.tried) + USUAL_NUM_SETTINGS * (len(drafters) - i)
-            best.append(self._best_of(spec))
-        return best
+    def best_of(self, spec: DrafterSpec) -> DrafterFigures:
+        """Climb along the drafter's `grids`; a union, or a drafter without them, is scored as it is."""
+        if spec.parts:
+            return self.figures(spec.text())
+        given = options.build(find(spec.name).Options, spec.options)
+
+        def figures(tried: DataclassInstance) -> DrafterFigures:
+            return self.figures(options.format_spec(spec.name, tried))
+
+        return figures(climb(given, method_of(spec.name).grids, lambda o: figures(o).speedup))
 
     def figures(self, drafter: str) -> DrafterFigures:
         """What a setting showed: it is run once."""
@@ -166,46 +157,55 @@ class Autotune:
             self.tried[drafter] = self._measure(drafter)
         return self.tried[drafter]
 
-    def _best_of(self, spec: DrafterSpec) -> DrafterFigures:
-        """Search by its `tune` or its `grids`; a union, or a drafter without either, is scored as it is."""
-        if spec.parts:
-            return self.figures(spec.text())
-        method, given = method_of(spec.name), options.build(find(spec.name).Options, spec.options)
-        search = _Search(self, spec.name)
-        return search.figures(method.best(self.target, given, search))
-
     def _measure(self, drafter: str) -> DrafterFigures:
         engine = self.new_engine(drafter)
         engine.proposer.controller = recorder = Recorder(engine.config.draft_budget)
-        num_prompts, num_tried = len(self.prompts), len(self.tried)
         # The seed: lookahead draws its first window.
         params = SamplingParams(temperature=0, max_tokens=self.max_tokens, seed=0)
-        total = num_prompts * max(self._num_expected, num_tried + 1)
-        for i, prompt in enumerate(self.prompts):
-            self.progress(drafter, num_prompts * num_tried + i, total)
+        for prompt in tables.track(self.prompts, drafter):
             engine.add(prompt, params)
             while engine.has_work:
                 engine.step()
-        return figures_of(drafter, recorder.steps, self.times)
+        return DrafterFigures.of(drafter, recorder.steps, self.costs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """What the `tune` of one drafter is given."""
+def climb(
+    options: Options, grids: Mapping[str, Sequence[float]], score: Callable[[Options], float]
+) -> Options:
+    """Change one option at a time along its grid (ascending) as long as the score rises.
 
-    autotune: Autotune
-    drafter: str
+    An option that is not at its default was asked for, and stays.
+    """
+    defaults = {each.name: each.default for each in fields(options)}
+    free = {
+        name: grid
+        for name, grid in grids.items()
+        if defaults[name] is not MISSING and getattr(options, name) == defaults[name]
+    }
+    best, highest = options, score(options)
+    has_moved = True
+    while has_moved:
+        has_moved = False
+        for name, grid in free.items():
+            for step in (1, -1):
+                while (near := _neighbour(best, name, grid, step)) is not None:
+                    found = score(near)
+                    if found < highest * GAIN:
+                        break
+                    best, highest, has_moved = near, found, True
+    return best
 
-    def figures(self, tried: DataclassInstance) -> DrafterFigures:
-        return self.autotune.figures(options.format_spec(self.drafter, tried))
 
-    def score(self, tried: DataclassInstance) -> float:
-        return self.figures(tried).speedup(self.autotune.times)
-
-    def climb(
-        self, given: Options, grids: Mapping[str, Sequence[float]], *, grow: bool = False
-    ) -> Options:
-        return climb(given, grids, self.score, grow=grow)
+def _neighbour(options: Options, name: str, grid: Sequence[float], step: int) -> Options | None:
+    """The options with the next value of one of them; None at the grid's end, or if they do not go together."""
+    value = getattr(options, name)
+    further = [v for v in grid if v > value] if step > 0 else [v for v in grid if v < value][::-1]
+    if not further:
+        return None
+    try:
+        return replace(options, **{name: further[0]})
+    except ConfigError:
+        return None
 
 
 def candidates() -> list[str]:
@@ -218,7 +218,7 @@ def candidates() -> list[str]:
     return [n for n, docs in described.items() if all(doc.default is not None for doc in docs)]
 
 
-def best_of(figures: Sequence[DrafterFigures], times: PassTimes) -> str:
+def winner(figures: Sequence[DrafterFigures]) -> str:
     """The setting with the highest score; `none` where no score is above 1."""
-    best = max(figures, key=lambda each: each.speedup(times), default=None)
-    return PLAIN if best is None or best.speedup(times) <= 1 else best.drafter
+    best = max(figures, key=lambda each: each.speedup, default=None)
+    return PLAIN if best is None or best.speedup <= 1 else best.drafter

@@ -46,8 +46,6 @@ STAMP = "requirements.txt"
 """What is written into an environment when it is complete."""
 DRAFT_MODEL = "draft_model"
 """The way of decoding that needs a draft."""
-EAGLE3 = "eagle3"
-"""The way of decoding that needs a network in a GGUF file."""
 
 REQUEST_TIMEOUT_S = 600.0
 """How long loading, or one answer, may take."""
@@ -62,7 +60,6 @@ class Setup:
     max_len: int
     folder: Path
     draft: Path | None = None
-    eagle3: Path | None = None
     tell: Callable[[str], None] = lambda text: None
 
 
@@ -81,9 +78,9 @@ def adapter(name: str) -> ModuleType:
 
 
 def systems(name: str, setup: Setup) -> list[PeerSystem]:
-    """A peer in each of its ways of answering; those with a draft model or a network only if there is one."""
-    module, files = adapter(name), _files(setup)
-    left_out = {PASSES, LOGITS, *(way for way, file in files.items() if file is None)}
+    """A peer in each of its ways of answering; those with a draft model only if there is one."""
+    module = adapter(name)
+    left_out = {PASSES, LOGITS} | ({DRAFT_MODEL} if setup.draft is None else set())
     return [PeerSystem(module, way, setup) for way in module.WAYS if way not in left_out]
 
 
@@ -95,25 +92,23 @@ def peers(
         raise ConfigError(
             "peers decode greedily and one prompt at a time: temperature 0, batch 1 and no other option of sampling"
         )
-    drafts = second_models(specs, DRAFT_MODEL)
-    networks = [name for name in second_models(specs, EAGLE3) if name.endswith(".gguf")]
+    drafts = draft_models(specs)
     setup = Setup(
         llm.path,
         llm.model.num_threads,
         llm.max_len,
         folder,
         draft=resolve(drafts[0]) if drafts else None,
-        eagle3=Path(networks[0]).expanduser() if networks else None,
         tell=console.note,
     )
     return [system for name in names for system in systems(name, setup)]
 
 
-def second_models(specs: Sequence[str], drafter: str) -> list[str]:
-    """The models of the drafters of that name, those of the target itself left out."""
+def draft_models(specs: Sequence[str]) -> list[str]:
+    """The models that drafters `draft_model` load, the target itself left out."""
     chosen = [DrafterSpec.of(spec) for spec in specs]
     parts = [part for spec in chosen for part in (spec.parts or (spec,))]
-    models = [str(part.options["model"]) for part in parts if part.name == drafter]
+    models = [str(part.options["model"]) for part in parts if part.name == DRAFT_MODEL]
     return [model for model in models if model != SELF]
 
 
@@ -150,7 +145,7 @@ class PeerSystem(System):
         if not (self._home / "bin" / "python").exists():
             raise PeerError(f"{self.peer} is not installed: run make peers")
         setup = self._setup
-        draft = _files(setup).get(self._way)
+        draft = setup.draft if self._way == DRAFT_MODEL else None
         options = {
             "model": str(self._format(setup.model)),
             "way": self._way,
@@ -288,11 +283,6 @@ class PeerSystem(System):
         self._errors.seek(0)
         last = _last_line(self._errors.read())
         return f"{self.name} ended without an answer, exit code {code}" + (last and f": {last}")
-
-
-def _files(setup: Setup) -> dict[str, Path | None]:
-    """Of the ways that need a second file."""
-    return {DRAFT_MODEL: setup.draft, EAGLE3: setup.eagle3}
 
 
 def _last_line(text: str) -> str:

@@ -1,9 +1,8 @@
-"""llama.cpp through llama-cpp-python: plain greedy decoding, prompt lookup, a draft model, and EAGLE-3.
+"""llama.cpp through llama-cpp-python: plain greedy decoding, prompt lookup, and a draft model.
 
 It reads the same GGUF file. Everything calls the library directly, so that no Python of the binding stands between: its
 own loop asks for the logits of every row and is the slower one. The lookup is the binding's, with the 2 tokens that its
 documentation advises for CPUs. The draft model stops guessing where it is less than 75 % sure, as llama.cpp's tools do.
-EAGLE-3 guesses 3 tokens, as the example in llama.cpp's documentation does, of the states that a pass leaves behind.
 What a prompt shares with the one before is not read again, as its server has it.
 Single passes, to be timed beside ours, go through its C interface.
 """
@@ -19,11 +18,10 @@ NAME = "llama.cpp"
 REQUIREMENTS = ("llama-cpp-python[server]==0.3.36",)
 QUANT = None
 KEEPS_PREFIXES = True
-WAYS = ("plain", "lookup", "draft_model", "eagle3", "passes", "logits")
+WAYS = ("plain", "lookup", "draft_model", "passes", "logits")
 
 LOOKUP_TOKENS, LOOKUP_NGRAM = 2, 3
 DRAFT_TOKENS, DRAFT_SURENESS = 5, 0.75
-EAGLE_TOKENS = 3
 CHUNK = 512
 RECURRENT_ONLY = 1
 """Its flag of a sequence's state without keys and values."""
@@ -51,9 +49,6 @@ class Sequence:
         )
         self._batch = llama_cpp.llama_batch_init(CHUNK, 0, 1)
         self.tokens: list[int] = []
-        self.ctx = self._llama.ctx
-        self.after: Callable[[int, int], None] = lambda first, count: None
-        """Called after each pass with the position of its first row and the number of its rows."""
 
     def extend(self, tokens: list[int], num_rows: int = 1):  # type: ignore[no-untyped-def]
         """Pass these tokens; the logits after the last `num_rows` of them, (num_rows, V)."""
@@ -78,7 +73,6 @@ class Sequence:
             batch.logits[i] = i >= len(tokens) - num_rows
         if self._lib.llama_decode(self._llama.ctx, batch) != 0:
             raise RuntimeError("llama_decode failed")
-        self.after(len(self.tokens), len(tokens))
         self.tokens += tokens
 
     def rewind(self, num_tokens: int) -> None:
@@ -110,9 +104,6 @@ def load(
     elif way == "draft_model":
         assert draft is not None
         propose = _drafted(Sequence(draft, num_threads, max_len))
-    elif way == "eagle3":
-        assert draft is not None
-        propose = Eagle(target, draft, num_threads, max_len).propose
     else:
         propose = _nothing
 
@@ -163,127 +154,6 @@ def _drafted(draft: Sequence) -> Propose:
         return guess
 
     return propose
-
-
-class Eagle:
-    """A network that reads three of the target's states. Row P is token P + 1 with the states at position P."""
-
-    def __init__(self, target: Sequence, path: str, num_threads: int, max_len: int) -> None:
-        import llama_cpp as lib
-        from llama_cpp import llama_cpp_ext as more
-
-        self._lib, self._more = lib, more
-        model = lib.llama_model_load_from_file(path.encode(), lib.llama_model_default_params())
-        if not model:
-            raise RuntimeError(f"llama.cpp cannot load {path}")
-        params = lib.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = max_len, CHUNK, CHUNK
-        params.n_threads = params.n_threads_batch = num_threads
-        params.ctx_other = target.ctx
-        self._ctx = lib.llama_init_from_model(model, params)
-        self._width = lib.llama_model_n_embd(model)
-        self._vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
-        self._batch = lib.llama_batch_ext_init(self._ctx)
-        pointer, number = ctypes.c_void_p, ctypes.c_uint32
-        ids = _function("llama_model_target_layer_ids", "PK11llama_model", [pointer], _Ints)
-        count = _function("llama_model_target_layer_ids_n", "PK11llama_model", [pointer], number)
-        of_context, of_layer = "P13llama_contextj", [pointer, number]
-        ask = _function(
-            "llama_set_embeddings_layer_inp", f"{of_context}b", [*of_layer, ctypes.c_bool]
-        )
-        self._layer = _function("llama_get_embeddings_layer_inp", of_context, of_layer, _Floats)
-        self._taps, self._target = ids(model)[: count(model)], target.ctx
-        self._size = lib.llama_model_n_embd(lib.llama_get_model(target.ctx))
-        for layer in self._taps:
-            ask(target.ctx, layer, True)
-        more.llama_set_embeddings_nextn(self._ctx, True, True)
-        target.after = self._read
-        self._rows: list[Any] = []
-        self._num_done = 0
-
-    def propose(self, tokens: list[int], limit: int) -> list[int]:
-        """A chain after the last of the tokens, which the target has not read."""
-        import numpy as np
-
-        memory = self._lib.llama_get_memory(self._ctx)
-        self._num_done = min(self._num_done, len(tokens) - 1)
-        self._lib.llama_memory_seq_rm(memory, 0, self._num_done, -1)
-        last = len(tokens) - 2
-        for start in range(self._num_done, last, CHUNK):
-            rows = range(start, min(start + CHUNK, last))
-            self._run(rows, [tokens[row + 1] for row in rows], [self._rows[row] for row in rows])
-        self._run([last], tokens[-1:], [self._rows[last]], is_output=True)
-        self._num_done = last + 1
-        guess: list[int] = []
-        while len(guess) < min(limit, EAGLE_TOKENS):
-            logits = self._lib.llama_get_logits_ith(self._ctx, 0)
-            guess.append(int(np.ctypeslib.as_array(logits, (self._vocab,)).argmax()))
-            if len(guess) < min(limit, EAGLE_TOKENS):
-                state = self._more.llama_get_embeddings_nextn_ith(self._ctx, 0)
-                g = np.ctypeslib.as_array(state, (self._width,)).copy()
-                self._run([last + len(guess)], guess[-1:], [g], is_output=True)
-        return guess
-
-    def _read(self, first: int, count: int) -> None:
-        """Keep what the encoder makes of the states of a pass."""
-        import numpy as np
-
-        parts = [
-            np.ctypeslib.as_array(self._layer(self._target, layer), (count, self._size))
-            for layer in self._taps
-        ]
-        states = np.ascontiguousarray(np.concatenate(parts, 1))
-        lib, batch = self._lib, self._batch
-        lib.llama_batch_ext_clear(batch)
-        # The encoder does not look at positions, but they must go on.
-        next_position = lib.llama_memory_seq_pos_max(lib.llama_get_memory(self._ctx), 0) + 1
-        for row in range(count):
-            at = lib.llama_batch_ext_add_embd(batch, 0, self._embd(states[row]))
-            self._place(at, next_position + row, True)
-        self._process(lib.LLAMA_PROCESS_TYPE_ENCODE)
-        found = self._more.llama_get_embeddings_nextn(self._ctx)
-        rows = np.ctypeslib.as_array(found, (count, self._width)).copy()
-        if (
-            first < self._num_done
-        ):  # another prompt: the row before read the token that was at `first`
-            self._num_done = max(first - 1, 0)
-        self._rows[first:] = [*rows]
-
-    def _run(
-        self, positions: Any, tokens: list[int], rows: list[Any], is_output: bool = False
-    ) -> None:
-        """Pass rows; its graph takes all of a pass for outputs, or none."""
-        lib, batch = self._lib, self._batch
-        lib.llama_batch_ext_clear(batch)
-        for position, token, row in zip(positions, tokens, rows, strict=True):
-            at = lib.llama_batch_ext_add_token(batch, 0, token)
-            lib.llama_batch_ext_set_embd_token(batch, at, self._embd(row))
-            self._place(at, position, is_output)
-        self._process(lib.LLAMA_PROCESS_TYPE_DECODE)
-
-    def _place(self, at: int, position: int, is_output: bool) -> None:
-        self._lib.llama_batch_ext_set_pos(self._batch, at, ctypes.byref(ctypes.c_int32(position)))
-        self._lib.llama_batch_ext_set_output_logits(self._batch, at, is_output)
-
-    def _process(self, kind: int) -> None:
-        if self._lib.llama_process(self._ctx, kind, self._batch) != 0:
-            raise RuntimeError("llama_process failed")
-
-    def _embd(self, row: Any) -> Any:
-        data = row.ctypes.data_as(_Floats)
-        return self._lib.llama_embd(data=data, n_rows=1, n_embd=len(row))
-
-
-_Floats, _Ints = ctypes.POINTER(ctypes.c_float), ctypes.POINTER(ctypes.c_int32)
-
-
-def _function(name: str, kinds: str, takes: list[Any], gives: Any = None) -> Any:
-    """One of the library's C++ functions that the binding has no name for; `kinds` are its arguments in their code."""
-    import llama_cpp.llama_cpp as lib
-
-    function = getattr(lib._lib, f"_Z{len(name)}{name}{kinds}")
-    function.argtypes, function.restype = takes, gives
-    return function
 
 
 def _logits(target: Sequence, tokens: list[int], path: str) -> int:

@@ -1,6 +1,7 @@
 """Pictures of a benchmark, as PNG and SVG: what drafters bring, what passes cost, what runs came to.
 
-Needs matplotlib (`pip install 'forerun[plots]'`), which is imported only here and only when something is drawn.
+Needs matplotlib (`pip install 'forerun[plots]'`), which is imported only here and only when something is drawn. What
+draws a picture says False if there is nothing to draw.
 """
 
 from __future__ import annotations
@@ -11,50 +12,43 @@ from pathlib import Path
 
 from forerun.core.errors import ConfigError
 from forerun.lab.bench.pass_costs import PassCosts
-from forerun.lab.bench.plots import drafters, passes, runs
+from forerun.lab.bench.plots import pictures
 from forerun.lab.bench.plots.style import STYLE, Rows
 
 Picture = tuple[str, str, Callable[..., bool], tuple[object, ...]]
 """The end of a file's name, a caption, and what draws it from these figures; False if there is nothing to draw."""
 
 
-def draw(
-    rows: Rows, folder: Path, stem: str, own: PassCosts | None = None, *, title: str = ""
-) -> dict[str, str]:
+def draw(rows: Rows, folder: Path, stem: str, *, title: str = "") -> dict[str, str]:
     """Write `stem`-*.png and .svg for which there are measurements; captions and file names of the PNGs.
 
-    `title` is what was measured, the model first. `own` is what the model's own passes cost. Raises ConfigError without
-    matplotlib.
+    `title` is what was measured, the model first. Raises ConfigError without matplotlib.
     """
     return _save(
         folder,
         stem,
         title,
-        ("speedup", "Speed-up over plain decoding", drafters.speedups, (rows,)),
-        ("acceptance", "Acceptance by depth", drafters.acceptance, (rows,)),
-        ("tau", "What tau turns into", drafters.taus, (rows,)),
-        ("cost", "Tokens a pass brings", drafters.costs, (rows, own)),
-        ("scaling", "Tokens against rows", drafters.scaling, (rows,)),
+        ("speedup", "Speed-up over plain decoding", pictures.speedups, (rows,)),
+        ("acceptance", "Acceptance by depth", pictures.acceptance, (rows,)),
     )
 
 
 def draw_passes(
     costs: Sequence[PassCosts], folder: Path, stem: str, *, title: str = ""
 ) -> dict[str, str]:
-    """The same for what passes cost: v(k), and the roofline."""
+    """The same for v(k), what passes cost."""
     return _save(
         folder,
         stem,
         title,
-        ("v", "The cost of rows", passes.curves, (costs,)),
-        ("roofline", "Roofline", passes.roofline, (costs,)),
+        ("v", "The cost of rows", pictures.curves, (costs,)),
     )
 
 
 RUNS: Mapping[str, tuple[str, Callable[..., bool]]] = {
-    "kept": ("Speed kept when memory is cut", runs.kept),
-    "training": ("Training", runs.training),
-    "calibration": ("Chance said and share accepted", runs.calibration),
+    "kept": ("Speed kept when memory is cut", pictures.kept),
+    "training": ("Training", pictures.training),
+    "calibration": ("Chance said and share accepted", pictures.calibration),
 }
 
 
