@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 
 import click
@@ -111,12 +110,12 @@ def _context(name: str, command: click.Command) -> click.Context:
 
 
 def _shared(everything: list[HelpEntry]) -> list[HelpEntry]:
-    """The options that several commands describe alike, each with its most frequent default."""
+    """The options that several commands describe alike, each with its default if all have the same."""
     defaults: dict[HelpEntry, list[str]] = {}
     for entry in everything:
         defaults.setdefault(entry._replace(default=""), []).append(entry.default)
     return [
-        entry._replace(default=Counter(each).most_common(1)[0][0])
+        entry._replace(default=each[0] if len({*each}) == 1 else "")
         for entry, each in defaults.items()
         if len(each) >= SHARED_BY
     ]
