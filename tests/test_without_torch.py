@@ -60,7 +60,7 @@ def test_without_either_both_remedies_are_named() -> None:
     line, code, *_ = said.splitlines()
     assert "C++20 compiler" in line
     assert "wheel" in line
-    assert "forerun[torch]" in line
+    assert "extra torch" in line
     assert code == "ended with 2"
 
 

@@ -1,4 +1,4 @@
-"""The simulator against what was measured on two cores: `dev/LOG.md`, "Replicas on Ray Serve"."""
+"""The simulator against what was measured on two cores: `dev/log`, "Replicas on Ray Serve"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPEEDS = {"one": 318.6, "four": 501.4, "prompt_tok_s": 1000}
 TOGETHER = 1.541
 """What two servers without Ray do on the two cores, of what one does."""
 TALKS = {"new_tokens": 32, "prompt_tokens": 95, "shared_tokens": 19}
-"""Tokens of a turn of `dev.replicas routing`, as the tokenizer and the template count them."""
+"""Tokens of a turn of what was measured (log, *Replicas again*), as the tokenizer and the template count them."""
 
 
 @pytest.mark.parametrize(

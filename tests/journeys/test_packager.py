@@ -237,7 +237,7 @@ def test_the_source_distribution_holds_what_is_needed(dist: Path) -> None:
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     top = {name.partition("/")[0] for name in names}
-    assert {"LICENSE", "README.md", "CMakeLists.txt", "pyproject.toml", "PKG-INFO"} <= top
+    assert {"LICENSE", "NOTICE", "README.md", "CMakeLists.txt", "pyproject.toml", "PKG-INFO"} <= top
     assert top.isdisjoint({"tests", "docs", "dev", "benchmarks", "examples", ".ci", ".github"})
     sources = [path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.*") if path.is_file()]
     assert {str(path) for path in sources if not path.name.startswith(".")} <= names
@@ -251,7 +251,8 @@ def test_the_wheel_holds_the_package_alone(dist: Path) -> None:
         names = archive.namelist()
         size = sum(member.file_size for member in archive.infolist())
     assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {"forerun"}
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    for text in ("LICENSE", "NOTICE"):
+        assert any(name.endswith(f"licenses/{text}") for name in names)
     assert sum(name.startswith("forerun/_native.") and name.endswith(".so") for name in names) == 1
     assert not [name for name in names if name.endswith((".cpp", ".h", ".gguf"))]
     learned = (ROOT / "src/forerun/drafters").glob("*/shipped/**/*")
@@ -259,6 +260,20 @@ def test_the_wheel_holds_the_package_alone(dist: Path) -> None:
         path.relative_to(ROOT / "src").as_posix() for path in learned if path.is_file()
     }
     assert size < 32e6  # tables 4 MB, networks 16 MB
+
+
+@pytest.mark.slow
+@pytest.mark.net
+def test_no_wheel_without_kernels_is_made_unless_asked_for(tmp_path: Path) -> None:
+    build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT)
+    done = run(*build, CXX="/bin/false")
+    assert done.returncode != 0
+    assert "FORERUN_NO_KERNELS=1" in done.stdout + done.stderr
+    assert not list(tmp_path.iterdir())
+    done = run(*build, CXX="/bin/false", FORERUN_NO_KERNELS="1")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name.endswith("-py3-none-any.whl")
 
 
 @pytest.mark.slow

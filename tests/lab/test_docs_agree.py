@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from functools import cache
@@ -40,7 +41,7 @@ QUOTED = [
     ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
     ("docs/measuring.md", f"nodes a step ({EngineConfig().draft_budget})"),
     ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
-    ("docs/serving.md", f"of at most {tools.MAX_CALLS} one after the"),
+    ("docs/http-api.md", f"of at most {tools.MAX_CALLS} one after the"),
     ("docs/peers.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
     ("docs/peers.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
     ("docs/peers.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
@@ -54,6 +55,49 @@ QUOTED = [
 @pytest.mark.parametrize(("page", "words"), QUOTED, ids=[words for _, words in QUOTED])
 def test_a_number_in_the_documentation_is_the_codes(page, words):
     assert words in " ".join(TEXTS[page].split())
+
+
+@cache
+def messages() -> tuple[str, ...]:
+    """Every text in the code; `...` for what is filled in."""
+
+    def text(node: ast.AST) -> str:
+        if isinstance(node, ast.JoinedStr):
+            return "".join(text(part) for part in node.values)
+        if isinstance(node, ast.BinOp):
+            return text(node.left) + text(node.right)
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        return node.value.replace("%s", "...") if is_text else "..."
+
+    trees = (ast.parse(path.read_text("utf-8")) for path in (ROOT / "src").rglob("*.py"))
+    kinds = (ast.JoinedStr, ast.BinOp, ast.Constant)
+    return tuple(text(node) for tree in trees for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def test_the_errors_of_the_troubleshooting_page_are_the_codes():
+    items = re.split(r"^- ", TEXTS["docs/troubleshooting.md"], flags=re.MULTILINE)[1:]
+    headings = [
+        " ".join(item.split()).partition("`: ")[0] + "`" for item in items if item[0] == "`"
+    ]
+    quoted = [words for heading in headings for words in re.findall(r"`([^`]+)`", heading)]
+    assert len(quoted) > 30
+    for words in quoted:
+        assert any(words in message for message in messages()), f"no message says {words}"
+
+
+def test_the_map_has_four_paths_of_at_most_six_pages():
+    parts = re.split(r"^\*\*(.*)\*\*$", TEXTS["docs/README.md"], flags=re.MULTILINE)
+    paths = {
+        name: re.findall(r"^\d\. \[", body, re.M) for name, body in zip(parts[1::2], parts[2::2])
+    }
+    assert [*paths] == [
+        "Try it",
+        "Use it",
+        "Run it larger",
+        "Understand and extend it",
+        "Reference",
+    ]
+    assert all(len(pages) <= 6 for pages in paths.values())
 
 
 @cache
@@ -101,7 +145,16 @@ def test_the_commands_of_a_page_have_these_options(page):
 
 
 OTHERS = {
-    *("--target", "--config", "--build", "--editable", "--no-deps", "--check", "--extra-index-url"),
+    *(
+        "--target",
+        "--config",
+        "--build",
+        "--editable",
+        "--no-deps",
+        "--check",
+        "--extra-index-url",
+        "--oss",
+    ),
     *(
         "--without-lab",
         "--without-torch",

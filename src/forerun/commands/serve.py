@@ -66,7 +66,7 @@ SAMPLING = (
     cls=Option,
     group="More machines",
     metavar="N",
-    help="Answer with N processes on Ray Serve, each with --threads; needs forerun[ray].",
+    help="Answer with N processes on Ray Serve, each with --threads; needs the extra ray.",
 )
 @click.option(
     "--ray-address",
@@ -104,7 +104,7 @@ def command(
         from forerun.server.run import serve
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"forerun serve needs {error.name}: pip install 'forerun[serve]' brings it"
+            f"forerun serve needs {error.name}: pip install '.[serve]' in a clone brings it"
         ) from error
 
     settings = _completed(settings, api_key_file)
@@ -163,7 +163,7 @@ def _serve_replicas(
         from forerun.server.ray.run import serve_replicas
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"--replicas needs {error.name}: pip install 'forerun[ray]' brings it"
+            f"--replicas needs {error.name}: pip install '.[ray]' in a clone brings it"
         ) from error
     plan = ReplicaPlan(tuple(configs), settings, params.body(), template)
     serve_replicas(plan, *where, _print_line, check)

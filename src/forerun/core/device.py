@@ -28,7 +28,7 @@ _ARENA_MAX = -8
 
 NO_TORCH = (
     "torch is not installed: it comes with forerun's extra torch, and with the extra lab for what measures, trains or "
-    "quantizes (pip install 'forerun[torch]'; docs/installing.md)"
+    "quantizes (pip install '.[torch]' in a clone; docs/installing.md)"
 )
 """The message where something needs torch and it is missing."""
 

@@ -79,7 +79,7 @@ class Grammars:
             from llguidance import LLTokenizer, TokenizerWrapper
         except ModuleNotFoundError as error:
             raise RequestError(
-                "structured output needs llguidance: pip install 'forerun[structured]' brings it"
+                "structured output needs llguidance: pip install '.[structured]' in a clone brings it"
             ) from error
         if not self._tokenizer.eos_ids:
             raise RequestError("structured output needs a model with an end token")

@@ -54,7 +54,7 @@ WAITING = 32
 """Waiting requests that a plan counts besides the running ones; each further one takes as much."""
 REQUEST_NBYTES, TOKEN_OF_REQUEST_NBYTES = 66_000, 20
 """Bytes of a waiting request with its connection, and of each token of its prompt: above the slopes of 64 and 128
-requests of 9, 722 and 2893 tokens (dev/LOG.md, "The memory of a server")."""
+requests of 9, 722 and 2893 tokens (dev/log, "The memory of a server")."""
 NETWORK_NBYTES = 12_000_000
 """Bytes that building a network or a draft model leaves in the heap, a network a third of its own besides: measured."""
 NETWORK_COPIES = 4

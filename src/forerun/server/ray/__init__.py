@@ -1,4 +1,4 @@
-"""Replicas on Ray Serve: `forerun serve --replicas N`, or `serve run forerun.server.ray:app`. Needs `forerun[ray]`."""
+"""Replicas on Ray Serve: `forerun serve --replicas N`, or `serve run forerun.server.ray:app`. Needs the extra `ray`."""
 
 from __future__ import annotations
 

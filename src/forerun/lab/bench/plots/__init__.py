@@ -1,7 +1,7 @@
 """Pictures of a benchmark, as PNG and SVG: what drafters bring, what passes cost, what runs came to.
 
-Needs matplotlib (`pip install 'forerun[plots]'`), which is imported only here and only when something is drawn. What
-draws a picture says False if there is nothing to draw.
+Needs matplotlib (`pip install '.[plots]'` in a clone), which is imported only here and only when something is drawn.
+What draws a picture says False if there is nothing to draw.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _save(folder: Path, stem: str, title: str, *pictures: Picture) -> dict[str, 
         pyplot = importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
         raise ConfigError(
-            "plots need matplotlib: pip install 'forerun[plots]', or leave them out with --no-plots"
+            "plots need matplotlib: pip install '.[plots]' in a clone, or leave them out with --no-plots"
         ) from error
     drawn = {}
     pyplot.switch_backend("agg")
