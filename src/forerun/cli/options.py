@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forerun.cli.arguments import Arguments, of_context
 from forerun.cli.command import Command
 from forerun.cli.help import Argument, FieldOption, Option
+from forerun.cli.loading import load as load
+from forerun.cli.loading import takes as takes
 from forerun.cli.names import path_of as path_of
 from forerun.cli.params import FORM as FORM
 from forerun.cli.params import Params as Params
@@ -32,11 +34,7 @@ from forerun.text.generation import SETTINGS
 
 if TYPE_CHECKING:
     from forerun.core.structured import StructuredOutputsParams
-    from forerun.llm import LLM
     from forerun.server.config import ServerConfig
-    from forerun.spellings.keywords import Keywords
-    from forerun.text.prompt import Prompt
-    from forerun.text.tokenizer import Tokenizer
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
@@ -276,51 +274,6 @@ def for_this_rank(config: EngineConfig) -> EngineConfig:
 
     follow(config)
     raise click.exceptions.Exit(0)
-
-
-def load(
-    config: EngineConfig,
-    look: Callable[[Tokenizer], object] | None = None,
-    template: str | None = None,
-    **overrides: Unpack[Keywords],
-) -> LLM:
-    """Load the model a command was given, with a line on stderr while it takes its time.
-
-    The tokenizer, with the `template` that is given, is first shown to `look`, which may raise.
-    """
-    from forerun.hub.names import check_name
-
-    check_name(config.model)  # before the engine is imported
-    from forerun.cli.console import note, working
-    from forerun.core.device import num_cores
-    from forerun.llm import LLM
-    from forerun.model.kernels import native
-
-    program = "command" if config.program == "python" else config.program
-    config = replace(config, threads=config.threads or num_cores(), program=program)
-
-    def opened(tokenizer: Tokenizer) -> None:
-        if template is not None:
-            tokenizer.use_chat_template(template)
-        if look is not None:
-            look(tokenizer)
-
-    with working(f"loading {config.model}"):
-        llm = LLM.after(opened, config, **overrides)
-    if config.backend == "auto" and llm.device == "cpu" and not native.available():
-        note(native.summary(), fg="yellow")
-    return llm
-
-
-def takes(prompt: Prompt) -> Callable[[Tokenizer], object]:
-    """Return a look for `load`: whether a tokenizer, and its chat template, take a prompt."""
-
-    def look(tokenizer: Tokenizer) -> None:
-        from forerun.text.prompt import encode
-
-        encode(prompt, tokenizer)
-
-    return look
 
 
 def names(given: str | None) -> list[str]:

@@ -192,3 +192,19 @@ def test_the_default_is_what_requests_get_by_default(bench, default_model, forer
         "none",
         "mlp_speculator++recycling",
     ]
+
+
+def test_llama_benchs_options_print_its_table(forerun, tiny_gguf):
+    line = ["bench", "-m", str(tiny_gguf), "-p", "16,32", "-n", "8", "--rounds", "2", "-c", "64"]
+    code, out, err = forerun(*line)
+    assert code == 0, err
+    head, rule, *rows = [
+        [cell.strip() for cell in text.strip("|").split("|")] for text in out.splitlines()
+    ]
+    assert head == ["model", "size", "params", "backend", "threads", "test", "t/s"]
+    assert all(set(cell) <= {"-", ":"} for cell in rule)
+    assert [row[5] for row in rows] == ["pp16", "pp32", "tg8"]
+    assert all(float(row[6].split(" ± ")[0]) > 0 for row in rows)
+    code, _, err = forerun("bench", "-m", str(tiny_gguf), "-p", "many")
+    assert code == 2
+    assert "--n-prompt must be lengths such as 512,1024, got 'many'" in err

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from forerun.cli import options as opt
+from forerun.cli.arguments import of_context
 from forerun.cli.command import Group
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
@@ -26,6 +27,12 @@ MAX_TOKENS = 128
     "--drafter",
     default="none,auto",
     help="NAME[:option=value,...],NAME,...; none is always there.",
+)
+@click.option(
+    "-p",
+    "--n-prompt",
+    metavar="N,...",
+    help="Print llama-bench's table: prompts of N random tokens, and --max-tokens from none.",
 )
 @click.option(
     "--baseline",
@@ -53,6 +60,7 @@ def command(
     config: EngineConfig,
     params: SamplingParams,
     drafters: str,
+    n_prompt: str | None,
     baseline: str | None,
     task: str,
     tasks_dir: Path | None,
@@ -68,6 +76,10 @@ def command(
 ) -> None:
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a token differs."""
     if context.invoked_subcommand is not None:
+        return
+    if n_prompt is not None:
+        rounds = rounds if "rounds" in of_context().typed else 5  # as llama-bench
+        _as_llama_bench(config, n_prompt, params.max_tokens or MAX_TOKENS, rounds, as_json)
         return
     from forerun.cli import console
     from forerun.lab.bench import report, run, workload
@@ -91,3 +103,19 @@ def command(
     bench.run("measuring")
     chosen = None if baseline is None else run.resolved(llm, baseline)
     report.publish_run(bench.rounds, origin, chosen, as_json=as_json)
+
+
+def _as_llama_bench(
+    config: EngineConfig, n_prompt: str, num_tokens: int, rounds: int, as_json: bool
+) -> None:
+    from forerun.cli import console
+    from forerun.lab.bench import llama_bench
+
+    prompts = llama_bench.lengths(n_prompt)
+    llm = opt.load(config, max_num_seqs=1)
+    rows = llama_bench.measure(llm, prompts, num_tokens, rounds)
+    if as_json:
+        environment = console.environment(config.model, "none", llm.model.num_threads)
+        console.print_json({**environment, "rows": rows})
+    else:
+        click.echo(llama_bench.markdown(llm, rows))

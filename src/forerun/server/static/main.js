@@ -1,8 +1,8 @@
 // The page: conversations at the side, one of them in the middle, a field to write in.
 
 import { body, follow } from "./answer.js";
-import { key, models } from "./api.js";
 import { make } from "./render.js";
+import { askKey, Served } from "./served.js";
 import { Settings } from "./settings.js";
 import * as store from "./store.js";
 import { grow, TurnView } from "./turns.js";
@@ -29,7 +29,7 @@ let views = [];
 let running = null; // {controller, chat, turn, view} while an answer comes
 const settings = new Settings(applySettings);
 
-let served = []; // the models, as the server lists them
+const served = new Served(settings, tellFill);
 
 function applySettings() {
   byId("shade").setAttribute("aria-pressed", String(settings.values.tint));
@@ -67,7 +67,7 @@ function show() {
 /** Say how full the context is after the last answer. */
 function tellFill() {
   const last = chat.turns.findLast((turn) => turn.timings)?.timings;
-  const room = (served.find((one) => one.id === chosen().model) ?? served[0])?.max_model_len;
+  const room = served.chosen?.max_model_len;
   const used = last ? last.cache_n + last.prompt_n + last.predicted_n : 0;
   byId("fill").textContent = used && room ? `${used.toLocaleString("en")} of ${room.toLocaleString("en")}` : "";
 }
@@ -119,7 +119,7 @@ function send(text) {
 async function answer(at) {
   cut(at);
   const turn = store.newTurn({ role: "assistant", text: "", drafted: [] });
-  const request = body(chat.turns, chat.system, { ...settings.request(), ...chosen() });
+  const request = body(chat.turns, chat.system, { ...settings.request(), ...served.field() });
   chat.turns.push(turn);
   const view = append(turn);
   const controller = new AbortController();
@@ -156,7 +156,7 @@ async function attempt({ controller, turn, view }, request) {
     } else {
       turn.error = error.message;
       turn.refused = error.status >= 400 && error.status < 500 && !turn.text;
-      if (error.status === 0) connect(); // it says when the server is back
+      if (error.status === 0) served.connect(); // it says when the server is back
     }
   }
 }
@@ -242,58 +242,6 @@ function tellTrouble(text) {
   byId("trouble").hidden = !text;
 }
 
-/** Ask for the key until there is one; it is kept for the next time. */
-function askKey() {
-  const dialog = byId("ask-key");
-  byId("key-note").textContent = key.get()
-    ? "The server does not take that key."
-    : "This server asks for a key. It is kept in this browser.";
-  byId("key").value = "";
-  dialog.showModal();
-  dialog.querySelector("form").onsubmit = (event) => {
-    event.preventDefault();
-    key.set(byId("key").value.trim());
-    dialog.close();
-  };
-  return new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
-}
-
-/** The name of what is served, once it is loaded. */
-async function connect() {
-  for (;;) {
-    try {
-      offer(await models());
-      return;
-    } catch (error) {
-      if (error.status === 401) {
-        await askKey();
-        continue;
-      }
-      byId("model").textContent = error.status === 503 ? "Loading the model…" : `Waiting: ${error.message}`;
-      await new Promise((resolve) => setTimeout(resolve, 1000));
-    }
-  }
-}
-
-/** Name the model that is served; of several let one be chosen. */
-function offer(found) {
-  const told = (one) => (one.drafter ? `drafter ${one.drafter}, context of ${one.max_model_len} tokens` : "");
-  byId("model").textContent = found[0].id;
-  byId("model").title = told(found[0]);
-  served = found;
-  const picker = byId("models");
-  picker.replaceChildren(...found.map((one) => make("option", { value: one.id, title: told(one) }, one.id)));
-  if (found.some((one) => one.id === settings.values.model)) picker.value = settings.values.model;
-  picker.hidden = found.length < 2;
-  byId("model").hidden = !picker.hidden;
-  tellFill();
-}
-
-/** The field that names the model, if there are several. */
-function chosen() {
-  return byId("models").hidden ? {} : { model: byId("models").value };
-}
-
 /** Put a text into the field, and keep it over a reload. */
 function write(text) {
   prompt.value = text;
@@ -346,14 +294,10 @@ addEventListener("storage", (event) => {
   if (store.refresh(chat, event)) show();
   list();
 });
-byId("models").addEventListener("change", () => {
-  settings.set("model", byId("models").value);
-  tellFill();
-});
 for (const text of EXAMPLES) {
   byId("examples").append(make("button", { type: "button", onclick: () => send(text) }, text));
 }
 open(store.chat(store.here.get("chat")) ?? store.newChat(settings.values.system));
 write(store.here.get("unsent") ?? "");
 applySettings();
-connect();
+served.connect();
