@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core.costs import CostCurve
-from forerun.core.types import Draft
-from forerun.engine.controller import EXPLORATION, Adaptive, Fixed
+from forerun.core.types import Draft, Seq
+from forerun.engine.controller import EXPLORATION, Adaptive, DraftResult, Fixed
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -109,6 +109,16 @@ def test_budgets_shrink_as_the_batch_grows_where_rows_are_expensive():
     assert drafted[1] > 1.5
     assert drafted[4] < drafted[1] / 4
     assert drafted[8] < 0.2
+
+
+def test_a_first_pass_that_is_slow_is_not_the_unit_of_costs():
+    """As the first one is, which touches the weights."""
+    controller, seq = Adaptive(FULL), Seq(0, [1, 2], GREEDY, 0)
+    for num_rows, pass_s in ((1, 10.0), (1, 1.0), *[(4, 1.15), (1, 1.0)] * 2):
+        controller.budgets([seq])
+        controller.learn([DraftResult(0, 0, ())], num_rows, 0.0, pass_s)
+    assert controller.pass_cost.predict(1) == pytest.approx(1, rel=0.05)
+    assert controller.pass_cost.predict(4) == pytest.approx(1.15, rel=0.05)
 
 
 def test_sequences_get_budgets_of_their_own():
