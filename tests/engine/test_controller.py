@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core.costs import CostCurve
-from forerun.core.types import Draft
-from forerun.engine.controller import EXPLORATION, Adaptive, Fixed
+from forerun.core.types import Draft, Seq
+from forerun.engine.controller import EXPLORATION, Adaptive, DraftResult, Fixed
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -124,6 +124,16 @@ def test_drafts_are_as_long_as_the_context_allows():
     assert rate(1) > 1.05 * unaware
     assert rate(0.5) > 1.02 * unaware
     assert rate(2) > 1.02 * unaware
+
+
+def test_a_first_pass_that_is_slow_is_not_the_unit_of_costs():
+    """As the first one is, which touches the weights."""
+    controller, seq = Adaptive(FULL), Seq(0, [1, 2], GREEDY, 0)
+    for num_rows, pass_s in ((1, 10.0), (1, 1.0), *[(4, 1.15), (1, 1.0)] * 2):
+        controller.budgets([seq])
+        controller.learn([DraftResult(0, 0, ())], num_rows, 0.0, pass_s)
+    assert controller.pass_cost.predict(1) == pytest.approx(1, rel=0.05)
+    assert controller.pass_cost.predict(4) == pytest.approx(1.15, rel=0.05)
 
 
 def test_sequences_get_budgets_of_their_own():
