@@ -89,6 +89,8 @@ MISTAKES = {
     },
     "train drafter": {
         "--kind eagle": "unknown --kind 'eagle': did you mean 'eagle3'?",
+        "--loss mse": "unknown --loss 'mse'",
+        "--optimizer sgd": "unknown --optimizer 'sgd'",
         "--tokens many": "--tokens must be a count",
         "--depth 0": "--depth must be at least 1",
     },

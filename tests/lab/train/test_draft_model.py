@@ -58,7 +58,7 @@ def test_it_learns_what_the_target_says(tmp_path) -> None:
     learner = DraftModelLearner(target, DEPTH, draft_model.DraftShape((0, 2), 0.5), weights)
     read = reader(target, tmp_path)
     run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
-    for _ in itertools.islice(run.run(counted(60), counted(8)), None):
+    for _ in itertools.islice(run.run((), counted(60), counted(8)), None):
         pass
     found = run.acceptance(counted(8))
     assert found.rows == 8 * (LENGTH - FIRST - DEPTH)
@@ -78,7 +78,7 @@ def test_a_sibling_of_another_width_learns_what_the_target_says(tmp_path) -> Non
     read = reader(target, tmp_path)
     run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
     assert run.head.shape == (len(IDS), config.hidden_size)
-    for _ in run.run(counted(60), counted(8)):
+    for _ in run.run((), counted(60), counted(8)):
         pass
     assert run.acceptance(counted(8)).match[0] > 0.3
 

@@ -25,11 +25,15 @@ def plain(out, head, p, loss):
     kl = -(p * log_q).sum(-1)
     if loss == "kl":
         return kl.sum(), alpha
-    weight = torch.exp(-ETA * alpha.detach())
-    return (weight * kl + (1 - weight) * (1 - alpha)).sum(), alpha
+    if loss == "lk":
+        weight = torch.exp(-ETA * alpha.detach())
+        return (weight * kl + (1 - weight) * (1 - alpha)).sum(), alpha
+    best, at = p.max(-1)
+    inside = best > 1 - p.sum(-1)
+    return -(log_q.gather(-1, at[:, None])[:, 0] * inside).sum(), alpha
 
 
-@pytest.mark.parametrize("loss", ["kl", "lk"])
+@pytest.mark.parametrize("loss", ["kl", "lk", "ce"])
 def test_value_gradient_and_alpha_are_autograds(given, loss) -> None:
     out, head, p = given
     value, alpha = through_head(out, head, p, loss)

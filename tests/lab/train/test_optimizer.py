@@ -17,7 +17,7 @@ def test_a_matrix_steps_by_nearly_equal_singular_values_as_large_as_it_is(shape)
     net = nn.Linear(*shape[::-1])
     nn.init.normal_(net.weight, std=3 * shape[1] ** -0.5)
     before = net.weight.detach().clone()
-    optimizer = Optimizer(net, 0.1, 0.05)
+    optimizer = Optimizer(net, "muon", 0.1, 0.05)
     (net(torch.randn(64, shape[1]) * 100).square().sum()).backward()
     optimizer.step(0.5)
     values = torch.linalg.svdvals(net.weight.detach() - before)
@@ -32,7 +32,8 @@ def test_the_rate_rises_stays_and_falls() -> None:
     assert rate(0.99, 0, 0) == 1
 
 
-def test_a_problem_is_solved_and_a_state_goes_on_bit_for_bit() -> None:
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_a_problem_is_solved_and_a_state_goes_on_bit_for_bit(name) -> None:
     torch.manual_seed(0)
     wanted, x = torch.randn(6, 8), torch.randn(64, 8)
 
@@ -44,11 +45,11 @@ def test_a_problem_is_solved_and_a_state_goes_on_bit_for_bit() -> None:
         return float(loss.detach())
 
     net = nn.Linear(8, 6)
-    optimizer = Optimizer(net, 0.1, 0.05)
+    optimizer = Optimizer(net, name, 0.1, 0.05)
     first = run(net, optimizer, 20)
     again = nn.Linear(8, 6)
     again.load_state_dict(net.state_dict())
-    other = Optimizer(again, 0.1, 0.05)
+    other = Optimizer(again, name, 0.1, 0.05)
     other.load(copy.deepcopy(optimizer.state()))  # as a file is
     assert run(net, optimizer, 30) == run(again, other, 30) < first
     assert torch.equal(net.weight, again.weight)

@@ -17,7 +17,7 @@ from forerun.core.errors import CapacityError, ConfigError, ForerunError, LoadEr
 from forerun.drafting.base import Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.lab.store import Store
-from forerun.lab.train import batches, networks, replies, session
+from forerun.lab.train import batches, networks, replies, session, trainer
 from forerun.lab.train.learners import Kind, new_learner, write_network
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.session import digest_of
@@ -80,7 +80,7 @@ def counted(num: int) -> list[Reply]:
 
 
 def run(trained_: Trainer, limit: int | None = None, make=texts) -> Trainer:
-    for _ in itertools.islice(trained_.run(make(60), make(8)), limit):
+    for _ in itertools.islice(trained_.run((), make(60), make(8)), limit):
         pass
     return trained_
 
@@ -177,9 +177,17 @@ def test_an_epoch_has_every_row_once_and_its_seed_decides() -> None:
         assert {row for _, row in rows} == {*range(FIRST - 1, LENGTH - 1 - DEPTH)}
 
 
+def test_two_stages_share_the_steps(tmp_path) -> None:
+    settings = replace(SETTINGS, tokens=2100, stages=(5, 2), batch=100, eval_every=10_000)
+    both = new(tmp_path, settings=settings)
+    stages = [p.stage for p in both.run(texts(9, 7), texts(9), texts(3, 1))]
+    assert stages == sorted(stages)
+    assert stages.count(0) == pytest.approx(5 / 7 * len(stages), abs=1.5)
+
+
 def test_a_loss_that_is_no_number_ends_the_run_and_the_checkpoint_stays(tmp_path) -> None:
     broken = new(tmp_path, settings=replace(SETTINGS, eval_every=20))
-    steps = broken.run(texts(60), texts(8, 1))
+    steps = broken.run((), texts(60), texts(8, 1))
     next(steps)
     before = (tmp_path / CHECKPOINT).read_bytes()
     with torch.no_grad():
@@ -187,6 +195,13 @@ def test_a_loss_that_is_no_number_ends_the_run_and_the_checkpoint_stays(tmp_path
     with pytest.raises(ForerunError, match="not a number after"):
         next(steps)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_worse_than_token_pairs_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(trainer, "GATE_TOKENS", 100)
+    monkeypatch.setattr(trainer, "bigram_match", lambda *_: 0.99)
+    with pytest.raises(ForerunError, match=r"table of token pairs 0\.990"):
+        run(new(tmp_path))
 
 
 def test_it_stops_when_nothing_is_gained(tmp_path) -> None:
@@ -202,7 +217,7 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match="of a run with another settings"):
         new(tmp_path, settings=replace(SETTINGS, lr=0.5)).resume()
     held = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    torch.save(held | {"optimizer": {"adam": {}, "momenta": [], "more": []}}, tmp_path / CHECKPOINT)
+    torch.save(held | {"optimizer": {"adam": {}, "momenta": []}}, tmp_path / CHECKPOINT)
     with pytest.raises(ConfigError, match="is damaged"):
         new(tmp_path, settings=replace(SETTINGS, eval_every=20)).resume()
     (tmp_path / CHECKPOINT).write_bytes(b"no checkpoint")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 NOT_REPEATED = ("model", "out", "as_json")
 """Options left out of the command that reproduces a run."""
+TEXT_SHARE, REPLY_SHARE = 5, 2
+"""Steps on texts and on replies, as the MLP speculator was published."""
+LOSSES = ("kl", "lk", "ce", "kl+lk")
 
 
 def training(function: opt.Function) -> opt.Function:
@@ -32,6 +35,12 @@ def training(function: opt.Function) -> opt.Function:
             help="Replies of forerun train data; default: where it puts them.",
         ),
         click.option(
+            "--text",
+            multiple=True,
+            type=opt.PATH,
+            help="Text to begin with, for 5 of 7 steps; may be given again.",
+        ),
+        click.option(
             "--tokens", default="3M", help="Tokens to learn from, seen again ones included."
         ),
         click.option(
@@ -40,6 +49,7 @@ def training(function: opt.Function) -> opt.Function:
             default=4096,
             help="Most frequent tokens that it may guess.",
         ),
+        click.option("--loss", default="kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid."),
         click.option("--eval-every", default="100k", help="Tokens between measurements."),
         click.option(
             "--patience", default=8, help="Stop after so many without a gain; 0 for never."
@@ -54,13 +64,17 @@ def training(function: opt.Function) -> opt.Function:
     return opt.with_options(function, options)
 
 
-def settings_of(tokens: str, eval_every: str, **given: Any) -> TrainSettings:
-    """Read counts. Raises ConfigError."""
+def settings_of(
+    tokens: str, eval_every: str, loss: str, text: Sequence[Path], **given: Any
+) -> TrainSettings:
+    """Read counts, and check what has few values. Raises ConfigError."""
     from forerun.lab.train.session import has_bf16
     from forerun.lab.train.trainer import TrainSettings
 
     return TrainSettings(
         tokens=count_of(tokens),
+        stages=(TEXT_SHARE, REPLY_SHARE) if text else (0, 1),
+        loss=check_choice("loss", loss, LOSSES),  # type: ignore[arg-type]
         eval_every=count_of(eval_every),
         bf16=has_bf16(),
         **given,

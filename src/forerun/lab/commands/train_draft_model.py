@@ -32,11 +32,13 @@ def command(
     config: EngineConfig,
     answers: Path | None,
     source: str | None,
+    text: tuple[Path, ...],
     tokens: str,
     max_cost: float,
     layers: int,
     depth: int,
     vocab: int,
+    loss: str,
     lr: float,
     batch: int,
     seed: int,
@@ -61,13 +63,13 @@ def command(
     if not 0 < max_cost < 1:
         raise ConfigError(f"--max-cost must be between 0 and 1, got {max_cost}")
     settings = shared.settings_of(
-        tokens, eval_every, batch=batch, lr=lr, patience=patience, seed=seed
+        *(tokens, eval_every, loss, text), batch=batch, lr=lr, patience=patience, seed=seed
     )
     with session.processes() as is_first:
         llm = shared.load(config)
         sibling = llm.model if source is None else load(Options(model=source), llm.target())
         shape = draft_model.shape_for(sibling.config, llm.model.config, vocab, layers, max_cost)
-        data = session.read_data(llm, answers, vocab)
+        data = session.read_data(llm, answers, text, vocab)
         path = llm.path if source is None else resolve(source)
         checkpoint = open_checkpoint(path)
         weights = draft_model.weights_of(checkpoint, shape.layers)

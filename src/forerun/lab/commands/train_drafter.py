@@ -11,8 +11,7 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _training as shared
 
-RATE = 0.02
-"""Of Muon."""
+RATES = {"muon": 0.02, "adamw": 0.001}
 GOING_ON = 0.25
 """Times the rate, for a trained drafter: at the whole one it unlearns in 100k tokens what 600k do not bring back."""
 OF_A_KIND = ("kind", "depth", "vocab", "cell", "inner", "head_layers", "for_gguf")
@@ -41,10 +40,11 @@ OF_A_KIND = ("kind", "depth", "vocab", "cell", "inner", "head_layers", "for_gguf
     is_flag=True,
     help="eagle3 with the norms that llama.cpp has, to export as GGUF.",
 )
+@click.option("--optimizer", default="muon", help="muon or adamw.")
 @click.option(
     "--lr",
     type=float,
-    help="Rate of Muon; default .02, a quarter of it with --from.",
+    help="Rate; default .02 for muon, .001 for adamw, a quarter of it with --from.",
 )
 @click.option("--batch", default=1024, help="Tokens of a step.")
 @click.option("--seed", default=0, help="Of the first weights and the order.")
@@ -57,6 +57,7 @@ def command(
     kind: str,
     answers: Path | None,
     begin: Path | None,
+    text: tuple[Path, ...],
     tokens: str,
     depth: int,
     vocab: int,
@@ -64,6 +65,8 @@ def command(
     inner: int,
     head_layers: int,
     for_gguf: bool,
+    loss: str,
+    optimizer: str,
     lr: float | None,
     batch: int,
     seed: int,
@@ -90,18 +93,18 @@ def command(
     counts = {"depth": depth, "draft-vocab": vocab, "batch": batch, "head-layers": head_layers}
     for name, value in counts.items():
         opt.check_least(f"--{name}", value, 1)
-    rate = RATE * (1 if begin is None else GOING_ON)
+    rate = RATES.get(optimizer, 0.0) * (1 if begin is None else GOING_ON)
     settings = shared.settings_of(
-        tokens,
-        eval_every,
+        *(tokens, eval_every, loss, text),
         batch=batch,
         lr=lr if lr is not None else rate,
+        optimizer=shared.check_choice("optimizer", optimizer, tuple(RATES)),
         patience=patience,
         seed=seed,
     )
     with session.processes() as is_first:
         llm = shared.load(config)
-        data = session.read_data(llm, answers, vocab)
+        data = session.read_data(llm, answers, text, vocab)
         torch.manual_seed(seed)
         if begin is None:
             what = Kind(kind, depth, cell, inner, head_layers, for_gguf)

@@ -8,6 +8,7 @@ by its sum, so rows that the draft vocabulary cannot say are learned from little
 for sampled requests at least alpha / (2 - alpha) are right. Of logits z with q = softmax(z):
 
     kl         -sum p log q          d/dz = q sum p - p
+    ce         -log q[best]          the same with p one at the target's likeliest token, if the draft vocabulary has it
     lk         w kl + (1 - w)(1 - alpha),  w = exp(-eta alpha) taken as given    (LK-hybrid, arXiv 2602.23881)
                d alpha/dz = q (b - sum q b),  b = 1 where q < p
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-Loss = Literal["kl", "lk"]
+Loss = Literal["kl", "lk", "ce"]
 BLOCK = 64
 """Rows whose logits are there at once: of 4k tokens they fit the second-level cache."""
 ETA = 3.0
@@ -69,6 +70,8 @@ def _of_logits(logits: Tensor, p: Tensor, loss: Loss) -> tuple[Tensor, Tensor, T
     log_q = logits.log_softmax(-1)
     q = log_q.exp()
     alpha = torch.minimum(p, q).sum(-1, keepdim=True)
+    if loss == "ce":
+        p = _only_best(p)
     slope = torch.addcmul(-p, q, p.sum(-1, keepdim=True))
     value = -(p * log_q).sum(-1, keepdim=True)
     if loss == "lk":
@@ -78,3 +81,10 @@ def _of_logits(logits: Tensor, p: Tensor, loss: Loss) -> tuple[Tensor, Tensor, T
         slope = weight * slope - (1 - weight) * rise
         value = weight * value + (1 - weight) * (1 - alpha)
     return value.sum(), alpha[:, 0], slope
+
+
+def _only_best(p: Tensor) -> Tensor:
+    """One at each row's likeliest token, nothing where more than that is left to other tokens."""
+    best, at = p.max(-1, keepdim=True)
+    is_best = best > 1 - p.sum(-1, keepdim=True)
+    return torch.zeros_like(p).scatter_(-1, at, is_best.to(p.dtype))

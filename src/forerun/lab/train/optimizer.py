@@ -1,4 +1,4 @@
-"""Muon for matrices, AdamW for the rest; and how the rate goes.
+"""Muon for matrices, AdamW for the rest, or AdamW for all; and how the rate goes.
 
 Muon (Jordan et al., 2024) steps by the momentum with all its singular values made nearly one. Here a matrix's step is
 also as large as the matrix was at first (rms times the root of its width), so the same rate fits maps of large and of
@@ -8,11 +8,12 @@ small vectors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+OptimizerName = Literal["muon", "adamw"]
 BETAS = (0.9, 0.95)
 CLIP = 1.0
 """Norm of the gradient, at most."""
@@ -30,14 +31,16 @@ def rate(done: float, warm_up: float, decay: float) -> float:
 class Optimizer:
     """Steps the weights of a network."""
 
-    def __init__(self, net: nn.Module, lr: float, vector_lr: float) -> None:
-        """`lr` is that of matrices, `vector_lr` that of norms and biases."""
+    def __init__(self, net: nn.Module, name: OptimizerName, lr: float, vector_lr: float) -> None:
+        """`lr` is that of matrices, `vector_lr` AdamW's of norms and biases beside Muon."""
         self.all = [*net.parameters()]
-        vectors = [w for w in self.all if w.ndim != 2]
-        groups = [{"params": [w], "lr": lr * _size(w)} for w in self.all if w.ndim == 2]
-        self.parts: list[torch.optim.Optimizer] = [torch.optim.Muon(groups, weight_decay=0.0)]
-        if vectors:
-            self.parts.append(torch.optim.AdamW(vectors, vector_lr, BETAS, weight_decay=0.0))
+        is_muon = name == "muon"
+        others = [w for w in self.all if w.ndim != 2 or not is_muon]
+        adam = torch.optim.AdamW(others, vector_lr if is_muon else lr, BETAS, weight_decay=0.0)
+        self.parts: list[torch.optim.Optimizer] = [adam]
+        if is_muon:
+            groups = [{"params": [w], "lr": lr * _size(w)} for w in self.all if w.ndim == 2]
+            self.parts.append(torch.optim.Muon(groups, weight_decay=0.0))
         for group in (group for part in self.parts for group in part.param_groups):
             group["initial_lr"] = group["lr"]
 

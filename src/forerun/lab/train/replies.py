@@ -1,4 +1,4 @@
-"""What drafters are trained on: the target's replies.
+"""What drafters are trained on: the target's replies, and texts cut into windows.
 
 Replies that go round in circles are left out, and those that came twice. Some prompts are held out, by their names, so
 that a longer store holds out the same ones.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from forerun.core.errors import ConfigError
@@ -59,6 +59,14 @@ def of_store(store: Store) -> list[Reply]:
             f"{store.path} holds no replies to learn from: make some with forerun train data"
         )
     return replies
+
+
+def of_text(name: str, tokens: Sequence[int], length: int) -> Iterator[Reply]:
+    """A text's windows of `length` tokens; a rest that is too short is left out."""
+    for start in range(0, len(tokens), length):
+        part = tuple(tokens[start : start + length])
+        if len(part) > MIN_LENGTH:
+            yield Reply(f"{name}/{start}", "text", part, 1)
 
 
 def is_loop(tokens: Sequence[int]) -> bool:

@@ -22,6 +22,7 @@ from forerun.cli import console, tables
 from forerun.core import files
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
+from forerun.core.files import read_text
 from forerun.core.opened import digest
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
@@ -33,7 +34,7 @@ from forerun.lab.train.answers import default_path, open_store
 from forerun.lab.train.batches import lengths
 from forerun.lab.train.held_out import EngineRun
 from forerun.lab.train.learners import Learner
-from forerun.lab.train.replies import Reply
+from forerun.lab.train.replies import Reply, of_text
 from forerun.lab.train.simulated import Acceptance, SimulatedReply
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import Progress, Trainer, TrainSettings
@@ -53,13 +54,14 @@ class Data:
     model: str
     vocabulary: str
     path: Path
+    texts: list[Reply]
     train: list[Reply]
     held_out: list[Reply]
     ids: Ids
 
 
-def read_data(llm: LLM, answers: Path | None, vocab: int) -> Data:
-    """Read the store of replies. Raises ConfigError."""
+def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int) -> Data:
+    """Read the store of replies and the texts. Raises ConfigError."""
     name = name_of(llm.path)
     path = answers or default_path(name)
     if not path.exists():
@@ -70,7 +72,8 @@ def read_data(llm: LLM, answers: Path | None, vocab: int) -> Data:
     found = [reply for reply in replies.of_store(store) if len(reply.tokens) <= longest]
     train, measured = replies.split(found)
     ids = draft_ids(train, vocab, llm.model.config.vocab_size)
-    return Data(name, vocabulary, path, train, measured, ids)
+    windows = [window for each in texts for window in _windows(llm, each)]
+    return Data(name, vocabulary, path, windows, train, measured, ids)
 
 
 def draft_ids(found: Sequence[Reply], num: int, vocab_size: int) -> Ids:
@@ -78,6 +81,14 @@ def draft_ids(found: Sequence[Reply], num: int, vocab_size: int) -> Ids:
     counts = Counter(token for reply in found for token in reply.tokens[reply.first :])
     ranked = [token for token, _ in counts.most_common(num)]
     return np.array(sorted(token for token in ranked if token < vocab_size), np.int64)
+
+
+def _windows(llm: LLM, path: Path) -> list[Reply]:
+    """A text file's windows, as long as replies."""
+    found = list(of_text(path.name, llm.encode(read_text(path)), MAX_REPLY // 2))
+    if not found:
+        raise ConfigError(f"{path} holds no text to learn from")
+    return found
 
 
 def new_trainer(
@@ -128,7 +139,7 @@ def run(
         _say_needs(trainer, data)
     try:
         with interrupts, tables.counter("training", trainer.settings.tokens) as show:
-            for done in trainer.run(data.train, data.held_out):
+            for done in trainer.run(data.texts, data.train, data.held_out):
                 if is_first:
                     show(done.tokens)
                 if is_first and "tau" in done.history[-1]:
@@ -249,15 +260,15 @@ def _note(done: Progress, run: EngineRun | None) -> None:
 
 def _say_needs(trainer: Trainer, data: Data) -> None:
     """What is there and what it will take, before it starts."""
-    train, measured = data.train, data.held_out
-    rows = lengths(train, trainer.depth)
+    train, texts, measured = data.train, data.texts, data.held_out
+    rows = lengths([*texts, *train], trainer.depth)
     width = trainer.target.config.hidden_size * (1 + len(trainer.learner.layers))
-    seen = sum(len(r.tokens) - (0 if trainer.read.whole else r.first - 1) for r in train)
+    seen = sum(len(r.tokens) - (0 if trainer.read.whole else r.first - 1) for r in (*train, *texts))
     weights = sum(weight.numel() for weight in trainer.learner.net.parameters())
     disk_mb = weights * (4 * 3 + BYTES_A_NUMBER) / 1e6
     states = min(seen * (BYTES_A_NUMBER * width + 12), trainer.read.max_nbytes)
     console.note(
-        f"{len(train)} replies, {rows} tokens to learn from "
+        f"{len(train)} replies{f' and {len(texts)} windows of text' if texts else ''}, {rows} tokens to learn from "
         f"({trainer.settings.tokens / max(rows, 1):.1f} epochs), {len(measured)} replies held out; "
         f"{weights / 1e6:.2f} M weights; at most {disk_mb:.0f} MB on disk, and {states / 1e9:.1f} GB of states in "
         f"{trainer.read.folder}, which may be deleted",

@@ -10,7 +10,7 @@ N rows, K steps, V' draft vocabulary.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -137,3 +137,23 @@ def _by_temperature(logits: Tensor, best: Tensor) -> Tensor:
         chance = chance.clamp(1e-6, 1 - 1e-6)
         sums.append(torch.where(guess == best, chance.log(), (1 - chance).log()).sum())
     return torch.stack(sums)
+
+
+def bigram_match(
+    replies: Iterable[Reply], held_out: Iterable[Reply], read: StateReader, depth: int
+) -> float:
+    """Return the share of first guesses on held-out replies that a table of the replies' token pairs has right."""
+    pairs: dict[int, Counter[int]] = defaultdict(Counter)
+    for reply in replies:
+        for a, b in zip(reply.tokens[reply.first - 1 :], reply.tokens[reply.first :]):
+            pairs[a][b] += 1
+    likeliest = {a: follows.most_common(1)[0][0] for a, follows in pairs.items()}
+    hits = []
+    for reply in held_out:
+        if (piece := batches.whole(reply, depth)) is not None:
+            states = read(reply)
+            hits += [
+                likeliest.get(reply.tokens[row + 1]) == int(states.best[row + 1 - states.start])
+                for row in range(piece.start, piece.stop)
+            ]
+    return sum(hits) / max(1, len(hits))

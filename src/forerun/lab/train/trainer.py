@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed
@@ -26,15 +26,17 @@ from forerun.lab.train import batches, simulated
 from forerun.lab.train.batches import Piece
 from forerun.lab.train.learners import Learner
 from forerun.lab.train.losses import Loss, through_head
-from forerun.lab.train.optimizer import Optimizer, all_finite, rate
+from forerun.lab.train.optimizer import Optimizer, OptimizerName, all_finite, rate
 from forerun.lab.train.replies import Reply
-from forerun.lab.train.simulated import Acceptance
+from forerun.lab.train.simulated import Acceptance, bigram_match
 from forerun.lab.train.states import StateReader
 from forerun.model.model import Model
 
 CHECKPOINT = "checkpoint.pt"
 LIVE = 80
 """Held-out replies that are measured on while it runs."""
+GATE_TOKENS = 300_000
+"""After so many a drafter must guess better than a table of token pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,14 @@ class TrainSettings:
 
     tokens: int
     """Rows to learn from, those seen again included."""
+    stages: tuple[int, ...] = (0, 1)
+    """Shares of the steps: on texts, on replies."""
     batch: int = 1024
     lr: float = 0.02
     vector_lr: float = 0.002
+    optimizer: OptimizerName = "muon"
+    loss: Literal["kl", "lk", "ce", "kl+lk"] = "kl+lk"
+    """`kl+lk` turns to LK-hybrid when the rate begins to fall."""
     step_weight: float = 0.8
     """Of each step's loss, as a share of the step's before."""
     warm_up: float = 0.02
@@ -63,6 +70,7 @@ class Progress:
 
     step: int = 0
     tokens: int = 0
+    stage: int = 0
     epoch: int = 0
     batch: int = 0
     cpu_s: float = 0.0
@@ -74,7 +82,7 @@ class Progress:
 
 
 class Trainer:
-    """One run; the weights that are best on held-out replies are kept."""
+    """One run. `texts` are read in the first stage, `replies` in the second; the best of `held_out` is kept."""
 
     def __init__(
         self,
@@ -92,25 +100,28 @@ class Trainer:
         self.origin = dict(origin) | {"settings": asdict(settings)}
         rows = torch.from_numpy(learner.source.head_weights(ids))
         self.head = rows.bfloat16() if settings.bf16 else rows
-        self.optimizer = Optimizer(learner.net, settings.lr, settings.vector_lr)
+        self.optimizer = Optimizer(learner.net, settings.optimizer, settings.lr, settings.vector_lr)
         self.progress = Progress()
         self.best: dict[str, Tensor] = _copy(learner.net.state_dict())
+        self._gate: float | None = None
 
-    def run(self, replies: Sequence[Reply], held_out: Sequence[Reply]) -> Iterator[Progress]:
+    def run(
+        self, texts: Sequence[Reply], replies: Sequence[Reply], held_out: Sequence[Reply]
+    ) -> Iterator[Progress]:
         """Train to the end, from where a checkpoint in the folder is; yields after each step.
 
-        Raises ForerunError if the loss is not a number.
+        Raises ForerunError if the loss is not a number, or the drafter no better than a table of token pairs.
         """
         self.resume()
         settings, done = self.settings, self.progress
         begin_s = time.process_time() - done.cpu_s
         if self.learner.is_trained and not done.step:
             done.history.append({"step": 0, "tokens": 0, "rate": 0.0, "cpu_s": 0.0})
-            self._measure(held_out)
+            self._measure(held_out, replies)
             yield done
-        for pieces in self._batches(replies):
+        for pieces in self._batches(texts, replies):
             share = rate(done.tokens / settings.tokens, settings.warm_up, settings.decay)
-            losses = self._step(pieces, share, self._loss())
+            losses = self._step(pieces, share, self._loss(share))
             done.step, done.batch = done.step + 1, done.batch + 1
             before = done.tokens
             done.tokens += sum(piece.stop - piece.start for piece in pieces)
@@ -121,7 +132,7 @@ class Trainer:
             )
             is_end = done.tokens >= settings.tokens
             if is_end or before // settings.eval_every != done.tokens // settings.eval_every:
-                self._measure(held_out)
+                self._measure(held_out, replies)
                 done.cpu_s = time.process_time() - begin_s
                 done.is_over = is_end or 0 < settings.patience <= done.num_worse
                 self.save()
@@ -168,19 +179,29 @@ class Trainer:
             self.folder.mkdir(parents=True, exist_ok=True)
             files.replace(self.folder / CHECKPOINT, file.getvalue())
 
-    def _batches(self, replies: Sequence[Reply]) -> Iterator[list[Piece]]:
+    def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
         """What is left of the run, in order."""
-        done, settings = self.progress, self.settings
-        for epoch in count(done.epoch):
-            if epoch > done.epoch:
-                done.epoch, done.batch = epoch, 0
-            # The 1 is part of every seed since the first network that ships was trained.
-            seed = (settings.seed, 1, epoch)
-            planned = batches.epoch(replies, self.depth, self.learner.piece, settings.batch, seed)
-            for pieces in islice(planned, done.batch, None):
-                if done.tokens >= settings.tokens:
-                    return
-                yield pieces
+        done, whole = self.progress, sum(self.settings.stages)
+        until = 0.0
+        for stage, (share, own) in enumerate(
+            zip(self.settings.stages, (texts, replies), strict=True)
+        ):
+            until += self.settings.tokens * share / whole
+            if stage < done.stage or not share:
+                continue
+            if stage > done.stage:
+                done.stage, done.epoch, done.batch = stage, 0, 0
+            for epoch in count(done.epoch):
+                seed = (self.settings.seed, stage, epoch)
+                args = (own, self.depth, self.learner.piece, self.settings.batch, seed)
+                if epoch > done.epoch:
+                    done.epoch, done.batch = epoch, 0
+                for pieces in islice(batches.epoch(*args), done.batch, None):
+                    if done.tokens >= until:
+                        break
+                    yield pieces
+                if done.tokens >= until:
+                    break
 
     def _step(self, pieces: Sequence[Piece], share: float, loss: Loss) -> dict[str, float]:
         """One step of the weights; the loss a row and alpha by step."""
@@ -223,11 +244,12 @@ class Trainer:
             weight.grad.copy_(flat[at : at + weight.numel()].view_as(weight))
             at += weight.numel()
 
-    def _measure(self, held_out: Sequence[Reply]) -> None:
-        """Measure on held-out replies, and keep the best weights."""
+    def _measure(self, held_out: Sequence[Reply], replies: Sequence[Reply]) -> None:
+        """Measure on held-out replies, keep the best weights, and check that something is learned."""
         if not all_finite(self.learner.net.parameters()):
             raise self._broken()
-        found, done = self.acceptance(held_out[:LIVE]), self.progress
+        held_out = held_out[:LIVE]
+        found, done = self.acceptance(held_out), self.progress
         done.history[-1] |= {"tau": found.tau, "tau_sampled": found.tau_sampled}
         if found.tau + found.tau_sampled > done.best_tau:
             done.best_tau, done.best_tokens = found.tau + found.tau_sampled, done.tokens
@@ -235,6 +257,14 @@ class Trainer:
             self.best = _copy(self.learner.net.state_dict())
         else:
             done.num_worse += 1
+        if done.stage and done.tokens >= GATE_TOKENS:
+            if self._gate is None:
+                self._gate = bigram_match(replies, held_out, self.read, self.depth)
+            if found.match[0] <= self._gate:
+                raise ForerunError(
+                    f"after {done.tokens} tokens the first guess is right {found.match[0]:.3f} of the time, a table of "
+                    f"token pairs {self._gate:.3f}: the replies are not this model's, or --lr does not fit"
+                )
 
     def acceptance(self, replies: Sequence[Reply]) -> Acceptance:
         """Of the weights as they are now."""
@@ -249,8 +279,9 @@ class Trainer:
             raise ConfigError(f"no reply that is held out has more than {self.depth + 1} tokens")
         return found
 
-    def _loss(self) -> Loss:
-        """LK-hybrid from when the rate begins to fall."""
+    def _loss(self, share: float) -> Loss:
+        if self.settings.loss != "kl+lk":
+            return self.settings.loss
         done = self.progress.tokens / self.settings.tokens
         return "lk" if done > 1 - self.settings.decay else "kl"
 
