@@ -32,6 +32,8 @@ class EngineOptions(TypedDict, total=False):
     threads: int | None
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    prompt_cache: str | None
+    prompt_cache_size: str | int
     max_model_len: int | None
     max_num_seqs: int
     memory_budget: str | int | None
@@ -69,6 +71,7 @@ class Keywords(EngineOptions, total=False):
     no_mmap: bool
     num_assistant_tokens: int | None
     num_speculative_tokens: int | None
+    prompt_cache_all: bool
     prompt_lookup_max: int | None
     prompt_lookup_min: int | None
     prompt_lookup_num_tokens: int | None
