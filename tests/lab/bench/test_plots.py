@@ -87,7 +87,7 @@ def test_plain_decoding_alone_draws_nothing(tmp_path):
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ConfigError, match=r"forerun\[plots\]"):
+    with pytest.raises(ConfigError, match=r"'\.\[plots\]'"):
         draw(ROWS, tmp_path, "toy")
 
 
