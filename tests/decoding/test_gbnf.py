@@ -96,7 +96,8 @@ def test_a_grammar_matches_whole_texts_and_no_others(grammars, grammar, whole, o
     assert [text for text in others if is_whole(grammars, grammar, text)] == []
 
 
-classes = st.sampled_from(["a", "ab", "^a", "b-d", "a-cx"]).map(lambda chars: f"[{chars}]")
+# [^a] alone would also match the brackets below: a grammar of many readings, which may be refused as too complex.
+classes = st.sampled_from(["a", "ab", "^a<>", "b-d", "a-cx"]).map(lambda chars: f"[{chars}]")
 atoms = st.one_of(classes, st.sampled_from(['"ab"', '"b"', '"abc"', '""']))
 patterns = st.recursive(
     atoms,
