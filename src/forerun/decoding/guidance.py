@@ -34,6 +34,8 @@ NUM_CACHED = 16
 """Grammars that are kept compiled."""
 MAX_LEXER_STATES = 100_000
 """States of the automata of one grammar, about 0.5 kB each; a text with a `maxLength` takes 20 of them a token."""
+MAX_MASK_ITEMS = 1_000_000
+"""Of Earley's parser in one mask: without a lexer every character of every token is one or more."""
 
 _MARK = b"\x02"
 """A byte that no word is made with."""
@@ -89,7 +91,9 @@ class Grammars:
     def _compile(self, wanted: StructuredOutputsParams, words: LLTokenizer) -> Guided:
         from llguidance import LLMatcher, LLParserLimits
 
-        limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+        limits = LLParserLimits(
+            max_lexer_states=MAX_LEXER_STATES, step_max_items=MAX_MASK_ITEMS, verbose_errors=False
+        )
         try:
             source = _behind_mark(_source(wanted, self._tokenizer), wanted.after, self._tokenizer)
         except Exception as error:  # its own kinds, by what is wrong with the grammar
