@@ -30,6 +30,12 @@ EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     "anthropic.RawMessageDeltaEvent": ("timings",),
 }
 """What our documents have beyond those types, by the class: names of vLLM, llama-server and DeepSeek, and our own."""
+NULLABLE: Mapping[str, tuple[str, ...]] = {
+    "openai.Response": (
+        *("error", "incomplete_details", "instructions", "metadata", "temperature", "top_p"),
+    ),
+}
+"""Keys that OpenAI's API reference requires though they may be null; its client's types do without them."""
 
 
 def faults(document: object, kind: Any) -> list[str]:
@@ -45,7 +51,7 @@ def faults(document: object, kind: Any) -> list[str]:
 
 
 def _unknown(value: object, path: str = "") -> Iterator[str]:
-    """Keys that their types do not have, nor our extensions."""
+    """Keys that their types do not have, nor our extensions; and those that are missing though they may be null."""
     if isinstance(value, list):
         for i, one in enumerate(value):
             yield from _unknown(one, f"{path}.{i}")
@@ -56,5 +62,9 @@ def _unknown(value: object, path: str = "") -> Iterator[str]:
         more = {key for name in names for key in EXTENSIONS.get(name, ())}
         for name in (value.model_extra or {}).keys() - more:
             yield f"{path} has an unknown {name!r}"
+        for name in {
+            key for each in names for key in NULLABLE.get(each, ())
+        } - value.model_fields_set:
+            yield f"{path} lacks {name!r}"
         for name in kind.model_fields:
             yield from _unknown(getattr(value, name), f"{path}.{name}")

@@ -293,6 +293,7 @@ class ResponsesWriter(BlockWriter):
             "object": "response",
             "created_at": self.created,
             "status": status,
+            "error": None,
             "incomplete_details": None,
             "model": self.model,
             "output": [],
