@@ -58,7 +58,7 @@ from forerun.spellings import calls
 from forerun.spellings import engine as spellings
 from forerun.spellings.keywords import Keywords
 from forerun.text.messages import Message, Tools
-from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, split
+from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, end_texts, split
 from forerun.text.tokenizer import TextStream, Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
@@ -373,12 +373,7 @@ class LLM(OfOneProcess):
         return [encode(prompt, self.tokenizer) for prompt in split(prompts)]
 
     def _whole(self, prompts: Prompt | Sequence[Prompt]) -> list[Encoded]:
-        """Encode texts with what the tokenizer puts behind one that is complete."""
-        encoded = self._encoded(prompts)
-        for one in encoded:
-            if one.text is not None:
-                one.token_ids.extend(self.tokenizer.suffix_ids)
-        return encoded
+        return end_texts(self._encoded(prompts), self.tokenizer)
 
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None

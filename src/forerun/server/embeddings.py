@@ -54,15 +54,10 @@ class EmbeddingRequest(RequestBody):
 )
 async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingRequest) -> Response:
     """Compute vectors of texts, in OpenAI's form."""
-    if service.config.pooling == "none":
-        message = (
-            "/v1/embeddings gives one vector a text: start the server with --pooling last or mean"
-        )
-        raise invalid(message, "input")
-    found, num_tokens = await vectors_of(service, request, body)
+    found, num_tokens = await vector_of_each(service, request, body)
     data = [
-        {"object": "embedding", "index": i, "embedding": _encoded(rows[0], body.encoding_format)}
-        for i, rows in enumerate(found)
+        {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
+        for i, row in enumerate(found)
     ]
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     name = service.name(body.model)
@@ -81,6 +76,19 @@ async def native_embeddings(
         for i, rows in enumerate(found)
     ]
     return JsonResponse(documents)
+
+
+async def vector_of_each(
+    service: Service, request: JsonRequest, body: EmbeddingRequest
+) -> tuple[list[Vectors], int]:
+    """Compute one vector (D,) of each text, and count their tokens. Raises ApiError."""
+    if service.config.pooling == "none":
+        path = request.url.path
+        raise invalid(
+            f"{path} gives one vector a text: start the server with --pooling last or mean", "input"
+        )
+    states, num_tokens = await vectors_of(service, request, body)
+    return [rows[0] for rows in states], num_tokens
 
 
 async def vectors_of(

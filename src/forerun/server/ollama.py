@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from forerun.server.blocks import BlockWriter, ContentBlock, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.embeddings import EmbeddingRequest, vectors_of
+from forerun.server.embeddings import EmbeddingRequest, vector_of_each
 from forerun.server.errors import ApiError, invalid
 from forerun.server.fleet import AllModels, Fleet, FromBody
 from forerun.server.http import JsonResponse
@@ -193,8 +193,8 @@ async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate
 @router.post("/api/embed")
 async def embed(service: FromBody, request: JsonRequest, body: EmbeddingRequest) -> Response:
     """Compute vectors of texts."""
-    vectors, num_tokens = await vectors_of(service, request, body)
-    found = [row.tolist() for rows in vectors for row in rows]
+    vectors, num_tokens = await vector_of_each(service, request, body)
+    found = [row.tolist() for row in vectors]
     name = service.name(body.model)
     return JsonResponse({"model": name, "embeddings": found, "prompt_eval_count": num_tokens})
 

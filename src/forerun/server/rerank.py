@@ -26,7 +26,7 @@ from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.thinking import Thought, without_thought
 from forerun.server.writer import Document
-from forerun.text.prompt import Encoded
+from forerun.text.prompt import Encoded, end_texts
 
 router = APIRouter(route_class=JsonRoute)
 _ANSWER = object_of(model=TEXT, results=list_of(object_of(index=COUNT)), usage=OBJECT)
@@ -97,13 +97,13 @@ async def _by_answer(
         raise invalid(
             "this model has no tokens for yes and no: start it with --embeddings", "model"
         )
-    off = Thought(is_on=False).variables(service.template.names)
+    off, thinking = Thought(is_on=False).variables(service.template.names), service.form.thinking
 
     def prompt(document: str) -> str:
         asked = f"<Instruct>: {body.instruction}\n<Query>: {body.query}\n<Document>: {document}"
         turns = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
         text = service.template.render(turns, True, None, service.template_kwargs | off)
-        return text if off else without_thought(text, service.form.thinking)
+        return text if off else without_thought(text, thinking)
 
     prompts = await service.render(lambda: [*map(prompt, texts)])
 
@@ -130,9 +130,7 @@ async def _by_vectors(
 
     def encode() -> list[Encoded]:
         encoded = [service.read_text(one, "documents") for one in (body.query, *texts)]
-        for one in encoded:
-            one.token_ids.extend(service.llm().tokenizer.suffix_ids)
-        return encoded
+        return end_texts(encoded, service.llm().tokenizer)
 
     states, num_tokens = await read_states(
         service, request, encode, len(texts) + 1, pooling, "documents"

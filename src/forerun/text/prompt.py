@@ -51,6 +51,14 @@ def encode(prompt: Prompt, tokenizer: Tokenizer) -> Encoded:
     return Encoded(_ids(items))
 
 
+def end_texts(encoded: list[Encoded], tokenizer: Tokenizer) -> list[Encoded]:
+    """Put behind texts what the model wants where they are complete, as ones to embed are; ids stay as given."""
+    for one in encoded:
+        if one.text is not None:
+            one.token_ids.extend(tokenizer.suffix_ids)
+    return encoded
+
+
 def encode_chat(
     messages: Sequence[Message],
     tokenizer: Tokenizer,
