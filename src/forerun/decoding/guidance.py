@@ -245,7 +245,7 @@ def _source(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
     if wanted.regex is not None:
         return LLMatcher.grammar_from_regex(wanted.regex)
     if wanted.choice is not None:
-        return LLMatcher.grammar_from_regex("|".join(map(_escaped, wanted.choice)))
+        return LLMatcher.grammar_from_regex("|".join(map(gbnf.spelled, wanted.choice)))
     if wanted.grammar is not None and not gbnf.is_gbnf(wanted.grammar):
         return LLMatcher.grammar_from_lark(wanted.grammar)
     if wanted.grammar is not None:
@@ -274,11 +274,6 @@ def _behind_mark(source: str, mark: str | None, tokenizer: Tokenizer) -> str:
     lines = {"lark_grammar": f"{begun}\ngap: /\\n{{0,2}}/"}
     inner = json.loads(source)["grammars"][0] if source[:1] == "{" else {"lark_grammar": source}
     return json.dumps({"grammars": [lines, inner | {"name": "answer"}]})
-
-
-def _escaped(text: str) -> str:
-    """Return a text as an expression for itself."""
-    return re.sub(r"[\\.+*?()|\[\]{}^$#&\-~]", lambda found: "\\" + found[0], text)
 
 
 _ITS_OPTION = re.compile(r"Enable 'coerce_one_of' option to approximate oneOf with anyOf")
