@@ -25,7 +25,7 @@ void forget_pages(std::uint8_t* first, std::uint8_t* end);
 std::int64_t process();
 
 // While it lives, the thread computes as IEEE 754 says: rounding to nearest, denormals kept. Another library may have
-// told it otherwise (torch.set_flush_denormal, anything linked with -ffast-math), and then what a piece of work gives
+// set it otherwise (torch.set_flush_denormal, anything linked with -ffast-math), and then what a piece of work gives
 // would depend on the thread that did it.
 class IeeeFloats {
   public:

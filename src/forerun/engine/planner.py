@@ -54,7 +54,7 @@ def max_len_of(config: EngineConfig, longest: int) -> int:
 def num_blocks_of(config: EngineConfig, max_len: int) -> int | None:
     """Return the blocks of keys and values, None for all that the sequences can fill.
 
-    A long context that nobody asked for takes no more than sequences of `DEFAULT_MAX_LEN`.
+    A long context that was not asked for takes no more than sequences of `DEFAULT_MAX_LEN`.
     """
     if config.max_model_len is not None or config.program != "server":
         return None
@@ -199,7 +199,7 @@ class Planner:
     def fitting(self, budget: int) -> MemoryPlan | None:
         """Return the plan within the budget; None if nothing works.
 
-        A context that nobody asked for is halved, down to `DEFAULT_MAX_LEN`, before anything else is given up.
+        A context that was not asked for is halved, down to `DEFAULT_MAX_LEN`, before anything else is given up.
         """
         plan = None
         for one in self._lengths():

@@ -14,7 +14,7 @@ import pytest
 
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.folder import KV, PromptFolder
-from forerun.model.cache.store import Block, Part, PromptStore, finish_writing
+from forerun.model.cache.store import PromptStore, StoredBlock, StoredPart, finish_writing
 
 NBYTES = 50_000
 TEXTS, BLOCKS = 12, 6
@@ -27,12 +27,14 @@ def store_in(path: Path) -> PromptStore:
     return PromptStore(folder, {}, {"model": "numbers"})
 
 
-def blocks_of(text: int) -> list[Block]:
+def blocks_of(text: int) -> list[StoredBlock]:
     """The blocks of a text, whose bytes follow from its tokens."""
     blocks = []
     for number in range(BLOCKS):
         data = np.random.default_rng((text, number)).integers(0, 256, NBYTES, dtype=np.uint8)
-        blocks.append(Block((text, *[number] * (BLOCK_ROWS - 1)), [Part(KV, data, lambda: True)]))
+        blocks.append(
+            StoredBlock((text, *[number] * (BLOCK_ROWS - 1)), [StoredPart(KV, data, lambda: True)])
+        )
     return blocks
 
 

@@ -45,7 +45,7 @@ _WRITER = "forerun-prompts"
 _log = logging.getLogger(__name__)
 
 
-class Part(NamedTuple):
+class StoredPart(NamedTuple):
     """Keys and values of a block, or the states behind it, as they lie in memory while `is_there` says so."""
 
     kind: str
@@ -53,11 +53,11 @@ class Part(NamedTuple):
     is_there: Callable[[], bool]
 
 
-class Block(NamedTuple):
+class StoredBlock(NamedTuple):
     """The tokens of a block, and what is to be kept of it."""
 
     tokens: tuple[int, ...]
-    parts: Sequence[Part]
+    parts: Sequence[StoredPart]
 
 
 class PromptStore:
@@ -71,7 +71,7 @@ class PromptStore:
         self.root = hashlib.blake2b(text, digest_size=20).digest()
         self.folder, self._about = folder, about
         self._path = folder.path / self.root.hex()
-        self._queue: deque[Sequence[Block]] = deque()
+        self._queue: deque[Sequence[StoredBlock]] = deque()
         self._busy = threading.Lock()
         self._writer: threading.Thread | None = None
         self._has_warned = False
@@ -129,7 +129,7 @@ class PromptStore:
         self._byte_s = took_s if self._byte_s is None else 0.7 * self._byte_s + 0.3 * took_s
         return True
 
-    def keep(self, blocks: Sequence[Block]) -> None:
+    def keep(self, blocks: Sequence[StoredBlock]) -> None:
         """Write the blocks of a text, from its first on, as far as they are not there; beside what goes on."""
         if not blocks:
             return
@@ -169,7 +169,7 @@ class PromptStore:
                     self._warn(f"prompts are not kept in {self.folder.path}: {error}")
                     self._resume_s = time.monotonic() + PAUSE_S
 
-    def _write(self, blocks: Sequence[Block]) -> None:
+    def _write(self, blocks: Sequence[StoredBlock]) -> None:
         self.folder.make_model(self._path.name, self._about)
         tokens = [token for block in blocks for token in block.tokens]
         used_ns = time.time_ns()

@@ -12,7 +12,7 @@ from functools import partial
 from forerun.model.cache.blocks import BlockPool, Node
 from forerun.model.cache.folder import KV, STATE
 from forerun.model.cache.states import StateTable
-from forerun.model.cache.store import STEP_NS, Block, Bytes, Part, PromptStore
+from forerun.model.cache.store import STEP_NS, Bytes, PromptStore, StoredBlock, StoredPart
 
 
 class DiskTier:
@@ -34,7 +34,7 @@ class DiskTier:
 
     def keep(self, nodes: Sequence[Node]) -> None:
         """Have the blocks of a text written that are not on disk, and the checkpoints of states behind them."""
-        self.store.keep([Block(node.tokens, self._parts(node)) for node in nodes])
+        self.store.keep([StoredBlock(node.tokens, self._parts(node)) for node in nodes])
 
     def extend(self, nodes: Sequence[Node], tokens: Sequence[int]) -> list[Node]:
         """Return the nodes, held once more, of the whole blocks of a text behind `nodes` that were read from disk.
@@ -78,13 +78,13 @@ class DiskTier:
             lambda state: self.store.read(key, self._state_bytes(state), used_ns, STATE),
         )
 
-    def _parts(self, node: Node) -> list[Part]:
+    def _parts(self, node: Node) -> list[StoredPart]:
         """Say what there is of a block, and until when."""
         is_known = partial(self._pool.knows, node)
-        parts = [Part(KV, self._block_bytes(node.block), is_known)]
+        parts = [StoredPart(KV, self._block_bytes(node.block), is_known)]
         if self._states is not None and (kept := self._states.kept(node.block)) is not None:
             is_same = partial(self._has, node, kept)
-            parts.append(Part(STATE, self._state_bytes(kept[0]), is_same))
+            parts.append(StoredPart(STATE, self._state_bytes(kept[0]), is_same))
         return parts
 
     def _has(self, node: Node, kept: tuple[int, int]) -> bool:
