@@ -121,14 +121,17 @@ int DraftNetwork::num_rows() const {
                                           [](const SequenceDraft& g) { return g.is_active; }));
 }
 
-bool DraftNetwork::take_row(int sequence) {
-    SequenceDraft& draft = drafts_[sequence];
-    if (!draft.is_active) return false;
-    draft.row = static_cast<int>(std::count_if(drafts_.begin(), drafts_.begin() + sequence,
-                                                [](const SequenceDraft& g) { return g.is_active; }));
-    row_depths_[draft.row] = draft.next.depth;
-    row_noises_[draft.row] = draft.request.noise ? &*draft.request.noise : nullptr;
-    return true;
+// Gives the sequences that take part in a step their rows, in order. Few of them are prepared at once.
+void DraftNetwork::begin_step(int step) {
+    int row = 0;
+    for (SequenceDraft& draft : drafts_) {
+        if (!draft.is_active) continue;
+        draft.row = row++;
+        row_depths_[draft.row] = draft.next.depth;
+        row_noises_[draft.row] = draft.request.noise ? &*draft.request.noise : nullptr;
+    }
+    for (int i = 0; num_sequences_ <= kFewRows && i < num_sequences_; ++i)
+        if (drafts_[i].is_active) prepare(i, step);
 }
 
 void DraftNetwork::give_head(int row, const float* x) {
@@ -155,6 +158,7 @@ std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
                                         " is outside the vocabulary");
         drafts_.emplace_back(std::move(sequence));
     }
+    num_sequences_ = static_cast<int>(drafts_.size());
     request_ = {{}, request.num_steps, request.min_chance, request.min_doubt};
     for (SequenceDraft& draft : drafts_) {
         if (draft.request.num_nodes <= 0) continue;
@@ -179,14 +183,15 @@ std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
         std::fill_n(block_largest_, rows * block_stride_, -kInfinity);
         std::fill_n(block_sum_, rows * block_stride_, 0.0f);
         std::fill_n(largest_, threads * rows * kLists * kNext, kNobody);
+        const int sequences = row_pieces(num_sequences_);
         std::vector<int> phases, cell;
         plan_cell(cell);
-        for (int step = 0; step < kMaxSteps; ++step) {
-            const auto add = [&](int pieces) { phases.push_back(step < request_.num_steps ? pieces : 0); };
-            for (int pieces : cell) add(pieces);
-            add(num_blocks_);
-            add(num_sequences());
+        for (int step = 0; step < request_.num_steps; ++step) {
+            phases.push_back(sequences);
+            phases.insert(phases.end(), cell.begin(), cell.end());
+            phases.insert(phases.end(), {num_blocks_, sequences});
         }
+        begin_step(0);
         pool_.run([](void* self, Worker& worker) { static_cast<DraftNetwork*>(self)->run(worker); },
                   this, phases);
     }
@@ -195,12 +200,17 @@ std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
     return trees;
 }
 
-// As many phases in every draft: a late thread counts on it.
+// Steps until no sequence takes part in the next one.
 void DraftNetwork::run(Worker& worker) {
-    for (int step = 0; step < kMaxSteps; ++step) {
+    for (int step = 0; !worker.is_over(); ++step) {
+        worker.each([&](int sequence) {
+            if (drafts_[sequence].is_active) prepare(sequence, step);
+        });
         run_cell(worker, step);
-        worker.each([&](int block) { read_head(block, worker.thread); });
-        worker.each([&](int sequence) { learn_next(sequence, step); });
+        worker.each_and_rows(
+            [&](int block) { read_head(block, worker.thread); }, num_sequences_,
+            [&](int sequence) { learn_next(sequence, step); },
+            [&] { num_rows() > 0 ? begin_step(step + 1) : worker.stop(); });
     }
 }
 

@@ -84,17 +84,17 @@ class DraftNetwork {
     virtual int max_depth() const { return kMaxSteps; }
     // A step of the network is the phases of `run_cell`, which leave the rows that the head reads in `head_rows_`.
     virtual void lay_out(Scratch& scratch) = 0;
+    // Before them each sequence that takes part is prepared.
+    virtual void prepare(int sequence, int step) = 0;
     virtual void plan_cell(std::vector<int>& phases) = 0;
     virtual void run_cell(Worker& worker, int step) = 0;
     // Whether a depth's next tokens are the same after all tokens: one step a depth is enough.
     virtual bool sees_depth_alone() const { return false; }
 
     const std::vector<std::int64_t>& ids() const { return ids_; }
-    int num_sequences() const { return static_cast<int>(drafts_.size()); }
+    int num_sequences() const { return num_sequences_; }
     // The rows of this step: the sequences that take part, in order.
     int num_rows() const;
-    // Gives a sequence its row of this step; false if it takes no part.
-    bool take_row(int sequence);
     // A row (width of the head) that the head reads.
     void give_head(int row, const float* x);
 
@@ -103,12 +103,15 @@ class DraftNetwork {
     const Kernels& kernels_;
     Pool& pool_;
     std::vector<SequenceDraft> drafts_;
+    int num_sequences_ = 0;
     std::vector<int> row_depths_;
     std::vector<const TreeNoise*> row_noises_;
     Rows head_rows_;
 
   private:
     void run(Worker& worker);
+    void begin_step(int step);
+    void take_row(int sequence);
     void read_head(int piece, int thread);
     void learn_next(int sequence, int step);
     Probabilities next_tokens(const SequenceDraft& draft) const;
@@ -159,6 +162,7 @@ class RecurrentNetwork : public DraftNetwork {
     void begin(DraftRequest& request) override;
     int max_depth() const override { return shape_.max_depth; }
     void lay_out(Scratch& scratch) override;
+    void prepare(int sequence, int step) override;
     void plan_cell(std::vector<int>& phases) override;
     void run_cell(Worker& worker, int step) override;
 
@@ -173,7 +177,6 @@ class RecurrentNetwork : public DraftNetwork {
     int num_cells() const { return static_cast<int>(cells_.size()); }
     int num_gates() const { return shape_.is_lstm ? 4 : 1; }
     float* state(int sequence, int step) const;
-    void prepare(int sequence, int step);
     void project(int piece, const Rows& rows);
     void finish(int sequence, int step);
     void embed(const Cell& cell, int token, float* out);
@@ -213,6 +216,7 @@ class MedusaNetwork : public DraftNetwork {
     void begin(DraftRequest& request) override;
     int max_depth() const override { return num_heads_; }
     void lay_out(Scratch& scratch) override;
+    void prepare(int sequence, int step) override;
     void plan_cell(std::vector<int>& phases) override;
     void run_cell(Worker& worker, int step) override;
     bool sees_depth_alone() const override { return true; }
@@ -226,7 +230,6 @@ class MedusaNetwork : public DraftNetwork {
     const Block& block(int row, int layer) const {
         return blocks_[row_depths_[row] * num_layers_ + layer];
     }
-    void prepare(int sequence);
     void project(int piece, int layer);
     void finish(int sequence, int layer);
 

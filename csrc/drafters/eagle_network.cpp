@@ -88,6 +88,7 @@ void EagleNetwork::feed_rows(int slot, std::span<const int> tokens, const float*
     fed_slot_ = slot;
     fed_tokens_ = tokens;
     fed_states_ = states;
+    num_fed_ = rows;
     runtime_.lay_out([&](Scratch& scratch) {
         taps_ = scratch.take_rows(rows, kTaps * shape_.state_size);
         inputs_ = scratch.take_rows(rows, 2 * width());
@@ -101,7 +102,7 @@ void EagleNetwork::feed_rows(int slot, std::span<const int> tokens, const float*
     sin_.resize(cos_.size());
     for (int row = 0; row < rows; ++row)
         place(row, slot, lengths_[slot] + row, lengths_[slot] + row);
-    const int phases[] = {rows, pieces(), rows, 2 * kv};
+    const int phases[] = {rows, pieces(), row_pieces(rows), 2 * kv};
     pool_.run([](void* self, Worker& worker) { static_cast<EagleNetwork*>(self)->run_feed(worker); },
               this, phases);
     lengths_[slot] += rows;
@@ -112,18 +113,15 @@ void EagleNetwork::feed_rows(int slot, std::span<const int> tokens, const float*
 
 void EagleNetwork::run_feed(Worker& worker) {
     worker.each([&](int row) { fuse(row); });
-    worker.each([&](int piece) {
-        const int rows = static_cast<int>(fed_tokens_.size());
+    const auto fuse_part = [&](int piece) {
         const Part part(fc_->num_tiles(), piece, pieces());
-        kernels_.linear(*fc_, part.first, part.stop - part.first, taps_, 0, rows,
+        kernels_.linear(*fc_, part.first, part.stop - part.first, taps_, 0, num_fed_,
                         {g_ + part.first * kTile, static_cast<std::size_t>(width())});
-    });
-    worker.each([&](int row) {
+    };
+    worker.each_and_rows(fuse_part, num_fed_, [&](int row) {
         read_row(row, fed_tokens_[row], g_ + static_cast<std::size_t>(row) * width(), nullptr);
     });
-    worker.each([&](int head) {
-        project_head(shape_.num_heads + head, static_cast<int>(fed_tokens_.size()));
-    });
+    worker.each([&](int head) { project_head(shape_.num_heads + head, num_fed_); });
 }
 
 // What `fc` reads.
@@ -230,32 +228,29 @@ void EagleNetwork::lay_out(Scratch& scratch) {
 }
 
 void EagleNetwork::plan_cell(std::vector<int>& phases) {
-    const int sequences = num_sequences(), heads = shape_.num_heads + 2 * shape_.num_kv_heads;
-    phases = {sequences, heads,    sequences * shape_.num_kv_heads, sequences, pieces(), sequences,
-              pieces(),  pieces(), sequences};
+    const int rows = row_pieces(num_sequences()), kv = shape_.num_kv_heads;
+    phases = {shape_.num_heads + 2 * kv, num_sequences() * kv, rows, pieces(), rows, pieces(), pieces(), rows};
 }
 
 void EagleNetwork::run_cell(Worker& worker, int step) {
     const int kv = shape_.num_kv_heads;
-    worker.each([&](int sequence) { prepare(sequence, step); });
+    const auto attend_one = [&](int i) { attend(i / kv, i % kv, worker.thread); };
     worker.each([&](int head) { project_head(head, num_rows()); });
-    worker.each([&](int i) { attend(i / kv, i % kv, worker.thread); });
-    worker.each([&](int row) {
+    worker.each_and_rows(attend_one, num_sequences_, [&](int row) {
         if (row < num_rows() && !o_->is_float())
             kernels_.quantize(attended_.x + static_cast<std::size_t>(row) * attended_.width,
                               attended_, row, 0, attended_.width);
     });
-    worker.each([&](int piece) { add_linear(*o_, attended_, piece); });
-    worker.each([&](int row) { norm_row(row); });
+    worker.each_and_rows([&](int piece) { add_linear(*o_, attended_, piece); }, num_sequences_,
+                         [&](int row) { norm_row(row); });
     worker.each([&](int piece) { mlp_up(piece); });
-    worker.each([&](int piece) { add_linear(*down_, activated_, piece); });
-    worker.each([&](int sequence) { finish(sequence, step); });
+    worker.each_and_rows([&](int piece) { add_linear(*down_, activated_, piece); }, num_sequences_,
+                         [&](int sequence) { finish(sequence, step); });
 }
 
 // A row: the one that was fed last at first, then guessed ones. Guesses lie behind the fed rows, by
 // step; a row sees those on its path.
 void EagleNetwork::prepare(int sequence, int step) {
-    if (!take_row(sequence)) return;
     const SequenceDraft& draft = drafts_[sequence];
     const GrowingTree::Node& next = draft.next;
     const int row = draft.row, slot = slots_[sequence], base = lengths_[slot];

@@ -44,6 +44,7 @@ class EagleNetwork : public DraftNetwork {
     // Drafts below the last token that was fed of each slot, which is named once.
     void begin(DraftRequest& request) override;
     void lay_out(Scratch& scratch) override;
+    void prepare(int sequence, int step) override;
     void plan_cell(std::vector<int>& phases) override;
     void run_cell(Worker& worker, int step) override;
 
@@ -56,7 +57,6 @@ class EagleNetwork : public DraftNetwork {
     void read_row(int row, int token, const float* g, float* residual);
     void place(int row, int slot, int cache_row, int position);
     void project_head(int head, int num_rows);
-    void prepare(int sequence, int step);
     void attend(int sequence, int kv_head, int thread);
     void norm_row(int row);
     void mlp_up(int piece);
@@ -81,7 +81,7 @@ class EagleNetwork : public DraftNetwork {
     // The feed.
     const float* fed_states_ = nullptr;
     std::span<const int> fed_tokens_;
-    int fed_slot_ = 0;
+    int fed_slot_ = 0, num_fed_ = 0;
     // The draft: by sequence its slot, and of its steps those that guessed them.
     std::vector<int> slots_;
     std::vector<std::array<int, kMaxSteps>> steps_;

@@ -35,23 +35,17 @@ void MedusaNetwork::lay_out(Scratch& scratch) {
 }
 
 void MedusaNetwork::plan_cell(std::vector<int>& phases) {
-    phases = {num_sequences()};
-    for (int layer = 0; layer < num_layers_; ++layer) {
-        phases.push_back(8 * pool_.size());
-        phases.push_back(num_sequences());
-    }
+    for (int layer = 0; layer < num_layers_; ++layer)
+        phases.insert(phases.end(), {8 * pool_.size(), row_pieces(num_sequences())});
 }
 
 void MedusaNetwork::run_cell(Worker& worker, int) {
-    worker.each([&](int sequence) { prepare(sequence); });
-    for (int layer = 0; layer < num_layers_; ++layer) {
-        worker.each([&](int piece) { project(piece, layer); });
-        worker.each([&](int sequence) { finish(sequence, layer); });
-    }
+    for (int layer = 0; layer < num_layers_; ++layer)
+        worker.each_and_rows([&](int piece) { project(piece, layer); }, num_sequences_,
+                             [&](int sequence) { finish(sequence, layer); });
 }
 
-void MedusaNetwork::prepare(int sequence) {
-    if (!take_row(sequence)) return;
+void MedusaNetwork::prepare(int sequence, int) {
     const int row = drafts_[sequence].row;
     float* x = rows_.x + static_cast<std::size_t>(row) * rows_.width;
     std::copy_n(drafts_[sequence].request.state, rows_.width, x);

@@ -120,13 +120,12 @@ void RecurrentNetwork::lay_out(Scratch& scratch) {
 }
 
 void RecurrentNetwork::plan_cell(std::vector<int>& phases) {
-    phases = {num_sequences(), 8 * pool_.size(), num_sequences()};
+    phases = {8 * pool_.size(), row_pieces(num_sequences())};
 }
 
 void RecurrentNetwork::run_cell(Worker& worker, int step) {
-    worker.each([&](int sequence) { prepare(sequence, step); });
-    worker.each([&](int piece) { project(piece, step == 0 ? first_rows_ : rows_); });
-    worker.each([&](int sequence) { finish(sequence, step); });
+    worker.each_and_rows([&](int piece) { project(piece, step == 0 ? first_rows_ : rows_); }, num_sequences_,
+                         [&](int sequence) { finish(sequence, step); });
 }
 
 // State and cell of a sequence after one of its steps.
@@ -145,7 +144,6 @@ void RecurrentNetwork::embed(const Cell& cell, int token, float* out) {
 
 // A row's state and embedding. In the first step all rows start from the target's state.
 void RecurrentNetwork::prepare(int sequence, int step) {
-    if (!take_row(sequence)) return;
     const SequenceDraft& draft = drafts_[sequence];
     const int row = draft.row, width = target_.shape().hidden_size;
     const Cell& here = cell(draft.next.depth);

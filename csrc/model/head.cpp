@@ -30,7 +30,8 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units,
     std::fill_n(block_largest_, num_sums, -std::numeric_limits<float>::infinity());
     std::fill_n(block_sum_, num_sums, 0.0f);
     std::fill_n(largest_, num_scored, kNobody);
-    const int pieces[] = {num_rows_, std::min(32 * pool_.size(), num_units)};
+    for (int row = 0; num_rows_ <= kFewRows && row < num_rows_; ++row) read_row(row);
+    const int pieces[] = {row_pieces(num_rows_), std::min(32 * pool_.size(), num_units)};
     pool_.run(
         [](void* self, Worker& worker) { static_cast<Decoder*>(self)->run_head_phases(worker); },
         this, pieces);
@@ -47,14 +48,15 @@ void Decoder::lay_out_head(Scratch& scratch, const Wanted& wanted) {
     block_sum_ = scratch.take<float>(rows * block_stride_);
 }
 
+void Decoder::read_row(int row) {
+    const std::size_t width = shape_.hidden_size;
+    const float* source = head_input_ + row * width;
+    std::memcpy(normed_.x + row * width, source, width * sizeof(float));
+    if (!head_weights().is_float()) kernels_.quantize(source, normed_, row, 0, shape_.hidden_size);
+}
+
 void Decoder::run_head_phases(Worker& worker) {
-    worker.each([&](int row) {
-        const std::size_t width = shape_.hidden_size;
-        const float* source = head_input_ + row * width;
-        std::memcpy(normed_.x + row * width, source, width * sizeof(float));
-        if (!head_weights().is_float())
-            kernels_.quantize(source, normed_, row, 0, shape_.hidden_size);
-    });
+    worker.each([&](int row) { read_row(row); });
     worker.each([&](int piece) {
         const int num_pieces = std::min(32 * pool_.size(), head_units_);
         (*head_piece_)(worker.thread, Part(head_units_, piece, num_pieces));

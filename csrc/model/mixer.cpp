@@ -1,6 +1,6 @@
 // The first half of a layer that has a recurrent state instead of attention: a short convolution and,
 // mostly, heads with a state (recurrence.h). Its phases:
-//   norm -> projections -> convolution, keys into the slot's rows -> scores of keys -> state and rows,
+//   projections -> convolution, keys into the slot's rows -> scores of keys -> state and rows,
 //   by head -> norm and gate -> output projection
 // A row that no chunk before it is finished for, in a draft that crosses a multiple of 64 positions, has
 // the state at the end of its own path's chunk, computed as `States::advance` would.
@@ -116,7 +116,7 @@ int Decoder::projected_tiles(int layer) const {
            l.dt.num_tiles();
 }
 
-// The pieces of a mixer's phases behind the norm.
+// The pieces of a mixer's phases before the output projection.
 std::vector<int> Decoder::mixer_pieces(int layer) const {
     const MixerShape& mixer = mixer_of(layer);
     const int rows = num_rows_, most = 4 * pool_.size(), units = mixed_units(layer);
@@ -126,17 +126,11 @@ std::vector<int> Decoder::mixer_pieces(int layer) const {
                       {static_cast<int>(mixer_units_.size()) * mixer.num_key_heads,
                        static_cast<int>(segments_.size()) * mixer.num_heads,
                        rows * row_parts(gated_units(layer))});
-    pieces.push_back(std::min(most, layers_[layer].o.num_tiles()));
     return pieces;
 }
 
 void Decoder::run_mixer(Worker& worker, int index) {
-    const Layer& layer = layers_[index];
     const MixerShape& mixer = mixer_of(index);
-    worker.each([&](int row) {
-        enter(row, 2 * index);
-        norm(row, layer.attn_norm, std::array{&layer.in_proj, &layer.z, &layer.beta, &layer.dt});
-    });
     worker.each([&](int piece) {
         const int tiles = projected_tiles(index);
         const Part part(tiles, piece, std::min(4 * pool_.size(), tiles));
@@ -159,7 +153,7 @@ void Decoder::run_mixer(Worker& worker, int index) {
             gate_row(index, piece / parts, Part(units, piece % parts, parts));
         });
     }
-    worker.each([&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); });
+    end_attention(worker, index);
 }
 
 // Some of the tiles of all that a row is projected to.

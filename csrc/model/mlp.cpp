@@ -13,29 +13,38 @@
 
 namespace forerun {
 
+// What its phases read of a row.
+void Decoder::begin_mlp(int index, int row) {
+    const Layer& layer = layers_[index];
+    enter(row, 2 * index + 1);
+    if (layer.router_norm.weight) {
+        const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
+        kernels_.norm(x_ + first, layer.experts_norm, shape_.hidden_size, experts_input_ + first);
+        norm(row, layer.router_norm, std::array{&layer.router});
+        choose_experts(index, row);
+    }
+    norm(row, layer.mlp_norm, std::array{&layer.mlp.gate, &layer.mlp.up, &layer.router});
+    if (layer.mlp_gate.weight) gate_mlp(index, row);
+    if (experts_of(index).num > 0 && !layer.router_norm.weight) choose_experts(index, row);
+}
+
 void Decoder::run_mlp(Worker& worker, int index) {
     const Layer& layer = layers_[index];
-    const bool has_mlp = shape_.layers[index].has_mlp, has_experts = experts_of(index).num > 0;
-    worker.each([&](int row) {
-        enter(row, 2 * index + 1);
-        if (layer.router_norm.weight) {
-            const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
-            kernels_.norm(x_ + first, layer.experts_norm, shape_.hidden_size, experts_input_ + first);
-            norm(row, layer.router_norm, std::array{&layer.router});
-            choose_experts(index, row);
-        }
-        norm(row, layer.mlp_norm, std::array{&layer.mlp.gate, &layer.mlp.up, &layer.router});
-        if (layer.mlp_gate.weight) gate_mlp(index, row);
-        if (has_experts && !layer.router_norm.weight) choose_experts(index, row);
-    });
-    if (has_mlp) {
-        worker.each([&](int piece) { mlp_up(layer, piece, worker.thread); });
-        worker.each([&](int piece) {
+    const bool has_experts = experts_of(index).num > 0;
+    const auto next = [&](int row) {
+        shape_.per_layer_width > 0 ? begin_inputs(index, row) : begin_layer(index + 1, row);
+    };
+    if (layer_shape(index).has_mlp) {
+        const auto down = [&](int piece) {
             add_linear(layer.mlp.down, activated_.of(layer.mlp.down), piece);
-        });
-        if (ranks_) worker.each([&](int) { meet(); });
+        };
+        worker.each([&](int piece) { mlp_up(layer, piece, worker.thread); });
+        has_experts ? worker.each(down) : end_sublayer(worker, down, next);
     }
-    if (has_experts) run_experts(worker, index);
+    if (!has_experts) return;
+    worker.each([&](int pair) { gather_pair(index, pair); });
+    worker.each([&](int piece) { experts_up(index, piece, worker.thread); });
+    end_sublayer(worker, [&](int piece) { experts_down(index, piece, worker.thread); }, next);
 }
 
 // What the MLP beside experts is multiplied by: in 16 sums, which are added in order.
@@ -84,13 +93,6 @@ void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column
             put(reader, up + i * stride, out, first + i, column, channels);
         }
     }
-}
-
-void Decoder::run_experts(Worker& worker, int index) {
-    worker.each([&](int) { place_pairs(index); });
-    worker.each([&](int pair) { gather_pair(index, pair); });
-    worker.each([&](int piece) { experts_up(index, piece, worker.thread); });
-    worker.each([&](int piece) { experts_down(index, piece, worker.thread); });
 }
 
 // The experts of the largest logits, of equal ones the first, and their shares of the softmax.

@@ -32,6 +32,10 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
         throw std::invalid_argument("the width of per-layer embeddings must be a multiple of 32");
     zeros_.assign(most_dim_, 0.0f);
     ones_.assign(most_dim_, 1.0f);
+    int heads = 0;
+    for (int i = 0; i < shape.num_layers; ++i) heads = std::max(heads, num_projected_heads(i));
+    heads_ = std::vector<Counter>(heads);
+    units_ = std::vector<Counter>(most_split_units());
     name_weights();
     check_mixers();
 }

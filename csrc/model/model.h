@@ -2,14 +2,16 @@
 // computes a pass.
 //
 // A pass is a fixed row of phases a layer, each cut into pieces for the pool's threads:
-//   norm -> q, k, v (rotated, keys and values into the cache) -> attention -> output projection ->
-//   norm -> gate and up -> down, and the same of each row's experts
+//   q, k, v (rotated, keys and values into the cache) -> attention -> output projection -> gate and up -> down,
+//   and the same of each row's experts
+// The norms between them are done by the thread that ends a phase where rows are few, else they are phases too.
 // Layers with a recurrent state have other phases in attention's place (mixer.cpp).
 // How a phase is cut never changes a sum, so the number of threads changes nothing.
 
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -195,7 +197,7 @@ class Decoder {
         std::vector<Query> queries;
         std::vector<Unit> units;
         std::vector<Task> tasks;
-        int unit_rows = 0;  // most queries of a unit
+        int unit_pairs = 0;  // most of a unit
         bool is_split = false;
         std::vector<float> cos, sin;
         Rope rope;
@@ -256,13 +258,19 @@ class Decoder {
     void plan();
     void plan_rows(const Segment& segment);
     void plan_attention(Kind& kind);
-    // Query heads of one kv head, and rows, that attend together.
+    void cut_units(Kind& kind, int heads, int rows);
+    void cut_tasks(Kind& kind);
+    // Query heads of one kv head, and rows, that attend together at most.
     std::pair<int, int> pairs_of(const Kind& kind) const {
         const int heads = std::min(shape_.num_heads / kind.kv.num_heads, kMaxPairs);
         return {heads, kMaxPairs / heads};
     }
-    // Of so many units or more none is split.
+    // Of so many units or more none is split, and of those whose tasks leave more states than this.
     int most_split_units() const { return 4 * pool_.size(); }
+    std::size_t most_states(const Kind& kind) const {
+        const std::size_t nbytes = (std::size_t{8} << 20) + std::size_t{100'000} * pool_.size();
+        return nbytes / (sizeof(Attended) + kind.kv.head_dim * sizeof(float));
+    }
     void plan_mixers();
     void plan_mixer_row(int segment, int known, int node);
     void plan_phases();
@@ -271,6 +279,19 @@ class Decoder {
     void lay_out(Scratch& scratch, int rows_above, std::size_t num_states);
 
     void run(Worker& worker);
+    void begin_layer(int layer, int row);
+    void begin_mlp(int layer, int row);
+    // The phases of a sublayer's last product: its pieces, then of each row what the next one reads, then `finish`.
+    template <class Piece, class Row, class Finish>
+    void end_sublayer(Worker& worker, Piece piece, Row row, Finish finish) {
+        if (!ranks_) return worker.each_and_rows(piece, num_rows_, row, finish);
+        worker.each(piece);
+        worker.each_and_rows([&](int) { meet(); }, num_rows_, row, finish);
+    }
+    template <class Piece, class Row>
+    void end_sublayer(Worker& worker, Piece piece, Row row) {
+        end_sublayer(worker, piece, row, [] {});
+    }
     void enter(int row, int sublayer);
     void start(int row, float* x);
     void meet();
@@ -285,14 +306,18 @@ class Decoder {
     void add_mlp(int row, const Layer& layer);
     void add_normed(int row, const Norm& norm, const float* from);
     void run_attention(Worker& worker, int layer);
-    void project_head(int layer, int head);
+    void end_attention(Worker& worker, int layer);
+    int num_projected_heads(int layer) const;
+    int projected_pieces(int layer) const;
+    void project(int layer, int piece);
+    void project_head(int layer, int head, const Part& tiles);
     void norm_heads(int layer, int row);
     void place_head(int layer, int head, int row);
     void write_value(int layer, int head, int row, float* x);
     void code_query(int layer, int row, int head, const float* x);
     void attend(Worker& worker, int layer);
     void attend_task(int task, int layer, int thread);
-    void merge_tasks(int unit, int query, int layer);
+    Attended* merge_tasks(const Kind& kind, const Unit& unit, int layer);
     void finish_query(const Unit& unit, int query, int layer, Attended* states);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
     Output residual(int tile) const;
@@ -318,11 +343,11 @@ class Decoder {
 
     void run_inputs(Worker& worker);
     void mix_inputs(int row, int thread);
+    void begin_inputs(int layer, int row);
     void run_per_layer(Worker& worker, int layer);
     void gate_inputs(int layer, int piece, int thread);
 
     void run_mlp(Worker& worker, int layer);
-    void run_experts(Worker& worker, int layer);
     void gate_mlp(int layer, int row);
     void mlp_up(const Layer& layer, int piece, int thread);
     void gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
@@ -343,6 +368,7 @@ class Decoder {
                   const std::function<void(int, const Part&)>& piece);
     void lay_out_head(Scratch& scratch, const Wanted& wanted);
     void run_head_phases(Worker& worker);
+    void read_row(int row);
     int num_blocks() const { return (head_weights().num_tiles() + kHeadTiles - 1) / kHeadTiles; }
     float log_sum(int row) const;
     template <class Take>
@@ -376,6 +402,11 @@ class Decoder {
     std::vector<std::int32_t> paths_;
     std::vector<int> depths_;
     std::vector<int> phases_;
+    // Of a phase: tiles of each head, and tasks of each unit, that are done.
+    struct alignas(64) Counter {
+        std::atomic<int> num_done{0};
+    };
+    std::vector<Counter> heads_, units_;
     std::vector<MixerRow> mixer_rows_;  // none without recurrent layers
     std::vector<std::int32_t> mixer_paths_;
     std::vector<MixerUnit> mixer_units_;

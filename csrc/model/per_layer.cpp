@@ -39,14 +39,19 @@ void Decoder::mix_inputs(int row, int thread) {
     for (int i = 0; i < total; ++i) inputs[i] = (inputs[i] + table[i] * grow) * half;
 }
 
+void Decoder::begin_inputs(int index, int row) {
+    const Layer& layer = layers_[index];
+    add_mlp(row, layer);
+    norm(row, {}, std::array{&layer.inp_gate});
+}
+
 void Decoder::run_per_layer(Worker& worker, int index) {
     const Layer& layer = layers_[index];
-    worker.each([&](int row) {
-        add_mlp(row, layer);
-        norm(row, {}, std::array{&layer.inp_gate});
-    });
     worker.each([&](int piece) { gate_inputs(index, piece, worker.thread); });
-    worker.each([&](int piece) { add_linear(layer.inp_proj, gated_inputs_.of(layer.inp_proj), piece); });
+    end_sublayer(
+        worker,
+        [&](int piece) { add_linear(layer.inp_proj, gated_inputs_.of(layer.inp_proj), piece); },
+        [&](int row) { begin_layer(index + 1, row); });
 }
 
 // Some channels of the gate, times the layer's inputs.

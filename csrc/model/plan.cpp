@@ -114,8 +114,8 @@ void Decoder::plan() {
     plan_mixers();
 }
 
-// Rotations and windows of layers of a kind. Cuts their attention into units, and units into tasks of
-// a run of chunks where there are too few units to go round.
+// Rotations and windows of layers of a kind, and how their attention is cut: pairs of a row and a head attend together,
+// since they read the same keys, as many as leave a task for each thread.
 void Decoder::plan_attention(Kind& kind) {
     kind.cos.clear();
     kind.sin.clear();
@@ -134,25 +134,31 @@ void Decoder::plan_attention(Kind& kind) {
         query.first = std::min(query.first, query.position);  // a row sees one key at least
         query.path = nullptr;
     }
-    kind.units.clear();
-    kind.tasks.clear();
+    const int threads = pool_.size();
+    auto [heads, rows] = pairs_of(kind);
+    for (rows = std::clamp(num_rows_, 1, rows);; --(rows > 1 ? rows : heads)) {
+        cut_units(kind, heads, rows);
+        cut_tasks(kind);
+        if (static_cast<int>(kind.tasks.size()) >= threads || heads * rows == 1) return;
+    }
+}
+
+// Rows and heads of a segment that attend together: `heads` of one kv head, `rows` rows at most.
+void Decoder::cut_units(Kind& kind, int heads, int rows) {
     const int group = shape_.num_heads / kind.kv.num_heads;
-    const auto [heads, rows] = pairs_of(kind);
     int query = 0;
-    bool has_runs = false;
-    kind.unit_rows = 0;
+    kind.units.clear();
+    kind.unit_pairs = heads * rows;
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         const int stop = query + segments_[i].stop - segments_[i].first;
         for (; query < stop; query += std::min(rows, stop - query)) {
             const int count = std::min(rows, stop - query);
-            kind.unit_rows = std::max(kind.unit_rows, count);
             int first = kind.queries[query].first, last = 0;
             for (int j = query; j < query + count; ++j) {
                 first = std::min(first, kind.queries[j].first);
                 last = std::max(last, kind.queries[j].position);
             }
             const int first_chunk = first / kChunk, stop_chunk = last / kChunk + 1;
-            has_runs |= run_stop(first_chunk) < stop_chunk;
             for (int kv = 0; kv < kind.kv.num_heads; ++kv)
                 for (int h = kv * group; h < (kv + 1) * group; h += heads)
                     kind.units.push_back({static_cast<int>(i), query, count, kv, h,
@@ -160,8 +166,17 @@ void Decoder::plan_attention(Kind& kind) {
                                           stop_chunk, 0, 0});
         }
     }
+}
+
+// A unit's chunks are one task, or a task for each run of them where there are too few units to go round.
+void Decoder::cut_tasks(Kind& kind) {
     const int num_units = static_cast<int>(kind.units.size());
-    kind.is_split = pool_.size() > 1 && has_runs && num_units < most_split_units();
+    std::size_t num_runs = 0;
+    for (const Unit& unit : kind.units)
+        for (int chunk = unit.first_chunk; chunk < unit.stop_chunk; chunk = run_stop(chunk)) ++num_runs;
+    kind.is_split = pool_.size() > 1 && num_units < most_split_units() && num_runs > kind.units.size() &&
+                    num_runs * kind.unit_pairs <= most_states(kind);
+    kind.tasks.clear();
     for (int i = 0; i < num_units; ++i) {
         Unit& unit = kind.units[i];
         unit.first_task = static_cast<int>(kind.tasks.size());
@@ -233,7 +248,9 @@ std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, i
                   units = kind.kv.num_heads * ((group + heads - 1) / heads),  // of rows that attend together
             times = pool_.size() > 1 ? (most_split_units() - 1) / units : 0;
         const std::size_t states = static_cast<std::size_t>(times) * units * runs * kMaxPairs;
-        count(times * rows, [&](Scratch& scratch) { lay_out(scratch, num_nodes, states); });
+        count(times * rows, [&](Scratch& scratch) {
+            lay_out(scratch, num_nodes, std::min(states, most_states(kind)));
+        });
     }
     count(head_rows, [&](Scratch& scratch) { lay_out_head(scratch, {1, true}); });
     cache_ = nullptr;
@@ -313,7 +330,7 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
         rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
     std::size_t states = 0;
     for (const Kind& kind : kinds_)
-        if (kind.is_split) states = std::max(states, kind.tasks.size() * kMaxPairs);
+        if (kind.is_split) states = std::max(states, kind.tasks.size() * kind.unit_pairs);
     runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above, states); });
     plan_phases();
     pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
@@ -327,37 +344,43 @@ void Decoder::plan_phases() {
     const auto add = [&](std::initializer_list<int> pieces) {
         phases_.insert(phases_.end(), pieces);
     };
+    const auto end_sublayer = [&](int pieces) {
+        phases_.push_back(pieces);
+        if (ranks_) phases_.push_back(1);
+        phases_.push_back(row_pieces(rows));
+    };
     phases_.clear();
     if (shape_.per_layer_width > 0) add({rows, std::min(most, per_layer_proj_.num_tiles()), rows});
     if (ranks_) add({ranks_->rank() == 0 ? rows : 0, 1});
+    add({rows});
     for (int i = 0; i < shape_.num_layers; ++i) {
         const Layer& layer = layers_[i];
-        const Kind& kind = kinds_[layer.kind];
-        const int num_units = kind.units.size();
-        add({rows});
         if (mixer_of(i).exists()) {
             for (int count : mixer_pieces(i)) add({count});
         } else {
-            const int gates = shape_.has_attention_gate ? shape_.num_heads : 0;
-            add({shape_.num_heads + layer_shape(i).num_projected() + gates});
-            if (attends_by_row()) add({rows});
-            add({static_cast<int>(kind.tasks.size()), kind.is_split ? num_units * kind.unit_rows : 0});
-            if (quantizes_after_attention(i)) add({rows});
-            add({std::min(most, layer.o.num_tiles())});
-            if (ranks_) add({1});
+            add({projected_pieces(i)});
+            if (attends_by_row()) add({row_pieces(rows)});
+            add({static_cast<int>(kinds_[layer.kind].tasks.size())});
+            if (quantizes_after_attention(i)) add({row_pieces(rows)});
         }
-        add({rows});
-        if (shape_.layers[i].has_mlp)
-            add({std::min(2 * most, channel_units(layer.mlp)),
-                 std::min(most, layer.mlp.down.num_tiles())});
-        if (ranks_) add({1});
-        if (experts_of(i).num > 0)
-            add({1, num_pairs(i), 2 * most, std::min(most, shape_.hidden_size / kTile)});
-        if (shape_.per_layer_width > 0)
-            add({rows, std::min(most, shape_.per_layer_width / kGroup),
-                 std::min(most, layer.inp_proj.num_tiles())});
+        end_sublayer(std::min(most, layer.o.num_tiles()));
+        const bool has_experts = experts_of(i).num > 0;
+        if (layer_shape(i).has_mlp) {
+            const int down = std::min(most, layer.mlp.down.num_tiles());
+            add({std::min(2 * most, channel_units(layer.mlp))});
+            has_experts ? phases_.push_back(down) : end_sublayer(down);
+        }
+        if (has_experts) {
+            add({num_pairs(i), 2 * most});
+            end_sublayer(std::min(most, shape_.hidden_size / kTile));
+        }
+        if (shape_.per_layer_width > 0) {
+            add({std::min(most, shape_.per_layer_width / kGroup)});
+            end_sublayer(std::min(most, layer.inp_proj.num_tiles()));
+        }
     }
-    phases_.push_back(rows);
+    for (std::vector<Counter>* counters : {&heads_, &units_})
+        for (Counter& counter : *counters) counter.num_done = 0;  // as a pass that a fork left behind may have left them
 }
 
 }  // namespace forerun

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "platform.h"
@@ -12,50 +13,96 @@ namespace {
 // Long enough for the work of a step that is not ours (sampling, drafting), short enough to be
 // nothing.
 constexpr auto kWatch = std::chrono::microseconds(300);
+// Looks at the end of a phase, a few tens of nanoseconds each, before a thread looks for work far from its own, and
+// before it lets others have the core: a piece's thread may have lost its own.
+constexpr int kPatience = 64, kManyLooks = 2048;
 
 }  // namespace
 
-bool Worker::claim(std::uint32_t& index) {
-    Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
-    for (; num_empty_ < pool_.num_threads_; ++num_empty_) {
-        const int owner = (thread + num_empty_) % pool_.num_threads_;
-        std::atomic<std::uint64_t>& claimed = phase.claimed[owner];
-        std::uint64_t seen = claimed.load(std::memory_order_acquire);
-        for (;;) {
-            is_late_ = is_late_ || seen >> 32 != round_;
-            if (is_late_) return false;
-            const Part share(static_cast<int>(phase.count.load(std::memory_order_acquire)), owner,
-                             pool_.num_threads_);
-            index = share.first + static_cast<std::uint32_t>(seen);
-            if (index >= static_cast<std::uint32_t>(share.stop)) break;
-            // Succeeds only if the job is still on: a new one has changed the round.
-            if (claimed.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel))
-                return true;
+struct Pool::Threads {
+    std::vector<std::thread> threads;
+    std::int64_t owner = 0;
+};
+
+// What a late thread reads here may be a later job's, which the job's number then shows.
+void Worker::begin() {
+    tag_ = job_ / 2 + phase_;
+    num_seen_ = num_done_ = 0;
+    is_last_ = false;
+    const std::atomic<std::uint32_t>* pieces = pool_.current_.load(std::memory_order_acquire);
+    const bool exists = phase_ < pool_.num_phases_.load(std::memory_order_acquire);
+    num_pieces_ = exists ? static_cast<int>(pieces[phase_].load(std::memory_order_acquire)) : 0;
+    if (pool_.job_.load(std::memory_order_acquire) != job_) num_pieces_ = 0;
+    num_shares_ = num_shares(num_pieces_, pool_.num_threads_);
+}
+
+bool Worker::is_over() const {
+    const bool exists = phase_ < pool_.num_phases_.load(std::memory_order_acquire);
+    return !exists || pool_.job_.load(std::memory_order_acquire) != job_;
+}
+
+void Worker::stop() { pool_.num_phases_.store(phase_ + 1, std::memory_order_release); }
+
+// The next piece of this thread's share, then of others': those of its group first, and those of other groups only if
+// the phase does not end at once. Waits for its end if there is none.
+bool Worker::claim(int& index) {
+    const int first = thread / Pool::kFan * Pool::kFan,
+              near = std::clamp(num_shares_ - first, 0, Pool::kFan);
+    for (; num_seen_ < num_shares_; ++num_seen_) {
+        for (int looks = 0; num_seen_ == near && !is_done() && looks < kPatience; ++looks)
+            platform::relax();
+        if (is_done()) return false;
+        const int share = num_seen_ < near ? first + (thread - first + num_seen_) % near
+                                           : (first + num_seen_) % num_shares_;
+        if (claim_of(share, index)) {
+            ++num_done_;
+            return true;
         }
+        if (num_done_ == 0) continue;
+        is_last_ = pool_.arrive(share, std::exchange(num_done_, 0), num_pieces_, num_shares_);
+        if (is_last_) return false;
+    }
+    for (int looks = 0; num_shares_ > 0 && !is_done(); ++looks) {
+        platform::relax();
+        if (looks > kManyLooks) std::this_thread::yield();
     }
     return false;
 }
 
-void Worker::wait(std::uint32_t num_done) {
-    Pool::Phase& phase = pool_.current_.load(std::memory_order_acquire)[phase_];
-    num_empty_ = 0;
-    if (num_done > 0) phase.done.fetch_add(num_done, std::memory_order_release);
-    if (is_late_) return;
-    for (int spins = 0;
-         phase.done.load(std::memory_order_acquire) < phase.count.load(std::memory_order_acquire);
-         ++spins) {
-        if (pool_.round_.load(std::memory_order_acquire) != round_) {
-            is_late_ = true;
-            return;
-        }
-        platform::relax();
-        if (spins > 2048) std::this_thread::yield();  // a piece's thread has lost its core
+// Succeeds only while the phase is on: once it is over, the share has no piece left, or belongs to a later phase.
+bool Worker::claim_of(int share, int& index) {
+    constexpr std::uint64_t mask = (std::uint64_t{1} << Pool::kPieceBits) - 1;
+    std::atomic<std::uint64_t>& claimed = pool_.shares_[share].claimed;
+    const Part part(num_pieces_, share, num_shares_);
+    std::uint64_t seen = claimed.load(std::memory_order_acquire);
+    for (;;) {
+        const std::uint64_t tag = seen >> Pool::kPieceBits, taken = tag == tag_ ? seen & mask : 0;
+        index = part.first + static_cast<int>(taken);
+        if (tag > tag_ || index >= part.stop) return false;
+        if (claimed.compare_exchange_weak(seen, (tag_ << Pool::kPieceBits) + taken + 1,
+                                          std::memory_order_acq_rel))
+            return true;
     }
 }
 
-Pool::Pool(int num_threads) : num_threads_(num_threads) {
+bool Worker::is_done() const {
+    return pool_.groups_[thread / Pool::kFan].released.load(std::memory_order_acquire) >= tag_;
+}
+
+void Worker::release() {
+    for (int group = 0; group < pool_.num_groups_; ++group)
+        pool_.groups_[group].released.store(tag_, std::memory_order_release);
+}
+
+void Worker::fail() noexcept {
+    if (!pool_.has_failed_.exchange(true)) pool_.failure_ = std::current_exception();
+}
+
+Pool::Pool(int num_threads)
+    : num_threads_(num_threads), num_groups_((num_threads + kFan - 1) / kFan) {
     if (num_threads < 1 || num_threads > 1024)
         throw std::invalid_argument("threads must be 1 to 1024");
+    prepare();
 }
 
 Pool::~Pool() {
@@ -65,46 +112,53 @@ Pool::~Pool() {
         return;
     }
     stop_ = true;
-    round_.fetch_add(2, std::memory_order_release);
-    round_.notify_all();
+    for (int group = 0; group < num_groups_; ++group) ring(group, groups_[group].bell + 1);
     for (std::thread& thread : threads_->threads) thread.join();
 }
 
+void Pool::prepare() {
+    shares_ = std::make_unique<Share[]>(num_threads_);
+    groups_ = std::make_unique<Group[]>(num_groups_);
+    levels_.clear();
+    for (int count = num_threads_; count > 1;) {
+        count = (count + kFan - 1) / kFan;
+        levels_.push_back(std::make_unique<Node[]>(count));
+    }
+    next_job_ = 2;
+    job_ = 0;
+    num_inside_ = 0;
+}
+
 void Pool::start() {
-    // What a fork in the middle of a job left behind: threads that are not here, phases half set up.
+    // A fork in the middle of a job left threads behind that are not here, and counters of phases half done.
     (void)threads_.release();
-    (void)phases_.release();
-    num_phases_ = 0;
-    round_ = 0;
+    prepare();
     threads_ = std::make_unique<Threads>();
     threads_->owner = platform::process();
-    num_inside_ = 0;
     for (int i = 1; i < num_threads_; ++i) threads_->threads.emplace_back([this, i] { work(i); });
 }
 
 void Pool::run(Job job, void* self, std::span<const int> pieces) {
+    for (int count : pieces)
+        if (count < 0 || count >= 1 << kPieceBits)
+            throw std::invalid_argument("a phase of " + std::to_string(count) + " pieces");
     if (num_threads_ > 1 && (!threads_ || threads_->owner != platform::process())) start();
-    const std::uint32_t round = round_.fetch_add(1, std::memory_order_acq_rel) + 2;
-    if (pieces.size() > num_phases_) {
-        outgrown_.push_back(std::move(phases_));
-        num_phases_ = 2 * pieces.size();
-        phases_ = std::make_unique<Phase[]>(num_phases_);
-        for (std::size_t i = 0; i < num_phases_; ++i)
-            phases_[i].claimed = std::make_unique<std::atomic<std::uint64_t>[]>(num_threads_);
-        current_.store(phases_.get(), std::memory_order_release);
+    job_.fetch_add(1, std::memory_order_acq_rel);
+    if (pieces.size() > most_phases_) {
+        outgrown_.push_back(std::move(pieces_));
+        most_phases_ = 2 * pieces.size();
+        pieces_ = std::make_unique<std::atomic<std::uint32_t>[]>(most_phases_);
+        current_.store(pieces_.get(), std::memory_order_release);
     }
-    for (std::size_t i = 0; i < num_phases_; ++i) {
-        for (int thread = 0; thread < num_threads_; ++thread)
-            phases_[i].claimed[thread].store(std::uint64_t{round} << 32, std::memory_order_relaxed);
-        phases_[i].done.store(0, std::memory_order_relaxed);
-        phases_[i].count.store(i < pieces.size() ? static_cast<std::uint32_t>(pieces[i]) : 0,
-                               std::memory_order_release);
-    }
-    job_.store(job, std::memory_order_relaxed);
-    self_.store(self, std::memory_order_relaxed);
-    round_.store(round, std::memory_order_release);
-    if (num_threads_ > 1) round_.notify_all();
-    Worker worker(*this, 0, round);
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+        pieces_[i].store(static_cast<std::uint32_t>(pieces[i]), std::memory_order_release);
+    num_phases_.store(static_cast<std::uint32_t>(pieces.size()), std::memory_order_release);
+    run_.store(job, std::memory_order_release);
+    self_.store(self, std::memory_order_release);
+    const std::uint64_t number = std::exchange(next_job_, next_job_ + 2 * (pieces.size() + 1));
+    job_.store(number, std::memory_order_release);
+    if (num_threads_ > 1) ring(0, static_cast<std::uint32_t>(number / 2));
+    Worker worker(*this, 0, number);
     job(self, worker);
     if (!has_failed_.load(std::memory_order_acquire)) return;
     const std::exception_ptr failure = std::exchange(failure_, nullptr);
@@ -112,39 +166,70 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
     std::rethrow_exception(failure);
 }
 
-void Worker::fail() noexcept {
-    if (!pool_.has_failed_.exchange(true)) pool_.failure_ = std::current_exception();
+int Pool::num_phases() const {
+    int count = 0;
+    for (std::uint32_t i = 0; i < num_phases_; ++i) count += pieces_[i] > 0;
+    return count;
+}
+
+// Some pieces of a share are done. Whether that was the last of all.
+bool Pool::arrive(int share, int num_done, int num_pieces, int num_shares) {
+    const Part part(num_pieces, share, num_shares);
+    if (!completes(shares_[share].num_done, num_done, part.stop - part.first)) return false;
+    int at = share, count = num_shares;  // of `count` that take part, at each level
+    for (std::size_t level = 0; count > 1; ++level) {
+        at /= kFan;
+        if (!completes(levels_[level][at].num_done, 1, std::min(kFan, count - at * kFan)))
+            return false;
+        count = (count + kFan - 1) / kFan;
+    }
+    return true;
 }
 
 void Pool::settle() {
     if (!threads_ || threads_->owner != platform::process()) return;
-    round_.fetch_add(1);
+    job_.fetch_add(1);
     while (num_inside_.load() > 0) std::this_thread::yield();
-    job_.store(nullptr, std::memory_order_relaxed);
-    round_.fetch_add(1);
+    run_.store(nullptr, std::memory_order_relaxed);
+    job_.store(std::exchange(next_job_, next_job_ + 2));
+}
+
+// Only forwards: a late thread may ring for an old job.
+void Pool::ring(int group, std::uint32_t job) {
+    std::atomic<std::uint32_t>& bell = groups_[group].bell;
+    std::uint32_t seen = bell.load(std::memory_order_relaxed);
+    while (static_cast<std::int32_t>(job - seen) > 0)
+        if (bell.compare_exchange_weak(seen, job, std::memory_order_acq_rel)) return bell.notify_all();
 }
 
 void Pool::work(int thread) {
-    std::uint32_t seen = 0;
+    const int group = thread / kFan;
+    std::atomic<std::uint32_t>& bell = groups_[group].bell;
+    std::uint64_t last = 0;
     const platform::IeeeFloats floats;
-    while (!stop_.load(std::memory_order_acquire)) {
+    for (std::uint32_t seen = 0;;) {
         const auto deadline = std::chrono::steady_clock::now() + kWatch;
-        std::uint32_t round = round_.load(std::memory_order_acquire);
-        for (int spins = 0;
-             (round == seen || round % 2 == 1) && !stop_.load(std::memory_order_acquire); ++spins) {
+        std::uint32_t rung = bell.load(std::memory_order_acquire);
+        for (int spins = 0; rung == seen; ++spins) {
             platform::relax();
-            if (spins % 64 == 63 && std::chrono::steady_clock::now() > deadline) round_.wait(round);
-            round = round_.load(std::memory_order_acquire);
+            if (spins % 64 == 63 && std::chrono::steady_clock::now() > deadline)
+                bell.wait(rung, std::memory_order_acquire);
+            rung = bell.load(std::memory_order_acquire);
         }
+        seen = rung;
         if (stop_.load(std::memory_order_acquire)) return;
-        seen = round;
-        // In one order with `settle`: either it waits for this thread, or the round has changed.
+        for (int child = 2 * group + 1; child <= 2 * group + 2 && child < num_groups_; ++child)
+            ring(child, seen);
+        // In one order with `settle`: either it waits for this thread, or the number has changed.
         num_inside_.fetch_add(1);
-        const Job job = job_.load(std::memory_order_acquire);
+        const std::uint64_t job = job_.load();
+        const Job run = run_.load(std::memory_order_acquire);
         void* self = self_.load(std::memory_order_acquire);
-        if (round_.load() == round && job) {  // else torn: another job is being set up
-            Worker worker(*this, thread, round);
-            job(self, worker);
+        // Else another job is being set up, or this thread was in this one already.
+        if (job % 2 == 0 && job != last && job_.load() == job && run) {
+            last = job;
+            Worker worker(*this, thread, job);
+            run(self, worker);
         }
         num_inside_.fetch_sub(1);
     }

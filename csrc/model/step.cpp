@@ -17,29 +17,48 @@ void Decoder::run(Worker& worker) {
         });
         worker.each([&](int) { meet(); });
     }
+    worker.each([&](int row) { begin_layer(0, row); });
     for (int i = 0; i < shape_.num_layers; ++i) {
         mixer_of(i).exists() ? run_mixer(worker, i) : run_attention(worker, i);
         run_mlp(worker, i);
         if (shape_.per_layer_width > 0) run_per_layer(worker, i);
     }
-    worker.each([&](int row) {
-        const std::size_t width = shape_.hidden_size;
-        enter(row, 2 * shape_.num_layers);
-        kernels_.norm(x_ + row * width, final_norm_, shape_.hidden_size, hidden_ + row * width);
-    });
+}
+
+// What the first phase of a layer reads of a row; behind the last one, what the pass gives.
+void Decoder::begin_layer(int index, int row) {
+    enter(row, 2 * index);
+    if (index == shape_.num_layers) {
+        const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
+        return kernels_.norm(x_ + first, final_norm_, shape_.hidden_size, hidden_ + first);
+    }
+    const Layer& layer = layers_[index];
+    if (mixer_of(index).exists())
+        norm(row, layer.attn_norm, std::array{&layer.in_proj, &layer.z, &layer.beta, &layer.dt});
+    else
+        norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate});
 }
 
 void Decoder::run_attention(Worker& worker, int index) {
     const Layer& layer = layers_[index];
-    worker.each([&](int row) {
-        enter(row, 2 * index);
-        norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate});
-    });
-    worker.each([&](int head) { project_head(index, head); });
-    if (attends_by_row()) worker.each([&](int row) { norm_heads(index, row); });
+    const auto piece = [&](int piece) { project(index, piece); };
+    if (attends_by_row())
+        worker.each_and_rows(piece, num_rows_, [&](int row) { norm_heads(index, row); });
+    else
+        worker.each(piece);
     attend(worker, index);
-    worker.each([&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); });
-    if (ranks_) worker.each([&](int) { meet(); });
+    end_attention(worker, index);
+}
+
+// The output projection of attention, or of what stands in its place.
+void Decoder::end_attention(Worker& worker, int index) {
+    const Layer& layer = layers_[index];
+    end_sublayer(
+        worker, [&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); },
+        [&](int row) { begin_mlp(index, row); },
+        [&] {
+            if (experts_of(index).num > 0) place_pairs(index);
+        });
 }
 
 // A row before a sublayer, or at the end: embedded before the first, else with what the one before adds, and
@@ -174,20 +193,43 @@ int Decoder::gate_column(int layer) const {
     return (shape_.num_heads + 2 * kv.num_heads) * kv.head_dim;
 }
 
-// One head of q, k or v, of all rows, put where it belongs by the thread that computed it; behind those the
-// gates of heads.
-void Decoder::project_head(int index, int head) {
+// Heads of queries, keys and values, and the gates of heads behind them.
+int Decoder::num_projected_heads(int index) const {
+    const int gates = shape_.has_attention_gate ? shape_.num_heads : 0;
+    return shape_.num_heads + layer_shape(index).num_projected() + gates;
+}
+
+// Whole heads, or parts of them where they are too few to go round.
+int Decoder::projected_pieces(int index) const {
+    const int heads = num_projected_heads(index), most = 4 * pool_.size();
+    return heads >= most ? heads : std::min(most, heads * head_dim(index) / kTile);
+}
+
+void Decoder::project(int index, int piece) {
+    const int tiles = head_dim(index) / kTile;
+    const Part part(num_projected_heads(index) * tiles, piece, projected_pieces(index));
+    for (int tile = part.first, stop; tile < part.stop; tile = stop) {
+        const int head = tile / tiles, first = head * tiles;
+        stop = std::min(part.stop, first + tiles);
+        project_head(index, head, {tile - first, stop - first});
+    }
+}
+
+// Tiles of a head of q, k, v or the gates, of all rows. Whoever does its last one puts it where it belongs.
+void Decoder::project_head(int index, int head, const Part& part) {
     const Layer& layer = layers_[index];
     const int heads = shape_.num_heads, kv = layer_shape(index).kv.num_heads, dim = head_dim(index),
-              tiles = dim / kTile, gate = head - heads - layer_shape(index).num_projected();
+              tiles = dim / kTile, gate = head - heads - layer_shape(index).num_projected(),
+              count = part.stop - part.first, column = part.first * kTile;
     if (gate >= 0)
-        return kernels_.linear(layer.attn_gate, gate * tiles, tiles, normed_, 0, num_rows_,
-                               {qkv_ + gate_column(index) + gate * dim, qkv_stride(index)});
+        return kernels_.linear(layer.attn_gate, gate * tiles + part.first, count, normed_, 0, num_rows_,
+                               {qkv_ + gate_column(index) + gate * dim + column, qkv_stride(index)});
     const bool is_query = head < heads, is_value = head >= heads + kv;
     const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
     const int local = is_query ? head : (head - heads) % kv;
-    kernels_.linear(linear, local * tiles, tiles, normed_, 0, num_rows_,
-                    {qkv_ + head * dim, qkv_stride(index)});
+    kernels_.linear(linear, local * tiles + part.first, count, normed_, 0, num_rows_,
+                    {qkv_ + head * dim + column, qkv_stride(index)});
+    if (count < tiles && !completes(heads_[head].num_done, count, tiles)) return;
     if (attends_by_row() && !is_value) return;  // first all of them are normed together
     for (int row = 0; row < num_rows_; ++row) place_head(index, head, row);
 }
@@ -245,20 +287,16 @@ bool Decoder::quantizes_after_attention(int index) const {
 }
 
 void Decoder::attend(Worker& worker, int index) {
-    const Kind& kind = kinds_[layers_[index].kind];
-    worker.each([&](int task) { attend_task(task, index, worker.thread); });
-    worker.each([&](int piece) {
-        merge_tasks(piece / kind.unit_rows, piece % kind.unit_rows, index);
-    });
-    if (!quantizes_after_attention(index)) return;
-    worker.each([&](int row) {
+    const auto task = [&](int task) { attend_task(task, index, worker.thread); };
+    if (!quantizes_after_attention(index)) return worker.each(task);
+    worker.each_and_rows(task, num_rows_, [&](int row) {
         const Rows rows = attended_.of(layers_[index].o);
         const std::size_t width = rows.width;
         quantize(layers_[index].o, rows.x + row * width, rows, row, 0, rows.width);
     });
 }
 
-// One task's runs of chunks in ascending order, merged.
+// One task's runs of chunks in ascending order, merged; whoever does a unit's last task merges all of them.
 void Decoder::attend_task(int index, int layer, int thread) {
     const Kind& kind = kinds_[layers_[layer].kind];
     const Task& task = kind.tasks[index];
@@ -269,7 +307,7 @@ void Decoder::attend_task(int index, int layer, int thread) {
     Attended own[kMaxPairs], next[kMaxPairs];
     for (Attended& state : own) state.out = std::exchange(scratch, scratch + dim);
     for (Attended& state : next) state.out = std::exchange(scratch, scratch + dim);
-    Attended* states = kind.is_split ? &states_[index * kMaxPairs] : own;
+    Attended* states = kind.is_split ? &states_[index * kind.unit_pairs] : own;
     const Attention a{.head = cache_->head(kv_layer(layer), segment.slot, unit.kv_head),
                       .queries = &kind.queries[unit.query],
                       .num_queries = unit.num_queries,
@@ -291,21 +329,21 @@ void Decoder::attend_task(int index, int layer, int thread) {
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
             kernels_.merge(next[p], states[p], head_dim(layer));
     }
-    for (int i = 0; !kind.is_split && i < unit.num_queries; ++i)
-        finish_query(unit, i, layer, own + i * unit.num_heads);
+    if (kind.is_split) {
+        const int tasks = unit.stop_task - unit.first_task;
+        if (!completes(units_[task.unit].num_done, 1, tasks)) return;
+        states = merge_tasks(kind, unit, layer);
+    }
+    for (int i = 0; i < unit.num_queries; ++i) finish_query(unit, i, layer, states + i * unit.num_heads);
 }
 
-// All tasks of one of a unit's queries, in ascending order of chunks, into the first one's states.
-void Decoder::merge_tasks(int index, int query, int layer) {
-    const Kind& kind = kinds_[layers_[layer].kind];
-    const Unit& unit = kind.units[index];
-    if (query >= unit.num_queries) return;
-    const int pair = query * unit.num_heads;
-    Attended* states = &states_[unit.first_task * kMaxPairs + pair];
+// The states of all tasks of a unit, in ascending order of chunks, into the first one's.
+Attended* Decoder::merge_tasks(const Kind& kind, const Unit& unit, int layer) {
+    Attended* states = &states_[unit.first_task * kind.unit_pairs];
     for (int i = unit.first_task + 1; i < unit.stop_task; ++i)
-        for (int h = 0; h < unit.num_heads; ++h)
-            kernels_.merge(states_[i * kMaxPairs + pair + h], states[h], head_dim(layer));
-    finish_query(unit, query, layer, states);
+        for (int pair = 0; pair < unit.num_queries * unit.num_heads; ++pair)
+            kernels_.merge(states_[i * kind.unit_pairs + pair], states[pair], head_dim(layer));
+    return states;
 }
 
 void Decoder::finish_query(const Unit& unit, int query, int layer, Attended* states) {
