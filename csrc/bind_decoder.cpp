@@ -145,11 +145,16 @@ void embed(Decoder& self, const Array1<const std::int64_t>& ids, const Array2<fl
     self.embed({ids.data(), ids.shape(0)}, rows.data());
 }
 
+std::vector<Segment> segments_of(nb::sequence segments) {
+    std::vector<Segment> read;
+    for (nb::handle segment : segments) read.push_back(segment_of(segment));
+    return read;
+}
+
 void forward(Decoder& self, Cache& cache, nb::sequence segments,
              std::optional<Array2<const float>> inputs, const Array2<float>& hidden,
              const std::vector<int>& taps, const Array3<float>& tapped) {
-    std::vector<Segment> read;
-    for (nb::handle segment : segments) read.push_back(segment_of(segment));
+    const std::vector<Segment> read = segments_of(segments);
     std::size_t num_rows = 0;
     for (const Segment& s : read) num_rows += std::max(0, s.stop - s.first);
     const std::size_t width = self.shape().hidden_size;
@@ -318,6 +323,12 @@ void bind_decoder(nb::module_& m) {
         .def("embed", &embed, "ids"_a.noconvert(), "rows"_a.noconvert())
         .def("forward", &forward, "cache"_a, "segments"_a, "inputs"_a.none(),
              "hidden"_a.noconvert(), "taps"_a, "tapped"_a.noconvert())
+        .def(
+            "phases",
+            [](Decoder& self, Cache& cache, nb::sequence segments) {
+                return self.phases(cache, segments_of(segments));
+            },
+            "cache"_a, "segments"_a)
         .def("head", &head, "hidden"_a.noconvert(), "logits"_a.noconvert())
         .def("topk", &topk, "hidden"_a.noconvert(), "ids"_a.noconvert(), "values"_a.noconvert(),
              "log_sums"_a.noconvert().none(), "logits"_a.noconvert().none())
@@ -328,6 +339,7 @@ void bind_decoder(nb::module_& m) {
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
         .def("apply", &apply, "name"_a, "x"_a.noconvert(), "out"_a.noconvert())
         .def("scratch_nbytes", &scratch_nbytes, "cache"_a, "num_rows"_a, "num_nodes"_a, "head_rows"_a)
+        .def("attention_nbytes", &Decoder::attention_nbytes, "cache"_a)
         .def("nbytes", &Decoder::nbytes);
 }
 

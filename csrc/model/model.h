@@ -170,10 +170,15 @@ class Decoder {
     // compare with references.
     void apply(const Linear& linear, const float* x, int num_rows, float* out);
 
+    // The pieces of each phase of a pass, which is not computed and needs no weights.
+    std::vector<int> phases(Cache& cache, std::span<const Segment> segments);
+
     std::size_t nbytes() const;
     // Bytes of scratch memory that a pass of `num_rows` rows takes, or one of so few that threads share a row's keys in
     // the full context of `cache`, or the head of `head_rows`: the most. Drafts have `num_nodes` nodes.
     std::size_t scratch_nbytes(Cache& cache, int num_rows, int num_nodes, int head_rows);
+    // Of them, what attention takes at most for threads to share a row's keys, whatever the rows and the context.
+    std::size_t attention_nbytes(const Cache& cache);
     const Shape& shape() const { return shape_; }
     // The weights of the head: the embedding's where there are no others.
     const Linear& head_weights() const;
@@ -267,9 +272,16 @@ class Decoder {
     }
     // Of so many units or more none is split, and of those whose tasks leave more states than this.
     int most_split_units() const { return 4 * pool_.size(); }
+    static std::size_t state_nbytes(const Kind& kind) {
+        return sizeof(Attended) + kind.kv.head_dim * sizeof(float);
+    }
     std::size_t most_states(const Kind& kind) const {
-        const std::size_t nbytes = (std::size_t{8} << 20) + std::size_t{100'000} * pool_.size();
-        return nbytes / (sizeof(Attended) + kind.kv.head_dim * sizeof(float));
+        return (8'000'000 + std::size_t{50'000} * pool_.size()) / state_nbytes(kind);
+    }
+    std::pair<int, std::size_t> most_split(const Cache& cache, const Kind& kind) const;
+    // Scratch of a thread: scores and states of a unit whose rows see so many others of the pass.
+    std::size_t attention_floats(std::size_t above) const {
+        return kMaxPairs * (kChunk + above + 2 * static_cast<std::size_t>(most_dim_));
     }
     void plan_mixers();
     void plan_mixer_row(int segment, int known, int node);

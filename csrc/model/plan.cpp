@@ -192,8 +192,7 @@ void Decoder::cut_tasks(Kind& kind) {
 void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) {
     const Shape& s = shape_;
     const std::size_t rows = num_rows_, threads = pool_.size();
-    std::size_t dim = 0;  // of the widest head that attends
-    for (const Kind& kind : kinds_) dim = std::max<std::size_t>(dim, kind.kv.head_dim);
+    const std::size_t dim = most_dim_;
     x_ = scratch.take<float>(rows * s.hidden_size);
     added_ = s.norms_after ? scratch.take<float>(rows * s.hidden_size) : nullptr;
     const std::size_t coded = cache_->has_codes() ? rows * s.num_heads : 0;
@@ -219,7 +218,7 @@ void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) 
 
     const std::size_t above = (rows_above / kChunk + 2) * kChunk;
     scratch_stride_ = std::max<std::size_t>(
-        {kMaxPairs * (kChunk + above + 2 * dim), 2 * kRowBlock * kGroup, state,
+        {attention_floats(above), 2 * kRowBlock * kGroup, state,
          static_cast<std::size_t>(s.num_layers) * s.per_layer_width});
     scratch_ = scratch.take<float>(threads * scratch_stride_);
 
@@ -227,6 +226,26 @@ void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) 
     float* partial = scratch.take<float>(num_states * dim);
     for (std::size_t i = 0; scratch.is_real() && i < num_states; ++i)
         states_[i].out = partial + i * dim;
+}
+
+// The most rows whose attention is split, and the most states that its tasks leave, in the full context of a cache.
+std::pair<int, std::size_t> Decoder::most_split(const Cache& cache, const Kind& kind) const {
+    std::size_t runs = 0;
+    for (int chunk = 0; chunk < cache.blocks_per_slot(); chunk = run_stop(chunk)) ++runs;
+    const auto [heads, rows] = pairs_of(kind);
+    const int group = shape_.num_heads / kind.kv.num_heads,
+              units = kind.kv.num_heads * ((group + heads - 1) / heads),  // of rows that attend together
+        times = pool_.size() > 1 && runs > 1 ? (most_split_units() - 1) / units : 0;
+    const std::size_t states = static_cast<std::size_t>(times) * units * runs * kMaxPairs;
+    return {times * rows, std::min(states, most_states(kind))};
+}
+
+std::size_t Decoder::attention_nbytes(const Cache& cache) {
+    const Runtime::Turn turn(runtime_);
+    std::size_t most = 0;
+    for (const Kind& kind : kinds_)
+        most = std::max(most, most_split(cache, kind).second * state_nbytes(kind));
+    return most + pool_.size() * attention_floats(2 * kChunk) * sizeof(float);
 }
 
 std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, int head_rows) {
@@ -240,17 +259,9 @@ std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, i
         most = std::max(most, Runtime::with_slack(scratch.nbytes()));
     };
     count(num_rows, [&](Scratch& scratch) { lay_out(scratch, num_nodes, 0); });
-    std::size_t runs = 0;
-    for (int chunk = 0; chunk < cache.blocks_per_slot(); chunk = run_stop(chunk)) ++runs;
     for (const Kind& kind : kinds_) {
-        const auto [heads, rows] = pairs_of(kind);
-        const int group = shape_.num_heads / kind.kv.num_heads,
-                  units = kind.kv.num_heads * ((group + heads - 1) / heads),  // of rows that attend together
-            times = pool_.size() > 1 ? (most_split_units() - 1) / units : 0;
-        const std::size_t states = static_cast<std::size_t>(times) * units * runs * kMaxPairs;
-        count(times * rows, [&](Scratch& scratch) {
-            lay_out(scratch, num_nodes, std::min(states, most_states(kind)));
-        });
+        const auto [rows, states] = most_split(cache, kind);
+        count(rows, [&, states = states](Scratch& scratch) { lay_out(scratch, num_nodes, states); });
     }
     count(head_rows, [&](Scratch& scratch) { lay_out_head(scratch, {1, true}); });
     cache_ = nullptr;
@@ -337,6 +348,16 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
               phases_);
 }
 
+std::vector<int> Decoder::phases(Cache& cache, std::span<const Segment> segments) {
+    const Runtime::Turn turn(runtime_);
+    cache_ = &cache;
+    segments_ = segments;
+    check_segments();
+    plan();
+    plan_phases();
+    return phases_;
+}
+
 // Pieces of every phase, in the order of `run`. Which phases there are depends on the weights
 // alone: a late thread counts on it.
 void Decoder::plan_phases() {
@@ -363,10 +384,10 @@ void Decoder::plan_phases() {
             add({static_cast<int>(kinds_[layer.kind].tasks.size())});
             if (quantizes_after_attention(i)) add({row_pieces(rows)});
         }
-        end_sublayer(std::min(most, layer.o.num_tiles()));
+        end_sublayer(std::min(most, shape_.hidden_size / kTile));
         const bool has_experts = experts_of(i).num > 0;
         if (layer_shape(i).has_mlp) {
-            const int down = std::min(most, layer.mlp.down.num_tiles());
+            const int down = std::min(most, shape_.hidden_size / kTile);
             add({std::min(2 * most, channel_units(layer.mlp))});
             has_experts ? phases_.push_back(down) : end_sublayer(down);
         }
@@ -376,7 +397,7 @@ void Decoder::plan_phases() {
         }
         if (shape_.per_layer_width > 0) {
             add({std::min(most, shape_.per_layer_width / kGroup)});
-            end_sublayer(std::min(most, layer.inp_proj.num_tiles()));
+            end_sublayer(std::min(most, shape_.hidden_size / kTile));
         }
     }
     for (std::vector<Counter>* counters : {&heads_, &units_})

@@ -24,7 +24,7 @@ struct Pool::Threads {
     std::int64_t owner = 0;
 };
 
-// What a late thread reads here may be a later job's, which the job's number then shows.
+// A late thread may read the pieces of a later job here. Then its phase is done, and it claims none of them.
 void Worker::begin() {
     tag_ = job_ / 2 + phase_;
     num_seen_ = num_done_ = 0;
@@ -32,7 +32,6 @@ void Worker::begin() {
     const std::atomic<std::uint32_t>* pieces = pool_.current_.load(std::memory_order_acquire);
     const bool exists = phase_ < pool_.num_phases_.load(std::memory_order_acquire);
     num_pieces_ = exists ? static_cast<int>(pieces[phase_].load(std::memory_order_acquire)) : 0;
-    if (pool_.job_.load(std::memory_order_acquire) != job_) num_pieces_ = 0;
     num_shares_ = num_shares(num_pieces_, pool_.num_threads_);
 }
 

@@ -283,7 +283,8 @@ void Decoder::code_query(int index, int row, int head, const float* x) {
 }
 
 bool Decoder::quantizes_after_attention(int index) const {
-    return !layers_[index].o.is_float() && head_dim(index) % kGroup != 0;
+    const Linear& o = layers_[index].o;
+    return head_dim(index) % kGroup != 0 && o.format && !o.is_float();
 }
 
 void Decoder::attend(Worker& worker, int index) {

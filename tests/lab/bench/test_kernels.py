@@ -85,7 +85,9 @@ def test_ratios_are_paired_within_a_round():
     ours, theirs = scripted(9, 1, 2, 4), scripted(9, 3, 4, 4)  # the first warms up
     asked = {(OURS, case): lambda: ours(case), ("x", case): lambda: theirs(case)}
     *_, seconds = in_turns(asked, 3)
-    document = PassTimings({1: 8, 2: 8}, 2, {8: 0}, {}, seconds | {(READ, None): [1.0]}).document()
+    document = PassTimings(
+        {1: 8, 2: 8}, 2, {8: 0}, {}, {}, seconds | {(READ, None): [1.0]}
+    ).document()
     mine, other = document["rows"]
     assert (other["peer"], other["times_ours"], other["lo"], other["hi"]) == ("x", 2, 1, 3)
     assert mine["times_ours"] == 1
@@ -97,7 +99,7 @@ def test_ratios_are_paired_within_a_round():
 def test_attention_is_what_a_longer_context_takes():
     seconds = {(OURS, Case(1, 2, context)): [s] for context, s in ((0, 1.0), (8, 1.5), (16, 3.0))}
     timings = PassTimings(
-        {1: 8, 2: 8}, 2, {0: 0, 8: 10**9, 16: 3 * 10**9}, {}, seconds | {(READ, None): [1.0]}
+        {1: 8, 2: 8}, 2, {0: 0, 8: 10**9, 16: 3 * 10**9}, {}, {}, seconds | {(READ, None): [1.0]}
     )
     assert [row["attention_gflop_s"] for row in timings.document()["rows"]] == [None, 4, 3]
 

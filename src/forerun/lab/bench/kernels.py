@@ -89,6 +89,8 @@ class PassTimings:
     """Operations of one row's attention, by context."""
     peak_ops: Mapping[str, int]
     """Dot products' operations in a round of `PEAK` and `FLOAT_PEAK`; none where torch computes."""
+    phases: Mapping[Case, int]
+    """Of a pass, each ending with a wait of all threads for each other; none where torch computes."""
     seconds: Mapping[tuple[str, Case | None], Sequence[float]]
 
     def document(self) -> dict[str, object]:
@@ -128,6 +130,7 @@ class PassTimings:
             if peak
             else None,
             "attention_gflop_s": self._attention(name, case),
+            "phases": self.phases.get(case) if name == OURS else None,
             "times_ours": round(median(ratios), 4),
             "lo": round(min(ratios), 4),
             "hi": round(max(ratios), 4),
@@ -169,23 +172,24 @@ def measure(
     own = timers(model, cases, BURST_S if others else 0, kv)
     nbytes = {k: _nbytes(model, k) for k in {1, *(case.num_rows for case in cases)}}
     all_timers: dict[tuple[str, Case | None], Timer] = {
-        (READ, None): timer(limits.reader(nbytes[1]))
+        (READ, None): timer(limits.reader(nbytes[1], getattr(model, "num_threads", None)))
     }
     for case in cases:
         all_timers[OURS, case] = own[case]
         for name, passes in others.items():
             all_timers[name, case] = partial(passes, case)
-    row_ops, peak_ops = flops_per_token(model.config), {}
+    row_ops, peak_ops, barriers = flops_per_token(model.config), {}, {}
     attention = {
         context: flops_per_token(model.config, context) - row_ops
         for context in {case.context for case in cases}
     }
     if isinstance(model, NativeDecoder):
+        barriers = {case: len(phases(model, case, kv)) for case in cases}
         for limit in (PEAK, FLOAT_PEAK):
             multiply, adds = limits.multiplier(model.isa, model.num_threads, limit == FLOAT_PEAK)
             peak_ops[limit], all_timers[limit, None] = 2 * adds, timer(multiply)
     for seconds in in_turns(all_timers, rounds):
-        yield PassTimings(nbytes, row_ops, attention, peak_ops, seconds)
+        yield PassTimings(nbytes, row_ops, attention, peak_ops, barriers, seconds)
 
 
 def _nbytes(model: Model, num_rows: int) -> int:
@@ -236,6 +240,19 @@ def timers(
 def timer(action: Callable[[], object], burst_s: float = 0) -> Timer:
     """Times an action once, or takes the median of a burst."""
     return partial(burst, action, burst_s, 3 if burst_s else 1)
+
+
+def phases(model: NativeDecoder, case: Case, kv: Precision = "auto") -> list[int]:
+    """Return the pieces of each phase of a case's pass, the head's left out. Nothing is computed."""
+    cache = model.new_cache(case.num_seqs, case.context + case.rows, kv)
+    segments = []
+    for _ in range(case.num_seqs):
+        opened = cache.open((1,) * case.context)
+        assert opened is not None
+        slot, reused = opened
+        cache.keep(slot, range(case.context - reused))
+        segments.append(Segment(slot, case.context, (1,) * case.rows))
+    return [pieces for pieces in model.phases(Batch(tuple(segments)), cache) if pieces > 0]
 
 
 def _filled(model: Model, num_seqs: int, context: int, length: int, kv: Precision) -> KVCache:

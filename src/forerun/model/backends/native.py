@@ -344,11 +344,25 @@ class NativeDecoder:
         """Return the bytes of the packed weights."""
         return self._native.nbytes()
 
+    def phases(self, batch: Batch, cache: KVCache) -> list[int]:
+        """Return the pieces of each phase of a pass without computing it; those of 0 pieces are passed over.
+
+        Weights are not needed. Threads wait for each other at the end of every other phase.
+        """
+        assert isinstance(cache, NativeCache)
+        reserve_rows(batch, cache)
+        return self._native.phases(cache.native, batch.segments)
+
     def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
         """Return the bytes of the kernels' scratch memory, from what lays it out."""
         assert isinstance(cache, NativeCache)
         rows = min(num_rows, MAX_ROWS)
         return self._native.scratch_nbytes(cache.native, rows, num_nodes, head_rows)
+
+    def attention_nbytes(self, cache: KVCache) -> int:
+        """Return how much of the scratch memory attention takes at most, in the full context of a cache."""
+        assert isinstance(cache, NativeCache)
+        return self._native.attention_nbytes(cache.native)
 
 
 class BlankDecoder(NativeDecoder):
