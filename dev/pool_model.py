@@ -36,6 +36,8 @@ LINE_S = 80e-9
 """Between cores of a server processor: measured ones are said to take 50 to 100 ns."""
 BANDWIDTH, FLOPS = 300e9, 60e9
 """Bytes a second of a socket with eight channels of DDR5-4800, and int8 operations a second of a core."""
+BYTES_A_THREAD = 16 << 10
+"""That a thread reads of a phase, at least, or it takes no part (kThreadNbytes in csrc/model/model.h)."""
 BYTES_A_WEIGHT = 0.56
 """Of 4-bit groups of 32 with a scale and a minimum."""
 LLAMA_CPP_NODES, LLAMA_CPP_PRODUCTS = 17, 7
@@ -110,13 +112,15 @@ class Pass:
     @classmethod
     def of(cls, config: ModelConfig, num_threads: int, context: int = 128) -> Pass:
         """Model a pass of the assumed processor."""
-        ops = flops_per_token(config, context)
-        count = len(phases(config, num_threads, context=context)) + 1  # the head is one more
+        ops, nbytes = flops_per_token(config, context), flops_per_token(config) / 2 * BYTES_A_WEIGHT
+        planned = phases(config, num_threads, context=context)
+        num_active = min(num_threads, max(FAN, int(nbytes / len(planned) / BYTES_A_THREAD)))
+        count = len(planned) + 1  # the head is one more
         return cls(
             count,
-            flops_per_token(config) / 2 * BYTES_A_WEIGHT / BANDWIDTH,
-            ops / (num_threads * FLOPS),
-            count * barrier_s(num_threads),
+            nbytes / BANDWIDTH,
+            ops / (num_active * FLOPS),
+            count * barrier_s(num_active),
         )
 
     @property

@@ -238,6 +238,9 @@ void Decoder::check() {
     check_flat();
     if (kinds_.empty())
         for (int i = 0; i < shape_.num_layers; ++i) set_attention(i, 0, {}, 1.0f);
+    layers_nbytes_ = 0;
+    for (const auto& [name, weight] : weights_)
+        if (name.starts_with("layers.")) layers_nbytes_ += weight.packed.nbytes();
     is_checked_ = true;
 }
 

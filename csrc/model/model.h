@@ -110,6 +110,9 @@ inline constexpr int kHeadTiles = 8, kHeadRows = 64;
 // Rows whose gate and up halves are held at a time, and tiles of what experts add to them.
 inline constexpr int kRowBlock = 32, kAddedTiles = 4;
 
+// What a thread reads of a phase's weights for a row in no less time than it costs that one more thread takes part.
+inline constexpr std::size_t kThreadNbytes = 16 << 10;
+
 // Rows of one sequence's tree, as core.batch.Segment.
 struct Segment {
     int slot, base, first, stop;
@@ -286,6 +289,7 @@ class Decoder {
     void plan_mixers();
     void plan_mixer_row(int segment, int known, int node);
     void plan_phases();
+    int num_active() const;
     void lay_out_experts(Scratch& scratch);
     std::size_t lay_out_mixers(Scratch& scratch);
     void lay_out(Scratch& scratch, int rows_above, std::size_t num_states);
@@ -395,6 +399,7 @@ class Decoder {
     Linear embed_, positions_, head_, per_layer_embed_, per_layer_proj_;
     Norm final_norm_, per_layer_norm_;
     bool is_checked_ = false;
+    std::size_t layers_nbytes_ = 0;
     Ranks* ranks_ = nullptr;  // null: the model is whole
     const Decoder* rows_of_ = nullptr;  // whose first head rows these are
     std::vector<Kind> kinds_;

@@ -345,7 +345,14 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
     runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above, states); });
     plan_phases();
     pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
-              phases_);
+              phases_, num_active());
+}
+
+// Threads that get enough to read in each phase to be worth waiting for, and no fewer than share one line.
+int Decoder::num_active() const {
+    const std::size_t each = std::max<std::size_t>(phases_.size() * kThreadNbytes, 1);
+    const std::size_t useful = layers_nbytes_ * static_cast<std::size_t>(num_rows_) / each;
+    return static_cast<int>(std::min<std::size_t>(pool_.size(), std::max<std::size_t>(useful, kFan)));
 }
 
 std::vector<int> Decoder::phases(Cache& cache, std::span<const Segment> segments) {

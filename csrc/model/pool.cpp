@@ -32,7 +32,7 @@ void Worker::begin() {
     const std::atomic<std::uint32_t>* pieces = pool_.current_.load(std::memory_order_acquire);
     const bool exists = phase_ < pool_.num_phases_.load(std::memory_order_acquire);
     num_pieces_ = exists ? static_cast<int>(pieces[phase_].load(std::memory_order_acquire)) : 0;
-    num_shares_ = num_shares(num_pieces_, pool_.num_threads_);
+    num_shares_ = num_shares(num_pieces_, num_active_);
 }
 
 bool Worker::is_over() const {
@@ -45,8 +45,8 @@ void Worker::stop() { pool_.num_phases_.store(phase_ + 1, std::memory_order_rele
 // The next piece of this thread's share, then of others': those of its group first, and those of other groups only if
 // the phase does not end at once. Waits for its end if there is none.
 bool Worker::claim(int& index) {
-    const int first = thread / Pool::kFan * Pool::kFan,
-              near = std::clamp(num_shares_ - first, 0, Pool::kFan);
+    const int first = thread / kFan * kFan,
+              near = std::clamp(num_shares_ - first, 0, kFan);
     for (; num_seen_ < num_shares_; ++num_seen_) {
         for (int looks = 0; num_seen_ == near && !is_done() && looks < kPatience; ++looks)
             platform::relax();
@@ -85,7 +85,7 @@ bool Worker::claim_of(int share, int& index) {
 }
 
 bool Worker::is_done() const {
-    return pool_.groups_[thread / Pool::kFan].released.load(std::memory_order_acquire) >= tag_;
+    return pool_.groups_[thread / kFan].released.load(std::memory_order_acquire) >= tag_;
 }
 
 void Worker::release() {
@@ -137,7 +137,7 @@ void Pool::start() {
     for (int i = 1; i < num_threads_; ++i) threads_->threads.emplace_back([this, i] { work(i); });
 }
 
-void Pool::run(Job job, void* self, std::span<const int> pieces) {
+void Pool::run(Job job, void* self, std::span<const int> pieces, int num_active) {
     for (int count : pieces)
         if (count < 0 || count >= 1 << kPieceBits)
             throw std::invalid_argument("a phase of " + std::to_string(count) + " pieces");
@@ -152,12 +152,13 @@ void Pool::run(Job job, void* self, std::span<const int> pieces) {
     for (std::size_t i = 0; i < pieces.size(); ++i)
         pieces_[i].store(static_cast<std::uint32_t>(pieces[i]), std::memory_order_release);
     num_phases_.store(static_cast<std::uint32_t>(pieces.size()), std::memory_order_release);
+    num_active_.store(num_active, std::memory_order_release);
     run_.store(job, std::memory_order_release);
     self_.store(self, std::memory_order_release);
     const std::uint64_t number = std::exchange(next_job_, next_job_ + 2 * (pieces.size() + 1));
     job_.store(number, std::memory_order_release);
     if (num_threads_ > 1) ring(0, static_cast<std::uint32_t>(number / 2));
-    Worker worker(*this, 0, number);
+    Worker worker(*this, 0, number, num_active);
     job(self, worker);
     if (!has_failed_.load(std::memory_order_acquire)) return;
     const std::exception_ptr failure = std::exchange(failure_, nullptr);
@@ -217,17 +218,20 @@ void Pool::work(int thread) {
         }
         seen = rung;
         if (stop_.load(std::memory_order_acquire)) return;
-        for (int child = 2 * group + 1; child <= 2 * group + 2 && child < num_groups_; ++child)
+        // Of this job, or the next one's: then that will ring too.
+        const int most = num_active_.load(std::memory_order_acquire);
+        for (int child = 2 * group + 1; child <= 2 * group + 2 && child * kFan < most; ++child)
             ring(child, seen);
         // In one order with `settle`: either it waits for this thread, or the number has changed.
         num_inside_.fetch_add(1);
         const std::uint64_t job = job_.load();
+        const int active = num_active_.load(std::memory_order_acquire);
         const Job run = run_.load(std::memory_order_acquire);
         void* self = self_.load(std::memory_order_acquire);
         // Else another job is being set up, or this thread was in this one already.
-        if (job % 2 == 0 && job != last && job_.load() == job && run) {
+        if (job % 2 == 0 && job != last && thread < active && job_.load() == job && run) {
             last = job;
-            Worker worker(*this, thread, job);
+            Worker worker(*this, thread, job, active);
             run(self, worker);
         }
         num_inside_.fetch_sub(1);

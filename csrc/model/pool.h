@@ -28,6 +28,8 @@ namespace forerun {
 
 class Pool;
 
+inline constexpr int kFan = 8;  // of the tree, and threads that watch one line
+
 // Part `index` of `count` equal parts of 0..total.
 struct Part {
     int first, stop;
@@ -98,7 +100,8 @@ class Worker {
 
   private:
     friend class Pool;
-    Worker(Pool& pool, int index, std::uint64_t job) : thread(index), pool_(pool), job_(job) {}
+    Worker(Pool& pool, int index, std::uint64_t job, int num_active)
+        : thread(index), pool_(pool), job_(job), num_active_(num_active) {}
     void begin();
     bool claim(int& index);
     bool claim_of(int share, int& index);
@@ -117,6 +120,7 @@ class Worker {
 
     Pool& pool_;
     const std::uint64_t job_;
+    const int num_active_;
     std::uint32_t phase_ = 0;
     // Of the phase: its number among all there ever were; its pieces; shares; those that this thread is through with,
     // counted from its own on; pieces done of the one it is at; whether all is done, by this thread last.
@@ -138,16 +142,16 @@ class Pool {
     // Of the last job: those with pieces, each a barrier.
     int num_phases() const;
 
-    // Runs job(self, worker) on every thread that comes; `pieces` are the phases' sizes, each less than 2^20. `self`
-    // must live until `settle`, or as long as the pool. Rethrows what a piece threw, once all pieces are done. Not
-    // reentrant.
-    void run(Job job, void* self, std::span<const int> pieces);
+    // Runs job(self, worker) on every thread that comes, of the first `num_active`; `pieces` are the phases' sizes, each
+    // less than 2^20. `self` must live until `settle`, or as long as the pool. Rethrows what a piece threw, once all
+    // pieces are done. Not reentrant.
+    void run(Job job, void* self, std::span<const int> pieces, int num_active);
+    void run(Job job, void* self, std::span<const int> pieces) { run(job, self, pieces, num_threads_); }
     // Returns when no thread is in a job any more: then `self` may go. Not while a job is run.
     void settle();
 
   private:
     friend class Worker;
-    static constexpr int kFan = 8;       // of the tree, and threads that watch one line
     static constexpr int kPieceBits = 20;  // of a claim; above them the phase
 
     // On lines of its own, and of the pair that some processors fetch together.
@@ -183,6 +187,7 @@ class Pool {
     std::vector<std::unique_ptr<std::atomic<std::uint32_t>[]>> outgrown_;  // a late thread may still look at them
     std::atomic<std::atomic<std::uint32_t>*> current_{nullptr};
     std::atomic<std::uint32_t> num_phases_{0};
+    std::atomic<int> num_active_{1};
     std::atomic<Job> run_{nullptr};
     std::atomic<void*> self_{nullptr};
     std::atomic<bool> stop_{false};

@@ -40,7 +40,6 @@ void Decoder::begin_layer(int index, int row) {
 }
 
 void Decoder::run_attention(Worker& worker, int index) {
-    const Layer& layer = layers_[index];
     const auto piece = [&](int piece) { project(index, piece); };
     if (attends_by_row())
         worker.each_and_rows(piece, num_rows_, [&](int row) { norm_heads(index, row); });

@@ -45,6 +45,13 @@ def test_by_the_model_passes_are_bound_by_memory() -> None:
     assert at_64.barriers_s <= 0.1 * at_64.seconds
 
 
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_by_the_model_no_pass_is_slower_than_with_half_the_threads(name: str) -> None:
+    for num_threads in (2, 4, 8, 16, 32, 64, 128):
+        whole, half = (Pass.of(SHAPES[name], t).seconds for t in (num_threads, num_threads // 2))
+        assert whole <= 1.03 * half
+
+
 def test_the_json_line_has_what_is_printed() -> None:
     document = pool_model.documents()
     assert document["phases"] == len(phases(SHAPES["Qwen2.5-1.5B"], 16, 1, 128)) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,50 @@ def test_threads_are_physical_cores_within_affinity_and_quota(
     write_files(tmp_path, files)
     monkeypatch.setattr(device.system, "usable_cpus", lambda: usable)
     assert device.num_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(
+    ("nodes", "packages", "usable", "cpus"),
+    [
+        (["0-7"], {cpu: cpu // 4 for cpu in range(8)}, range(8), range(8)),  # one memory
+        (["0-3", "4-7"], {cpu: cpu // 4 for cpu in range(8)}, range(8), range(4)),
+        (["0-3", "4-7"], {cpu: cpu // 4 for cpu in range(8)}, range(2, 8), range(4, 8)),  # taskset
+        (["0-3", "4-7"], {cpu: cpu // 4 for cpu in range(8)}, range(4), range(4)),  # numactl
+        (["0-1", "2-3", "4-5", "6-7"], {cpu: cpu // 4 for cpu in range(8)}, range(8), range(4)),
+        (["0-3", "4-7"], {cpu: cpu for cpu in range(8)}, range(8), range(4)),  # a virtual machine's
+        (["0,2,4,6", "1,3,5,7"], {}, range(8), {0, 2, 4, 6}),  # nothing is told of sockets
+    ],
+)
+def test_one_socket_is_taken_where_there_are_several(
+    nodes: list[str],
+    packages: dict[int, int],
+    usable: range,
+    cpus: Iterable[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = "sys/devices/system/node/node{}/cpulist"
+    package = "sys/devices/system/cpu/cpu{}/topology/physical_package_id"
+    files = {node.format(i): f"{text}\n" for i, text in enumerate(nodes)}
+    files |= {package.format(cpu): f"{number}\n" for cpu, number in packages.items()}
+    write_files(tmp_path, files)
+    monkeypatch.setattr(device.system, "usable_cpus", lambda: set(usable))
+    assert device.socket_cpus(tmp_path) == set(cpus)
+
+
+def test_a_thread_stays_on_its_socket_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.sched_getaffinity(0)
+    one = {min(before)}
+    monkeypatch.setattr(device.system, "usable_cpus", lambda: before)
+    monkeypatch.setattr(device, "socket_cpus", lambda: before)
+    assert device.stay_on_one_socket() is None
+    monkeypatch.setattr(device, "socket_cpus", lambda: one)
+    text = device.stay_on_one_socket() if len(before) > 1 else None
+    try:
+        assert text is None or f"1 of {len(before)} processors" in text
+        assert os.sched_getaffinity(0) == one
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_the_report_is_json_and_complete() -> None:

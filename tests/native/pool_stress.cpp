@@ -57,10 +57,10 @@ Work random_work(std::mt19937& random, int num_threads) {
     return work;
 }
 
-bool holds(Pool& pool, Work& work) {
+bool holds(Pool& pool, Work& work, int num_active) {
     bool has_thrown = false;
     try {
-        pool.run(run, &work, work.pieces);
+        pool.run(run, &work, work.pieces, num_active);
     } catch (const std::bad_alloc&) {
         has_thrown = true;
     }
@@ -91,7 +91,7 @@ int main(int, char** argv) {
         jobs.reserve(num_jobs);
         for (int job = 0; job < num_jobs; ++job) {
             jobs.push_back(random_work(random, threads));
-            if (!holds(pool, jobs.back())) {
+            if (!holds(pool, jobs.back(), 1 + static_cast<int>(random() % threads))) {
                 std::printf("with %d threads job %d went wrong\n", threads, job);
                 return 1;
             }

@@ -29,11 +29,13 @@ def load(
 
     check_name(config.model)  # before the engine is imported
     from forerun.cli.console import note, working
-    from forerun.core.device import num_cores
+    from forerun.core.device import num_cores, stay_on_one_socket
     from forerun.llm import LLM
     from forerun.model.kernels import native
 
     program = "command" if config.program == "python" else config.program
+    if config.threads is None and (text := stay_on_one_socket()):
+        note(text)
     config = replace(config, threads=config.threads or num_cores(), program=program)
 
     def opened(tokenizer: Tokenizer) -> None:

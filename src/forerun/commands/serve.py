@@ -18,7 +18,7 @@ from forerun.cli.arguments import of_context
 from forerun.cli.help import MODELS, Option
 from forerun.core import sizes
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
-from forerun.core.device import num_cores, share_heaps
+from forerun.core.device import num_cores, share_heaps, stay_on_one_socket
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.server.config import ServerConfig
@@ -109,6 +109,8 @@ def command(
 
     settings = _completed(settings, api_key_file)
     _log_to_stderr(bool(settings.log_requests))
+    if config.threads is None and replicas is None and (text := stay_on_one_socket()):
+        logging.getLogger(__name__).warning(text)
     threads = config.threads or max(1, num_cores() // (replicas or 1))
     config = without_sharing(config) if no_shared_drafts else config
     config = replace(config, program="server", threads=threads)

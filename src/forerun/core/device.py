@@ -67,6 +67,49 @@ def num_cores(root: Path = Path("/")) -> int:
     return len(cores) if quota is None else max(1, min(len(cores), math.ceil(quota)))
 
 
+def socket_cpus(root: Path = Path("/")) -> set[int]:
+    """Return the processors of one socket, that of which most may be used: all, where all memory is equally near.
+
+    Processors that share a socket or a memory node belong together. `root` is the folder with `sys`.
+    """
+    cpus = system.usable_cpus()
+    nodes = [
+        _cpu_list(_read(path) or "")
+        for path in root.glob("sys/devices/system/node/node[0-9]*/cpulist")
+    ]
+    if len([node for node in nodes if node & cpus]) < 2:
+        return cpus
+    sockets: dict[str, set[int]] = {}
+    for cpu in cpus:
+        package = root / f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"
+        sockets.setdefault(_read(package) or f"of {cpu}", set()).add(cpu)
+    groups: list[set[int]] = []
+    for part in (*sockets.values(), *(node & cpus for node in nodes)):
+        near = [group for group in groups if group & part]
+        groups = [group for group in groups if not group & part] + [part.union(*near)]
+    return max(groups, key=lambda group: (len(group), -min(group, default=0)))
+
+
+def stay_on_one_socket() -> str | None:
+    """Bind this thread, and those that it starts, to one of several sockets; returns what to tell the user, or None.
+
+    Memory is taken where it is touched first, so weights come to lie beside the threads that read them.
+    """
+    cpus, all_cpus = socket_cpus(), system.usable_cpus()
+    if cpus == all_cpus or not system.bind_thread(cpus):
+        return None
+    return (
+        f"on one of several sockets, {len(cpus)} of {len(all_cpus)} processors: --threads takes all of them, "
+        "and a process on each answers more requests (docs/platforms.md)"
+    )
+
+
+def _cpu_list(text: str) -> set[int]:
+    """Read the processors of "0-3,8"."""
+    bounds = [part.split("-") for part in text.split(",") if part]
+    return {cpu for part in bounds for cpu in range(int(part[0]), int(part[-1]) + 1)}
+
+
 def available_nbytes() -> int | None:
     """Return the memory a new program can have without swapping, within a container's limit; None if unknown."""
     available = re.search(r"MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")) or "")

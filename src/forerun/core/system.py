@@ -95,6 +95,16 @@ def usable_cpus() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
+def bind_thread(cpus: set[int]) -> bool:
+    """Let this thread, and those that it starts, run on some processors only; returns whether the system can."""
+    if sys.platform != "linux":
+        return False
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, cpus)
+        return True
+    return False
+
+
 def most_resident_nbytes() -> int:
     """Return the most memory that this process has had, where /proc does not tell."""
     if sys.platform == "win32":
