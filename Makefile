@@ -20,7 +20,7 @@ $(STAMP): $(BUILD_INPUTS)
 	  "forerun needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.11")'
 	@echo "setting up .venv: forerun with its kernels (a minute or two)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[serve]'
 	@$(BIN)/python -c 'from forerun.model.kernels import native; print(native.summary())'
 	@touch $@
 

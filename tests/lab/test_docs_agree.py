@@ -71,6 +71,12 @@ def test_the_map_has_four_paths_of_at_most_six_pages():
     assert all(len(pages) <= 6 for pages in paths.values())
 
 
+def test_the_readmes_commands_find_what_make_demo_installed():
+    """`make demo` comes first there; `forerun serve` needs an extra."""
+    assert ".venv/bin/forerun serve " in TEXTS["README.md"]
+    assert "--editable '.[serve]'" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 @cache
 def commands() -> dict[tuple[str, ...], Any]:
     """Every command by its words."""
