@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 DEV := .venv/.installed-dev
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser slow check format native arm peers sanitize clean
+.PHONY: help setup demo test browser slow check format native arm dist peers sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -20,7 +20,7 @@ $(STAMP): $(BUILD_INPUTS)
 	  "forerun needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.11")'
 	@echo "setting up .venv: forerun with its kernels (a minute or two)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[serve]'
 	@$(BIN)/python -c 'from forerun.model.kernels import native; print(native.summary())'
 	@touch $@
 
@@ -70,6 +70,9 @@ native: $(STAMP) ## compile the native kernels again, showing the compiler's wor
 
 arm: $(DEV) ## the native tests and a real answer for AArch64 under emulation: make arm ARM=FOLDER (dev/arm/sysroot.sh)
 	@$(BIN)/python -m dev.arm $(ARM)
+
+dist: ## wheels and the source distribution of a release in dist/, the wheel tried where no compiler is
+	@PYTHON=$(PYTHON) dev/dist.sh
 
 peers: $(STAMP) ## environments of the engines forerun is measured against, for forerun bench --peers
 	@$(BIN)/python -m forerun.lab.bench.peers .peers

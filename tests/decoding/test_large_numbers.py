@@ -14,6 +14,7 @@ from forerun.core.errors import RequestError
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.guidance import Grammars
 from forerun.decoding.schemas import digits
+from forerun.text.tokenizer import Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
 
 pytest.importorskip("llguidance", reason="structured output needs llguidance")
@@ -41,18 +42,22 @@ CASES: list[tuple[Any, list[Any]]] = [
 
 
 @pytest.fixture(scope="module")
-def grammars(default_model) -> Grammars:
-    tokenizer = open_checkpoint(default_model).tokenizer()
+def tokenizer(default_model) -> Tokenizer:
+    return open_checkpoint(default_model).tokenizer()
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer) -> Grammars:
     return Grammars(tokenizer, tokenizer.vocab_size)
 
 
 @pytest.mark.parametrize(("schema", "values"), CASES)
-def test_values_are_allowed_as_the_schema_says(grammars, schema, values):
+def test_values_are_allowed_as_the_schema_says(grammars, tokenizer, schema, values):
     valid = [jsonschema.Draft202012Validator(schema).is_valid(value) for value in values]
     assert {*valid} == {True, False}
     for value, is_valid in zip(values, valid, strict=True):
         state = grammars.start(StructuredOutputsParams(json=schema))
-        tokens = grammars._tokenizer.encode(json.dumps(value), bos=False)
+        tokens = tokenizer.encode(json.dumps(value), bos=False)
         taken = state.matcher.try_consume_tokens(tokens)
         found = taken == len(tokens) and state.matcher.is_accepting()
         assert found == is_valid, value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from functools import cache
@@ -57,34 +56,6 @@ def test_a_number_in_the_documentation_is_the_codes(page, words):
     assert words in " ".join(TEXTS[page].split())
 
 
-@cache
-def messages() -> tuple[str, ...]:
-    """Every text in the code; `...` for what is filled in."""
-
-    def text(node: ast.AST) -> str:
-        if isinstance(node, ast.JoinedStr):
-            return "".join(text(part) for part in node.values)
-        if isinstance(node, ast.BinOp):
-            return text(node.left) + text(node.right)
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        return node.value.replace("%s", "...") if is_text else "..."
-
-    trees = (ast.parse(path.read_text("utf-8")) for path in (ROOT / "src").rglob("*.py"))
-    kinds = (ast.JoinedStr, ast.BinOp, ast.Constant)
-    return tuple(text(node) for tree in trees for node in ast.walk(tree) if isinstance(node, kinds))
-
-
-def test_the_errors_of_the_troubleshooting_page_are_the_codes():
-    items = re.split(r"^- ", TEXTS["docs/troubleshooting.md"], flags=re.MULTILINE)[1:]
-    headings = [
-        " ".join(item.split()).partition("`: ")[0] + "`" for item in items if item[0] == "`"
-    ]
-    quoted = [words for heading in headings for words in re.findall(r"`([^`]+)`", heading)]
-    assert len(quoted) > 30
-    for words in quoted:
-        assert any(words in message for message in messages()), f"no message says {words}"
-
-
 def test_the_map_has_four_paths_of_at_most_six_pages():
     parts = re.split(r"^\*\*(.*)\*\*$", TEXTS["docs/README.md"], flags=re.MULTILINE)
     paths = {
@@ -98,6 +69,12 @@ def test_the_map_has_four_paths_of_at_most_six_pages():
         "Reference",
     ]
     assert all(len(pages) <= 6 for pages in paths.values())
+
+
+def test_the_readmes_commands_find_what_make_demo_installed():
+    """`make demo` comes first there; `forerun serve` needs an extra."""
+    assert ".venv/bin/forerun serve " in TEXTS["README.md"]
+    assert "--editable '.[serve]'" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 @cache

@@ -204,7 +204,10 @@ class PackedFile:
         if self.is_mapped:
             self.save(decoder)  # the decoder shall compute out of the file
         else:
-            threading.Thread(target=self._save_aside, args=(decoder,), name=_WRITER).start()
+            # A server's engine, whose thread is a daemon, loads too; the process waits for this one.
+            threading.Thread(
+                target=self._save_aside, args=(decoder,), name=_WRITER, daemon=False
+            ).start()
 
     def _save_aside(self, decoder: PackedArrays) -> None:
         system.lower_priority()
