@@ -269,6 +269,9 @@ def test_dark_light_and_a_phone(browser, url):
         widths = "one => [one.scrollWidth, one.clientWidth]"
         scroll, client = page.locator("html").evaluate(widths)
         assert scroll == client == 390
+        for _ in range(4):
+            send(page, "word\n" * 20)
+        assert page.locator("html").evaluate("one => one.scrollHeight") == 844  # the log scrolls
 
 
 THINKS = [
