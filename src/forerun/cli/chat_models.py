@@ -111,6 +111,11 @@ class LocalModel:
             self.params = replace(self.params, **{name: value})
         return _settings({name: getattr(self.params, name) for name in SETTABLE})
 
+    @property
+    def repeats(self) -> str:
+        """Say why the same messages get the same answer; nothing if they do not."""
+        return _repeats(self.params.is_greedy, self.params.seed)
+
     def summary(self) -> str:
         """Give the speed of all answers, and tokens per pass by drafter."""
         decode_s = sum(one.seconds - (one.ttft_s or 0.0) for one in self.measured)
@@ -182,9 +187,20 @@ class RemoteModel:
             self.body = {**self.body, name: value}
         return _settings({name: self.body[name] for name in SETTABLE if name in self.body})
 
+    @property
+    def repeats(self) -> str:
+        """Say why the same messages get the same answer, as far as it was asked for here."""
+        return _repeats(self.body.get("temperature") == 0, self.body.get("seed"))
+
     def summary(self) -> str:
         """Add nothing: a server's times are not this machine's."""
         return ""
+
+
+def _repeats(is_greedy: bool, seed: object) -> str:
+    if is_greedy:
+        return "greedy sampling gives the same answer again; /set temperature .7 gives others"
+    return "" if seed is None else f"seed {seed} gives the same answer again; /set seed changes it"
 
 
 def _settings(given: Mapping[str, object]) -> str:

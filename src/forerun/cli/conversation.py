@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from forerun.cli import console
 from forerun.cli.chat_models import LocalModel, Message, RemoteModel, Unfinished
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
@@ -60,7 +61,10 @@ class Conversation:
 
     def regen(self) -> str:
         """Print another answer to the last message and return a line about it. Without one the old answer stays."""
-        return self._answer(self.messages[: self._last_question + 1], None)
+        messages = self.messages[: self._last_question + 1]
+        if self.model.repeats:
+            console.note(self.model.repeats, dim=True)
+        return self._answer(messages, None)
 
     def undo(self) -> str:
         """Take the last message and its answer back."""
