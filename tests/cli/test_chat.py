@@ -389,6 +389,8 @@ def test_a_turn_is_taken_back_and_answered_again(talk, capsys):
     assert talk.messages == [*before, question, answer], "greedily it says the same"
     assert "greedy sampling gives the same answer again" in capsys.readouterr().err
     assert talk.undo() == "taken back: Name an animal."
+    talk.messages = [*before, {"role": "user", "content": "Why?\n  line 3"}]
+    assert talk.undo() == "taken back: Why? line 3"
     assert talk.messages == before
     talk.undo()
     assert talk.messages == []

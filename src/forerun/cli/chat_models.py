@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -211,7 +212,7 @@ def _settings(given: Mapping[str, object]) -> str:
 def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
     """Print a stream's text: the text, the times of its chunks, their last fields, and False if Ctrl-C ended it."""
     text, times, last, is_complete = "", list[float](), Chunk(), True
-    wrap = WordWrap.of_stdout()
+    wrap = WordWrap.of(sys.stdout)
     try:
         for chunk in stream:
             if chunk.text:

@@ -69,7 +69,7 @@ class Conversation:
     def undo(self) -> str:
         """Take the last message and its answer back."""
         at = self._last_question
-        text = self.messages[at]["content"]
+        text = " ".join(self.messages[at]["content"].split())
         self.messages, self.unfinished = self.messages[:at], None
         return f"taken back: {text if len(text) <= 60 else text[:57] + '...'}"
 
