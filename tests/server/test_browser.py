@@ -622,7 +622,7 @@ def test_files_that_are_dropped_are_read_if_they_are_texts(browser, url):
     with opened(browser, url) as page:
         page.fill("#prompt", "What is it?")
         page.evaluate(drop, [["a.py", [*b"x = 1\r\n```\n"]], ["b.txt", [*"ü".encode()]]])
-        page.wait_for_function("document.getElementById('prompt').value.includes('b.txt')")
+        page.wait_for_function("() => document.getElementById('prompt').value.includes('b.txt')")
         expected = "What is it?\n\na.py:\n````py\nx = 1\n```\n````\n\nb.txt:\n```txt\nü\n```\n\n"
         assert page.input_value("#prompt") == expected
         assert page.locator("#trouble").is_hidden()

@@ -3,6 +3,7 @@
 import { Meter } from "./meter.js";
 import { copyButton, make, Markdown } from "./render.js";
 
+const PAUSE = 9; // times what drawing a turn took
 const LONG = 1500; // letters of a question
 const ENDS = {
   length: "The answer was cut: it reached the token limit.",
@@ -20,6 +21,7 @@ export class TurnView {
     this.act = act;
     this.isAnswer = turn.role === "assistant";
     this.isWaiting = false;
+    this.drawnMs = 0;
     this.body = make("div", { className: this.isAnswer ? "text md" : "text", dir: this.isAnswer ? "" : "auto" });
     this.markdown = new Markdown(this.body);
     this.thought = new Thought();
@@ -72,13 +74,17 @@ export class TurnView {
     this.versions.show(this.turn, this.act.versions());
   }
 
-  /** Show it again with the next frame; many calls are one. */
+  /** Show it again soon; many calls are one. What takes long is shown seldom: the model may need this processor. */
   updateSoon() {
-    this.frame ??= requestAnimationFrame(() => {
-      this.frame = null;
-      this.update();
-      this.onupdate?.();
-    });
+    this.soon ??= setTimeout(() => requestAnimationFrame(() => this.draw()), PAUSE * this.drawnMs);
+  }
+
+  draw() {
+    const start = performance.now();
+    this.soon = null;
+    this.update();
+    this.onupdate?.();
+    this.drawnMs = performance.now() - start;
   }
 
   /** Let the text be changed in its place. */
