@@ -46,8 +46,8 @@ test: $(DEV) ## the fast tests, on up to four cores: CPU, offline once the defau
 browser: $(DEV) ## the tests of the page, in the system's chromium where there is one
 	@if ! { command -v chromium || command -v chromium-browser; } > /dev/null; then \
 	  echo "no chromium here: the tests of the page in a browser are skipped"; \
-	elif ! $(BIN)/python -c 'import playwright' 2> /dev/null && ! $(PIP) playwright; then \
-	  echo "playwright cannot be installed: the tests of the page in a browser are skipped"; \
+	elif ! $(BIN)/python -c 'import axe_playwright_python' 2> /dev/null && ! $(PIP) axe-playwright-python; then \
+	  echo "playwright and axe cannot be installed: the tests of the page in a browser are skipped"; \
 	else $(BIN)/python -m pytest -q -m browser tests/server/test_browser.py; fi
 
 slow: $(DEV) ## the long tests

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from forerun import LLM, SamplingParams
 from forerun.cli.chat_input import COMMANDS, ChatInput, SlashCommand, help_text, history
-from forerun.cli.chat_models import LocalModel
+from forerun.cli.chat_models import LocalModel, RemoteModel
 from forerun.cli.conversation import Conversation
 from forerun.core.errors import CapacityError, ConfigError, ForerunError
 from forerun.engine.engine import Engine
+from forerun.server.client import Remote
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16)
 
@@ -379,20 +380,37 @@ def test_history_is_kept_unless_it_is_not_wanted(
     assert kept == ([] if options else [tmp_path / "chat_history"])
 
 
-def test_a_turn_is_taken_back_and_answered_again(talk):
+def test_a_turn_is_taken_back_and_answered_again(talk, capsys):
     talk.send("Name a colour.")
     before = [*talk.messages]
     talk.send("Name an animal.")
     (*_, question, answer) = talk.messages
     talk.regen()
     assert talk.messages == [*before, question, answer], "greedily it says the same"
+    assert "greedy sampling gives the same answer again" in capsys.readouterr().err
     assert talk.undo() == "taken back: Name an animal."
+    talk.messages = [*before, {"role": "user", "content": "Why?\n  line 3"}]
+    assert talk.undo() == "taken back: Why? line 3"
     assert talk.messages == before
     talk.undo()
     assert talk.messages == []
     for method in (talk.undo, talk.regen):
         with pytest.raises(ConfigError, match="there is no message yet"):
             method()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"temperature": 0}, "greedy"), ({"temperature": 1, "seed": 3}, "seed 3"), ({}, "")],
+)
+def test_what_makes_an_answer_the_same_is_known_of_both_kinds_of_models(llm, given, said):
+    settings = {"temperature": 1.0} | given
+    for model in (
+        LocalModel(llm, replace(GREEDY, **settings)),
+        RemoteModel(Remote("http://localhost"), given),
+    ):
+        assert model.repeats.startswith(said)
+        assert bool(model.repeats) == bool(said)
 
 
 def test_a_file_goes_before_the_next_message_alone(talk, tmp_path):

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
+import pytest
+
 from forerun import LLM, SamplingParams
 from forerun.cli import console
 from forerun.core.types import Event, TextPiece
@@ -99,3 +101,15 @@ def test_the_line_of_an_answer_tells_both_speeds_and_one_token_has_none() -> Non
     assert measured(1, 0.5) == "1 token; first token after 0.50 s, prompt 2,000 tokens/s"
     assert measured(5, 0.5, 1000) == "5 tokens, 2.0 tok/s; first token after 0.50 s"
     assert measured(0, None) == "0 tokens"
+
+
+def test_a_note_breaks_between_words_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for stream, expected in (
+        (TerminalErrors(), "accepted 10 of 20 \ndrafted\n"),
+        (io.StringIO(), "accepted 10 of 20 drafted\n"),
+    ):
+        monkeypatch.setattr("sys.stderr", stream)
+        console.note("accepted 10 of 20 drafted", dim=True)
+        assert stream.getvalue() == expected

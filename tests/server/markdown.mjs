@@ -2,6 +2,8 @@
 import assert from "node:assert/strict";
 import { parse, safe } from "./markdown.js";
 import { add } from "./answer.js";
+import * as branches from "./branches.js";
+import { kinds } from "./code.js";
 
 // A block as a short text: leaves are slices of the source.
 function show(source, node) {
@@ -13,7 +15,8 @@ function show(source, node) {
       return `{code ${starts.map((from, at) => source.slice(from, node.cuts?.[at] ?? node.end)).join("")}}`;
     }
     case "code": return `{${node.language}: ${node.lines.map((l) => source.slice(l.start, l.end)).join("/")}}`;
-    case "math": return `{math ${all(node.children ?? [{ ...node, type: "text" }])}}`;
+    case "math": return `{math ${source.slice(node.start, node.end)}}`;
+    case "formula": return `{formula ${node.lines.map((l) => source.slice(l.start, l.end)).join("\n")}}`;
     case "link": return `{link ${node.href} ${all(node.children)}}`;
     case "list": {
       const box = (at) => ({ true: "[x]", false: "[]" })[node.tasks[at]] ?? "";
@@ -47,8 +50,9 @@ for (const [source, expected] of [
   ["- [x] done\n- [ ] open\n- [a] none", "{- [x]{p done};[]{p open};{p [a] none}}"],
   ["1. [X] a", "{1 [x]{p a}}"],
   ["so \\(a_1^2 * b_1\\) and $$x_1 * y_1$$.", "{p so {math a_1^2 * b_1} and {math x_1 * y_1}.}"],
-  ["\\[\na_1 \\\\\n*b*\n\\]\nafter", "{math \na_1 \\\\\n*b*\n}{p after}"],
-  ["$$E = mc^2$$", "{math E = mc^2}"],
+  ["\\[\na_1 \\\\\n*b*\n\\]\nafter", "{formula \na_1 \\\\\n*b*\n}{p after}"],
+  ["before\n$$E = mc^2$$\nafter", "{p before}{formula E = mc^2}{p after}"],
+  ["> \\[\n> a > b\n> \\]", "{quote {formula \na > b\n}}"],
   ["$$ and *a* $5", "{p $$ and {em a} $5}"],
   ["\\(still *a*", "{p (still {em a}}"],
   ["---", "{rule}"],
@@ -68,7 +72,7 @@ const parts = ["*", "**", "_", "`", "```", "\n", "\n\n", "- ", "1. ", "> ", "# "
 function leaves(node, found) {
   if (node.type === "text" || node.type === "codespan") found.push(node);
   if (node.type === "math" && !node.children) found.push(node);
-  if (node.type === "code") found.push(...node.lines);
+  if (node.type === "code" || node.type === "formula") found.push(...node.lines);
   for (const each of [...(node.children ?? []), ...(node.items ?? []).flat(), ...(node.rows ?? []).flat(2)])
     leaves(each, found);
   return found;
@@ -90,7 +94,7 @@ for (let round = 0; round < 1500; round += 1) {
   }, 0);
 }
 const start = Date.now();
-for (const part of ["*", "**a", "_a", "`", "[", "](", "> ", "- ", "|", "~~a", "[a](", "a*", "1. a\n", "> > - a\n", "a|b\n", "``a`", "https://"])
+for (const part of ["*", "**a", "_a", "`", "[", "](", "> ", "- ", "|", "~~a", "[a](", "a*", "1. a\n", "> > - a\n", "a|b\n", "``a`", "https://", "$$a\n", "a\n\\[\n"])
   parse(part.repeat(20000));
 assert.ok(Date.now() - start < 4000, `${Date.now() - start} ms`);
 
@@ -98,3 +102,32 @@ const turn = { text: "", drafted: [] };
 for (const [text, from_draft] of [["a", false], ["b", true], ["", true], ["c", true], ["d", false], ["e", true]])
   add(turn, { text, from_draft });
 assert.deepEqual(turn, { text: "abcde", drafted: [[1, 3], [4, 5]] });
+
+// Code has the same lines and lengths, whatever its language; what is coloured is what it says.
+for (const language of ["python", "html", "rust", "nosuch", "", "__proto__"]) {
+  for (const code of ["", "\n", "a\r\nb\n\n", "<script>\nlet a = `${b}`;\n</script>\n# é😀", "def f(x):\n  '''\n  no end"]) {
+    const lengths = kinds(code, language).map((line) => line.reduce((sum, { length }) => sum + length, 0));
+    assert.deepEqual(lengths, code.split("\n").map((line) => line.length), `${language} ${code}`);
+  }
+}
+assert.deepEqual(kinds("if x:  # why", "py")[0].filter(({ kind }) => kind), [
+  { length: 2, kind: "keyword" },
+  { length: 5, kind: "comment" },
+]);
+
+// A conversation as a tree: what is added follows what is shown, every version can be shown again.
+const chat = { turns: [], last: null };
+const texts = () => branches.path(chat).map(({ id }) => id).join("");
+for (const id of "abcd") branches.add(chat, { id });
+chat.last = "b";
+for (const id of "ef") branches.add(chat, { id });
+assert.equal(texts(), "abef");
+assert.deepEqual(branches.versions(chat, chat.turns.find(({ id }) => id === "e")).map(({ id }) => id), ["c", "e"]);
+branches.goTo(chat, "c");
+assert.equal(texts(), "abcd");
+branches.goTo(chat, null);
+assert.equal(texts(), "abef");
+branches.remove(chat, chat.turns.filter(({ id }) => "ef".includes(id)));
+assert.equal(texts(), "abcd");
+branches.remove(chat, [...chat.turns]);
+assert.equal(texts(), "");

@@ -1,4 +1,4 @@
-"""The page as a person uses it, in Debian's chromium: `pytest -m browser`, after `pip install playwright`."""
+"""The page as a person uses it, in chromium: `pytest -m browser`, after `pip install axe-playwright-python`."""
 
 from __future__ import annotations
 
@@ -269,6 +269,9 @@ def test_dark_light_and_a_phone(browser, url):
         widths = "one => [one.scrollWidth, one.clientWidth]"
         scroll, client = page.locator("html").evaluate(widths)
         assert scroll == client == 390
+        for _ in range(4):
+            send(page, "word\n" * 20)
+        assert page.locator("html").evaluate("one => one.scrollHeight") == 844  # the log scrolls
 
 
 THINKS = [
@@ -293,15 +296,22 @@ def streamed(parts: list[tuple[str, dict]]) -> str:
     return found + f"data: {json.dumps({'choices': [end]})}\n\ndata: [DONE]\n\n"
 
 
-def test_thoughts_fold_away_and_are_not_sent_back(browser, url):
+def answer_with(page, *streams: str) -> list[dict]:
+    """Let these streams, one after the other, be the server's answers; return the bodies of its requests."""
     bodies: list[dict] = []
 
-    def answer(route):
+    def answer(route) -> None:
+        body = streams[min(len(bodies), len(streams) - 1)]
         bodies.append(route.request.post_data_json)
-        route.fulfill(status=200, content_type="text/event-stream", body=streamed(THINKS))
+        route.fulfill(status=200, content_type="text/event-stream; charset=utf-8", body=body)
 
+    page.route("**/v1/chat/completions", answer)
+    return bodies
+
+
+def test_thoughts_fold_away_and_are_not_sent_back(browser, url):
     with opened(browser, url) as page:
-        page.route("**/v1/chat/completions", answer)
+        bodies = answer_with(page, streamed(THINKS))
         send(page, "2 + 2?")
         said, thought = page.locator(".assistant .text"), page.locator(".assistant .thought")
         assert said.inner_text() == "Four it is."
@@ -357,14 +367,7 @@ def test_nothing_is_deleted_for_a_message_that_finds_no_room(browser, url, size)
             page.click("#new")
             send(page, text)
         page.click("#new")
-        page.route(
-            "**/v1/chat/completions",
-            lambda route: route.fulfill(
-                status=200,
-                content_type="text/event-stream",
-                body=streamed([("No", {"content": "No"})]),
-            ),
-        )
+        answer_with(page, streamed([("No", {"content": "No"})]))
         page.fill("#prompt", "x" * size)
         page.press("#prompt", "Enter")
         page.locator("#trouble").wait_for()
@@ -425,11 +428,7 @@ def test_cells_of_a_table_keep_their_words_whole(browser, url):
       return new Set([...range.getClientRects()].map((each) => Math.round(each.top))).size;
     })"""
     with opened(browser, url, viewport={"width": 390, "height": 844}) as page:
-        body = streamed([(table, {"content": table})])
-        page.route(
-            "**/v1/chat/completions",
-            lambda route: route.fulfill(status=200, content_type="text/event-stream", body=body),
-        )
+        answer_with(page, streamed([(table, {"content": table})]))
         send(page, "table")
         assert page.locator("#turns th").evaluate_all(lines) == [1, 1, 1]
         assert page.locator("html").evaluate("one => one.scrollWidth") == 390
@@ -442,7 +441,16 @@ FORMS = """| a | b |
 - [x] done
 - [ ] open
 
-So \\(a_1^2\\) is it.
+So \\(a_1^2\\) is it, and neither \\(\\frac{\\) nor \\(\\href{javascript:alert(1)}{x}\\) is:
+$$
+\\sum_{i=1}^n i = \\frac{n(n+1)}{2}
+$$
+
+- A list of code:
+  ```python
+  def double(x):  # twice
+      return 2 * x
+  ```
 
 مرحبا بكم في العالم.
 """
@@ -450,13 +458,7 @@ So \\(a_1^2\\) is it.
 
 def test_an_answer_is_shown_in_its_forms_and_directions(browser, url):
     with opened(browser, url) as page:
-        stream = streamed([(FORMS, {"content": FORMS})])
-        page.route(
-            "**/v1/chat/completions",
-            lambda route: route.fulfill(
-                status=200, content_type="text/event-stream; charset=utf-8", body=stream
-            ),
-        )
+        answer_with(page, streamed([(FORMS, {"content": FORMS})]))
         page.fill("#prompt", "مرحبا")
         direction = "one => getComputedStyle(one).direction"
         assert page.locator("#prompt").evaluate(direction) == "rtl"
@@ -465,7 +467,16 @@ def test_an_answer_is_shown_in_its_forms_and_directions(browser, url):
         assert page.locator(".md td").all_inner_texts() == ["a | b", "either"]
         boxes = page.locator(".md .task input")
         assert [box.is_checked() for box in boxes.all()] == [True, False]
-        assert page.locator(".md code.math").inner_text() == "a_1^2"
+        assert page.locator(".md p math msubsup").text_content() == "a12"
+        unread = ["\\frac{", "\\href{javascript:alert(1)}{x}"]
+        assert page.locator(".md code.math").all_inner_texts() == unread
+        assert page.locator(".md .wide math[display=block] mfrac").count() == 1
+        assert page.locator(".md math a, .md math [href]").count() == 0
+        assert page.locator(".md .word-keyword").all_inner_texts() == ["def", "return"]
+        assert page.locator(".md .word-comment").inner_text() == "# twice"
+        assert (
+            page.locator("pre code").inner_text() == "def double(x):  # twice\n    return 2 * x\n"
+        )
         assert page.locator(".md > p").last.evaluate(direction) == "rtl"
         assert page.locator(".md > p").first.evaluate(direction) == "ltr"
 
@@ -506,3 +517,153 @@ def test_a_message_that_is_refused_comes_back_into_the_field(browser, url):
         assert page.locator("#turns li").count() == 2
         page.reload()
         assert page.locator("#turns li").count() == 2
+
+
+def test_an_answer_that_was_stopped_goes_on_in_its_place(browser, long_url):
+    with opened(browser, long_url) as page:
+        send_endless(page)
+        page.keyboard.press("Escape")
+        ended(page)
+        said = page.locator(".assistant .text")
+        begun = said.inner_text().strip()
+        page.click(".assistant >> text=Go on")
+        page.wait_for_function(
+            "length => document.querySelector('.assistant .text').textContent.length > length + 20",
+            arg=len(begun),
+        )
+        page.keyboard.press("Escape")
+        ended(page)
+        assert said.inner_text().startswith(begun[:-10])
+        assert page.locator(".turn").count() == 2
+        page.reload()
+        assert page.locator(".assistant >> text=Go on").is_visible()
+
+
+def test_an_answer_goes_on_after_a_lost_connection_thoughts_and_all(browser, url):
+    lost = streamed(THINKS).rpartition('data: {"choices": [{"index": 0, "delta": {}')[0]
+    rest = streamed([(" Or so.", {"content": " Or so."})])
+    with opened(browser, url) as page:
+        bodies = answer_with(page, lost, rest)
+        send(page, "2 + 2?")
+        assert "connection was lost" in page.locator(".assistant .note.why").inner_text()
+        page.click(".assistant >> text=Go on")
+        ended(page)
+        assert page.locator(".assistant .text").inner_text() == "Four it is. Or so."
+        assert page.locator(".assistant .note.why").is_hidden()
+        assert page.locator(".assistant >> text=Go on").is_hidden()
+        assert bodies[1]["continue_final_message"] is True
+        assert bodies[1]["messages"] == [
+            {"role": "user", "content": "2 + 2?"},
+            {"role": "assistant", "content": "Four it is.", "reasoning_content": "Hm, sums."},
+        ]
+        assert "continue_final_message" not in bodies[0]
+
+
+def test_a_reload_in_mid_answer_keeps_it_and_it_goes_on(browser, long_url):
+    with opened(browser, long_url) as page:
+        send_endless(page)
+        page.reload()
+        assert page.locator(".assistant .note.why").inner_text() == "Stopped."
+        assert page.locator(".assistant >> text=Go on").is_visible()
+
+
+def test_what_is_edited_or_made_anew_stands_beside_what_was(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "4")
+        for text in ("One", "Two"):
+            send(page, text)
+        page.locator(".user >> text=Edit").first.click()
+        page.fill(".editor textarea", "Other")
+        page.press(".editor textarea", "Enter")
+        ended(page)
+        said = page.locator(".user .text")
+        assert said.all_inner_texts() == ["Other"]
+        assert page.locator(".versions:visible").inner_text() == "‹2 / 2›"
+        assert page.get_by_label("Newer version").first.is_disabled()
+        page.get_by_label("Older version").first.click()
+        assert said.all_inner_texts() == ["One", "Two"]
+        page.reload()
+        assert said.all_inner_texts() == ["One", "Two"]
+        old = page.locator(".assistant .text").last.inner_text()
+        page.locator(".assistant >> text=Regenerate").last.click()
+        ended(page)
+        shown = page.locator(".assistant .versions")
+        assert shown.last.inner_text() == "‹2 / 2›"
+        shown.last.get_by_label("Older version").click()
+        assert page.locator(".assistant .text").last.inner_text() == old
+        assert page.locator(".turn").count() == 4
+        page.get_by_label("Newer version").first.click()
+        assert said.all_inner_texts() == ["Other"]
+
+
+def test_a_conversation_that_was_kept_before_turns_branched_is_shown_whole(browser, url):
+    turns = [
+        *({"role": role, "text": f"{role} {n}", "drafted": []} for n in (1, 2) for role in ROLES)
+    ]
+    with opened(browser, url) as page:
+        page.evaluate(
+            "chat => localStorage.setItem('forerun.chat.old', JSON.stringify(chat))",
+            {"id": "old", "system": "", "time": 1, "turns": turns},
+        )
+        page.reload()
+        page.click("#chats .title")
+        assert page.locator(".turn .text").all_inner_texts() == [one["text"] for one in turns]
+
+
+ROLES = ("user", "assistant")
+
+
+def test_files_that_are_dropped_are_read_if_they_are_texts(browser, url):
+    drop = """files => {
+      const data = new DataTransfer();
+      for (const [name, bytes] of files) data.items.add(new File([new Uint8Array(bytes)], name));
+      document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+    }"""
+    with opened(browser, url) as page:
+        page.fill("#prompt", "What is it?")
+        page.evaluate(drop, [["a.py", [*b"x = 1\r\n```\n"]], ["b.txt", [*"ü".encode()]]])
+        page.wait_for_function("() => document.getElementById('prompt').value.includes('b.txt')")
+        expected = "What is it?\n\na.py:\n````py\nx = 1\n```\n````\n\nb.txt:\n```txt\nü\n```\n\n"
+        assert page.input_value("#prompt") == expected
+        assert page.locator("#trouble").is_hidden()
+        page.evaluate(drop, [["c.png", [137, 80, 78, 71, 0, 255]]])
+        page.locator("#trouble").get_by_text("c.png is not text").wait_for()
+        page.set_input_files(
+            "#file", {"name": "d.txt", "mimeType": "text/plain", "buffer": b"x" * 2_000_000}
+        )
+        page.locator("#trouble").get_by_text("d.txt has 1.9 MiB: files of up to 1 MiB").wait_for()
+        assert page.input_value("#prompt") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_nothing(browser, url, scheme, width):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+    code = "```python\nclass A:\n    'text'\n    x = 1  # one\n    def f(self): return None\n```\n"
+    forms = FORMS + code
+    pieces = [(sign, {"content": sign}) for sign in re.findall(r".{1,9}", forms, re.DOTALL)]
+    size = {"width": width, "height": 800}
+
+    def findings(page) -> list[str]:
+        found = axe.Axe().run(page).response["violations"]
+        return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+    with opened(browser, url, color_scheme=scheme, viewport=size, bypass_csp=True) as page:
+        assert findings(page) == []
+        answer_with(page, streamed([*THINKS[:4], *pieces]))
+        send(page, "Show")
+        send(page, "Show " * 2000)
+        page.locator(".thought summary").first.click()
+        page.locator(".assistant >> text=Regenerate").last.click()
+        ended(page)
+        assert findings(page) == []
+        page.locator(".user >> text=Edit").first.click()
+        assert findings(page) == []
+        page.click("#open-settings")
+        assert findings(page) == []
+        page.keyboard.press("Escape")
+        if width < 800:
+            page.click("#open-side")
+            page.locator("#new").wait_for()
+            assert findings(page) == []

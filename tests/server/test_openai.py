@@ -69,6 +69,24 @@ def test_greedy_drafts_are_accepted_and_rejected(client):
     assert found["predicted_per_second"] > 0
 
 
+def test_an_answer_goes_on_where_it_was_cut(client):
+    def said(messages, max_tokens, **extra):
+        answer = client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=max_tokens, temperature=0, extra_body=extra
+        )
+        return answer.choices[0].message.content, answer.timings
+
+    whole, found = said(QUESTION, 48)
+    begun, _ = said(QUESTION, 16)
+    cut = [*QUESTION, {"role": "assistant", "content": begun}]
+    rest, timings = said(cut, 32, continue_final_message=True, add_generation_prompt=False)
+    assert begun + rest == whole
+    for one in (found, timings):
+        assert 0 < one["draft_n_accepted"] < one["draft_n"]
+    with pytest.raises(openai.BadRequestError, match="goes on with a text of the assistant"):
+        said(QUESTION, 4, continue_final_message=True)
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_stream_adds_up_to_the_answer(client, llm, n):
     own = {"temperature": 0.8, "seed": 1, "n": n}

@@ -214,6 +214,11 @@ def test_forced_calls_have_the_form_of_the_grammar() -> None:
     assert parts(HARMONY, text, [], is_forced=True) == CALL
 
 
+def test_an_answer_that_goes_on_with_a_message_begins_within_it() -> None:
+    begun = "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>final<|message|>Well"
+    assert parts(HARMONY, ", yes.<|return|>", [], prompt=begun) == [TextPart(", yes.")]
+
+
 def test_arguments_come_while_they_are_written() -> None:
     for form, head in (
         (QWEN, '<tool_call>{"name": "f", "arguments": '),

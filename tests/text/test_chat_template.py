@@ -6,6 +6,7 @@ import pytest
 
 from forerun.core.errors import RequestError
 from forerun.text.chat_template import RESERVED, ChatTemplate, with_tool_use
+from forerun.text.messages import render_unfinished
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -45,6 +46,41 @@ def test_templates_render_as_in_transformers(name: str, prompt: bool) -> None:
     ours = ChatTemplate(TEMPLATES[name], "<s>", "</s>").render(MESSAGES, prompt)
     assert ours == expected[0]
     assert ours
+
+
+CONTINUED = {name: TEMPLATES[name] for name in ("chatml", "tokens", "generation")} | {
+    "stripped": "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{{ eos_token }}{% endfor %}",
+    "thought": "{% for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>"
+    "{% endif %}{{ m.content.split('</think>')[-1].lstrip() }}<end>{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+@pytest.mark.parametrize("said", ["Well, it", "ü", "two\n\n", "<b>1 < 2 & 'ü'</b>"])
+def test_a_last_message_that_goes_on_ends_as_in_transformers(name: str, said: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    last = {"role": "assistant", "content": said, "reasoning_content": "Hm."}
+    messages = [*MESSAGES, last]
+    expected, _ = render_jinja_template(
+        conversations=[messages],
+        chat_template=CONTINUED[name],
+        continue_final_message=True,
+        bos_token="<s>",
+        eos_token="</s>",
+    )
+    template = ChatTemplate(CONTINUED[name], "<s>", "</s>")
+    ours = render_unfinished(messages, lambda turns: template.render(turns, False))
+    assert ours.rstrip() == expected[0].rstrip()  # some of its versions strip
+    assert ours.endswith(said)
+
+
+def test_what_cannot_go_on_is_refused() -> None:
+    with pytest.raises(RequestError, match="goes on with a text of the assistant"):
+        render_unfinished(MESSAGES, lambda turns: "")
+    said = [*MESSAGES, {"role": "assistant", "content": "Well"}]
+    with pytest.raises(RequestError, match="does not write the last message"):
+        render_unfinished(said, lambda turns: "nothing")
 
 
 def test_the_clock_can_be_read() -> None:

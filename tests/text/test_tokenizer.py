@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from forerun.core.errors import LoadError, RequestError
 from forerun.hub import names
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
+from forerun.text.pieces import byte_level_piece
 from forerun.text.pretokenizers import _BY_NAME, LINES, pre_tokenizer
 from forerun.text.tokenizer import LONG_TEXT, TextStream, Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
@@ -123,6 +124,21 @@ def test_without_special_no_control_token_is_read(tokenizer: Tokenizer, text: st
     ids = tokenizer.encode(text + "<|im_end|></s>", special=False, bos=False)
     assert not any(map(tokenizer.is_special, ids))
     assert tokenizer.decode(ids) == text + "<|im_end|></s>"
+
+
+@given(
+    data=st.binary(),
+    text=st.text(st.characters(min_codepoint=0x144, exclude_categories=["Cs"]), min_size=1),
+)
+@example(data=bytes(range(256)), text="\uffff")
+def test_the_letters_of_bytes_stand_for_them_and_all_others_for_themselves(
+    data: bytes, text: str
+) -> None:
+    alphabet = byte_alphabet()
+    written = "".join(alphabet[byte] for byte in data)
+    assert byte_level_piece(written) == data
+    for other in (text, " ", "\xad\n"):
+        assert byte_level_piece(written + other) == (written + other).encode()
 
 
 @given(data=st.data())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -111,6 +112,11 @@ class LocalModel:
             self.params = replace(self.params, **{name: value})
         return _settings({name: getattr(self.params, name) for name in SETTABLE})
 
+    @property
+    def repeats(self) -> str:
+        """Say why the same messages get the same answer; nothing if they do not."""
+        return _repeats(self.params.is_greedy, self.params.seed)
+
     def summary(self) -> str:
         """Give the speed of all answers, and tokens per pass by drafter."""
         decode_s = sum(one.seconds - (one.ttft_s or 0.0) for one in self.measured)
@@ -182,9 +188,20 @@ class RemoteModel:
             self.body = {**self.body, name: value}
         return _settings({name: self.body[name] for name in SETTABLE if name in self.body})
 
+    @property
+    def repeats(self) -> str:
+        """Say why the same messages get the same answer, as far as it was asked for here."""
+        return _repeats(self.body.get("temperature") == 0, self.body.get("seed"))
+
     def summary(self) -> str:
         """Add nothing: a server's times are not this machine's."""
         return ""
+
+
+def _repeats(is_greedy: bool, seed: object) -> str:
+    if is_greedy:
+        return "greedy sampling gives the same answer again; /set temperature .7 gives others"
+    return "" if seed is None else f"seed {seed} gives the same answer again; /set seed changes it"
 
 
 def _settings(given: Mapping[str, object]) -> str:
@@ -195,7 +212,7 @@ def _settings(given: Mapping[str, object]) -> str:
 def _print(stream: ChunkStream) -> tuple[str, list[float], Chunk, bool]:
     """Print a stream's text: the text, the times of its chunks, their last fields, and False if Ctrl-C ended it."""
     text, times, last, is_complete = "", list[float](), Chunk(), True
-    wrap = WordWrap.of_stdout()
+    wrap = WordWrap.of(sys.stdout)
     try:
         for chunk in stream:
             if chunk.text:

@@ -34,10 +34,11 @@ SILENT_S = 1.0
 REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its speed says little about others"
 
 
-def note(text: object, **style: Any) -> None:
-    """Print what is not the answer on stderr, in a terminal in a style of `click.style`."""
+def note(text: object, *, nl: bool = True, **style: Any) -> None:
+    """Print what is not the answer on stderr, in a terminal broken between words and in a style of `click.style`."""
     color = False if "NO_COLOR" in os.environ else None
-    click.secho(text, err=True, color=color, **style)
+    wrap = WordWrap.of(sys.stderr) if nl else WordWrap(None)  # a line that is drawn again stays one
+    click.secho(wrap.push(str(text)) + wrap.flush(), err=True, color=color, nl=nl, **style)
 
 
 @contextmanager
@@ -84,7 +85,7 @@ def log_later() -> Iterator[None]:
 def show(events: Iterable[Event]) -> bool:
     """Print text as it becomes final, drafted tokens tinted. False if Ctrl-C ended it; what was printed stands."""
     is_tinted = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    wrap = WordWrap.of_stdout()
+    wrap = WordWrap.of(sys.stdout)
     try:
         for event in events:
             for piece in event.pieces:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from forerun.cli import console
 from forerun.cli.chat_models import LocalModel, Message, RemoteModel, Unfinished
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
@@ -60,12 +61,15 @@ class Conversation:
 
     def regen(self) -> str:
         """Print another answer to the last message and return a line about it. Without one the old answer stays."""
-        return self._answer(self.messages[: self._last_question + 1], None)
+        messages = self.messages[: self._last_question + 1]
+        if self.model.repeats:
+            console.note(self.model.repeats, dim=True)
+        return self._answer(messages, None)
 
     def undo(self) -> str:
         """Take the last message and its answer back."""
         at = self._last_question
-        text = self.messages[at]["content"]
+        text = " ".join(self.messages[at]["content"].split())
         self.messages, self.unfinished = self.messages[:at], None
         return f"taken back: {text if len(text) <= 60 else text[:57] + '...'}"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 import unicodedata
+from typing import TextIO
 
 _PARTS = re.compile(r"\n|[^\S\n]|\S+")
 
@@ -20,9 +20,9 @@ class WordWrap:
         self._held_width = 0
 
     @classmethod
-    def of_stdout(cls) -> WordWrap:
-        """Wrap at the width of the terminal that stdout is; not at all if it is none."""
-        return cls(shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+    def of(cls, stream: TextIO) -> WordWrap:
+        """Wrap at the width of the terminal that a stream is; not at all if it is none."""
+        return cls(shutil.get_terminal_size().columns if stream.isatty() else None)
 
     def push(self, text: str, style: str = "{}") -> str:
         """Return what can be printed; `style` is put around each piece of the text."""

@@ -26,6 +26,7 @@ from forerun.server.thinking import Thought, without_thought
 from forerun.server.tools import Toolbox
 from forerun.server.writer import NewParser
 from forerun.text.answers.forms import has_special_marks
+from forerun.text.messages import render_unfinished
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
@@ -104,6 +105,8 @@ class ChatRequest(SampledAnswer):
     """And of this many likeliest ones."""
     add_generation_prompt: bool = True
     """End the prompt where the answer begins."""
+    continue_final_message: bool = False
+    """End it where the last message does, which is the assistant's: the answer goes on with that."""
     chat_template_kwargs: dict[str, Any] | None = None
     """What the model's template reads besides."""
     tools: list[dict[str, Any]] | None = None
@@ -273,6 +276,8 @@ def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     check_roles(body.messages)
     own = asked.variables(template.names)
     variables = service.template_kwargs | own | (body.chat_template_kwargs or {})
+    if body.continue_final_message:
+        return render_unfinished(turns, lambda all: template.render(all, False, tools, variables))
     text = template.render(turns, body.add_generation_prompt, tools, variables)
     is_off = asked.is_on is False and not own and body.add_generation_prompt
     return without_thought(text, service.form.thinking) if is_off else text

@@ -38,9 +38,10 @@ POLICY = "; ".join(
 
 def page_routes() -> list[Route]:
     """Make a route for `/` and one for each other file."""
-    files = sorted(path for path in FOLDER.iterdir() if path.suffix in TYPES)
-    names = ["/" if path.name == "index.html" else f"/static/{path.name}" for path in files]
-    return [_route(name, path) for name, path in zip(names, files, strict=True)]
+    files = sorted(path for path in FOLDER.rglob("*") if path.suffix in TYPES)
+    names = [path.relative_to(FOLDER).as_posix() for path in files]
+    urls = ["/" if name == "index.html" else f"/static/{name}" for name in names]
+    return [_route(url, path) for url, path in zip(urls, files, strict=True)]
 
 
 def _route(url: str, path: Path) -> Route:

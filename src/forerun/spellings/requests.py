@@ -83,7 +83,6 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "functions": (_OLDER, ([],)),
     "function_call": (_OLDER, ("none", "auto")),
     "best_of": ("all n completions are returned", (1,)),
-    "continue_final_message": (_NOT_YET, (False,)),
     "early_stopping": ("there is no beam search", (False,)),
     "length_penalty": ("there is no beam search", (1,)),
     "use_beam_search": ("there is no beam search", (False,)),

@@ -8,7 +8,7 @@ JSON text, which may also be none: a model wrote it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from forerun.core.errors import RequestError, short_repr
 
@@ -19,6 +19,8 @@ _TEXTS = {"refusal": "refusal"} | dict.fromkeys(("text", "input_text", "output_t
 """By type of a part: its field with the text."""
 _ROLES = {"developer": "system", "function": "tool"}
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_END = "\ufdd0"
+"""A character that is in no text, by Unicode's rule."""
 
 
 def plain(messages: Sequence[Message]) -> list[dict[str, object]]:
@@ -30,6 +32,31 @@ def plain(messages: Sequence[Message]) -> list[dict[str, object]]:
     if not messages:
         raise RequestError("the conversation is empty: give at least one message")
     return [_plain(number, message) for number, message in enumerate(messages)]
+
+
+def render_unfinished(
+    messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
+) -> str:
+    """Write a conversation up to where its last message ends, which the answer goes on with.
+
+    `render` writes a whole one. Raises RequestError if the last message is no text of the assistant's.
+    """
+    *before, last = plain(messages)
+    if last["role"] != "assistant" or not last["content"]:
+        raise RequestError(
+            "continue_final_message goes on with a text of the assistant: the last message has none",
+            option="continue_final_message",
+        )
+    # a template may strip its texts, and puts marks behind them
+    whole = render([*before, last | {"content": f"{last['content']}{_END}"}])
+    text, mark, _ = whole.rpartition(_END)
+    if not mark:
+        raise RequestError(
+            "the chat template does not write the last message as it is: leave out "
+            "continue_final_message",
+            option="continue_final_message",
+        )
+    return text
 
 
 def check_tools(tools: Tools) -> None:

@@ -2,13 +2,16 @@
 
 import { stream } from "./api.js";
 
-/** The body of a request for the next turn of a conversation. */
-export function body(turns, system, fields) {
+/** The body of a request for the next turn of a conversation, or for more of the last one if `goesOn`. */
+export function body(turns, system, fields, goesOn = false) {
   const messages = turns.filter((turn) => turn.text).map(({ role, text }) => ({ role, content: text }));
   if (system.trim()) messages.unshift({ role: "system", content: system });
+  const thought = turns.at(-1).thought?.text;
+  if (goesOn && thought) messages.at(-1).reasoning_content = thought;
   return {
     messages,
     ...fields,
+    ...(goesOn ? { continue_final_message: true, add_generation_prompt: false } : {}),
     stream: true,
     stream_options: { include_pieces: true },
     timings_per_token: true,

@@ -1,14 +1,15 @@
 // The page: conversations at the side, one of them in the middle, a field to write in.
 
 import { body, follow } from "./answer.js";
+import * as branches from "./branches.js";
+import { Composer } from "./composer.js";
 import { make } from "./render.js";
 import { askKey, Served } from "./served.js";
 import { Settings } from "./settings.js";
 import * as store from "./store.js";
-import { grow, TurnView } from "./turns.js";
+import { TurnView } from "./turns.js";
 
 const byId = (id) => document.getElementById(id);
-const prompt = byId("prompt");
 const log = byId("log");
 const EXAMPLES = [
   "What is photosynthesis?",
@@ -21,15 +22,22 @@ const BUSY = "An answer is coming: wait for its end, or press Esc to stop it, th
 const FULL =
   "This browser has no room left: what is new here is not kept. Deleting conversations makes room; none is deleted by itself.";
 
-/** A text whose first letter is Hebrew, Arabic or of their neighbours. */
-const RIGHT_TO_LEFT = /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u;
-
 let chat = store.newChat();
 let views = [];
 let running = null; // {controller, chat, turn, view} while an answer comes
 const settings = new Settings(applySettings);
 
 const served = new Served(settings, tellFill);
+
+const composer = new Composer({
+  tell: tellTrouble,
+  send: (text) => {
+    const isFree = !running;
+    if (isFree) send(text);
+    else tellTrouble(BUSY);
+    return isFree;
+  },
+});
 
 function applySettings() {
   byId("shade").setAttribute("aria-pressed", String(settings.values.tint));
@@ -48,13 +56,13 @@ function open(next) {
   list();
   toEnd();
   document.body.classList.remove("side-open");
-  if (matchMedia("(pointer: fine)").matches) prompt.focus(); // elsewhere a keyboard would cover the page
+  if (matchMedia("(pointer: fine)").matches) composer.focus(); // elsewhere a keyboard would cover the page
 }
 
 /** Show the turns as they are; those that are shown keep their places and what is open in them. */
 function show() {
   const shown = new Map(views.map((view) => [view.turn, view]));
-  views = chat.turns.map((turn) => shown.get(turn) ?? viewOf(turn));
+  views = branches.path(chat).map((turn) => shown.get(turn) ?? viewOf(turn));
   const [list, elements] = [byId("turns"), views.map((view) => view.element)];
   if (elements.some((each, at) => each !== list.children[at]) || elements.length < list.children.length) {
     list.replaceChildren(...elements);
@@ -66,7 +74,7 @@ function show() {
 
 /** Say how full the context is after the last answer. */
 function tellFill() {
-  const last = chat.turns.findLast((turn) => turn.timings)?.timings;
+  const last = branches.path(chat).findLast((turn) => turn.timings)?.timings;
   const room = served.chosen?.max_model_len;
   const used = last ? last.cache_n + last.prompt_n + last.predicted_n : 0;
   byId("fill").textContent = used && room ? `${used.toLocaleString("en")} of ${room.toLocaleString("en")}` : "";
@@ -74,61 +82,67 @@ function tellFill() {
 
 function viewOf(turn) {
   return new TurnView(turn, {
-    edit: (text) => edit(chat.turns.indexOf(turn), text),
-    regenerate: () => answer(chat.turns.indexOf(turn)),
+    edit: (text) => edit(turn, text),
+    regenerate: () => {
+      stop();
+      chat.last = turn.parent;
+      answer();
+    },
+    goOn: () => more(turn),
+    isLast: () => chat.last === turn.id,
+    versions: () => branches.versions(chat, turn),
+    show: (one) => {
+      stop();
+      branches.goTo(chat, one.id);
+      store.save(chat);
+      show();
+    },
   });
 }
 
-/** Show one more turn. */
-function append(turn) {
-  const view = viewOf(turn);
-  views.push(view);
-  byId("turns").append(view.element);
-  byId("welcome").hidden = true;
-  return view;
-}
-
-/** Forget the turns from this one on. */
-function cut(at) {
+/** A question that is changed is asked beside the old one; an answer that is changed stands. */
+function edit(turn, text) {
   stop();
-  for (const view of views.splice(at)) view.element.remove();
-  chat.turns.length = at;
-}
-
-/** A question that is changed is asked anew; an answer that is changed stands. */
-function edit(at, text) {
-  if (chat.turns[at].role === "user") {
-    cut(at);
+  if (turn.role === "user") {
+    chat.last = turn.parent;
     send(text);
     return;
   }
-  stop();
-  const changed = { changed: Date.now(), text, drafted: [], timings: null, reason: null, error: null };
-  Object.assign(chat.turns[at], changed);
-  views[at].update();
+  const changed = { changed: Date.now(), text, drafted: [], timings: null, reason: "changed", error: null };
+  Object.assign(turn, changed);
   keep();
 }
 
 function send(text) {
-  chat.turns.push(store.newTurn({ role: "user", text }));
-  append(chat.turns.at(-1));
-  answer(chat.turns.length);
+  branches.add(chat, store.newTurn({ role: "user", text }));
+  answer();
 }
 
-/** Let the model write the turn at this place; what stood there and after it goes. */
-async function answer(at) {
-  cut(at);
-  const turn = store.newTurn({ role: "assistant", text: "", drafted: [] });
-  const request = body(chat.turns, chat.system, { ...settings.request(), ...served.field() });
-  chat.turns.push(turn);
-  const view = append(turn);
+/** Let the model answer the last turn. */
+function answer() {
+  const request = body(branches.path(chat), chat.system, fields());
+  run(branches.add(chat, store.newTurn({ role: "assistant", text: "", drafted: [] })), request);
+}
+
+/** Let the model go on with its last answer. */
+function more(turn) {
+  stop();
+  const request = body(branches.path(chat), chat.system, fields(), true);
+  Object.assign(turn, { reason: null, error: null });
+  run(turn, request);
+}
+
+const fields = () => ({ ...settings.request(), ...served.field() });
+
+async function run(turn, request) {
+  keep();
+  const view = views.at(-1);
   const controller = new AbortController();
   const own = (running = { controller, chat, turn, view });
   view.isWaiting = true;
   view.onupdate = followEnd;
   view.update();
   refresh();
-  keep();
   toEnd();
   byId("said").textContent = "The answer begins.";
   await attempt(own, request);
@@ -161,15 +175,14 @@ async function attempt({ controller, turn, view }, request) {
   }
 }
 
-/** Take a message that the server refused out of the conversation, back into the field. */
+/** Take a message that the server refused out of the conversation, back into the field if nothing else answers it. */
 function takeBack(turn) {
-  const at = chat.turns.indexOf(turn) - 1;
-  if (at < 0) return;
-  const { text } = chat.turns[at];
-  cut(at);
+  const question = chat.turns.find((one) => one.id === turn.parent);
+  const isAlone = branches.versions(chat, turn).length === 1;
+  branches.remove(chat, isAlone ? [question, turn] : [turn]);
   tellTrouble(turn.error);
-  if (!prompt.value) write(text);
-  if (at) keep();
+  if (isAlone && !composer.text) composer.write(question.text);
+  if (chat.turns.length) keep();
   else store.remove(chat);
   show();
   list();
@@ -242,35 +255,10 @@ function tellTrouble(text) {
   byId("trouble").hidden = !text;
 }
 
-/** Put a text into the field, and keep it over a reload. */
-function write(text) {
-  prompt.value = text;
-  prompt.dir = RIGHT_TO_LEFT.test(text.slice(0, 200)) ? "rtl" : "ltr"; // dir=auto takes seconds for megabytes
-  store.here.set("unsent", text);
-  grow(prompt);
-}
-
-function submit() {
-  const text = prompt.value.trim();
-  if (!text) return;
-  if (running) {
-    tellTrouble(BUSY);
-    return;
-  }
-  write("");
-  send(text);
-}
-
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   if (running) stop();
-  else submit();
-});
-prompt.addEventListener("input", () => write(prompt.value));
-prompt.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  submit();
+  else composer.submit();
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
@@ -289,15 +277,23 @@ byId("theme").addEventListener("click", () => {
   root.dataset.theme = isDark ? "light" : "dark";
   localStorage.setItem("forerun.theme", root.dataset.theme);
 });
-addEventListener("pagehide", () => running && keep(running.chat));
+/** Who leaves the page in the middle of an answer has stopped it. */
+function leave() {
+  if (!running) return;
+  running.turn.reason = "stopped";
+  keep(running.chat);
+  stop();
+}
+
+addEventListener("beforeunload", leave); // a reload breaks the stream before the page is hidden
+addEventListener("pagehide", leave); // a phone may say this alone
 addEventListener("storage", (event) => {
-  if (store.refresh(chat, event)) show();
+  if (store.refresh(chat, event, running?.chat !== chat)) show();
   list();
 });
 for (const text of EXAMPLES) {
   byId("examples").append(make("button", { type: "button", onclick: () => send(text) }, text));
 }
 open(store.chat(store.here.get("chat")) ?? store.newChat(settings.values.system));
-write(store.here.get("unsent") ?? "");
 applySettings();
 served.connect();

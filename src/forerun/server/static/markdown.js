@@ -2,7 +2,8 @@
 // tell which tokens it came from, and nothing is ever turned into HTML text.
 //
 // What language models write is read: headings, paragraphs, lists with tasks, quotes, fenced code, tables, rules,
-// mathematics as its source; in a line emphasis, code, links, mathematics. HTML is text like any other. Every prefix of a text can be read, and the time is linear.
+// formulas; in a line emphasis, code, links, formulas. HTML is text like any other. Every prefix of a text can be read,
+// and the time is linear.
 
 const MAX_DEPTH = 8;
 const MAX_MATH = 100; // lines
@@ -71,14 +72,16 @@ function fence(lines, i, line, text) {
 function math(source, lines, i, line, text) {
   const open = MATH.exec(line);
   if (!open) return null;
-  const start = lines[i].start + open[0].length;
+  const body = [];
   const most = Math.min(lines.length, i + MAX_MATH);
   for (let last = i; last < most && (last === i || text(last).trim()); last += 1) {
-    const from = last === i ? start : lines[last].start;
-    const close = source.slice(from, lines[last].end).indexOf(MATH_ENDS[open[1]]);
+    if (last > i && MATH.exec(text(last))?.[1] === "\\[") return null; // none is within another
+    const start = lines[last].start + (last === i ? open[0].length : 0);
+    const close = source.slice(start, lines[last].end).indexOf(MATH_ENDS[open[1]]);
+    body.push({ start, end: close < 0 ? lines[last].end : start + close });
     if (close < 0) continue;
-    if (source.slice(from + close + 2, lines[last].end).trim()) return null; // a paragraph goes on
-    return [{ type: "math", start, end: from + close, children: [{ type: "text", start, end: from + close }] }, last + 1];
+    if (source.slice(start + close + 2, lines[last].end).trim()) return null; // a paragraph goes on
+    return [{ type: "formula", lines: body }, last + 1];
   }
   return null;
 }
@@ -201,7 +204,12 @@ function paragraph(source, lines, i, text, depth) {
     const start = lines[i].start + line.length - line.trimStart().length;
     children.push(...inline(source, start, lines[i].end));
     i += 1;
-  } while (i < lines.length && text(i).trim() && !endsParagraph(text(i), depth));
+  } while (
+    i < lines.length &&
+    text(i).trim() &&
+    !endsParagraph(text(i), depth) &&
+    !math(source, lines, i, text(i), text)
+  );
   return [{ type: "paragraph", children }, i];
 }
 
@@ -239,8 +247,11 @@ function special(source, at, start, end, depth, absent) {
   const mark = source[at];
   const open = source.slice(at, at + 2);
   if (open in MATH_ENDS) {
-    const close = absent.has(open) ? -1 : source.indexOf(MATH_ENDS[open], at + 2);
-    if (close > at + 2 && close + 2 <= end) return { node: { type: "math", start: at + 2, end: close }, end: close + 2 };
+    const length = absent.has(open) ? -1 : source.slice(at + 2, end).indexOf(MATH_ENDS[open]);
+    if (length > 0) {
+      const close = at + 2 + length;
+      return { node: { type: "math", isLarge: open !== "\\(", start: at + 2, end: close }, end: close + 2 };
+    }
     absent.add(open);
     if (mark === "$") return null;
   }

@@ -1,5 +1,7 @@
 // A text as elements: markdown with drafted tokens tinted, or as it is. Only text nodes and elements made by name.
 
+import { kinds } from "./code.js";
+import { typeset } from "./formula.js";
 import { parse } from "./markdown.js";
 
 /** The direction of a text is that of its first letters. */
@@ -82,8 +84,8 @@ class Painter {
         return this.code(block);
       case "heading":
         return make(`h${Math.min(block.level + 1, 6)}`, AUTO, ...this.line(block.children));
-      case "math":
-        return make("div", { className: "wide" }, make("code", { className: "math", dir: "ltr" }, ...this.line(block.children)));
+      case "formula":
+        return make("div", { className: "wide", tabIndex: 0 }, this.formula(block.lines, true));
       case "rule":
         return make("hr");
       case "quote":
@@ -97,12 +99,35 @@ class Painter {
     }
   }
 
+  lines(lines) {
+    return lines.map(({ start, end }) => this.source.slice(start, end)).join("\n");
+  }
+
   code({ language, lines }) {
-    const text = () => lines.map(({ start, end }) => this.source.slice(start, end)).join("\n");
+    const text = this.lines(lines);
+    const found = kinds(text, language);
     const body = make("code");
-    for (const { start, end } of lines) body.append(...this.text(start, end), "\n");
-    const bar = make("div", { className: "bar" }, make("span", {}, language || "text"), copyButton(text));
+    for (const [at, { start }] of lines.entries()) {
+      let from = start;
+      for (const { length, kind } of found[at]) {
+        const inner = this.text(from, from + length);
+        body.append(...(kind ? [make("span", { className: `word-${kind}` }, ...inner)] : inner));
+        from += length;
+      }
+      body.append("\n");
+    }
+    const bar = make("div", { className: "bar" }, make("span", {}, language || "text"), copyButton(() => text));
     return make("div", { className: "code", dir: "ltr" }, bar, make("pre", { tabIndex: 0 }, body));
+  }
+
+  /** A formula, tinted where all of it was drafted; its source where it cannot be read. */
+  formula(lines, isBlock) {
+    const [start, end] = [lines[0].start, lines.at(-1).end];
+    const [from, to] = this.drafted[this.firstAfter(start)] ?? [end, end];
+    const isDrafted = from <= start && to >= end;
+    const made = make(isDrafted ? "mark" : "span", { className: isDrafted ? "drafted" : "", role: "presentation" });
+    if (typeset(this.lines(lines), made, isBlock)) return made;
+    return make("code", { className: "math", dir: "ltr" }, ...this.text(start, end));
   }
 
   list({ isOrdered, number, items, tasks }) {
@@ -139,7 +164,7 @@ class Painter {
         case "codespan":
           return [make("code", {}, ...this.span(node))];
         case "math":
-          return [make("code", { className: "math", dir: "ltr" }, ...this.text(node.start, node.end))];
+          return [this.formula([node], node.isLarge)];
         case "link": {
           const own = { href: node.href, target: "_blank", rel: "noopener noreferrer" };
           return [make("a", own, ...this.line(node.children))];

@@ -1,6 +1,8 @@
 // What the browser keeps: conversations, an entry each, and settings. Nothing goes to make room for something new.
 // Tabs that have one conversation open merge it turn by turn: what one has added or removed, the others take over.
 
+import { goTo, path } from "./branches.js";
+
 const CHAT = "forerun.chat.";
 const SETTINGS = "forerun.settings";
 /** By conversation: the ids of the turns that this tab has seen in what is kept. */
@@ -8,7 +10,7 @@ const known = new WeakMap();
 
 /** A new conversation; it is kept once it has a turn. */
 export function newChat(system = "") {
-  return { id: newId(), system, turns: [], time: Date.now() };
+  return { id: newId(), system, turns: [], last: null, time: Date.now() };
 }
 
 /** A new turn: `role` and its other fields. */
@@ -37,7 +39,11 @@ export function chat(id) {
 function readChat(name) {
   const found = read(name);
   if (!found?.id || !Array.isArray(found.turns)) return null;
-  found.turns.forEach((turn, at) => (turn.id ??= `turn-${at}`)); // kept before turns had ids
+  for (const [at, turn] of found.turns.entries()) {
+    turn.id ??= `turn-${at}`; // kept before turns had ids, and before they had parents
+    if (turn.parent === undefined) turn.parent = found.turns[at - 1]?.id ?? null;
+  }
+  if (found.last === undefined) goTo(found, null);
   known.set(found, new Set(found.turns.map((turn) => turn.id)));
   return found;
 }
@@ -56,16 +62,19 @@ export function save(chat) {
   return true;
 }
 
-/** Merge into a conversation what another tab has kept of it, if storage event `event` is about it. */
-export function refresh(chat, event) {
+/** Merge into a conversation what another tab has kept of it, if storage event `event` is about it.
+ *  `follows`: what is shown there is shown here. */
+export function refresh(chat, event, follows) {
   if (event.key !== CHAT + chat.id || !event.newValue) return false;
   take(chat, merged(chat));
+  if (follows) goTo(chat, JSON.parse(event.newValue).last);
   return true;
 }
 
 function take(chat, turns) {
-  chat.turns.splice(0, chat.turns.length, ...turns);
+  chat.turns = turns;
   known.set(chat, new Set(turns.map((turn) => turn.id)));
+  if (!known.get(chat).has(chat.last)) goTo(chat, null); // it is gone
 }
 
 /** The turns that are kept, without those that this tab has removed and with those that it has added. */
@@ -93,7 +102,7 @@ export function remove(chat) {
 
 /** What a conversation is called in the list. */
 export function title(chat) {
-  const first = chat.turns.find((turn) => turn.role === "user")?.text ?? "";
+  const first = path(chat).find((turn) => turn.role === "user")?.text ?? "";
   return first.trim().replace(/\s+/g, " ").slice(0, 80) || "New chat";
 }
 

@@ -3,20 +3,25 @@
 import { Meter } from "./meter.js";
 import { copyButton, make, Markdown } from "./render.js";
 
+const PAUSE = 9; // times what drawing a turn took
+const LONG = 1500; // letters of a question
 const ENDS = {
   length: "The answer was cut: it reached the token limit.",
   stopped: "Stopped.",
 };
+const CAN_GO_ON = ["length", "stopped", "changed"];
 const REPEATS =
   "The answer repeats itself, as small models do; a repetition penalty (Settings) helps. Repetitions draft well, so its speed says little about others.";
 
-/** `turn` is {role, text, drafted, thought, timings, reason, error}; `act` has edit(text) and, for answers, regenerate(). */
+/** `turn` is {role, text, drafted, thought, timings, reason, error}; `act` has edit(text), versions() of the turn, show(one
+ *  of them) and, for answers, regenerate(), goOn() and isLast(). */
 export class TurnView {
   constructor(turn, act) {
     this.turn = turn;
     this.act = act;
     this.isAnswer = turn.role === "assistant";
     this.isWaiting = false;
+    this.drawnMs = 0;
     this.body = make("div", { className: this.isAnswer ? "text md" : "text", dir: this.isAnswer ? "" : "auto" });
     this.markdown = new Markdown(this.body);
     this.thought = new Thought();
@@ -33,13 +38,22 @@ export class TurnView {
 
   makeTools() {
     const button = (text, onclick) => make("button", { type: "button", className: "quiet", onclick }, text);
+    this.more = button("Go on", () => this.act.goOn());
+    this.versions = new Versions((one) => this.act.show(one));
     return make(
       "div",
       { className: "tools" },
+      this.versions.element,
       copyButton(() => this.turn.text),
       button("Edit", () => this.edit()),
-      this.isAnswer ? button("Regenerate", () => this.act.regenerate()) : null,
+      ...(this.isAnswer ? [button("Regenerate", () => this.act.regenerate()), this.more] : []),
     );
+  }
+
+  /** Whether the answer ended before its end. */
+  get canGoOn() {
+    const { text, reason, error } = this.turn;
+    return Boolean(text && (error || CAN_GO_ON.includes(reason)) && this.act.isLast());
   }
 
   /** Show the turn as it is now. */
@@ -48,6 +62,7 @@ export class TurnView {
     this.thought.show(this.turn.thought, this.isWaiting && !text);
     if (this.isAnswer) this.markdown.show(text, drafted ?? []);
     else this.body.textContent = text;
+    if (!this.isAnswer && text.length > LONG) this.body.tabIndex = 0; // it scrolls
     this.element.classList.toggle("waiting", this.isWaiting);
     this.note.textContent = error ?? ENDS[reason] ?? "";
     this.note.hidden = !this.note.textContent;
@@ -55,15 +70,21 @@ export class TurnView {
     this.meter.show(timings);
     this.repeats.hidden = this.isWaiting || !timings?.repeats_itself;
     this.tools.hidden = this.isWaiting;
+    this.more.hidden = !this.isAnswer || !this.canGoOn;
+    this.versions.show(this.turn, this.act.versions());
   }
 
-  /** Show it again with the next frame; many calls are one. */
+  /** Show it again soon; many calls are one. What takes long is shown seldom: the model may need this processor. */
   updateSoon() {
-    this.frame ??= requestAnimationFrame(() => {
-      this.frame = null;
-      this.update();
-      this.onupdate?.();
-    });
+    this.soon ??= setTimeout(() => requestAnimationFrame(() => this.draw()), PAUSE * this.drawnMs);
+  }
+
+  draw() {
+    const start = performance.now();
+    this.soon = null;
+    this.update();
+    this.onupdate?.();
+    this.drawnMs = performance.now() - start;
   }
 
   /** Let the text be changed in its place. */
@@ -102,6 +123,27 @@ export class TurnView {
   change(text) {
     this.markdown.clear();
     this.act.edit(text);
+  }
+}
+
+/** Which of a turn's versions is shown, with a way to the others. */
+class Versions {
+  constructor(onshow) {
+    const button = (label, sign, step) =>
+      make("button", { type: "button", className: "quiet", "aria-label": label, onclick: () => onshow(this.all[this.at + step]) }, sign);
+    this.older = button("Older version", "‹", -1);
+    this.newer = button("Newer version", "›", 1);
+    this.count = make("span");
+    this.element = make("span", { className: "versions", hidden: true }, this.older, this.count, this.newer);
+  }
+
+  show(turn, all) {
+    this.all = all;
+    this.at = all.indexOf(turn);
+    this.element.hidden = all.length < 2;
+    this.count.textContent = `${this.at + 1} / ${all.length}`;
+    this.older.disabled = this.at <= 0;
+    this.newer.disabled = this.at === all.length - 1;
   }
 }
 

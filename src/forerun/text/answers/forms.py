@@ -95,7 +95,10 @@ class AnswerForm:
         if is_forced:
             return MarkParser(thinking=self.begun(prompt) if with_reasoning else None, tools=tools)
         if self.is_harmony:
-            return HarmonyParser(with_calls=bool(tools), with_reasoning=with_reasoning)
+            in_text = prompt.rfind("<|message|>") > prompt.rfind(
+                "<|start|>"
+            )  # that it goes on with
+            return HarmonyParser(bool(tools), with_reasoning, in_text=in_text)
         thinking = self.thinking if with_reasoning else None
         if thinking is not None:
             thinking = self.begun(prompt) or thinking

@@ -22,12 +22,16 @@ _LONGEST_MARK = 16
 class HarmonyParser:
     """Split an answer into what is thought, said and called."""
 
-    def __init__(self, *, with_calls: bool = True, with_reasoning: bool = True) -> None:
-        """What is not told apart is text."""
+    def __init__(
+        self, with_calls: bool = True, with_reasoning: bool = True, *, in_text: bool = False
+    ) -> None:
+        """What is not told apart is text. `in_text`: the answer begins within one."""
         self.num_calls = 0
         self._with_calls, self._with_reasoning = with_calls, with_reasoning
         self._held = ""
-        self._kind: type[TextPart | ReasoningPart | ArgumentsPart] | None = None
+        self._kind: type[TextPart | ReasoningPart | ArgumentsPart] | None = (
+            TextPart if in_text else None
+        )
         """What the body that is being read is; None in a head."""
 
     def read(self, text: str, *, is_last: bool) -> list[Part]:
