@@ -83,7 +83,7 @@ def test_an_answer_goes_on_where_it_was_cut(client):
     assert begun + rest == whole
     for one in (found, timings):
         assert 0 < one["draft_n_accepted"] < one["draft_n"]
-    with pytest.raises(openai.BadRequestError, match="goes on with a text of the assistant"):
+    with pytest.raises(openai.BadRequestError, match="needs a last message of the assistant"):
         said(QUESTION, 4, continue_final_message=True)
 
 

@@ -76,7 +76,7 @@ def test_a_last_message_that_goes_on_ends_as_in_transformers(name: str, said: st
 
 
 def test_what_cannot_go_on_is_refused() -> None:
-    with pytest.raises(RequestError, match="goes on with a text of the assistant"):
+    with pytest.raises(RequestError, match="needs a last message of the assistant"):
         render_unfinished(MESSAGES, lambda turns: "")
     said = [*MESSAGES, {"role": "assistant", "content": "Well"}]
     with pytest.raises(RequestError, match="does not write the last message"):

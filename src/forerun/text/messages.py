@@ -44,7 +44,7 @@ def render_unfinished(
     *before, last = plain(messages)
     if last["role"] != "assistant" or not last["content"]:
         raise RequestError(
-            "continue_final_message goes on with a text of the assistant: the last message has none",
+            "continue_final_message needs a last message of the assistant that has text",
             option="continue_final_message",
         )
     # a template may strip its texts, and puts marks behind them
