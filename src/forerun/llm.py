@@ -292,7 +292,7 @@ class LLM(OfOneProcess):
 
     def get_metrics(self) -> list[Metric]:
         """Return the counts since this LLM was made, under vLLM's names with the prefix `forerun:`."""
-        with self.loop.turns():
+        with self.loop.lock():
             return metrics.read(self.engine, self.loop.served, self.config.model)
 
     def close(self) -> None:
@@ -366,7 +366,7 @@ class LLM(OfOneProcess):
         other.drafter_spec = spec
         other.config = replace(self.config, **changes)
         other.plan = other._planned(spec)
-        other._loop = other._new_loop(self.loop.turns)
+        other._loop = other._new_loop(self.loop.lock)
         return other
 
     def _encoded(self, prompts: Prompt | Sequence[Prompt]) -> list[Encoded]:
@@ -411,7 +411,7 @@ class LLM(OfOneProcess):
             _log.warning("within a memory budget of %s: %s", what, " and ".join(given_up))
         return plan
 
-    def _new_loop(self, turns: EngineLock) -> EngineLoop:
+    def _new_loop(self, lock: EngineLock) -> EngineLoop:
         config, logit_rows = self.config, LOGIT_ROWS
         num_blocks = num_blocks_of(config, self.max_len)
         checkpoints, draft_rows = None, min(config.draft_budget, DRAFT_ROWS)
@@ -446,7 +446,7 @@ class LLM(OfOneProcess):
         new_text = partial(
             _new_text, self.tokenizer
         )  # no method: nothing in the loop may hold this LLM
-        return EngineLoop(engine, new_text, turns, self.tokenizer.text_of)
+        return EngineLoop(engine, new_text, lock, self.tokenizer.text_of)
 
 
 def _new_text(tokenizer: Tokenizer, params: SamplingParams) -> TextStream | None:

@@ -222,7 +222,7 @@ def test_a_stream_collected_while_its_thread_takes_the_lock_ends(loop, answers, 
         def __exit__(self, *error: object) -> None:
             self.release()
 
-    setattr(loop.turns, where, Collecting(getattr(loop.turns, where)))
+    setattr(loop.lock, where, Collecting(getattr(loop.lock, where)))
     other.wait()
     assert other.runs[0].seq.generated == answers[1]
     assert is_idle(loop)

@@ -210,13 +210,17 @@ def _source(config: EngineConfig, template: str | None, *, is_one: bool) -> Mode
     """Make what the server knows of a model that is not loaded."""
     from forerun.server.fleet import ModelSource
 
-    own = cache(lambda: config if is_one else _of_its_own(config))
-    plan = cache(lambda: _plan(own()))
+    own_config = cache(lambda: config if is_one else _of_its_own(config))
+    plan = cache(lambda: _plan(own_config()))
     return ModelSource(
         config.model,
-        lambda: _load(own(), template),
+        lambda: _load(own_config(), template),
         lambda: plan().total,
-        cache(lambda: _max_len(own()) if config.budget_nbytes is None else plan().workload.max_len),
+        cache(
+            lambda: (
+                _max_len(own_config()) if config.budget_nbytes is None else plan().workload.max_len
+            )
+        ),
     )
 
 

@@ -107,21 +107,21 @@ class Batch:
         With a `chunk`, certain rows on both sides of a multiple of that many positions are in two of them.
         """
         tile: list[Segment] = []
-        room = height
+        rows_left = height
         for segment in self.segments:
             first = segment.first
             while first < segment.stop:
                 border = (
                     (segment.base + first) // chunk * chunk + chunk - segment.base if chunk else 0
                 )
-                stop = min(segment.stop, first + room)
+                stop = min(segment.stop, first + rows_left)
                 is_cut = first < border <= stop and border < min(segment.certain, segment.stop)
                 stop = border if is_cut else stop
                 tile.append(replace(segment, first=first, stop=stop))
-                room -= stop - first
+                rows_left -= stop - first
                 first = stop
-                if room == 0 or is_cut:
+                if rows_left == 0 or is_cut:
                     yield Batch(tuple(tile))
-                    tile, room = [], height
+                    tile, rows_left = [], height
         if tile:
             yield Batch(tuple(tile))

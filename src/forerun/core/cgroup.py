@@ -70,11 +70,11 @@ def _memory_limits(system: Path) -> Iterator[tuple[int, Path, int]]:
 
 def _groups(controller: str, system: Path) -> Iterator[tuple[int, Path]]:
     """The folders of the process's groups, up to the top of what is mounted, with their hierarchy's version."""
-    own = _own_paths(system)
+    paths = _group_paths(system)
     for mount in _mounts(system):
         if mount.version == 1 and controller not in mount.controllers:
             continue
-        path = own.get("" if mount.version == 2 else controller, mount.root)
+        path = paths.get("" if mount.version == 2 else controller, mount.root)
         inside = path.relative_to(mount.root) if path.is_relative_to(mount.root) else None
         # Outside of what is mounted, as for a container without a name space: then its top is all there is.
         names = () if inside is None or ".." in inside.parts else inside.parts
@@ -82,7 +82,7 @@ def _groups(controller: str, system: Path) -> Iterator[tuple[int, Path]]:
             yield mount.version, mount.point.joinpath(*names[:depth])
 
 
-def _own_paths(system: Path) -> dict[str, PurePosixPath]:
+def _group_paths(system: Path) -> dict[str, PurePosixPath]:
     """The process's group by controller; that of version 2 by the empty name."""
     found: dict[str, PurePosixPath] = {}
     for line in _lines(system / "proc/self/cgroup"):

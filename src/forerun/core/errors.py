@@ -111,17 +111,17 @@ def reject(
     given: Mapping[str, object],
     neutral: Mapping[str, Sequence[object]],
     kind: str,
-    own: Iterable[str],
+    known: Iterable[str],
 ) -> None:
     """Raise RequestError for a name that is not in `neutral`, or a value that is not one of its neutral ones.
 
     Neutral values ask for nothing; a member of an enumeration is its name. The message for a name calls it a `kind`,
-    and lists our `own` names.
+    and lists the `known` names.
     """
     for name, value in given.items():
         value = value.name if isinstance(value, Enum) else value
         if name not in neutral:
-            raise RequestError(unknown(kind, name, own))
+            raise RequestError(unknown(kind, name, known))
         if not any(value is each or value == each for each in neutral[name]):
             allowed = " or ".join(map(repr, neutral[name]))
             raise RequestError(

@@ -111,8 +111,8 @@ class Adaptive(Controller):
         """
         self.longest = longest
         self._cost_above, self._row_cost = row_cost, 0.0
-        self.pass_cost, self.ask_cost = CostCurve(pass_cost or FIRST_COSTS), CostCurve()
-        self.ask_cost.record(0, 0.0)  # until measured, a smaller draft costs less
+        self.pass_cost, self.draft_cost = CostCurve(pass_cost or FIRST_COSTS), CostCurve()
+        self.draft_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._unit_s = 0.0
         """Seconds of a plain pass at the machine's present speed; 0 before it is known."""
         self._units = deque[float](maxlen=LAST_PASSES)
@@ -123,9 +123,9 @@ class Adaptive(Controller):
             1 - MEMORY
         )  # of a sequence; time in plain passes of its batch
         self._plan: dict[int, int] = {}
-        self._asked: dict[int, int] = {}
+        self._requested: dict[int, int] = {}
         self._drafts: dict[int, Draft] = {}
-        self._asked_before: frozenset[int] = frozenset()
+        self._requested_before: frozenset[int] = frozenset()
         self._since_plain, self._reserve, self._trial_steps = 0, RESERVE, 0
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
@@ -135,9 +135,9 @@ class Adaptive(Controller):
         lengths = [len(seq.tokens) for seq in seqs]
         self._row_cost = self._cost_above(sum(lengths) // max(num, 1))
         self._price = MARGIN * num * self._speedup / self._pass(num)
-        self._plan = {i: self._best_length(own) for i, own in self._of_seqs.items()}
-        self._asked = self._plan | self._trial()
-        return self._asked
+        self._plan = {i: self._best_length(of_seq) for i, of_seq in self._of_seqs.items()}
+        self._requested = self._plan | self._trial()
+        return self._requested
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
         """Keep the nodes that are worth their rows."""
@@ -154,10 +154,10 @@ class Adaptive(Controller):
         row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
         longest = max([len(self._value), *map(len, drafts.values())])
         for i, path in paths.items():
-            if asked := self._asked.get(i, 0):
+            if requested := self._requested.get(i, 0):
                 values = [p - row for p in path[: kept[i]]]
                 values += [0.0] * (
-                    min(longest, asked) - kept[i]
+                    min(longest, requested) - kept[i]
                 )  # of nodes that were cut or missing
                 self._of_seqs[i].record(values)
                 self._value.record(values)
@@ -167,15 +167,15 @@ class Adaptive(Controller):
         self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
     ) -> None:
         """Update probabilities, costs, the rate and what is saved for trials."""
-        asked = frozenset(r.seq_id for r in results if self._asked.get(r.seq_id))
+        requested = frozenset(r.seq_id for r in results if self._requested.get(r.seq_id))
         if num_rows is not None:
-            self._measure(asked, num_rows, draft_s, pass_s)
+            self._measure(requested, num_rows, draft_s, pass_s)
         for result in results:
             if result.seq_id in self._drafts:
                 self._acceptance.record(self._drafts[result.seq_id], result.tokens)
         if num_rows is not None and self._unit_s and self._of_seqs:
             self._account(results, num_rows, draft_s)
-        self._asked_before, self._asked, self._drafts = asked, {}, {}
+        self._requested_before, self._requested, self._drafts = requested, {}, {}
 
     @property
     def _speedup(self) -> float:
@@ -186,12 +186,12 @@ class Adaptive(Controller):
         """Return what a pass of so many rows costs above the present context."""
         return self.pass_cost.predict(num_rows) + self._row_cost * num_rows
 
-    def _best_length(self, own: NodeValues) -> int:
+    def _best_length(self, of_seq: NodeValues) -> int:
         """Return how many nodes add most, less what asking for them costs; none while that is unknown."""
         if not self._knows_asking:
             return 0
-        added = [0.0, *accumulate(self._value.expected(own))]
-        costs = self.ask_cost.costs(1, len(added) - 1)
+        added = [0.0, *accumulate(self._value.expected(of_seq))]
+        costs = self.draft_cost.costs(1, len(added) - 1)
         nets = [0.0, *(x - self._price * c for x, c in zip(added[1:], costs, strict=True))]
         best = nets.index(max(nets))
         return best if best < len(self._value) or not best else self.longest
@@ -214,9 +214,11 @@ class Adaptive(Controller):
         """Return twice as many nodes; all where that is as many as drafts have, or before any draft."""
         return 2 * k if 0 < 2 * k < len(self._value) else self.longest
 
-    def _measure(self, asked: frozenset[int], num_rows: int, draft_s: float, pass_s: float) -> None:
+    def _measure(
+        self, requested: frozenset[int], num_rows: int, draft_s: float, pass_s: float
+    ) -> None:
         """Learn the costs, in units of the machine's present speed."""
-        is_plain = num_rows == len(self._asked)
+        is_plain = num_rows == len(self._requested)
         self._since_plain = 0 if is_plain else self._since_plain + 1
         if self.pass_cost.knows(num_rows) or (is_plain and not self._unit_s):
             self._units.append(pass_s / self._pass(num_rows))
@@ -226,9 +228,9 @@ class Adaptive(Controller):
         if not unit_s:
             return
         self.pass_cost.record(num_rows, max(0.0, pass_s / unit_s - self._row_cost * num_rows))
-        if asked and self._asked_before.issuperset(asked):
-            nodes = sum(len(self._drafts[i]) for i in asked if i in self._drafts)
-            self.ask_cost.record(round(nodes / len(asked)), draft_s / unit_s / len(asked))
+        if requested and self._requested_before.issuperset(requested):
+            nodes = sum(len(self._drafts[i]) for i in requested if i in self._drafts)
+            self.draft_cost.record(round(nodes / len(requested)), draft_s / unit_s / len(requested))
             if not self._knows_asking:
                 self._knows_asking, self._trial_steps = True, 0
 
@@ -240,7 +242,7 @@ class Adaptive(Controller):
         plain, num = self._pass(len(self._of_seqs)), len(self._of_seqs)
         time = (draft_s / self._unit_s + self._pass(num_rows)) / plain
         tokens = sum(1 + len(r.path) for r in results if r.seq_id in self._of_seqs) / num
-        if self._asked and self._asked != self._plan:
+        if self._requested and self._requested != self._plan:
             self._reserve -= time - tokens / self._speedup
         self._reserve = min(self._reserve + EXPLORATION * time, RESERVE)
         self._tokens, self._time = self._tokens * MEMORY + tokens, self._time * MEMORY + time
@@ -322,10 +324,10 @@ class NodeValues:
         """As many nodes as the largest draft had; one before the first."""
         return len(self._means) or 1
 
-    def expected(self, own: NodeValues) -> list[float]:
+    def expected(self, of_seq: NodeValues) -> list[float]:
         """Return the value of each node in a sequence; `own` is what its drafts showed."""
         values = [FIRST_VALUE / 2**i for i in range(len(self))]
-        for means in (self._means, own._means):
+        for means in (self._means, of_seq._means):
             for i, mean in enumerate(means[: len(values)]):
                 values[i] = mean.given(values[i], CASES)
         return values

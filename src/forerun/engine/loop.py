@@ -28,7 +28,7 @@ from forerun.core.types import Event
 from forerun.decoding.stops import Detokenizer
 from forerun.engine.engine import Engine
 from forerun.engine.metrics import RequestCounts
-from forerun.engine.outputs import Spell
+from forerun.engine.outputs import TokenText
 from forerun.engine.request import RequestHandle, Sink
 
 
@@ -105,8 +105,8 @@ class EngineLock:
 
 
 def _each_of_all(do: Callable[[EngineLock], None]) -> None:
-    for turns in [*EngineLock.all]:
-        do(turns)
+    for lock in [*EngineLock.all]:
+        do(lock)
 
 
 if hasattr(os, "register_at_fork"):
@@ -124,17 +124,17 @@ class EngineLoop:
         self,
         engine: Engine,
         new_text: Callable[[SamplingParams], Detokenizer | None] = lambda params: None,
-        turns: EngineLock | None = None,
-        spell: Spell = lambda token_id: None,
+        lock: EngineLock | None = None,
+        token_text: TokenText = lambda token_id: None,
     ) -> None:
-        """`new_text` makes what turns a sequence's tokens into text, `spell` gives the text of one token.
+        """`new_text` makes what turns a sequence's tokens into text, `token_text` gives the text of one token.
 
-        `turns` are those of the engine's model.
+        `lock` is that of the engine's model.
         """
         self.engine = engine
-        self.turns = turns or EngineLock()
+        self.lock = lock or EngineLock()
         self.served = RequestCounts()
-        self.spell = spell
+        self.token_text = token_text
         self._new_text = new_text
         self._num_requests = 0
         self._requests: dict[int, Callable[[], RequestHandle | None]] = {}
@@ -159,7 +159,7 @@ class EngineLoop:
         handle, each, asked_s = None, [*_each(params)], time.perf_counter()
         prepared = self.engine.prepare(prompt_ids, each[0])  # others step meanwhile
         try:
-            with self.turns():
+            with self.lock():
                 self._end_dropped()
                 handle = RequestHandle(self, str(self._num_requests), prompt, sink)
                 find = ref(handle, self._dropped.append) if sink is None else handle.itself
@@ -183,7 +183,7 @@ class EngineLoop:
 
     def cancel(self, seq_ids: Iterable[int]) -> None:
         """End sequences, keeping what they have; their last events say so. Waits for nothing, harmless if ended."""
-        self.turns.soon(partial(self._end, tuple(seq_ids)))
+        self.lock.soon(partial(self._end, tuple(seq_ids)))
 
     def end_all(self) -> None:
         """End all requests, keeping what they have."""
@@ -194,7 +194,7 @@ class EngineLoop:
 
         Nothing is done if other threads' steps have brought what `waiting` waits for.
         """
-        with self.turns():
+        with self.lock():
             if waiting is not None and (waiting.is_finished or waiting.unread):
                 return self.engine.has_work
             self._end_dropped()

@@ -244,21 +244,21 @@ def pressure_steps(
 
     `drafters` are the one that is asked for, smaller ones, and none.
     """
-    asked = drafters[0]
-    whole = plan(model, asked, workload).total
+    largest = drafters[0]
+    total = plan(model, largest, workload).total
 
     def frees(drafter: DrafterNumbers) -> int:
-        return whole - plan(model, drafter, workload).total
+        return total - plan(model, drafter, workload).total
 
-    block = model.kv_blocks[workload.precision] + asked.kv_block
+    block = model.kv_blocks[workload.precision] + largest.kv_block
     steps = {}
     if workload.num_checkpoints and model.state:
         steps["checkpoints of recurrent states"] = workload.num_checkpoints * model.state
     steps |= {f"drafter {smaller.name}": frees(smaller) for smaller in drafters[1:]}
-    if asked.num_nodes:
-        half = replace(asked, num_nodes=asked.num_nodes // 2)
+    if largest.num_nodes:
+        half = replace(largest, num_nodes=largest.num_nodes // 2)
         steps["draft trees of half the nodes"] = frees(half)
-        steps["no drafts"] = frees(replace(asked, num_nodes=0))
+        steps["no drafts"] = frees(replace(largest, num_nodes=0))
     steps["a block of a shared prefix"] = block
     steps["preempt a full sequence"] = block * workload.blocks_seq
     return steps

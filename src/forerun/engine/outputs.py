@@ -11,7 +11,7 @@ from forerun.engine.sequence import SequenceState
 from forerun.engine.stats import SpecStats
 from forerun.text.answers.message import AnswerMessage
 
-Spell = Callable[[int], str | None]
+TokenText = Callable[[int], str | None]
 """The text of a token by itself, if there is a tokenizer."""
 
 
@@ -46,7 +46,7 @@ class CompletionOutput:
     """What it thinks, says and calls, of `chat`."""
 
     @classmethod
-    def of(cls, index: int, run: SequenceState, spell: Spell) -> CompletionOutput:
+    def of(cls, index: int, run: SequenceState, token_text: TokenText) -> CompletionOutput:
         """Return the output of a sequence so far."""
         wanted = run.seq.params.logprobs is not None
         return cls(
@@ -54,7 +54,7 @@ class CompletionOutput:
             text=run.text,
             token_ids=tuple(run.seq.generated),
             finish_reason=run.seq.finish_reason,
-            logprobs=by_token(run.logprobs, spell) if wanted else None,
+            logprobs=by_token(run.logprobs, token_text) if wanted else None,
             stats=run.stats,
             ttft_s=run.ttft_s,
             stop_reason=run.stops.stop_reason,
@@ -96,13 +96,16 @@ class RequestOutput:
     """Prompt tokens whose keys and values the cache held already when the first completion began."""
 
 
-def by_token(emitted: Iterable[TokenLogprob], spell: Spell) -> list[Logprobs]:
+def by_token(emitted: Iterable[TokenLogprob], token_text: TokenText) -> list[Logprobs]:
     """Return the log-probabilities of some positions, as vLLM gives them."""
     positions = []
     for chosen in emitted:
         ranked = {token: (value, rank) for rank, (token, value) in enumerate(chosen.top, 1)}
         entries = {chosen.token_id: (chosen.logprob, chosen.rank)} | ranked
         positions.append(
-            {token: Logprob(*entry, decoded_token=spell(token)) for token, entry in entries.items()}
+            {
+                token: Logprob(*entry, decoded_token=token_text(token))
+                for token, entry in entries.items()
+            }
         )
     return positions

@@ -42,9 +42,9 @@ SERVED_MAX_LEN = 32768
 
 def max_len_of(config: EngineConfig, longest: int) -> int:
     """Return the tokens of a sequence, at most. Raises ConfigError if more are asked for than the model's `longest`."""
-    asked = config.max_model_len
+    requested = config.max_model_len
     default = SERVED_MAX_LEN if config.program == "server" else DEFAULT_MAX_LEN
-    max_len = min(longest, default) if asked is None else asked
+    max_len = min(longest, default) if requested is None else requested
     if not 2 <= max_len <= longest:
         message = f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
         raise ConfigError(message, option="max_model_len")
@@ -235,18 +235,18 @@ class Planner:
 
     def given_up(self, chosen: MemoryPlan) -> list[str]:
         """Describe how a plan differs from what was asked for, besides the number of blocks."""
-        asked, got = self.workload, chosen.workload
+        requested, got = self.workload, chosen.workload
         words = []
         drafter, wanted = chosen.drafter, self.drafters[0]
         if drafter.name != wanted.name:
             words.append("no drafter" if drafter.name == "none" else f"drafter {drafter.name}")
-        if got.num_checkpoints < asked.num_checkpoints:
+        if got.num_checkpoints < requested.num_checkpoints:
             words.append("no checkpoints of recurrent states")
-        if got.logit_rows < asked.logit_rows:
+        if got.logit_rows < requested.logit_rows:
             words.append("logits of one sequence at a time")
-        if got.num_seqs != asked.num_seqs:
+        if got.num_seqs != requested.num_seqs:
             words.append(f"{got.num_seqs} sequence{'s' * (got.num_seqs > 1)} at a time")
-        if got.prefill_rows != asked.prefill_rows:
+        if got.prefill_rows != requested.prefill_rows:
             words.append(f"prompts read {got.prefill_rows} tokens at a time")
         return words
 
@@ -266,8 +266,8 @@ class Planner:
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
         target, program, built = self.target(), 0, dict[str, Drafter]()
-        asked = self.spec.for_target(target)
-        spec: DrafterSpec | None = asked
+        requested = self.spec.for_target(target)
+        spec: DrafterSpec | None = requested
         while spec is not None:
             drafter = spec.build(target, built)  # a smaller one differs in some of its parts
             numbers = drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)

@@ -108,24 +108,24 @@ class Proposer:
     def _ask(self, steps: Sequence[SequenceStep]) -> None:
         """Ask the drafter for sequences with a budget, and cut its drafts to what is allowed and worth its rows."""
         budgets = self.controller.budgets([step.seq for step in steps])
-        asked = {
+        requested = {
             step.seq.id: step for step in steps if budgets[step.seq.id] >= max(self._min_draft, 1)
         }
         drafts = dict[int, Draft]()
-        for i, draft in self._drafts(asked, budgets).items():
+        for i, draft in self._drafts(requested, budgets).items():
             if len(draft) >= self._min_draft:
-                with asked[i].isolated():
+                with requested[i].isolated():
                     # an empty one tells the controller that asking brought nothing
-                    drafts[i] = _allowed(asked[i].state, draft)
-        if asked:
+                    drafts[i] = _allowed(requested[i].state, draft)
+        if requested:
             for i, draft in self.controller.trim(drafts).items():
-                asked[i].draft, asked[i].num_drafted = draft, len(draft)
+                requested[i].draft, requested[i].num_drafted = draft, len(draft)
 
     def _drafts(self, steps: dict[int, SequenceStep], budgets: dict[int, int]) -> dict[int, Draft]:
         """Return the drafter's checked drafts by sequence, empty ones of those that it has lost."""
         drafts = dict.fromkeys(steps, EMPTY_DRAFT)
         if seqs := [step.seq for i, step in steps.items() if i in self._drafted_for]:
-            limits = [self._room(seq, min(budgets[seq.id], self._budget)) for seq in seqs]
+            limits = [self._most_nodes(seq, min(budgets[seq.id], self._budget)) for seq in seqs]
             with self._isolated("propose"):
                 proposed = self.drafter.propose(seqs, limits)
                 check(self.drafter, proposed, limits, self._vocab_size)
@@ -134,18 +134,20 @@ class Proposer:
 
     def _extended(self, state: SequenceState, draft: Draft) -> Draft:
         """Return the draft with the user's prediction and what the grammar forces; new nodes come last."""
-        seq, room = state.seq, self._room(state.seq, self._budget)
+        seq, most_nodes = state.seq, self._most_nodes(state.seq, self._budget)
         if state.prediction is not None:
-            draft = _allowed(state, state.prediction.extend(draft, seq.generated, room))
+            draft = _allowed(state, state.prediction.extend(draft, seq.generated, most_nodes))
         grammar = state.grammar if self._draft_forced else None
         if grammar is None:
             return draft
-        return with_forced(draft, grammar, room, state.stops.tokens_left - 1)
+        return with_forced(draft, grammar, most_nodes, state.stops.tokens_left - 1)
 
-    def _room(self, seq: Seq, budget: int) -> int:
+    def _most_nodes(self, seq: Seq, budget: int) -> int:
         """Return how many nodes a sequence may draft, with what it asked for and what is left of the context."""
-        asked = seq.params.max_draft
-        return min(budget if asked is None else min(budget, asked), self._max_len - len(seq.tokens))
+        requested = seq.params.max_draft
+        return min(
+            budget if requested is None else min(budget, requested), self._max_len - len(seq.tokens)
+        )
 
     @contextmanager
     def _isolated(self, method: str) -> Iterator[None]:

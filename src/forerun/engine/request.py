@@ -9,7 +9,7 @@ from typing import Protocol
 from weakref import finalize
 
 from forerun.core.types import Event
-from forerun.engine.outputs import CompletionOutput, RequestOutput, Spell, by_token
+from forerun.engine.outputs import CompletionOutput, RequestOutput, TokenText, by_token
 from forerun.engine.sequence import SequenceState
 
 Sink = Callable[[Event], object]
@@ -19,7 +19,7 @@ Sink = Callable[[Event], object]
 class Runner(Protocol):
     """What runs requests: `engine.loop.EngineLoop`."""
 
-    spell: Spell
+    token_text: TokenText
 
     def step(self, waiting: RequestHandle | None = None) -> bool:
         """Run one pass for all requests, unless the one that waits has unread events."""
@@ -81,16 +81,18 @@ class RequestHandle:
 
     def output(self) -> RequestOutput:
         """Return the output generated so far."""
-        seq, spell = self.runs[0].seq, self.loop.spell
+        seq, token_text = self.runs[0].seq, self.loop.token_text
         scored = None
         if seq.params.prompt_logprobs is not None:
-            scored = [None, *by_token(self.runs[0].prompt_logprobs, spell)]
+            scored = [None, *by_token(self.runs[0].prompt_logprobs, token_text)]
         return RequestOutput(
             request_id=self.id,
             prompt=self.prompt,
             prompt_token_ids=seq.tokens[: seq.num_prompt],
             prompt_logprobs=scored,
-            outputs=tuple(CompletionOutput.of(i, run, spell) for i, run in enumerate(self.runs)),
+            outputs=tuple(
+                CompletionOutput.of(i, run, token_text) for i, run in enumerate(self.runs)
+            ),
             finished=self.is_finished,
             num_cached_tokens=self.runs[0].seq.num_reused,
         )

@@ -115,7 +115,7 @@ async def _by_answer(
     )
 
     def logits() -> Vectors:
-        with llm.loop.turns():
+        with llm.loop.lock():
             return np.stack([llm.model.head(rows)[0, [yes, no]] for rows in states])
 
     found = await asyncio.to_thread(logits)

@@ -163,7 +163,7 @@ def _slots(llm: LLM) -> list[Document]:
         }
         for slot in range(llm.engine.cache.num_slots)
     ]
-    with llm.loop.turns():
+    with llm.loop.lock():
         engine = llm.engine
         for seq in engine.scheduler.running:
             run = engine.sequences[seq.id]

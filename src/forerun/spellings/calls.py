@@ -32,5 +32,5 @@ _NEUTRAL: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 
 def check(method: Callable[..., object], others: Mapping[str, object]) -> None:
     """Raise RequestError for arguments besides a method's own, unless they ask for nothing."""
-    own = inspect.signature(method).parameters.keys() - {"others"}
-    reject(others, _NEUTRAL.get(method.__name__, _ALL), "argument", own)
+    known = inspect.signature(method).parameters.keys() - {"others"}
+    reject(others, _NEUTRAL.get(method.__name__, _ALL), "argument", known)

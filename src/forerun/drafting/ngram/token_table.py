@@ -67,13 +67,13 @@ def pack(
     exponent = np.minimum(np.log2(counts).astype(np.int64), 15)
     data[at + 2] = exponent << 4 | np.minimum((counts << 4) >> exponent, 31) - 16
     data[at + 3] = num
-    place = at + 4
+    offset = at + 4
     for rank in range(tokens.shape[1]):
         has = tokens[:, rank] >= 0
         for byte in range(token_nbytes):
-            data[place[has] + byte] = tokens[has, rank] >> (8 * byte) & 255
-        data[place[has] + token_nbytes] = shares[has, rank]
-        place = place + has * (token_nbytes + 1)
+            data[offset[has] + byte] = tokens[has, rank] >> (8 * byte) & 255
+        data[offset[has] + token_nbytes] = shares[has, rank]
+        offset = offset + has * (token_nbytes + 1)
     offsets = np.zeros(num_buckets + 1, np.uint32)
     np.add.at(offsets, bucket + 1, sizes.astype(np.uint32))
     return np.cumsum(offsets, dtype=np.uint32), data

@@ -139,10 +139,10 @@ class KVCache(ABC):
         self._free_slots.append(slot)
         self._tokens[slot] = list(tokens[:length])
         self._enter_whole_blocks(slot, length)
-        whole = len(self._nodes[slot])
+        num_full = len(self._nodes[slot])
         if self.states is not None:
             self.states.close(slot, self._block_of_state(slot))
-        elif length > (start := whole * BLOCK_ROWS):
+        elif length > (start := num_full * BLOCK_ROWS):
             self._enter_last_block(slot, tuple(tokens[start:length]))
         if self.disk is not None:
             self.disk.keep(self._nodes[slot])
@@ -298,12 +298,12 @@ class KVCache(ABC):
         block = self._tables[slot][index]
         if self.pool.claim(block, num_rows):
             return True
-        own = self.pool.take()
-        if own is None:
+        copy = self.pool.take()
+        if copy is None:
             return self.pool.claim_all(block)
-        self._copy_block(block, own)
+        self._copy_block(block, copy)
         self.pool.release([block])
-        self._place(slot, index, own)
+        self._place(slot, index, copy)
         return True
 
     def _can_own_last_block(self, slot: int) -> bool:

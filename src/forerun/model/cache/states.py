@@ -114,10 +114,10 @@ class StateTable:
 
     def advance(self, slot: int, rows: int) -> None:
         """Bring a slot's state up to the whole blocks of its first `rows` rows."""
-        whole = rows // BLOCK_ROWS * BLOCK_ROWS
-        if whole > self.rows[slot]:
-            self.memory.advance(slot, whole)
-            self.rows[slot] = whole
+        num_full = rows // BLOCK_ROWS * BLOCK_ROWS
+        if num_full > self.rows[slot]:
+            self.memory.advance(slot, num_full)
+            self.rows[slot] = num_full
 
     def clear(self, slot: int) -> None:
         """Make a slot's state that of no rows."""
