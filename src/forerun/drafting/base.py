@@ -76,6 +76,8 @@ class Target:
     """Keep what is learned of this target for the next process."""
     learned_in: Path | None = None
     """The folder where it is kept; None: in the cache."""
+    encode: Callable[[str], Sequence[int]] | None = None
+    """Reads texts, to make in the cache what drafters lack for this target; None: nothing may be made."""
 
 
 class DrafterBytes(NamedTuple):
