@@ -101,9 +101,7 @@ def test_a_broken_table_is_passed_over(tables, caplog) -> None:
     assert "is not whole" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"memory_budget": "2GiB"}, {"weight_cache": False}], ids=str
-)
+@pytest.mark.parametrize("given", [{}, {"memory_budget": "2GiB"}, {"weight_cache": False}], ids=str)
 def test_only_a_model_that_keeps_files_and_has_no_budget_reads_replies(
     tiny_gguf: Path, tables, monkeypatch: pytest.MonkeyPatch, given: dict[str, object]
 ) -> None:
