@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.core.types import TaskPrompt
-from forerun.drafters.recycling import shared_replies, table_file
 from forerun.drafting.ngram import counting
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
@@ -46,6 +45,8 @@ def make(
 
     Ctrl-C says how far it came. Raises ForerunError.
     """
+    from forerun.drafters.recycling import shared_replies, table_file
+
     name, vocabulary = name_of(llm.path), fingerprint(llm.tokenizer)
     path = path_of(llm)
     with writing(path):
@@ -67,11 +68,15 @@ def make(
 
 def path_of(llm: LLM) -> Path:
     """Return where drafters look for a model's own table."""
+    from forerun.drafters.recycling import table_file
+
     return table_file.tables_dir() / f"{name_of(llm.path)}{table_file.SUFFIX}"
 
 
 def drafters(llm: LLM) -> tuple[str, str]:
     """Name the default drafter with the best table besides the model's own, and as it is. Raises OSError."""
+    from forerun.drafters.recycling import shared_replies, table_file
+
     own, vocabulary = path_of(llm), fingerprint(llm.tokenizer)
     others = [path for path in table_file.fitting_tables(llm.tokenizer, None) if path != own]
     if not others:
