@@ -91,6 +91,14 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tables, caplog) -> None:
     assert "no table of next tokens" in message
 
 
+def test_a_program_that_ends_waits_for_no_reading(tables, monkeypatch) -> None:
+    over = threading.Thread()
+    monkeypatch.setattr(shared_replies.threading, "main_thread", lambda: over)
+    build()
+    wait()
+    assert [*tables.iterdir()] == []
+
+
 def test_a_broken_table_is_passed_over(tables, caplog) -> None:
     drafter = build()
     wait()

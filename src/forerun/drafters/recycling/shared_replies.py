@@ -34,7 +34,7 @@ def path_of(vocabulary: str) -> Path:
 def make_meanwhile(encode: Encode, vocabulary: str, vocab_size: int) -> Path:
     """Make a tokenizer's table while models run, in seconds, and return where it will lie.
 
-    A process that ends waits for it.
+    A process that ends waits for the counting, not for the reading: the next one begins anew.
     """
     name = f"forerun-table-{vocabulary}"
     if not any(thread.name == name for thread in threading.enumerate()):
@@ -49,13 +49,25 @@ def replies() -> Iterator[str]:
     yield from gzip.decompress(place.read_bytes()).decode().split("\0")
 
 
-def make(encode: Encode, vocabulary: str, vocab_size: int) -> None:
-    """Count the replies as a tokenizer reads them, and write the table. Raises OSError."""
+def make(
+    encode: Encode,
+    vocabulary: str,
+    vocab_size: int,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> None:
+    """Count the replies as a tokenizer reads them, and write the table; stop reading if it is not wanted any more.
+
+    Raises OSError.
+    """
     from forerun.drafting.ngram import counting  # which most processes never need
 
     path = path_of(vocabulary)
     path.parent.mkdir(parents=True, exist_ok=True)
-    texts = [((), array("i", encode(reply))) for reply in replies()]
+    texts = list[counting.Text]()
+    for reply in replies():
+        if not is_wanted():
+            return
+        texts.append(((), array("i", encode(reply))))
     table = counting.make(texts, ORDER, NBYTES, counting.id_nbytes(vocab_size))
     table_file.save(path, table, model=REPLIES, vocabulary=vocabulary)
 
@@ -63,9 +75,9 @@ def make(encode: Encode, vocabulary: str, vocab_size: int) -> None:
 def _make_aside(encode: Encode, vocabulary: str, vocab_size: int) -> None:
     system.lower_priority()
     _log.info(
-        "the tokenizer has no table of next tokens: one is made, once, of the replies shipped"
+        "the tokenizer has no table of next tokens: one is made, once, of the replies that ship"
     )
     try:
-        make(encode, vocabulary, vocab_size)
+        make(encode, vocabulary, vocab_size, threading.main_thread().is_alive)
     except OSError as error:
         _log.warning("no table of next tokens is kept, the next start makes it again: %s", error)
