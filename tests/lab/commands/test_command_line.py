@@ -49,6 +49,9 @@ def test_json_is_all_that_stands_on_stdout(shell, tmp_path):
 
 MISTAKES = {
     "tune": {
+        "--tokens x": "--tokens must be a count such as 200k",
+        "--repeats 3": "tune without -d decides --repeats itself: leave it out",
+        "-d suffix --tokens 5k": "-d decides --tokens itself: leave it out",
         "-d sufix": "did you mean 'suffix'",
         "-d suffix:depth=3": "unknown option 'depth'",
         "-d none": "name a drafter besides none",

@@ -9,7 +9,7 @@ import click
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _options as shared
-from forerun.lab.commands._training import count_of
+from forerun.lab.commands._training import count_of, leave_out
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
@@ -33,7 +33,9 @@ ALL = "all"
 @click.option("-n", "--max-tokens", "--n-predict", default=64, help="New tokens a prompt, at most.")
 @click.option("--repeats", default=10, help="With -d, passes of each size; medians count.")
 @opt.as_json
+@click.pass_context
 def command(
+    context: click.Context,
     config: EngineConfig,
     prompts: str,
     tokens: str,
@@ -53,6 +55,10 @@ def command(
     from forerun.lab.bench import workload
     from forerun.lab.tune import report
 
+    if drafters is None:
+        leave_out(context, ("repeats",), because="tune without -d")
+    else:
+        leave_out(context, ("tokens",), because="-d")
     known, num_tokens = read(prompts), count_of(tokens)
     chosen = workload.choose(known, limit)
     others = [prompt for prompt in known if prompt not in chosen] or chosen
