@@ -66,7 +66,7 @@ def test_its_commands_are_listed_and_those_of_the_laboratory_are_unknown(run):
     assert ended.returncode == 0, ended.stderr
     words = set(ended.stdout.split())
     assert words >= {"generate", "chat", "serve", "plan", "verify", "drafters"}
-    assert not words & {"bench", "eval", "train", "quantize", "autotune", "check-drafter"}
+    assert not words & {"bench", "eval", "train", "quantize", "tune", "check-drafter"}
     ended = run(MAIN, "bench")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.count("\n") == 1

@@ -51,7 +51,7 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model, read_config
 from forerun.model.model import Model
-from forerun.model.packed.file import PackedFile, finish_writing
+from forerun.model.packed.file import MIN_NBYTES, PackedFile, finish_writing
 from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.place import Place
 from forerun.spellings import calls
@@ -358,7 +358,16 @@ class LLM(OfOneProcess):
             if self.config.weight_cache
             else None,
             self.config.learn,
+            encode=self._encode_to_make,
         )
+
+    @property
+    def _encode_to_make(self) -> Callable[[str], list[int]] | None:
+        """What reads texts for files beside the packed copy; None without one, or where a budget leaves no room."""
+        is_kept = self.config.weight_cache and self.model.nbytes() >= MIN_NBYTES
+        if not is_kept or self.config.budget_nbytes is not None:
+            return None
+        return partial(self.tokenizer.encode, special=False, bos=False)
 
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
         """Return the same weights with an engine of its own."""

@@ -57,11 +57,11 @@ def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
     assert named == {"none", "recycling.py:num_draft=3", "suffix++recycling.py"}
 
 
-def test_autotune_names_it(here, forerun, monkeypatch):
+def test_tune_names_it(here, forerun, monkeypatch):
     monkeypatch.setattr(report, "CONTEXTS", (16, 32))
     monkeypatch.setattr(report, "WIDTHS", (1, 4))
     short = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
-    code, out, _ = forerun("autotune", "-d", "recycling.py", *short, "--json")
+    code, out, _ = forerun("tune", "-d", "recycling.py", *short, "--json")
     assert code == 0
     assert [row["drafter"] for row in the_json(out)["drafters"]] == ["recycling.py"]
 

@@ -19,7 +19,7 @@ from forerun.core.errors import ConfigError, ForerunError, short_repr
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": ("generate", "chat", "serve", "demo"),
     "Models": ("models", "pull", "rm", "cache", "check", "plan", "quantize"),
-    "Drafters": ("drafters", "autotune", "train", "trim_vocab", "check_drafter", "export_drafter"),
+    "Drafters": ("drafters", "tune", "train", "trim_vocab", "check_drafter", "export_drafter"),
     "Measurements": ("bench", "eval", "verify"),
 }
 """The commands, by their headings in help; the laboratory's may be missing."""
@@ -34,8 +34,8 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("perplexity", "ppl", "llama-perplexity"), "forerun eval ppl {rest}"),
     **dict.fromkeys(("benchmark", "llama-bench"), "forerun bench {rest}"),
     "embedding": "forerun serve --embeddings",
+    "autotune": "forerun tune -d all {rest}",
     "help": "forerun {rest} --help",
-    "tune": "forerun autotune {rest}",
     "version": "forerun --version",
 }
 """The command that is meant by a word of ollama, llama.cpp or vLLM."""

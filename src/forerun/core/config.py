@@ -1,6 +1,6 @@
 """EngineConfig: the only place where an option of the engine is declared.
 
-`LLM(...)`, the command line, autotune and bench are built from it; a field's docstring is its help text. A field that
+`LLM(...)`, the command line, tune and bench are built from it; a field's docstring is its help text. A field that
 is declared with `option` is one of the command line.
 Other engines' names of the fields are read where users type them (`forerun.spellings`).
 """

@@ -76,6 +76,8 @@ class Target:
     """Keep what is learned of this target for the next process."""
     learned_in: Path | None = None
     """The folder where it is kept; None: in the cache."""
+    encode: Callable[[str], Sequence[int]] | None = None
+    """Reads texts, to make in the cache what drafters lack for this target; None: nothing may be made."""
 
 
 class DrafterBytes(NamedTuple):
@@ -172,7 +174,7 @@ class Method:
     example: Callable[[Target], Any] | None = None
     """Options for `forerun check-drafter`, where `Options()` cannot be built or holds more than a check can fill."""
     grids: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Values of each option for `forerun autotune` to try, ascending."""
+    """Values of each option for `forerun tune -d` to try, ascending."""
     tune_when_named: bool = False
     """Autotune leaves it out unless it is asked for by name."""
     ships_for: Callable[[Target], bool] = lambda target: False

@@ -14,7 +14,7 @@ from tests.cli.helpers import check_help, check_table, one_line_of_mistake
 from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
-    *("autotune", "check-drafter", "bench", "bench chat", "bench serve"),
+    *("tune", "check-drafter", "bench", "bench chat", "bench serve"),
     *("bench memory", "bench kernels", "bench report", "eval", "eval ppl"),
     *("eval distribution", "eval fidelity", "train", "train table", "train data"),
     *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize"),
@@ -48,7 +48,10 @@ def test_json_is_all_that_stands_on_stdout(shell, tmp_path):
 
 
 MISTAKES = {
-    "autotune": {
+    "tune": {
+        "--tokens x": "--tokens must be a count such as 200k",
+        "--repeats 3": "tune without -d decides --repeats itself: leave it out",
+        "-d suffix --tokens 5k": "-d decides --tokens itself: leave it out",
         "-d sufix": "did you mean 'suffix'",
         "-d suffix:depth=3": "unknown option 'depth'",
         "-d none": "name a drafter besides none",

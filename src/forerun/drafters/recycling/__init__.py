@@ -2,8 +2,9 @@
 
 Every verified row says what the target expects next, also where the guess was wrong. Those tokens with their
 probabilities are kept by the last 1 to `order` tokens before them, in a table of fixed size; a file made of the
-target's earlier answers (`forerun train table`) says it before anything was learned. Longer contexts correct
-shorter ones, and places where the same words stood before, in this text or an earlier output, correct both.
+target's earlier answers (`forerun train table`), or of replies that ship, says it before anything was learned.
+Longer contexts correct shorter ones, and places where the same words stood before, in this text or an earlier
+output, correct both.
 The tree grows best first, so it fills the rows that a pass verifies for nearly nothing. Each node's confidence is its
 expected chance, with the sampler's noise where the request samples.
 
@@ -22,14 +23,14 @@ from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
-from forerun.drafters.recycling import table_file
+from forerun.drafters.recycling import shared_replies, table_file
 from forerun.drafters.recycling.kept_table import KeptTable
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.best_first import drafts_of
 from forerun.drafting.ngram.texts import Texts
 from forerun.drafting.ngram.token_table import NUM_LIVE
 from forerun.drafting.tree_noise import native_noises, noise_below
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafting.vocabulary import Vocabulary, fingerprint
 from forerun.hub.names import name_of
 from forerun.model.kernels import native
 
@@ -42,7 +43,8 @@ class Options:
     """How far to look back, how much to guess, how much to remember."""
 
     table: str = "auto"
-    """A file of `forerun train table`; auto takes the one made for this tokenizer, none starts with nothing."""
+    """A file of `forerun train table`; auto takes the one made for this tokenizer, or has one made of replies that
+    ship; none starts with nothing."""
     order: int = 4
     """Last tokens that are a context of the table, at most."""
     num_draft: int = 7
@@ -83,6 +85,10 @@ def build(options: Options, target: Target) -> Recycling:
         name = None if target.path is None else name_of(target.path)
         table = table_file.load_known(vocabulary, name)
     drafter = Recycling(options, table)
+    if options.table == "auto" and table is None and target.encode and vocabulary is not None:
+        ours = fingerprint(vocabulary)
+        path = shared_replies.make_meanwhile(target.encode, ours, vocabulary.vocab_size)
+        drafter.await_table(path, vocabulary)
     if target.learn and target.path is not None and vocabulary is not None:
         drafter.keep_in(target.path, fingerprint(vocabulary), target.learned_in)
     return drafter
@@ -133,6 +139,11 @@ class Recycling(Drafter):
         self.live = self._new_table()
         self.learned: KeptTable | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
+        self._awaited: tuple[Path, Vocabulary] | None = None
+
+    def await_table(self, path: Path, vocabulary: Vocabulary) -> None:
+        """Take a table that is being made, when a sequence begins after it was written."""
+        self._awaited = path, vocabulary
 
     def keep_in(self, model: Path, vocabulary: str, place: Path | None = None) -> None:
         """Load what was learned of this model before, and write it every few minutes and at the end."""
@@ -141,6 +152,8 @@ class Recycling(Drafter):
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Index the sequence; the prompt's last row is the first to learn from."""
+        if self._awaited is not None and self._awaited[0].exists():
+            self.table, self._awaited = table_file.load_known(self._awaited[1], None), None
         self.texts.begin(seq, len(outcome.emitted))
         self.observe([seq], [EMPTY_DRAFT], [outcome])
 

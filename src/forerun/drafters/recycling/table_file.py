@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from forerun._native import FileTable
 
 SUFFIX = ".table"
+REPLIES = "replies-1"
+"""Stands for the model in a table of the replies that ship (`shared_replies.py`): other replies, another name."""
 HEAD_NBYTES = 1024
 """Room for what a file says of itself."""
 _MAGIC = b"forerun token table 1\n"
@@ -85,7 +87,10 @@ def load_known(vocabulary: Vocabulary, model: str | None) -> FileTable | None:
 
 
 def fitting_tables(vocabulary: Vocabulary, model: str | None) -> list[Path]:
-    """List the tables made for this tokenizer, those for this model first; broken ones are logged and left out."""
+    """List the tables made for this tokenizer, those for this model first, that of shipped replies last.
+
+    Broken ones are logged and left out.
+    """
     ours, fitting = None, []
     for path in known_tables():
         try:
@@ -95,7 +100,8 @@ def fitting_tables(vocabulary: Vocabulary, model: str | None) -> list[Path]:
             continue
         ours = ours or fingerprint(vocabulary)
         if header.vocabulary == ours:
-            fitting.append((header.model != model, path))
+            rank = 0 if header.model == model else 2 if header.model == REPLIES else 1
+            fitting.append((rank, path))
     return [path for _, path in sorted(fitting, key=lambda found: found[0])]
 
 

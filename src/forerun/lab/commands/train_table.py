@@ -42,6 +42,7 @@ def command(
     """
     from forerun.cli import tables
     from forerun.drafters.recycling import table_file
+    from forerun.drafting.ngram import counting
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
     from forerun.lab.train import answers as train_answers
@@ -61,9 +62,9 @@ def command(
         llm, wanted, answers or out.with_suffix(".answers.jsonl"), num_tokens
     )
     texts = [*train_answers.kept(store)]
-    token_nbytes = 2 if llm.model.config.vocab_size <= 1 << 16 else 3
+    token_nbytes = counting.id_nbytes(llm.model.config.vocab_size)
     figures = table.measure(texts, order, token_nbytes, size_mb, table_file.HEAD_NBYTES)
-    made = table.make(texts, order, round(size_mb * 1e6) - table_file.HEAD_NBYTES, token_nbytes)
+    made = counting.make(texts, order, round(size_mb * 1e6) - table_file.HEAD_NBYTES, token_nbytes)
     with writing(out):
         table_file.save(out, made, model=name, vocabulary=str(store.origin["vocabulary"]))
     document = {"table": str(out), "contexts": made.num_contexts, "nbytes": made.nbytes}

@@ -20,6 +20,7 @@ from forerun.cli import console, tables
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
+from forerun.drafting.ngram.counting import Text
 from forerun.drafting.vocabulary import fingerprint
 from forerun.engine.loop import EngineLoop
 from forerun.engine.request import RequestHandle
@@ -27,8 +28,6 @@ from forerun.hub.names import cache_root, name_of
 from forerun.lab.store import Store
 from forerun.llm import LLM
 
-Text = tuple[Sequence[int], Sequence[int]]
-"""A prompt and the answer to it, as token ids."""
 SAMPLED = (0.7, 1.0)
 """Temperatures of the answers that are not greedy."""
 MAX_TOKENS = 256

@@ -1,1 +1,1 @@
-"""Autotune: which drafter and options are fastest for one model on one machine, and the file that remembers it."""
+"""Tune: a table of a model's own answers, and the drafter and options that are fastest on one machine."""

@@ -1,4 +1,4 @@
-"""What autotune does around its search: times passes, checks the choice and shows it."""
+"""What tuning does around its search: times passes, checks what came of it and shows it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from forerun.drafting.parse import split_list
 from forerun.drafting.spec import DrafterSpec
 from forerun.lab.bench import summary
 from forerun.lab.bench.kernels import Case, in_turns, timers
-from forerun.lab.bench.report import speedup
-from forerun.lab.bench.run import Bench, EngineSystem
+from forerun.lab.bench.report import over_baseline, speedup
+from forerun.lab.bench.run import Bench, EngineSystem, Message
 from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
+from forerun.lab.tune.learn import Made
 from forerun.lab.tune.search import PLAIN, DrafterFigures, candidates
 from forerun.llm import LLM
 
@@ -66,18 +67,83 @@ def check(
     """Measure the choice beside plain decoding, as users run it; return it, `none` if it is clearly slower."""
     if chosen == PLAIN:
         return chosen, {}
-    llm.config = replace(llm.config, controller=True)
-    params = SamplingParams(temperature=0, max_tokens=max_tokens)
-    systems = [EngineSystem.of(llm, name, params) for name in (PLAIN, chosen)]
-    bench = Bench(groups, systems, llm.encode, Store({"temperature": 0}), num_rounds=ROUNDS)
-    bench.run(f"{chosen} beside plain decoding")
-    row = summary.totals(bench.rounds, bench.store.origin)[chosen]
-    if row["identical"] != row["prompts"]:
-        console.note(f"{chosen} changed tokens: forerun verify -d shows where")
-        raise click.exceptions.Exit(1)
+    row = compare(llm, [chosen], groups, max_tokens)[0]
     highest = row["speedup_hi"]
     is_slower = isinstance(highest, float) and highest < 1
     return PLAIN if is_slower else chosen, {key: row[key] for key in MEASURED}
+
+
+def compare(
+    llm: LLM, names: Sequence[str], groups: Sequence[PromptGroup], max_tokens: int
+) -> list[summary.Row]:
+    """Measure drafters in turns with plain decoding, as users run them; a row each, the ratio to the first in it.
+
+    Ends the command where one changes a token.
+    """
+    llm.config = replace(llm.config, controller=True)
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
+    systems = [EngineSystem.of(llm, name, params) for name in (PLAIN, *names)]
+
+    def encode(chat: Sequence[Message]) -> list[int]:
+        if llm.tokenizer.chat_template is not None:
+            return llm.encode([*chat])
+        return llm.encode("".join(str(message["content"]) for message in chat))  # a base model
+
+    bench = Bench(groups, systems, encode, Store({"temperature": 0}), num_rounds=ROUNDS)
+    bench.run(f"{names[-1]} beside plain decoding")
+    rows = summary.rows(bench.rounds, bench.store.origin, names[0])
+    found = {row["drafter"]: row for row in rows if row["category"] == summary.ALL}
+    for name in names:
+        if found[name]["identical"] != found[name]["prompts"]:
+            console.note(f"{name} changed tokens: forerun verify -d shows where")
+            raise click.exceptions.Exit(1)
+    return [found[name] for name in names]
+
+
+def learned(
+    made: Made, before: Mapping[str, object], after: Mapping[str, object], *, is_kept: bool
+) -> dict[str, object]:
+    """What was made and what it brought, as JSON values."""
+    keys = ("speedup", "speedup_lo", "speedup_hi", "tau")
+    gain = {key: after[key] for key in ("over_baseline", "over_baseline_lo", "over_baseline_hi")}
+    return {
+        "table": str(made.path) if is_kept else None,
+        "answers": str(made.answers),
+        "tokens": made.num_tokens,
+        "contexts": made.num_contexts,
+        "before": {key: before[key] for key in keys},
+        "measured": {key: after[key] for key in MEASURED},
+        **gain,
+    }
+
+
+def show_learned(
+    made: Made,
+    before: Mapping[str, object],
+    after: Mapping[str, object],
+    note: str,
+    *,
+    is_kept: bool,
+) -> None:
+    """A line before and after, where the table lies, and whether a network would pay."""
+    columns: dict[str, Column] = {
+        "drafter": lambda row: "default" if row is before else "with the table",
+        "speed-up": speedup,
+        "tau": ("tau", 2),
+        "over default": over_baseline,
+    }
+    show_table((before, after), columns)
+    out = tables.report()
+    out.print(
+        f"{after['prompts']} prompts that it did not learn from, tokens as in plain decoding; {tables.TAU}"
+    )
+    where = (
+        f"{made.path}: the default drafter finds it"
+        if is_kept
+        else "no better than what is there: not kept"
+    )
+    out.print(f"{where} ({made.num_tokens} tokens of answers in {made.answers})", soft_wrap=True)
+    out.print(note, soft_wrap=True)
 
 
 def document(

@@ -1,0 +1,135 @@
+"""`forerun tune`: a table of the model's own answers where drafters find it, or the best options of some drafters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
+from forerun.lab.commands import _options as shared
+from forerun.lab.commands._training import count_of, leave_out
+
+if TYPE_CHECKING:
+    from forerun.core.types import TaskPrompt
+    from forerun.drafting.spec import DrafterSpec
+    from forerun.llm import LLM
+
+ALL = "all"
+
+
+@opt.command()
+@opt.engine(without=(*opt.DRAFTER, "controller"), drafter="none", controller=False, max_num_seqs=16)
+@shared.prompt_file("--prompts")
+@shared.answer_tokens("20k")
+@click.option(
+    "-d",
+    "--drafters",
+    "--drafter",
+    help="Make nothing, but find the best options of NAME[:option=value,...],NAME,...; all: of all that need none.",
+)
+@click.option("--limit", default=9, help="Prompts to measure on, evenly over the categories.")
+@click.option("-n", "--max-tokens", "--n-predict", default=64, help="New tokens a prompt, at most.")
+@click.option("--repeats", default=10, help="With -d, passes of each size; medians count.")
+@opt.as_json
+@click.pass_context
+def command(
+    context: click.Context,
+    config: EngineConfig,
+    prompts: str,
+    tokens: str,
+    drafters: str | None,
+    limit: int,
+    max_tokens: int,
+    repeats: int,
+    as_json: bool,
+) -> None:
+    """Make drafting faster for a model: its answers to prompts become a table, which the default drafter finds.
+
+    Measured on prompts that it did not learn from. Ctrl-C loses nothing: the same command goes on where it was. With -d
+    it looks for the fastest drafter and options instead, and prints them as `-d` takes them.
+    """
+    from forerun.drafting.spec import DrafterSpec
+    from forerun.hub.prompt_sets import read
+    from forerun.lab.bench import workload
+    from forerun.lab.tune import report
+
+    if drafters is None:
+        leave_out(context, ("repeats",), because="tune without -d")
+    else:
+        leave_out(context, ("tokens",), because="-d")
+    known, num_tokens = read(prompts), count_of(tokens)
+    chosen = workload.choose(known, limit)
+    others = [prompt for prompt in known if prompt not in chosen] or chosen
+    if drafters is None:
+        _learn(opt.load(config), others, chosen, num_tokens, max_tokens, as_json=as_json)
+        return
+    specs = report.specs_of(None if drafters == ALL else drafters)
+    llm = opt.load(config)
+    if drafters == ALL and (auto := DrafterSpec.of("auto").for_target(llm.target())).parts:
+        specs.append(auto)
+    checked_on = workload.choose(others, limit)
+    _search(llm, specs, chosen, checked_on, max_tokens, repeats, config.model, as_json=as_json)
+
+
+def _learn(
+    llm: LLM,
+    learned: list[TaskPrompt],
+    measured: list[TaskPrompt],
+    num_tokens: int,
+    max_tokens: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Make the table, and compare the default drafter with itself without it."""
+    from forerun.cli import console
+    from forerun.lab.bench import workload
+    from forerun.lab.tune import learn, report
+
+    left_out = {prompt.id for prompt in measured} - {prompt.id for prompt in learned}
+    made = learn.make(llm, learned, left_out, num_tokens)
+    names = learn.drafters(llm)
+    before, after = report.compare(llm, names, workload.groups(measured, 1), max_tokens)
+    note = learn.network_note(llm, made.num_tokens)
+    is_kept = bool(after["tau"] > before["tau"])  # by the clock 9 prompts say little
+    if not is_kept:
+        made.path.unlink()
+    if as_json:
+        found = report.learned(made, before, after, is_kept=is_kept)
+        console.print_json(found | {"network": note})
+    else:
+        report.show_learned(made, before, after, note, is_kept=is_kept)
+
+
+def _search(
+    llm: LLM,
+    specs: list[DrafterSpec],
+    tuned_on: list[TaskPrompt],
+    checked_on: list[TaskPrompt],
+    max_tokens: int,
+    repeats: int,
+    model: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Score the settings of drafters, and print the best as `-d` takes it."""
+    from forerun.cli import console
+    from forerun.lab.bench import workload
+    from forerun.lab.tune import report
+    from forerun.lab.tune.search import Autotune, winner
+
+    token_ids = [llm.encode(opt.conversation(prompt.turns[0])) for prompt in tuned_on]
+    plain_ms, costs = report.time_passes(llm, repeats)
+    search = Autotune(
+        lambda drafter: llm.with_drafter(drafter).engine, token_ids, max_tokens, costs
+    )
+    best = [search.best_of(spec) for spec in specs]
+    groups = workload.groups(checked_on, 1)
+    chosen, measured = report.check(llm, winner(best), groups, max_tokens)
+    if as_json:
+        environment = console.environment(model, chosen, llm.model.num_threads)
+        found = report.document(chosen, measured, costs, search.tried.values())
+        console.print_json(found | environment)
+    else:
+        report.show(chosen, measured, plain_ms, best, len(search.tried))

@@ -1,0 +1,109 @@
+"""What `forerun tune` makes: a table of a model's own answers, counted with the replies that ship."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.core.types import TaskPrompt
+from forerun.drafting.ngram import counting
+from forerun.drafting.vocabulary import fingerprint
+from forerun.hub.names import name_of
+from forerun.lab.bench.run import resolved
+from forerun.lab.output import writing
+from forerun.lab.store import Store
+from forerun.lab.train.answers import default_path, fill, kept
+from forerun.llm import LLM
+
+OWN_WEIGHT = 4
+"""Times a model's own answer counts as one of another's (dev/LOG.md)."""
+SIZE_MB = 8.0
+NETWORK_TOKENS = 300_000
+"""Tokens of replies with which a network begins to guess better than a table."""
+NETWORK_GAIN = 1.17
+"""Tokens a pass with a network and a table over those with the table: both that ship."""
+NETWORK_NBYTES = 10_500_000
+"""The largest that ships; a narrow model's has 12 bytes for each pair of numbers of its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A table, and what it was made of."""
+
+    path: Path
+    answers: Path
+    num_tokens: int
+    """Of the model's own answers."""
+    num_contexts: int
+
+
+def make(
+    llm: LLM, prompts: Sequence[TaskPrompt], left_out: Collection[str], num_tokens: int
+) -> Made:
+    """Let the model answer prompts, and write its table; answers to those left out, by id, do not count.
+
+    Ctrl-C says how far it came. Raises ForerunError.
+    """
+    from forerun.drafters.recycling import shared_replies, table_file
+
+    name, vocabulary = name_of(llm.path), fingerprint(llm.tokenizer)
+    path = path_of(llm)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    store = fill(llm, prompts, default_path(name), num_tokens)
+    own = _texts(store, left_out)
+    others = [
+        ((), llm.tokenizer.encode(text, special=False, bos=False))
+        for text in shared_replies.replies()
+    ]
+    id_nbytes = counting.id_nbytes(llm.model.config.vocab_size)
+    nbytes = round(SIZE_MB * 1e6) - table_file.HEAD_NBYTES
+    table = counting.make([*others, *own * OWN_WEIGHT], shared_replies.ORDER, nbytes, id_nbytes)
+    with writing(path):
+        table_file.save(path, table, model=name, vocabulary=vocabulary)
+    num_own = sum(len(answer) for _, answer in own)
+    return Made(path, default_path(name), num_own, table.num_contexts)
+
+
+def path_of(llm: LLM) -> Path:
+    """Return where drafters look for a model's own table."""
+    from forerun.drafters.recycling import table_file
+
+    return table_file.tables_dir() / f"{name_of(llm.path)}{table_file.SUFFIX}"
+
+
+def drafters(llm: LLM) -> tuple[str, str]:
+    """Name the default drafter with the best table besides the model's own, and as it is. Raises OSError."""
+    from forerun.drafters.recycling import shared_replies, table_file
+
+    own, vocabulary = path_of(llm), fingerprint(llm.tokenizer)
+    others = [path for path in table_file.fitting_tables(llm.tokenizer, None) if path != own]
+    if not others:
+        encode = lambda text: llm.tokenizer.encode(text, special=False, bos=False)  # noqa: E731
+        shared_replies.make(encode, vocabulary, llm.tokenizer.vocab_size)
+        others = [shared_replies.path_of(vocabulary)]
+    auto = resolved(llm, "auto")
+    return auto.replace("recycling", f"recycling:table={others[0]}"), auto
+
+
+def network_note(llm: LLM, num_tokens: int) -> str:
+    """Say whether a network would pay besides the table, by its size, and what it takes."""
+    config = llm.model.config
+    if "++" in resolved(llm, "auto"):
+        return "a network drafts already"
+    nbytes = min(12 * config.hidden_size**2, NETWORK_NBYTES)
+    gain = NETWORK_GAIN / (1 + nbytes / llm.model.nbytes())
+    if gain < 1.05:
+        return f"a network would not pay: {nbytes / 1e6:.1f} MB beside a model of {llm.model.nbytes() / 1e6:.0f} MB"
+    if num_tokens < NETWORK_TOKENS:
+        need = f"from {NETWORK_TOKENS // 1000}k tokens of answers on (here {num_tokens})"
+    else:
+        need = "forerun train drafter makes one of these answers"
+    return f"a network may bring {gain:.2f} times more: {need}; docs/training.md"
+
+
+def _texts(store: Store, left_out: Collection[str]) -> list[counting.Text]:
+    """The answers of a store to all prompts but some."""
+    ids = (key.rpartition("/")[0] for key in store.results)
+    return [text for name, text in zip(ids, kept(store), strict=True) if name not in left_out]
