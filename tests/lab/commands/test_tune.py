@@ -75,4 +75,5 @@ def test_what_is_learned_is_found_by_the_default_drafter(forerun, tiny_gguf, pro
         "nothing is asked again"
     )
     assert "network" in out
+    assert "with every draft in full: tau" in out
     assert "prompts that it did not learn from" in out

@@ -161,6 +161,7 @@ def show_learned(
     out.print(
         f"{after['prompts']} prompts that it did not learn from, tokens as in plain decoding; {tables.TAU}"
     )
+    out.print(f"with every draft in full: tau {in_full[0]:.3f}, with the table {in_full[1]:.3f}")
     where = (
         f"{made.path}: the default drafter finds it"
         if is_kept
