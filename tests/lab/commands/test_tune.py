@@ -64,7 +64,8 @@ def test_what_is_learned_is_found_by_the_default_drafter(forerun, tiny_gguf, pro
     assert code == 0
     assert document["tokens"] >= 60
     assert document["measured"]["identical"] == document["measured"]["prompts"] == 1
-    assert (document["table"] is None) == (document["measured"]["tau"] <= document["before"]["tau"])
+    before, after = document["tau_in_full"]
+    assert (document["table"] is None) == (after <= before)
     if document["table"] is not None:
         assert table_file.read_header(Path(document["table"])).model == tiny_gguf.stem
     answers = Path(document["answers"]).read_text(encoding="utf-8")
@@ -74,4 +75,5 @@ def test_what_is_learned_is_found_by_the_default_drafter(forerun, tiny_gguf, pro
         "nothing is asked again"
     )
     assert "network" in out
+    assert "with every draft in full: tau" in out
     assert "prompts that it did not learn from" in out

@@ -90,16 +90,18 @@ def _learn(
     left_out = {prompt.id for prompt in measured} - {prompt.id for prompt in learned}
     made = learn.make(llm, learned, left_out, num_tokens)
     names = learn.drafters(llm)
-    before, after = report.compare(llm, names, workload.groups(measured, 1), max_tokens)
+    groups = workload.groups(measured, 1)
+    in_full = report.taus(llm, names, groups, max_tokens)
+    before, after = report.compare(llm, names, groups, max_tokens)
     note = learn.network_note(llm, made.num_tokens)
-    is_kept = bool(after["tau"] > before["tau"])  # by the clock 9 prompts say little
+    is_kept = in_full[1] > in_full[0]
     if not is_kept:
         made.path.unlink()
     if as_json:
-        found = report.learned(made, before, after, is_kept=is_kept)
+        found = report.learned(made, before, after, in_full, is_kept=is_kept)
         console.print_json(found | {"network": note})
     else:
-        report.show_learned(made, before, after, note, is_kept=is_kept)
+        report.show_learned(made, before, after, in_full, note, is_kept=is_kept)
 
 
 def _search(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import accumulate
 from statistics import fmean, median
 
@@ -23,7 +24,7 @@ from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
 from forerun.lab.tune.learn import Made
-from forerun.lab.tune.search import PLAIN, DrafterFigures, candidates
+from forerun.lab.tune.search import PLAIN, Autotune, DrafterFigures, candidates
 from forerun.llm import LLM
 
 ROUNDS = 2
@@ -73,6 +74,26 @@ def check(
     return PLAIN if is_slower else chosen, {key: row[key] for key in MEASURED}
 
 
+def encode(llm: LLM, chat: Sequence[Message]) -> list[int]:
+    """Token ids of a conversation; a base model goes on with its words."""
+    if llm.tokenizer.chat_template is not None:
+        return llm.encode([*chat])
+    return llm.encode("".join(str(message["content"]) for message in chat))
+
+
+def taus(
+    llm: LLM, names: Sequence[str], groups: Sequence[PromptGroup], max_tokens: int
+) -> list[float]:
+    """Tokens a pass with every draft in full, which no load changes; of an LLM without a controller."""
+    asked = [
+        encode(llm, [{"role": "user", "content": each.prompts[0].turns[0]}]) for each in groups
+    ]
+    search = Autotune(
+        lambda name: llm.with_drafter(name).engine, asked, max_tokens, CostCurve({1: 1.0})
+    )
+    return [search.figures(name).tau for name in names]
+
+
 def compare(
     llm: LLM, names: Sequence[str], groups: Sequence[PromptGroup], max_tokens: int
 ) -> list[summary.Row]:
@@ -83,13 +104,9 @@ def compare(
     llm.config = replace(llm.config, controller=True)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     systems = [EngineSystem.of(llm, name, params) for name in (PLAIN, *names)]
-
-    def encode(chat: Sequence[Message]) -> list[int]:
-        if llm.tokenizer.chat_template is not None:
-            return llm.encode([*chat])
-        return llm.encode("".join(str(message["content"]) for message in chat))  # a base model
-
-    bench = Bench(groups, systems, encode, Store({"temperature": 0}), num_rounds=ROUNDS)
+    bench = Bench(
+        groups, systems, partial(encode, llm), Store({"temperature": 0}), num_rounds=ROUNDS
+    )
     bench.run(f"{names[-1]} beside plain decoding")
     rows = summary.rows(bench.rounds, bench.store.origin, names[0])
     found = {row["drafter"]: row for row in rows if row["category"] == summary.ALL}
@@ -101,7 +118,12 @@ def compare(
 
 
 def learned(
-    made: Made, before: Mapping[str, object], after: Mapping[str, object], *, is_kept: bool
+    made: Made,
+    before: Mapping[str, object],
+    after: Mapping[str, object],
+    in_full: Sequence[float],
+    *,
+    is_kept: bool,
 ) -> dict[str, object]:
     """What was made and what it brought, as JSON values."""
     keys = ("speedup", "speedup_lo", "speedup_hi", "tau")
@@ -113,6 +135,7 @@ def learned(
         "contexts": made.num_contexts,
         "before": {key: before[key] for key in keys},
         "measured": {key: after[key] for key in MEASURED},
+        "tau_in_full": [round(tau, 4) for tau in in_full],
         **gain,
     }
 
@@ -121,6 +144,7 @@ def show_learned(
     made: Made,
     before: Mapping[str, object],
     after: Mapping[str, object],
+    in_full: Sequence[float],
     note: str,
     *,
     is_kept: bool,
@@ -137,6 +161,7 @@ def show_learned(
     out.print(
         f"{after['prompts']} prompts that it did not learn from, tokens as in plain decoding; {tables.TAU}"
     )
+    out.print(f"with every draft in full: tau {in_full[0]:.3f}, with the table {in_full[1]:.3f}")
     where = (
         f"{made.path}: the default drafter finds it"
         if is_kept
