@@ -11,6 +11,8 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections import namedtuple
 from collections.abc import Callable
@@ -107,6 +109,20 @@ def test_the_first_answer_does_not_wait_for_the_copy(cache, tmp_path, monkeypatc
     assert cache.exists()
     monkeypatch.setattr(NativeDecoder, "add", None)
     assert same_bits(prefill(load(folder), TOKENS), answered)
+
+
+def test_a_copy_under_way_when_the_program_ends_is_written(tmp_path) -> None:
+    """The end waits for the thread that writes, and it needs none that cannot be started any more."""
+    program = (
+        "import sys, threading, time, numpy; from pathlib import Path; from forerun.model.packed import file\n"
+        "class Weights: packed = lambda self: [('a', None, (4,), [numpy.zeros(16, numpy.uint8)])]\n"
+        "write = lambda: (time.sleep(.3), Path(sys.argv[1]).write_text(file.digest(Weights())))\n"
+        "threading.Thread(target=write).start()"
+    )
+    made = tmp_path / "digest"
+    done = subprocess.run([sys.executable, "-c", program, made], capture_output=True, check=True)
+    assert done.stderr == b""
+    assert len(made.read_text()) == 64
 
 
 @pytest.mark.parametrize("rounding", [{}, {"quant": "int4"}, {"head_bits": 4}])

@@ -114,9 +114,10 @@ def digest(decoder: PackedArrays) -> str:
     weights = sorted(decoder.packed(), key=lambda weight: weight[0])
     total = hashlib.sha256(repr([weight[:3] for weight in weights]).encode())
     arrays = [array for *_, arrays in weights for array in arrays]
-    with ThreadPoolExecutor(decoder.num_threads) as pool:
-        for part in pool.map(lambda chunk: hashlib.sha256(chunk).digest(), chunks(arrays)):
-            total.update(part)
+    for chunk in chunks(
+        arrays
+    ):  # on one thread: a program that ends has no pool of them for a copy under way
+        total.update(hashlib.sha256(chunk.data).digest())
     return total.hexdigest()
 
 
