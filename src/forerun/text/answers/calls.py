@@ -115,16 +115,20 @@ def _id(groups: Mapping[str, str | None]) -> str | None:
 
 
 def _objects(body: str, tools: Tools) -> list[Call] | None:
-    decoder, values, at = json.JSONDecoder(strict=False), list[Any](), _end_of(_BETWEEN, body, 0)
+    """Read objects and lists of them. JSON behind the first calls is no answer: results that a model made up."""
+    decoder, calls, at = json.JSONDecoder(strict=False), list[Call](), _end_of(_BETWEEN, body, 0)
+    are_over = False
     try:
         while at < len(body):
             value, at = decoder.raw_decode(body, at)
-            values += value if isinstance(value, list) else [value]
             at = _end_of(_BETWEEN, body, at)
+            values = value if isinstance(value, list) else [value]
+            found = [call for one in values if (call := _object(one, tools)) is not None]
+            are_over = are_over or len(found) < len(values)
+            calls += [] if are_over else found
     except (ValueError, RecursionError):
         return None
-    calls = [_object(value, tools) for value in values]
-    return None if None in calls else [call for call in calls if call is not None]
+    return calls
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
