@@ -242,6 +242,14 @@ def test_results_that_a_model_makes_up_behind_its_call_are_left_out() -> None:
         assert parts(QWEN, text, []) == [TextPart(text)]
 
 
+def test_a_backslash_that_is_not_escaped_loses_no_call() -> None:
+    text = r'{"name": "f", "arguments": {"x": "C:\work\\x \u00e9 \" \_"}}'
+    (call, arguments) = parts(QWEN, text, [])
+    assert call == CallPart("f")
+    assert isinstance(arguments, ArgumentsPart)
+    assert json.loads(arguments.text) == {"x": 'C:\\work\\x é " \\_'}
+
+
 def test_texts_in_gemmas_quotes_may_hold_anything() -> None:
     value = 'say: {"a": 1}, [b] \\ "'
     (_, arguments) = parts(GEMMA, f'<|tool_call>call:f{{x:<|"|>{value}<|"|>}}<tool_call|>', [])

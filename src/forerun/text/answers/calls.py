@@ -114,8 +114,13 @@ def _id(groups: Mapping[str, str | None]) -> str | None:
     return groups["call_id"] or (groups["id"] if groups["number"] else None)
 
 
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|)')
+"""Of JSON; a backslash before anything else, as of a path, is one that the model did not escape."""
+
+
 def _objects(body: str, tools: Tools) -> list[Call] | None:
     """Read objects and lists of them. JSON behind the first calls is no answer: results that a model made up."""
+    body = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", body)
     decoder, calls, at = json.JSONDecoder(strict=False), list[Call](), _end_of(_BETWEEN, body, 0)
     are_over = False
     try:
