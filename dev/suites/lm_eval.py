@@ -14,17 +14,14 @@ import argparse
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dev.suites.serving import drafted, served
 from forerun.core.config import DEFAULT_MODEL
 from forerun.hub.names import resolve
 from forerun.lab.output import markdown_table
@@ -35,7 +32,6 @@ DRAFTERS = ("auto", "none")
 SHOTS = 3
 CHOICES = 4
 TASKS = ("forerun_gsm8k", "forerun_choice")
-START_S = 120.0
 
 
 def main() -> None:
@@ -157,7 +153,7 @@ def _evaluated(
     """Scores, answers in the order of the questions, and what the server drafted."""
     out = work / f"out-{drafter}"
     subprocess.run(["rm", "-rf", str(out)], check=True)
-    with _served(drafter, work) as url:
+    with served(DEFAULT_MODEL, work / f"server-{drafter}.log", "-d", drafter) as url:
         own = f"model={DEFAULT_MODEL},base_url={url}/v1/completions,tokenizer={work / 'tokenizer'}"
         command = [
             python,
@@ -175,52 +171,11 @@ def _evaluated(
         with (work / f"{drafter}.log").open("w") as log:
             streams: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
             subprocess.run(command, check=True, env={**os.environ, **offline}, **streams)
-        drafted = _drafted(url)
+        counts = drafted(url)
     (result,) = out.rglob("results_*.json")
     scores = json.loads(result.read_text())["results"]
     answers = [line for task in TASKS for line in _answers(out, task)]
-    return {task: _numbers(scores[task]) for task in TASKS}, answers, drafted
-
-
-@contextmanager
-def _served(drafter: str, work: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "forerun", "serve", DEFAULT_MODEL, "-d", drafter]
-    with (work / f"server-{drafter}.log").open("w") as log:
-        server = subprocess.Popen([*command, "--port", str(port)], stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        end = time.monotonic() + START_S
-        while not _healthy(url):
-            if server.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"the server did not start: see {work}/server-{drafter}.log")
-            time.sleep(0.2)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def _drafted(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
-        text = answer.read().decode()
-    names = ("drafted", "accepted")
-    lines = re.findall(
-        r"^forerun:spec_decode_num_(draft|accepted)_tokens_total\S* (\S+)", text, re.M
-    )
-    return dict(
-        zip(names, (float(value) for _, value in sorted(lines, reverse=True)), strict=False)
-    )
+    return {task: _numbers(scores[task]) for task in TASKS}, answers, counts
 
 
 def _answers(out: Path, task: str) -> Iterator[str]:
@@ -249,8 +204,8 @@ def _page(found: dict[str, Any], different: int, limit: int) -> Iterator[str]:
     yield markdown_table(("score", *(f"-d {one}" for one in DRAFTERS)), lines) + "\n"
     yield f"Answers and log-probabilities that differ, byte for byte: {different} of {len(found['none'][1])}."
     for one in DRAFTERS:
-        drafted = ", ".join(f"{name} {count:.0f}" for name, count in found[one][2].items())
-        yield f"Tokens with `-d {one}`: {drafted or 'none drafted'}."
+        counts = ", ".join(f"{name} {count:.0f}" for name, count in found[one][2].items())
+        yield f"Tokens with `-d {one}`: {counts}."
     yield ""
 
 

@@ -119,6 +119,25 @@ def test_a_form_begins_behind_the_mark_of_a_thought(kind, mark, plain, drafting)
     assert stats.accepted > 0
 
 
+def test_a_thought_alone_may_have_a_bound(plain, drafting):
+    """Behind the mark anything may come, control tokens and the end as well."""
+    mark = "</think>"
+    form = StructuredOutputsParams(after=mark, max_before=9)
+    params = SamplingParams(
+        temperature=0, max_tokens=60, structured_outputs=form, skip_special_tokens=False
+    )
+    expected, found = (one.submit(QUESTION, params) for one in (plain, drafting))
+    expected.wait()
+    found.wait()
+    (a,), (b,) = expected.output().outputs, found.output().outputs
+    closing = plain.tokenizer.encode(mark, bos=False)
+    assert a.token_ids == b.token_ids
+    assert [*a.token_ids[9 : 9 + len(closing)]] == [*closing]
+    assert len(a.token_ids) > 9 + len(closing)
+    stats = found.runs[0].stats
+    assert 0 < stats.accepted < stats.drafted
+
+
 def test_a_thought_may_end_by_itself(plain):
     encode = plain.tokenizer.encode
     state = plain.grammars.start(replace(FORMS["choice"], after="</think>", max_before=50))

@@ -174,3 +174,14 @@ def test_switches_of_thinking_reach_the_template(llm):
     assert "reasoning" not in message
     effort = {"output_config": {"effort": "high"}, "messages": ASKED, "max_tokens": 1}
     assert MessagesRequest.model_validate(effort).as_chat()["reasoning_effort"] == "high"
+
+
+@pytest.mark.parametrize("template", [OPENS, "{{ messages[-1].content }}\n{# <think> </think> #}"])
+def test_a_thought_has_at_most_its_budget(template, llm):
+    body = {"messages": ASKED, "max_tokens": 24, "temperature": 0, "thinking_budget": 5}
+    with running(lambda: with_template(llm, template)) as (url, _):
+        message = post(url, "/v1/chat/completions", body)["choices"][0]["message"]
+        longer = post(url, "/v1/chat/completions", body | {"thinking_budget": -1})
+    assert 0 < len(llm.tokenizer.encode(message["reasoning"], bos=False)) <= 5
+    assert message["content"]
+    assert "</think>" not in str(longer["choices"][0]["message"])

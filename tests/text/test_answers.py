@@ -235,6 +235,26 @@ def test_what_is_no_call_stays_text(text: str) -> None:
     assert parts(GEMMA, text, []) == [TextPart(text)]
 
 
+def test_results_that_a_model_makes_up_behind_its_call_are_left_out() -> None:
+    call = '{"name": "f", "arguments": {"x": 1}}'
+    for text in (
+        call + '\n{"ok": 0}',
+        f"{call}\n[1]\n{call}",
+        f'```json\n{call}\n{{"ok": 0}}\n```',
+    ):
+        assert parts(QWEN, text, [*range(len(text))]) == CALL
+    for text in ('{"ok": 0}\n' + call, f'[{call}, {{"ok": 0}}]', call + "\nis how"):
+        assert parts(QWEN, text, []) == [TextPart(text)]
+
+
+def test_a_backslash_that_is_not_escaped_loses_no_call() -> None:
+    text = r'{"name": "f", "arguments": {"x": "C:\work\\x \u00e9 \" \_"}}'
+    (call, arguments) = parts(QWEN, text, [])
+    assert call == CallPart("f")
+    assert isinstance(arguments, ArgumentsPart)
+    assert json.loads(arguments.text) == {"x": 'C:\\work\\x é " \\_'}
+
+
 def test_texts_in_gemmas_quotes_may_hold_anything() -> None:
     value = 'say: {"a": 1}, [b] \\ "'
     (_, arguments) = parts(GEMMA, f'<|tool_call>call:f{{x:<|"|>{value}<|"|>}}<tool_call|>', [])

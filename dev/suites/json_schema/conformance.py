@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from dev.suites.json_schema.reader import Reader
+from dev.suites.json_schema.reader import Reader, as_given, because, version
 from forerun.core.config import DEFAULT_MODEL
-from forerun.core.errors import RequestError, one_line
+from forerun.core.errors import RequestError
 from forerun.core.structured import StructuredOutputsParams
-from forerun.decoding.guidance import Grammars, Guided
+from forerun.decoding.guidance import Grammars
 from forerun.hub.names import resolve
 from forerun.lab.output import markdown_table
 from forerun.weights.checkpoint import open_checkpoint
@@ -97,7 +94,7 @@ class Suite:
             start = self._grammars.start(form)
         except RequestError as error:
             found.counts["refused"] += 1
-            found.refusals.append(_because(str(error)))
+            found.refusals.append(because(str(error)))
             return
         except Exception as error:
             found.broken.append(f"{about}: {error!r}")
@@ -119,12 +116,8 @@ class Suite:
     def _valid(self, form: StructuredOutputsParams, value: Any, spelled: str | None) -> str:
         if spelled is not None:
             return "valid accepted"
-        return "closed" if self._reader.writes(self._as_given(form), value) else "valid rejected"
-
-    def _as_given(self, form: StructuredOutputsParams) -> Guided:
-        """The form of a schema whose objects are not closed."""
-        with mock.patch("forerun.decoding.guidance.closed", lambda schema: schema):
-            return self._open.start(form)
+        start = as_given(self._open, form)
+        return "closed" if self._reader.writes(start, value) else "valid rejected"
 
 
 def main() -> None:
@@ -142,7 +135,7 @@ def main() -> None:
         ]
         for draft in DRAFTS
     }
-    page = "\n".join(_page(drafts, _version(given.checkout)))
+    page = "\n".join(_page(drafts, version(given.checkout)))
     if given.files:
         print(page)
     else:
@@ -155,20 +148,6 @@ def main() -> None:
 
 def _reason(found: str) -> str:
     return next((why for name, why in KNOWN.items() if found.startswith(name)), "open")
-
-
-def _because(error: str) -> str:
-    """The reason of a refusal, without the names that are the schema's own."""
-    said = one_line(error).removeprefix("json cannot be used: ")
-    if said.startswith("Resource "):
-        return "refers to another document, which is not fetched"
-    return re.sub(r" while processing .*|'json-schema:.*", "", said).replace("|", "\\|")
-
-
-def _version(checkout: Path) -> str:
-    command = ["git", "-C", str(checkout), "log", "-1", "--format=%h of %cs"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "a copy without its history"
 
 
 def _page(drafts: dict[str, list[File]], version: str) -> Iterator[str]:

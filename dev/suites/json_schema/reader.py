@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from forerun.decoding.guidance import Guided
+from forerun.core.errors import one_line
+from forerun.core.structured import StructuredOutputsParams
+from forerun.decoding.guidance import BeforeMark, Grammars, Guided
 from forerun.text.tokenizer import Tokenizer
 
 MAX_SPELLINGS = 800
@@ -78,3 +84,24 @@ def _arranged(value: Any) -> Iterator[Any]:
         yield int(value)
     else:
         yield value
+
+
+def as_given(grammars: Grammars, form: StructuredOutputsParams) -> Guided | BeforeMark:
+    """The form of a schema whose objects are not closed, by grammars that compile nothing else."""
+    with mock.patch("forerun.decoding.guidance.closed", lambda schema: schema):
+        return grammars.start(form)
+
+
+def because(error: str) -> str:
+    """The reason of a refusal, without the names that are the schema's own."""
+    said = one_line(error).removeprefix("json cannot be used: ")
+    if said.startswith("Resource "):
+        return "refers to another document, which is not fetched"
+    return re.sub(r" while processing .*|'json-schema:.*", "", said).replace("|", "\\|")
+
+
+def version(checkout: Path) -> str:
+    """The commit that a checkout stands at."""
+    command = ["git", "-C", str(checkout), "log", "-1", "--format=%h of %cs"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "a copy without its history"

@@ -31,7 +31,9 @@ LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputsParams:
-    """The form of an answer; exactly one of the first five is given. Raises RequestError for anything else.
+    """The form of an answer; exactly one of the first five is given, or `after` and `max_before` alone.
+
+    Raises RequestError for anything else.
 
     Objects and lists are written on one line, with a space after each colon and comma, so most of the structure has one
     spelling and need not be decoded token by token.
@@ -56,7 +58,7 @@ class StructuredOutputsParams:
 
     def __post_init__(self) -> None:
         given = self._kinds()
-        if len(given) != 1:
+        if len(given) != 1 and not self.bounds_thought:
             raise RequestError(
                 f"structured_outputs must be exactly one of {', '.join(KINDS)}, "
                 f"got {' and '.join(given) or 'none'}",
@@ -76,7 +78,7 @@ class StructuredOutputsParams:
             object.__setattr__(self, "choice", tuple(self.choice))
         if self.json is not None:
             object.__setattr__(self, "json", _dumped(_schema(self.json)))
-        if self.whitespace_pattern is not None and not given[0].startswith("json"):
+        if self.whitespace_pattern is not None and self.kind not in KINDS[:2]:
             raise RequestError("whitespace_pattern belongs to json and json_object")
 
     @classmethod
@@ -92,8 +94,13 @@ class StructuredOutputsParams:
 
     @property
     def kind(self) -> str:
-        """Which of `KINDS` is given."""
-        return self._kinds()[0]
+        """Which of `KINDS` is given; `thought` if it is `after` and `max_before` alone."""
+        return next(iter(self._kinds()), "thought")
+
+    @property
+    def bounds_thought(self) -> bool:
+        """Whether anything may come behind the mark, which is written once the tokens before it are used up."""
+        return not self._kinds() and self.after is not None and self.max_before is not None
 
     def _kinds(self) -> list[str]:
         """List the constraints that are given: a schema `false` is one, None is not."""

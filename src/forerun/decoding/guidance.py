@@ -55,9 +55,10 @@ class Grammars:
         self._known: OrderedDict[StructuredOutputsParams, Guided] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, wanted: StructuredOutputsParams) -> Guided | BeforeMark:
+    def start(self, wanted: StructuredOutputsParams) -> Guided | Anything | BeforeMark:
         """Return the state before the first token. Raises RequestError for what cannot be compiled."""
-        state, mark = self._start(wanted), wanted.after
+        mark = wanted.after
+        state = Anything(self._vocab_size) if wanted.bounds_thought else self._start(wanted)
         if not mark or wanted.max_before is None:
             return state
         tokens = self._tokenizer.encode(mark, bos=False)
@@ -171,11 +172,33 @@ class Guided:
         return self.matcher.compute_ff_tokens()
 
 
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """All tokens, always: behind a thought whose length alone is bounded."""
+
+    vocab_size: int
+
+    def allowed(self) -> None:
+        """All."""
+
+    def allows(self, token: int) -> bool:
+        """Return what is said of one token."""
+        return True
+
+    def advance(self, token: int) -> Anything:
+        """Return the same state."""
+        return self
+
+    def forced(self) -> Sequence[int]:
+        """None."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BeforeMark:
     """Anything up to a mark, which is written once `num_left` tokens have not brought it; then what `inner` allows."""
 
-    inner: Guided
+    inner: Guided | Anything
     tokenizer: Tokenizer
     mark: bytes
     closing: tuple[int, ...]
@@ -184,8 +207,8 @@ class BeforeMark:
     end: bytes = b""
     """Of what has been written, as long as the mark."""
 
-    def allowed(self) -> NDArray[np.bool_]:
-        """Mask (V,) of the tokens that may come next."""
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Mask (V,) of the tokens that may come next; None: all."""
         if self.num_left > 0:
             return self.inner.allowed()
         mask = np.zeros(self.inner.vocab_size, np.bool_)
@@ -196,7 +219,7 @@ class BeforeMark:
         """Return what the mask says of one token."""
         return self.inner.allows(token) if self.num_left > 0 else token == self.closing[0]
 
-    def advance(self, token: int) -> Guided | BeforeMark | None:
+    def advance(self, token: int) -> Guided | Anything | BeforeMark | None:
         """Return the state after one more token; None if the token is not allowed."""
         inner = self.inner.advance(token) if self.allows(token) else None
         text = self.end + (self.tokenizer.token_bytes(token) or b"")

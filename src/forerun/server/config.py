@@ -47,8 +47,8 @@ class ServerConfig:
     """Models that are loaded at once, of several; the one that was not used for longest goes. Default: all."""
     load_timeout: float = option(120.0, metavar="SECONDS", group="Bounds")
     """Seconds that a request waits for one of several models to be loaded."""
-    embeddings: bool = option(False, "--embedding")
-    """Answer /v1/embeddings with the model's states."""
+    embeddings: bool = option(False, "--embedding", "--reranking", "--rerank")
+    """Answer /v1/embeddings and /v1/rerank with the model's states."""
     pooling: Literal["last", "mean", "none"] = option("last")
     """Which state of a text is its vector: `last`, `mean`, or `none`, a vector for each token."""
     slots: bool = option(True)

@@ -30,7 +30,7 @@ from forerun.text.answers.parser import PlainParser
 router = APIRouter(route_class=JsonRoute, include_in_schema=False)
 lists = APIRouter(include_in_schema=False)
 """Routes without a body."""
-VERSION = "0.12.6"
+VERSION = "0.13.5"
 """Of Ollama's API that these routes are like."""
 _NS = 1e6
 """Nanoseconds of a millisecond."""

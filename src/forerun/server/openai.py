@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -22,7 +21,7 @@ from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import COUNT, OBJECT, TEXT, Schema, answers, list_of, object_of
 from forerun.server.schema import TEXT_OR_PARTS, SampledAnswer, listed
 from forerun.server.service import Service
-from forerun.server.thinking import Thought, without_thought
+from forerun.server.thinking import Thought, bounded, with_thought, without_thought
 from forerun.server.tools import Toolbox
 from forerun.server.writer import NewParser
 from forerun.text.answers.forms import has_special_marks
@@ -224,12 +223,9 @@ async def submit(
     async def read() -> list[Encoded]:
         text = await service.render(lambda: _rendered(service, body, toolbox))
         begun = form.begun(text) if body.reasoning_format != "none" else None
-        if begun is not None and params.structured_outputs is not None:
-            half = None if params.max_tokens is None else params.max_tokens // 2
-            params.structured_outputs = replace(
-                params.structured_outputs,
-                after=begun.close,
-                max_before=body.thought().budget or half,
+        if begun is not None:
+            params.structured_outputs = bounded(
+                params.structured_outputs, begun, body.thought().bound, params.max_tokens
             )
         nbytes = max(len(text), request.nbytes)
         return await service.encode(
@@ -280,6 +276,8 @@ def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
         return render_unfinished(turns, lambda all: template.render(all, False, tools, variables))
     text = template.render(turns, body.add_generation_prompt, tools, variables)
     is_off = asked.is_on is False and not own and body.add_generation_prompt
+    if asked.bound is not None and body.add_generation_prompt:
+        return with_thought(text, service.form.thinking)
     return without_thought(text, service.form.thinking) if is_off else text
 
 

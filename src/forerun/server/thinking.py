@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import must_be
 from forerun.text.answers.parser import Thinking
 
@@ -57,6 +58,11 @@ class Thought:
         ]
         return cls(next((one for one in said if isinstance(one, bool)), None), effort, budget)
 
+    @property
+    def bound(self) -> int | None:
+        """The budget, if it is one: a negative one bounds nothing, and with 0 there is no thought."""
+        return self.budget if self.is_on and (self.budget or 0) > 0 else None
+
     def variables(self, names: Collection[str]) -> dict[str, object]:
         """Write it as the variables that a template with these names reads."""
         effort = None if self.effort == "none" else self.effort
@@ -78,3 +84,23 @@ def without_thought(text: str, marks: Thinking | None) -> str:
         return text
     before = begun if begun.endswith(marks.open) else text + marks.open
     return f"{before}\n\n{marks.close}\n\n"
+
+
+def with_thought(text: str, marks: Thinking | None) -> str:
+    """End a prompt in a thought, for a model whose template leaves its beginning to it."""
+    if marks is None or text.rstrip().endswith((marks.open, marks.close)):
+        return text
+    return f"{text}{marks.open}\n"
+
+
+def bounded(
+    form: StructuredOutputsParams | None, begun: Thinking, budget: int | None, most: int | None
+) -> StructuredOutputsParams | None:
+    """Put the form of an answer, if it has one, behind a thought that its prompt has begun and that has a bound.
+
+    Without a budget of tokens, a thought before a form has half of the answer's `most`.
+    """
+    bound = budget or (None if most is None else most // 2)
+    if form is not None:
+        return replace(form, after=begun.close, max_before=bound)
+    return StructuredOutputsParams(after=begun.close, max_before=budget) if budget else None

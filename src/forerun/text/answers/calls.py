@@ -114,17 +114,26 @@ def _id(groups: Mapping[str, str | None]) -> str | None:
     return groups["call_id"] or (groups["id"] if groups["number"] else None)
 
 
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|)')
+"""Of JSON; a backslash before anything else, as of a path, is one that the model did not escape."""
+
+
 def _objects(body: str, tools: Tools) -> list[Call] | None:
-    decoder, values, at = json.JSONDecoder(strict=False), list[Any](), _end_of(_BETWEEN, body, 0)
+    """Read objects and lists of them. JSON behind the first calls is no answer: results that a model made up."""
+    body = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", body)
+    decoder, calls, at = json.JSONDecoder(strict=False), list[Call](), _end_of(_BETWEEN, body, 0)
+    are_over = False
     try:
         while at < len(body):
             value, at = decoder.raw_decode(body, at)
-            values += value if isinstance(value, list) else [value]
             at = _end_of(_BETWEEN, body, at)
+            values = value if isinstance(value, list) else [value]
+            found = [call for one in values if (call := _object(one, tools)) is not None]
+            are_over = are_over or len(found) < len(values)
+            calls += [] if are_over else found
     except (ValueError, RecursionError):
         return None
-    calls = [_object(value, tools) for value in values]
-    return None if None in calls else [call for call in calls if call is not None]
+    return calls
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
