@@ -267,16 +267,18 @@ def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
 
 def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     """Write a conversation as the model reads it, with these tools."""
-    template, asked = service.template, body.thought()
-    turns, tools = toolbox.prepare(body.messages, reads_tools=template.reads_tools)
+    template, thought = service.template, body.thought()
+    messages, tools = toolbox.prepare(body.messages, reads_tools=template.reads_tools)
     check_roles(body.messages)
-    own = asked.variables(template.names)
-    variables = service.template_kwargs | own | (body.chat_template_kwargs or {})
+    switches = thought.variables(template.names)
+    variables = service.template_kwargs | switches | (body.chat_template_kwargs or {})
     if body.continue_final_message:
-        return render_unfinished(turns, lambda all: template.render(all, False, tools, variables))
-    text = template.render(turns, body.add_generation_prompt, tools, variables)
-    is_off = asked.is_on is False and not own and body.add_generation_prompt
-    if asked.bound is not None and body.add_generation_prompt:
+        return render_unfinished(
+            messages, lambda begun: template.render(begun, False, tools, variables)
+        )
+    text = template.render(messages, body.add_generation_prompt, tools, variables)
+    is_off = thought.is_on is False and not switches and body.add_generation_prompt
+    if thought.bound is not None and body.add_generation_prompt:
         return with_thought(text, service.form.thinking)
     return without_thought(text, service.form.thinking) if is_off else text
 
