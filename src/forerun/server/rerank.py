@@ -101,8 +101,8 @@ async def _by_answer(
 
     def prompt(document: str) -> str:
         asked = f"<Instruct>: {body.instruction}\n<Query>: {body.query}\n<Document>: {document}"
-        turns = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
-        text = service.template.render(turns, True, None, service.template_kwargs | off)
+        messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
+        text = service.template.render(messages, True, None, service.template_kwargs | off)
         return text if off else without_thought(text, thinking)
 
     prompts = await service.render(lambda: [*map(prompt, texts)])

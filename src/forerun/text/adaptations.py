@@ -12,40 +12,42 @@ from typing import Any
 from forerun.text.messages import Tools
 from forerun.text.tool_calls import described
 
-Turns = list[dict[str, Any]]
-Adaptation = Callable[[Turns, Tools | None], tuple[Turns, Tools | None]]
+Messages = list[dict[str, Any]]
+Adaptation = Callable[[Messages, Tools | None], tuple[Messages, Tools | None]]
 
 _NUM_LETTERS = 9
 """Letters and digits of a call's id in Mistral's templates."""
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-def adapted(turns: Turns, tools: Tools | None) -> Iterator[tuple[Turns, Tools | None]]:
+def adapted(messages: Messages, tools: Tools | None) -> Iterator[tuple[Messages, Tools | None]]:
     """Yield the conversations that may be taken instead, those that say most first."""
     for adapt in _STEPS:
-        before = (turns, tools)
-        turns, tools = adapt(turns, tools)
-        if (turns, tools) != before:
-            yield turns, tools
+        before = (messages, tools)
+        messages, tools = adapt(messages, tools)
+        if (messages, tools) != before:
+            yield messages, tools
 
 
-def _with_ids(turns: Turns, tools: Tools | None) -> tuple[Turns, Tools | None]:
+def _with_ids(messages: Messages, tools: Tools | None) -> tuple[Messages, Tools | None]:
     """Give every call and result an id of nine letters and digits."""
-    found, waiting = Turns(), list[str]()
-    for number, turn in enumerate(turns):
-        turn = dict(turn)
-        if calls := turn.get("tool_calls"):
+    changed, waiting = Messages(), list[str]()
+    for number, message in enumerate(messages):
+        message = dict(message)
+        if calls := message.get("tool_calls"):
             given = [str(call.get("id") or f"{number}.{i}") for i, call in enumerate(calls)]
             waiting = [_nine(one) for one in given]
-            turn["tool_calls"] = [
-                call | {"id": own} for call, own in zip(calls, waiting, strict=True)
+            message["tool_calls"] = [
+                call | {"id": call_id} for call, call_id in zip(calls, waiting, strict=True)
             ]
-        if turn["role"] == "tool":
-            own = turn.get("tool_call_id")
-            turn["tool_call_id"] = _nine(str(own)) if own else (waiting or [_nine(str(number))])[0]
-            waiting = [one for one in waiting if one != turn["tool_call_id"]]
-        found.append(turn)
-    return found, tools
+        if message["role"] == "tool":
+            call_id = message.get("tool_call_id")
+            message["tool_call_id"] = (
+                _nine(str(call_id)) if call_id else (waiting or [_nine(str(number))])[0]
+            )
+            waiting = [one for one in waiting if one != message["tool_call_id"]]
+        changed.append(message)
+    return changed, tools
 
 
 def _nine(given: str) -> str:
@@ -57,7 +59,7 @@ def _nine(given: str) -> str:
     )
 
 
-def _with_parameters(turns: Turns, tools: Tools | None) -> tuple[Turns, Tools | None]:
+def _with_parameters(messages: Messages, tools: Tools | None) -> tuple[Messages, Tools | None]:
     """Give every tool a description and a schema with properties."""
     filled = []
     for tool in tools or ():
@@ -66,47 +68,52 @@ def _with_parameters(turns: Turns, tools: Tools | None) -> tuple[Turns, Tools | 
             parameters = _NO_PARAMETERS | (function.get("parameters") or {})
             tool = {**tool, "function": {"description": "", **function, "parameters": parameters}}
         filled.append(tool)
-    return turns, filled or tools
+    return messages, filled or tools
 
 
-def _one_call_each(turns: Turns, tools: Tools | None) -> tuple[Turns, Tools | None]:
+def _one_call_each(messages: Messages, tools: Tools | None) -> tuple[Messages, Tools | None]:
     """Write several calls of a turn as turns, each with its result behind it."""
-    found = Turns()
-    for turn in turns:
-        calls = turn.get("tool_calls") or ()
+    changed = Messages()
+    for message in messages:
+        calls = message.get("tool_calls") or ()
         if len(calls) < 2:
             # a result goes behind its call, of those that are there
-            own = [
-                i for i, one in enumerate(found) if one.get("tool_calls") and turn["role"] == "tool"
+            asking = [
+                i
+                for i, one in enumerate(changed)
+                if one.get("tool_calls") and message["role"] == "tool"
             ]
-            ids = {found[i]["tool_calls"][0].get("id"): i for i in own}
-            at = ids.get(turn.get("tool_call_id"), len(found) - 1)
-            found.insert(at + 1, turn)
+            ids = {changed[i]["tool_calls"][0].get("id"): i for i in asking}
+            at = ids.get(message.get("tool_call_id"), len(changed) - 1)
+            changed.insert(at + 1, message)
             continue
         for i, call in enumerate(calls):
-            found.append(turn | {"tool_calls": [call]} | ({"content": ""} if i else {}))
-    return found, tools
+            changed.append(message | {"tool_calls": [call]} | ({"content": ""} if i else {}))
+    return changed, tools
 
 
-def _said_by_user(turns: Turns, first: int) -> Turns:
+def _merged_into_user(messages: Messages, first: int) -> Messages:
     """Let the user say what the system says from turn `first` on, and join neighbours of one role."""
-    found = Turns()
-    for i, turn in enumerate(turns):
-        if i >= first and turn["role"] == "system":
-            turn = turn | {"role": "user"}
-        last = found[-1] if found else {}
-        is_plain = turn["role"] != "tool" and not turn.get("tool_calls")
-        if is_plain and last.get("role") == turn["role"] and not last.get("tool_calls"):
-            said = "\n\n".join(filter(None, (last["content"], turn["content"])))
-            found[-1] = last | turn | {"content": said}
+    changed = Messages()
+    for i, message in enumerate(messages):
+        if i >= first and message["role"] == "system":
+            message = message | {"role": "user"}
+        last = changed[-1] if changed else {}
+        is_plain = message["role"] != "tool" and not message.get("tool_calls")
+        if is_plain and last.get("role") == message["role"] and not last.get("tool_calls"):
+            text = "\n\n".join(filter(None, (last["content"], message["content"])))
+            changed[-1] = last | message | {"content": text}
         else:
-            found.append(turn)
-    return found
+            changed.append(message)
+    return changed
 
 
 _STEPS: tuple[Adaptation, ...] = (
     *(_with_ids, _with_parameters, _one_call_each),
-    lambda turns, tools: (_said_by_user(turns, 1), tools),
-    lambda turns, tools: (_said_by_user(turns, 0), tools),
-    lambda turns, tools: (_said_by_user(described(turns, tools), 0), None),  # calls as text
+    lambda messages, tools: (_merged_into_user(messages, 1), tools),
+    lambda messages, tools: (_merged_into_user(messages, 0), tools),
+    lambda messages, tools: (
+        _merged_into_user(described(messages, tools), 0),
+        None,
+    ),  # calls as text
 )

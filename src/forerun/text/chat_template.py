@@ -38,7 +38,7 @@ MAX_NBYTES = 32 << 20
 def check_syntax(source: str) -> None:
     """Raise RequestError for a template that is not valid Jinja; nothing of it is run, nor constants computed."""
     environment = _environment()
-    with _told("is not valid"):
+    with _explained("is not valid"):
         tree = environment.parse(source)
         for kind, known in ((nodes.Filter, environment.filters), (nodes.Test, environment.tests)):
             for node in tree.find_all(kind):
@@ -63,7 +63,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
         environment = _environment()
-        with _told("is not valid"):
+        with _explained("is not valid"):
             self._template = environment.from_string(source)
             names = meta.find_undeclared_variables(environment.parse(source))
         self.reads_tools = "tools" in names
@@ -95,27 +95,29 @@ class ChatTemplate:
         variables = variables or {}
         for name in sorted(variables.keys() - self.names):
             raise RequestError(self._refused(name), option="chat_template_kwargs")
-        turns, given = plain(messages), [dict(tool) for tool in tools] if tools else None
-        own = {
+        plain_messages, given = plain(messages), [dict(tool) for tool in tools] if tools else None
+        all_variables = {
             **self._tokens,
             "add_generation_prompt": add_generation_prompt,
             "documents": None,
             **variables,
         }
         try:
-            return self._written(turns, given, own)
+            return self._written(plain_messages, given, all_variables)
         except RequestError:
-            for other in adapted(turns, given):
+            for other in adapted(plain_messages, given):
                 with suppress(RequestError):
-                    return self._written(*other, own)
+                    return self._written(*other, all_variables)
             raise
 
     def _written(
-        self, turns: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]
+        self, messages: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]
     ) -> str:
-        with _told("cannot take these messages"):
+        with _explained("cannot take these messages"):
             return "".join(
-                _bounded(self._template.generate({"messages": turns, "tools": tools, **variables}))
+                _bounded(
+                    self._template.generate({"messages": messages, "tools": tools, **variables})
+                )
             )
 
     def _refused(self, name: str) -> str:
@@ -139,7 +141,7 @@ def _environment() -> jinja2.Environment:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _explained(what: str) -> Iterator[None]:
     """Make RequestErrors of what a template raises: it is a program, and that is its own fault or the messages'."""
     try:
         yield

@@ -27,7 +27,7 @@ For each function call, return a json object with function name and arguments wi
 
 def described(messages: Sequence[Message], tools: Tools | None) -> list[dict[str, object]]:
     """Return messages for a template without a place for tools: tools in the system message, calls as text."""
-    turns: list[dict[str, object]] = []
+    rendered: list[dict[str, object]] = []
     for message in plain(messages):
         content, role = str(message["content"]), message["role"]
         calls: Any = message.get("tool_calls")
@@ -36,19 +36,23 @@ def described(messages: Sequence[Message], tools: Tools | None) -> list[dict[str
             content = "\n".join(filter(None, [content, *texts]))
         if role == "tool":
             role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
-        if turns and turns[-1]["role"] == role == "user" and content.startswith("<tool_response>"):
-            turns[-1]["content"] = f"{turns[-1]['content']}\n{content}"
+        if (
+            rendered
+            and rendered[-1]["role"] == role == "user"
+            and content.startswith("<tool_response>")
+        ):
+            rendered[-1]["content"] = f"{rendered[-1]['content']}\n{content}"
         else:
-            turns.append({"role": role, "content": content})
+            rendered.append({"role": role, "content": content})
     if tools:
         text = _PROMPT.format(
             tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
         )
-        if turns[0]["role"] == "system":
-            turns[0]["content"] = f"{turns[0]['content']}\n\n{text}"
+        if rendered[0]["role"] == "system":
+            rendered[0]["content"] = f"{rendered[0]['content']}\n\n{text}"
         else:
-            turns.insert(0, {"role": "system", "content": text})
-    return turns
+            rendered.insert(0, {"role": "system", "content": text})
+    return rendered
 
 
 def _spelled(call: Mapping[str, Any]) -> str:
