@@ -1,8 +1,14 @@
-"""Make `benchmarks/workloads/prompts.jsonl`: what assistants are used for. `python -m dev.make_workloads DATA_DIR OUT`.
+"""Make the files of `benchmarks/workloads`: what assistants are used for. `python -m dev.make_workloads DATA OUT`.
 
-Five kinds of eight conversations: dialogues of several turns, JSON out of dialogues, edits of functions, agents (a
-task, then what its tools returned), and questions about one long document. DATA_DIR holds `sgd_dialogues.jsonl.gz`
-(`messages` in turn) and `openstax_textbooks.jsonl.gz` (`text`); functions are those of Python's standard library.
+`prompts.jsonl`: five kinds of eight conversations: dialogues of several turns, JSON out of dialogues, edits of
+functions, agents (a task, then what its tools returned), and questions about one long document.
+
+`long.jsonl`: four prompts of about 1,000, 4,000, 8,000 and 16,000 tokens each, which is their category: a question
+about a novel, one about a textbook, a code file to be edited, an agent's log. What is asked, and what stands right
+before it, is the same at every length: the shorter context is the end of the longer one.
+
+DATA is a folder of `sgd_dialogues.jsonl.gz` (`messages` in turn), `openstax_textbooks.jsonl.gz` and
+`litbank_novels.jsonl.gz` (`text`); code is of Python's standard library.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ import ast
 import gzip
 import json
 import random
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -18,6 +25,7 @@ from pathlib import Path
 
 EACH = 8
 MODULES = ("textwrap", "shutil", "fnmatch", "heapq", "statistics", "calendar", "difflib", "string")
+LOG_MODULES = (*MODULES, "ast", "pickletools", "zipfile", "mailbox", "inspect", "tarfile")
 EDITS = (
     "Add type hints to this function and change nothing else. Print the whole function.",
     "Rename every local variable of this function that has a short name to a longer one. Print the whole function.",
@@ -46,6 +54,16 @@ TOOLS = (
     '{"tool": "finish", "summary": "..."}\n'
     "Read a file before you write it, write it whole, and run the tests after each change.\n\nTask: "
 )
+
+LENGTHS = {"1k": 1000, "4k": 4000, "8k": 8000, "16k": 16000}
+"""Tokens by category; a text is cut to as many characters as Qwen2.5's tokenizer takes for them."""
+LONG_MODULE = "pydoc"
+ABOUT_NOVEL = "Tell in order what happens in the last pages above, and quote a sentence of each person who speaks."
+ABOUT_TEXTBOOK = (
+    "Name the main subjects of the text above, each with a sentence of the text that shows it."
+)
+LOG_TASK = "all functions of this project should raise ValueError if their first argument is None."
+NEXT_CALL = "Above is what you did so far. Go on: answer with the next call."
 
 
 def dialogues(data: Path, rng: random.Random) -> Iterator[list[str]]:
@@ -88,15 +106,71 @@ def documents(data: Path, rng: random.Random) -> Iterator[list[str]]:
         yield [f"{part}\n\n{question}"]
 
 
+def long_prompts(data: Path, rng: random.Random) -> Iterator[dict]:
+    """Yield four prompts of each length, the shortest first."""
+    novel = _chosen(data / "litbank_novels.jsonl.gz", rng, 1)[0]["text"][:200_000]
+    sections = [row["text"] for row in _chosen(data / "openstax_textbooks.jsonl.gz", rng, 40)]
+    code, function = _module_to_function(LONG_MODULE)
+    edit = (
+        f"Add type hints to `{function}`, the last function of this file. Print the whole function."
+    )
+    contexts = (
+        ("novel", "", novel, 4.2, ABOUT_NOVEL),
+        ("textbook", "", "\n\n".join(sections), 5.0, ABOUT_TEXTBOOK),
+        ("code", "", code, 4.5, edit),
+        ("agent", f"{TOOLS}{LOG_TASK}\n\n", agent_log(rng), 3.7, NEXT_CALL),
+    )
+    for category, num_tokens in LENGTHS.items():
+        for kind, head, text, chars, question in contexts:
+            end = text[-int(num_tokens * chars) :].partition("\n")[2]
+            yield {
+                "id": f"{kind}-{category}",
+                "category": category,
+                "turns": [f"{head}{end}\n\n{question}"],
+            }
+
+
+def agent_log(rng: random.Random) -> str:
+    """Return calls and results of an agent that read, changed and tested functions; the last one is only read."""
+    calls: list[str] = []
+    functions = _library_functions(LOG_MODULES)
+    for name, code in rng.sample(functions, len(functions)):
+        if (first := re.match(r"def \w+\((\w+)", code)) is None:
+            continue
+        path = f"src/{name}.py"
+        calls += [json.dumps({"tool": "read_file", "path": path}), f"Result of read_file: {code}"]
+        head, _, body = code.partition(":\n")
+        changed = f"{head}:\n    if {first[1]} is None:\n        raise ValueError\n{body}"
+        calls += [
+            json.dumps({"tool": "write_file", "path": path, "text": changed}),
+            "Result of write_file: ok",
+            json.dumps({"tool": "run_tests", "path": f"tests/test_{name}.py"}),
+            f"Result of run_tests: {rng.randrange(3, 30)} passed in {rng.randrange(1, 90) / 100} s",
+        ]
+    return "\n".join(calls[:-4])
+
+
+def _module_to_function(module: str) -> tuple[str, str]:
+    """Return a module's text as far as its last function of 15 to 45 lines, and that function's name."""
+    code = (Path(sysconfig.get_path("stdlib")) / f"{module}.py").read_text("utf-8")
+    name, last = _library_functions((module,))[-1]
+    return code[: code.index(last) + len(last)], name
+
+
 def _functions(rng: random.Random) -> list[tuple[str, str]]:
-    """Return names and code of functions of 15 to 45 lines."""
+    """Return names and code of some functions."""
+    return rng.sample(_library_functions(MODULES), EACH)
+
+
+def _library_functions(modules: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return names and code of these modules' functions of 15 to 45 lines."""
     library, found = Path(sysconfig.get_path("stdlib")), []
-    for module in MODULES:
+    for module in modules:
         code = (library / f"{module}.py").read_text("utf-8")
         for node in ast.parse(code).body:
             if isinstance(node, ast.FunctionDef) and 15 <= node.end_lineno - node.lineno <= 45:
                 found.append((node.name, ast.get_source_segment(code, node)))
-    return rng.sample(found, EACH)
+    return found
 
 
 def _chosen(path: Path, rng: random.Random, count: int) -> list[dict]:
@@ -105,7 +179,7 @@ def _chosen(path: Path, rng: random.Random, count: int) -> list[dict]:
 
 
 def main(data: str, out: str) -> None:
-    """Write the file."""
+    """Write the files."""
     folder = Path(data)
     kinds = {
         "dialogue": dialogues(folder, random.Random(1)),
@@ -114,11 +188,14 @@ def main(data: str, out: str) -> None:
         "agent": agents(random.Random(3)),
         "document": documents(folder, random.Random(5)),
     }
-    with Path(out).open("w", encoding="utf-8") as file:
-        for kind, conversations in kinds.items():
-            for i, turns in enumerate(conversations, 1):
-                row = {"id": f"{kind}-{i}", "category": kind, "turns": turns}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    short = (
+        {"id": f"{kind}-{i}", "category": kind, "turns": turns}
+        for kind, conversations in kinds.items()
+        for i, turns in enumerate(conversations, 1)
+    )
+    for name, rows in (("prompts", short), ("long", long_prompts(folder, random.Random(6)))):
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (Path(out) / f"{name}.jsonl").write_text("".join(lines), "utf-8")
 
 
 if __name__ == "__main__":

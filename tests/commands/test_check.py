@@ -9,6 +9,8 @@ import pytest
 import safetensors.torch
 import torch
 
+from forerun.engine.speedup_model import FLOPS_A_BYTE
+from forerun.model.config import attention_flops
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json
@@ -54,6 +56,18 @@ def test_words_say_what_the_document_says(forerun, default_model: Path) -> None:
     assert "auto is mlp_speculator++recycling" in said
     assert "q8_0: 1 tensor, 30.08 MB" in said
     assert "forerun plan says of what" in said
+
+
+def test_a_long_context_costs_what_the_controller_expects(forerun, default_model: Path) -> None:
+    found = the_json(forerun("check", default_model, "--json")[1])["long"]
+    assert found == the_json(forerun("plan", "-m", default_model, "--json")[1])["long"]
+    model = load_model(open_checkpoint(default_model))
+    attention = attention_flops(model.config, 8000) / (FLOPS_A_BYTE * model.nbytes())
+    assert found["attention"] == pytest.approx(attention, abs=1e-3)
+    assert found["v"] == pytest.approx((1 + 8 * attention) / (1 + attention), abs=0.01)
+    for command in (("check", default_model), ("plan", "-m", default_model)):
+        said = " ".join(forerun(*command)[1].split())
+        assert f"one of 8 rows takes at least {found['v']:.1f} times as long" in said
 
 
 def test_experts_are_counted(forerun, experts: Path) -> None:

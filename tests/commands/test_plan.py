@@ -17,7 +17,7 @@ def test_the_document_has_components_that_add_up(forerun, default_model: Path) -
     document = the_json(out)
     assert code == 0
     keys = {"components", "total_bytes", "fits"}
-    keys |= {"smallest_bytes", "smallest_bytes_by_kv"}
+    keys |= {"smallest_bytes", "smallest_bytes_by_kv", "long"}
     assert document.keys() == keys
     rounded = document["smallest_bytes_by_kv"]
     assert rounded["int4"] < rounded["k8v4"] < rounded["int8"] < document["smallest_bytes"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from forerun.cli import tables
@@ -13,6 +14,7 @@ from forerun.core.device import available_nbytes, num_cores
 from forerun.core.errors import LoadError
 from forerun.drafting.find import method_of
 from forerun.engine.planner import Planner
+from forerun.engine.speedup_model import wide_pass
 from forerun.model.backends import native as native_backend
 from forerun.model.config import ModelConfig
 from forerun.model.loader import choose_backend, device_of
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _DRAFT_HEAD = re.compile(r"(^|\.)(mtp|nextn|medusa_head)\.")
 _NAMED = 3
 """Names that are printed of a list, at most; the document has them all."""
+LONG, WIDE = 8000, 8
+"""The context and the rows of which it is said what they cost."""
 _KINDS = {"gguf": "GGUF", "hf": "Hugging Face folder"}
 
 
@@ -52,8 +56,25 @@ def document(model: str, quant: str) -> dict[str, Any]:
         **_formats(checkpoint),
         "chat": _chat(planner.tokenizer),
         "drafting": _drafting(planner),
+        "long": long_context(planner),
         "memory": _memory(planner),
     }
+
+
+def long_context(planner: Planner) -> dict[str, Any]:
+    """Say what passes cost above a long context, in passes of one row above none, by arithmetic."""
+    context = min(LONG, planner.model.config.max_position)
+    attention = planner.attention(context)
+    v = wide_pass(WIDE, attention)
+    return {"context": context, "rows": WIDE, "attention": round(attention, 4), "v": round(v, 2)}
+
+
+def long_line(facts: Mapping[str, Any]) -> str:
+    """Put it into words."""
+    return (
+        f"above {facts['context']} tokens attention adds {facts['attention']:.0%} to a pass of one row, "
+        f"and one of {facts['rows']} rows takes at least {facts['v']:.1f} times as long, by arithmetic"
+    )
 
 
 def _formats(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -153,6 +174,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if heads := facts["drafting"]["heads"]:
         used = "drafts as mtp" if "mtp" in facts["drafting"]["ships"] else "not used"
         lines.append(("draft heads", f"{_list(heads)} in the file: {used}"))
+    lines.append(("long contexts", long_line(facts["long"])))
     memory = facts["memory"]
     text = f"{sizes.mebibytes(memory['total_bytes'])} with {memory['num_seqs']} sequences"
     text += f" of {memory['context']} tokens"

@@ -45,6 +45,7 @@ def command(
     machine has less memory available.
     """
     from forerun.cli import console, tables
+    from forerun.commands import _model_report
     from forerun.core import sizes
     from forerun.core.device import available_nbytes
     from forerun.llm import planner_of
@@ -68,13 +69,16 @@ def command(
             "smallest_bytes": planner.smallest_budget(),
             "smallest_bytes_by_kv": planner.rounded(),
         }
-        console.print_json({**document, "fits": fits, **least})
+        speed = {"long": _model_report.long_context(planner)}
+        console.print_json({**document, "fits": fits, **least, **speed})
     else:
         _print(planner, chosen)
         tables.report().print(f"\n{_verdict(planner, chosen, limit)}")
         if rounded := planner.rounded():
             each = ", ".join(f"{sizes.shown_up(n)} with --kv {kv}" for kv, n in rounded.items())
             tables.report().print(f"In fewer bits, which may change tokens: {each}.")
+        said = _model_report.long_line(_model_report.long_context(planner))
+        tables.report().print(f"Speed: {said}.")
     if not fits:
         raise click.exceptions.Exit(1)
 

@@ -34,14 +34,12 @@ from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.proposer import Proposer
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.sequence import SequenceState, SequenceStep
+from forerun.engine.speedup_model import attention_cost
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.config import attention_flops
 from forerun.model.model import Hidden, Model
-
-FLOPS_A_BYTE = 6
-"""Operations of attention in the time that a byte of weights takes, where nothing is measured yet."""
 
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
 
@@ -368,10 +366,10 @@ class Engine:
 
 def _attention_cost(model: Model) -> Callable[[int], float]:
     """Return what a row's attention costs above a context, in plain passes, as far as arithmetic tells."""
-    nbytes = FLOPS_A_BYTE * model.nbytes()
+    nbytes = model.nbytes()
 
     @cache
     def above(num_blocks: int) -> float:
-        return attention_flops(model.config, num_blocks * BLOCK_ROWS) / nbytes
+        return attention_cost(attention_flops(model.config, num_blocks * BLOCK_ROWS), nbytes)
 
     return lambda context: above(context // BLOCK_ROWS)

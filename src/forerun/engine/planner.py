@@ -20,10 +20,12 @@ from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Workload
+from forerun.engine.speedup_model import attention_cost
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
+from forerun.model.config import attention_flops
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
 from forerun.model.packed.file import PackedFile
@@ -170,6 +172,10 @@ class Planner:
     def plan(self) -> MemoryPlan:
         """Return the plan of all that is asked for, whatever it takes."""
         return memory.plan(self.numbers, self.drafters[0], self.workload)
+
+    def attention(self, context: int) -> float:
+        """Return what a row's attention above a context costs, over a pass above none, as the controller expects it."""
+        return attention_cost(attention_flops(self.model.config, context), self.model.nbytes())
 
     def pressure_steps(self) -> dict[str, int]:
         """Return the bytes that each step of memory pressure would free."""

@@ -7,6 +7,25 @@ over all drafted tokens over a pass over one (v).
 
 from __future__ import annotations
 
+FLOPS_A_BYTE = 6
+"""Operations of attention in the time that a byte of weights takes, where nothing is measured yet."""
+
+
+def attention_cost(flops: int, nbytes: int) -> float:
+    """Return a row's attention in `flops` over a pass that reads `nbytes` of weights above no context."""
+    return flops / (FLOPS_A_BYTE * nbytes)
+
+
+def wide_pass(num_rows: int, attention: float) -> float:
+    """Return v where a row's attention costs so much: a pass over that many rows over one of one row.
+
+    The matrices cost the same for all widths, which makes it a lower bound.
+
+    >>> wide_pass(8, 0.0), round(wide_pass(8, 0.25), 2)
+    (1.0, 2.4)
+    """
+    return (1 + num_rows * attention) / (1 + attention)
+
 
 def expected_emitted(acceptance: float, num_draft: int) -> float:
     """Return the tokens a step emits on average if every drafted token is kept with the same chance (equation 1).

@@ -15,6 +15,8 @@ from forerun.lab.bench.kernels import (
     measure,
     timers,
 )
+from tests.native.models import native
+from tests.native.test_row_law import KINDS
 from tests.tiny import tiny_model
 
 MODEL = tiny_model()
@@ -122,3 +124,10 @@ def test_what_does_not_fit_is_refused(text):
 def test_no_rounds_are_refused():
     with pytest.raises(ConfigError, match="repeats must be at least 1"):
         list(measure(MODEL, cases("1"), rounds=0, others={}))
+
+
+def test_recurrent_models_have_passes_above_any_context():
+    config, dtype = KINDS["hybrid"]
+    model, case = native(config, dtype), Case(1, 3, 200)
+    *_, timings = measure(model, [case], rounds=1, others={})
+    assert timings.seconds[OURS, case][0] > 0

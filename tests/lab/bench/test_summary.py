@@ -2,7 +2,7 @@
 
 import pytest
 
-from forerun.lab.bench.report import markdown
+from forerun.lab.bench.report import markdown, show
 from forerun.lab.bench.summary import num_different
 from tests.lab.bench.samples import ORIGIN, measured, rows
 
@@ -139,3 +139,18 @@ def test_rounds_repeat_the_clock_not_the_counts():
     )
     row = row_of(found, "suffix")
     assert (row["passes"], row["drafted"], row["draft_ms"], row["tokens"]) == (5, 8, 100.0, 11)
+
+
+def test_categories_are_printed_in_the_order_of_the_file_with_times_to_first_token(capsys):
+    found = rows(
+        [
+            measured("none", "x1", 1.0, category="1k", ttft_s=[0.5]),
+            measured("none", "y1", 1.0, category="16k", ttft_s=[61.25]),
+        ],
+        ORIGIN,
+    )
+    show(ORIGIN, found, None)
+    printed = capsys.readouterr().out.splitlines()
+    lines = [line.split() for line in printed if line.startswith(("1k ", "16k ", "category"))]
+    assert [line[0] for line in lines] == ["category", "1k", "16k"]
+    assert [line[-1] for line in lines] == ["s", "0.50", "61.25"]

@@ -122,6 +122,11 @@ def test_fidelity_compares_with_fp32_on_texts_of_ones_own(forerun, text, tmp_pat
     assert ours["agreement"] > 0.8
     assert 1 < ours["ppl"] < 2 * exact["ppl"]
     assert document["tokens"] == 15 + 7
+    code, out, _ = forerun("eval", "fidelity", "--text", text, *sizes, "--json", "--kv", "int4")
+    rounded = json.loads(out)
+    assert rounded["kv"] == "int4"
+    assert rounded["rows"][0] == exact, "the reference's keys and values are not rounded"
+    assert rounded["rows"][1]["kl"] > 2 * ours["kl"]
     code, _, err = forerun("eval", "fidelity", "--text", tmp_path / "none.txt", *sizes)
     assert code == 2
     assert "none.txt" in err

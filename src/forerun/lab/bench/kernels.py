@@ -12,7 +12,7 @@ what a case takes longer than the same rows above a shorter context.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -22,6 +22,7 @@ from forerun.cli import tables
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import ConfigError, check_least
+from forerun.core.types import EMPTY_DRAFT
 from forerun.lab.bench import limits
 from forerun.lab.bench.peers import burst
 from forerun.lab.bench.reads import share_read
@@ -90,7 +91,7 @@ class PassTimings:
     peak_ops: Mapping[str, int]
     """Dot products' operations in a round of `PEAK` and `FLOAT_PEAK`; none where torch computes."""
     phases: Mapping[Case, int]
-    """Of a pass, each ending with a wait of all threads for each other; none where torch computes."""
+    """Of a pass, each ending with a wait of all threads for each other; none with recurrent states, or of torch."""
     seconds: Mapping[tuple[str, Case | None], Sequence[float]]
 
     def document(self) -> dict[str, object]:
@@ -184,7 +185,8 @@ def measure(
         for context in {case.context for case in cases}
     }
     if isinstance(model, NativeDecoder):
-        barriers = {case: len(phases(model, case, kv)) for case in cases}
+        if not model.config.is_recurrent:
+            barriers = {case: len(phases(model, case, kv)) for case in cases}
         for limit in (PEAK, FLOAT_PEAK):
             multiply, adds = limits.multiplier(model.isa, model.num_threads, limit == FLOAT_PEAK)
             peak_ops[limit], all_timers[limit, None] = 2 * adds, timer(multiply)
@@ -243,16 +245,19 @@ def timer(action: Callable[[], object], burst_s: float = 0) -> Timer:
 
 
 def phases(model: NativeDecoder, case: Case, kv: Precision = "auto") -> list[int]:
-    """Return the pieces of each phase of a case's pass, the head's left out. Nothing is computed."""
+    """Return the pieces of each phase of a case's pass, the head's left out, of a model without recurrent states.
+
+    Nothing is computed.
+    """
     cache = model.new_cache(case.num_seqs, case.context + case.rows, kv)
-    segments = []
+    slots = []
     for _ in range(case.num_seqs):
         opened = cache.open((1,) * case.context)
         assert opened is not None
         slot, reused = opened
         cache.keep(slot, range(case.context - reused))
-        segments.append(Segment(slot, case.context, (1,) * case.rows))
-    return [pieces for pieces in model.phases(Batch(tuple(segments)), cache) if pieces > 0]
+        slots.append(slot)
+    return [pieces for pieces in model.phases(_batch(model, case, slots), cache) if pieces > 0]
 
 
 def _filled(model: Model, num_seqs: int, context: int, length: int, kv: Precision) -> KVCache:
@@ -266,14 +271,19 @@ def _filled(model: Model, num_seqs: int, context: int, length: int, kv: Precisio
         pieces = range(reused, context, PIECE)
         for start in tables.track(pieces, f"reading {context} tokens"):
             piece = tokens[start : start + PIECE]
-            model.forward(Batch((Segment(slot, start, piece),)), cache)
+            model.forward(Batch((Segment.of(slot, start, piece, EMPTY_DRAFT),)), cache)
             cache.keep(slot, range(len(piece)))
     return cache
 
 
-def _pass(model: Model, cache: KVCache, case: Case) -> Callable[[], object]:
+def _batch(model: Model, case: Case, slots: Iterable[int]) -> Batch:
+    """A pass of different tokens that are certain, as a prompt's are: recurrent states take few others."""
     tokens = tuple(1 + i % (model.config.vocab_size - 1) for i in range(case.rows))
-    batch = Batch(tuple(Segment(slot, case.context, tokens) for slot in range(case.num_seqs)))
+    return Batch(tuple(Segment.of(slot, case.context, tokens, EMPTY_DRAFT) for slot in slots))
+
+
+def _pass(model: Model, cache: KVCache, case: Case) -> Callable[[], object]:
+    batch = _batch(model, case, range(case.num_seqs))
     last = slice(-1 if case.context == 0 else 0, None)
     return lambda: model.head(model.forward(batch, cache).last[last])
 

@@ -17,7 +17,7 @@ WINDOW = 256
 
 
 @opt.command()
-@opt.engine(without=(*opt.PASSES, "kv", "backend"), drafter="none")
+@opt.engine(without=(*opt.PASSES, "backend"), drafter="none")
 @click.option(
     "--text",
     multiple=True,
@@ -53,9 +53,9 @@ def command(
     texts = [read_text(file) for file in text or ()] or [prompt.turns[0] for prompt in read()]
     llm = opt.load(config)
     pieces = fidelity.pieces([llm.encode(each) for each in texts], window, limit_tokens)
-    exact = opt.load(replace(config, backend="torch", quant="none", head_bits=None))
+    exact = opt.load(replace(config, backend="torch", quant="none", head_bits=None, kv="auto"))
     reference = fidelity.reader(exact.model, window)
-    with fidelity.systems(llm, window, peers_dir) as systems:
+    with fidelity.systems(llm, window, config.kv, peers_dir) as systems:
         steps = fidelity.compare(pieces, reference, [*systems.values()])
         sums = [perplexity.Score()] * (1 + len(systems))
         for scores in tables.track(steps, "comparing", len(pieces)):
@@ -66,7 +66,6 @@ def command(
         for name, each in results.items()
     ]
     sizes = {"texts": len(texts), "tokens": sums[0].tokens, "window": window}
-    document = (
-        console.environment(config.model, "none", llm.model.num_threads) | sizes | {"rows": rows}
-    )
+    environment = console.environment(config.model, "none", llm.model.num_threads)
+    document = environment | sizes | {"kv": config.kv, "rows": rows}
     publish(document, lambda: fidelity.show(rows, **sizes), as_json=as_json)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from forerun.cli import console
 from forerun.core.batch import Batch, Segment
+from forerun.core.config import Precision
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.types import EMPTY_DRAFT
 from forerun.lab.bench.peers import base
@@ -54,12 +55,12 @@ def pieces(
     return found
 
 
-def reader(model: Model, window: int) -> Read:
-    """A model as a system: it reads a piece as the engine reads a prompt.
+def reader(model: Model, window: int, kv: Precision = "auto") -> Read:
+    """A model as a system: it reads a piece as the engine reads a prompt, with keys and values as `kv`.
 
     Raises ConfigError if the window is longer than the model's context.
     """
-    cache = new_cache(model, window)
+    cache = new_cache(model, window, kv)
 
     def read(tokens: Sequence[int]) -> Tensor:
         segment = Segment.of(0, 0, tokens, EMPTY_DRAFT)
@@ -98,9 +99,9 @@ def nearness(tokens: Sequence[int], exact: Tensor, logits: Tensor) -> Score:
 
 
 @contextmanager
-def systems(llm: LLM, window: int, peers_dir: Path) -> Iterator[dict[str, Read]]:
+def systems(llm: LLM, window: int, kv: Precision, peers_dir: Path) -> Iterator[dict[str, Read]]:
     """Yield what is compared, by name: this engine, and llama.cpp where it is installed and reads the file."""
-    named = {"forerun": reader(llm.model, window)}
+    named = {"forerun": reader(llm.model, window, kv)}
     if llm.path.suffix != ".gguf" or not base.is_installed(PEER, peers_dir):
         yield named
         return
