@@ -119,8 +119,10 @@ def test_a_form_begins_behind_the_mark_of_a_thought(kind, mark, plain, drafting)
     assert stats.accepted > 0
 
 
-def test_a_thought_alone_may_have_a_bound(plain, drafting):
+def test_a_thought_alone_may_have_a_bound(plain, default_model):
     """Behind the mark anything may come, control tokens and the end as well."""
+    drafter = "prompt_lookup:ngram_min=1"
+    drafting = LLM(str(default_model), drafter=drafter, controller=False, max_model_len=512)
     mark = "</think>"
     form = StructuredOutputsParams(after=mark, max_before=9)
     params = SamplingParams(

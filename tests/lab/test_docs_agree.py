@@ -141,7 +141,7 @@ OTHERS = {
         "--nproc-per-node",
         "--cov",
         "--cpu",
-        "--oss",
+        "--edit-format",
     ),
 }
 """Flags of other programs that pages name."""
