@@ -424,6 +424,7 @@ class Decoder {
         std::atomic<int> num_done{0};
     };
     std::vector<Counter> heads_, units_;
+    std::int64_t process_ = platform::process();
     std::vector<MixerRow> mixer_rows_;  // none without recurrent layers
     std::vector<std::int32_t> mixer_paths_;
     std::vector<MixerUnit> mixer_units_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "model/model.h"
 
@@ -407,8 +408,10 @@ void Decoder::plan_phases() {
             end_sublayer(std::min(most, shape_.hidden_size / kTile));
         }
     }
-    for (std::vector<Counter>* counters : {&heads_, &units_})
-        for (Counter& counter : *counters) counter.num_done = 0;  // as a pass that a fork left behind may have left them
+    // A phase leaves its counters at 0, but for one that a fork left behind.
+    if (const std::int64_t now = platform::process(); std::exchange(process_, now) != now)
+        for (std::vector<Counter>* counters : {&heads_, &units_})
+            for (Counter& counter : *counters) counter.num_done = 0;
 }
 
 }  // namespace forerun

@@ -89,7 +89,7 @@ bool Worker::is_done() const {
 }
 
 void Worker::release() {
-    for (int group = 0; group < pool_.num_groups_; ++group)
+    for (int group = 0; group * kFan < num_active_; ++group)
         pool_.groups_[group].released.store(tag_, std::memory_order_release);
 }
 

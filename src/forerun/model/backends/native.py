@@ -345,9 +345,9 @@ class NativeDecoder:
         return self._native.nbytes()
 
     def phases(self, batch: Batch, cache: KVCache) -> list[int]:
-        """Return the pieces of each phase of a pass without computing it; those of 0 pieces are passed over.
+        """Return the pieces of each phase of a pass without computing it; weights are not needed.
 
-        Weights are not needed. Threads wait for each other at the end of every other phase.
+        Phases of 0 pieces are passed over, at the end of all others threads wait for each other.
         """
         assert isinstance(cache, NativeCache)
         reserve_rows(batch, cache)
