@@ -13,10 +13,14 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forerun.core import system
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.table_file import REPLIES
+
+if TYPE_CHECKING:
+    from forerun.drafting.ngram.counting import Text
 
 ORDER, NBYTES = 4, 4_000_000
 """Tokens of a context, and the size at most: half a million tokens take 2.1 to 2.4 MB."""
@@ -49,6 +53,12 @@ def replies() -> Iterator[str]:
     yield from gzip.decompress(place.read_bytes()).decode().split("\0")
 
 
+def texts(encode: Encode) -> Iterator[Text]:
+    """Yield the replies as texts to count, without prompts."""
+    for reply in replies():
+        yield (), array("i", encode(reply))
+
+
 def make(
     encode: Encode,
     vocabulary: str,
@@ -63,12 +73,12 @@ def make(
 
     path = path_of(vocabulary)
     path.parent.mkdir(parents=True, exist_ok=True)
-    texts = list[counting.Text]()
-    for reply in replies():
+    encoded = list[counting.Text]()
+    for text in texts(encode):
         if not is_wanted():
             return
-        texts.append(((), array("i", encode(reply))))
-    table = counting.make(texts, ORDER, NBYTES, counting.id_nbytes(vocab_size))
+        encoded.append(text)
+    table = counting.make(encoded, ORDER, NBYTES, counting.id_nbytes(vocab_size))
     table_file.save(path, table, model=REPLIES, vocabulary=vocabulary)
 
 

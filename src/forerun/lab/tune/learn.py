@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from forerun.core.types import TaskPrompt
@@ -53,10 +54,7 @@ def make(
         path.parent.mkdir(parents=True, exist_ok=True)
     store = fill(llm, prompts, default_path(name), num_tokens)
     own = _texts(store, left_out)
-    others = [
-        ((), llm.tokenizer.encode(text, special=False, bos=False))
-        for text in shared_replies.replies()
-    ]
+    others = shared_replies.texts(_encoder(llm))
     id_nbytes = counting.id_nbytes(llm.model.config.vocab_size)
     nbytes = round(SIZE_MB * 1e6) - table_file.HEAD_NBYTES
     table = counting.make([*others, *own * OWN_WEIGHT], shared_replies.ORDER, nbytes, id_nbytes)
@@ -80,8 +78,7 @@ def drafters(llm: LLM) -> tuple[str, str]:
     own, vocabulary = path_of(llm), fingerprint(llm.tokenizer)
     others = [path for path in table_file.fitting_tables(llm.tokenizer, None) if path != own]
     if not others:
-        encode = lambda text: llm.tokenizer.encode(text, special=False, bos=False)  # noqa: E731
-        shared_replies.make(encode, vocabulary, llm.tokenizer.vocab_size)
+        shared_replies.make(_encoder(llm), vocabulary, llm.tokenizer.vocab_size)
         others = [shared_replies.path_of(vocabulary)]
     auto = resolved(llm, "auto")
     return auto.replace("recycling", f"recycling:table={others[0]}"), auto
@@ -101,6 +98,11 @@ def network_note(llm: LLM, num_tokens: int) -> str:
     else:
         need = "forerun train drafter makes one of these answers"
     return f"a network may bring {gain:.2f} times more: {need}; docs/training.md"
+
+
+def _encoder(llm: LLM) -> Callable[[str], list[int]]:
+    """Return what reads a reply by itself."""
+    return partial(llm.tokenizer.encode, special=False, bos=False)
 
 
 def _texts(store: Store, left_out: Collection[str]) -> list[counting.Text]:
