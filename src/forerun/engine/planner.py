@@ -215,7 +215,7 @@ class Planner:
         return plan
 
     def _lengths(self) -> Iterator[Planner]:
-        """Yield this planner, and those of shorter contexts where nobody asked for one."""
+        """Yield this planner, and those of shorter contexts where no length is configured."""
         yield self
         length = self.workload.max_len
         while self.config.max_model_len is None and length > DEFAULT_MAX_LEN:

@@ -35,7 +35,7 @@ class Runner(Protocol):
 
 
 class RequestHandle:
-    """A submitted prompt and its sequences. Without a sink, to drop it ends the request: nobody can see what comes."""
+    """A submitted prompt and its sequences. Without a sink the request ends when this is garbage collected."""
 
     def __init__(self, loop: Runner, id: str, prompt: str | None, sink: Sink | None) -> None:
         self.loop, self.id = loop, id

@@ -30,10 +30,10 @@ class CacheBook:
         weakref.finalize(cache, self._unsent.append, (number, "forget")).atexit = False
         return cache
 
-    def news(self) -> list[tuple[object, ...]]:
-        """Return what has happened since the last call."""
-        news, self._unsent[:] = self._unsent[:], []
-        return news
+    def take_changes(self) -> list[tuple[object, ...]]:
+        """Return the changes since the last call."""
+        changes, self._unsent[:] = self._unsent[:], []
+        return changes
 
 
 class PartCache(NativeCache):

@@ -139,8 +139,8 @@ class Pipeline(Stage):
             inputs = self.embed(Batch(tuple(segments)).tokens())
         last, rows, own = self.run(cache, segments, inputs, taps)
         found = [own]
-        if news := self._book.news():
-            self._leader.send("news", news)
+        if changes := self._book.take_changes():
+            self._leader.send("news", changes)
         order = ("pass", cache.number, packed(segments), list(taps))
         for rank in range(1, len(self._all_layers)):
             time.sleep(self.delay_s)
