@@ -99,6 +99,15 @@ def test_structure_is_drafted_with_certainty(plain, drafting):
     assert stats.accepted > 10
 
 
+def answered(plain: LLM, drafting: LLM, params: SamplingParams) -> tuple[Any, Any, Any]:
+    """The answers of both to the question, and what the second one's drafts did."""
+    requests = [llm.submit(QUESTION, params) for llm in (plain, drafting)]
+    for request in requests:
+        request.wait()
+    a, b = (request.output().outputs[0] for request in requests)
+    return a, b, requests[1].runs[0].stats
+
+
 @pytest.mark.parametrize("mark", ["</think>", "<|im_start|>"])
 @pytest.mark.parametrize("kind", ["schema", "regex", "lark", "ebnf"])
 def test_a_form_begins_behind_the_mark_of_a_thought(kind, mark, plain, drafting):
@@ -107,15 +116,11 @@ def test_a_form_begins_behind_the_mark_of_a_thought(kind, mark, plain, drafting)
     params = SamplingParams(
         temperature=0, max_tokens=100, structured_outputs=form, skip_special_tokens=False
     )
-    expected, found = (one.submit(QUESTION, params) for one in (plain, drafting))
-    expected.wait()
-    found.wait()
-    (a,), (b,) = expected.output().outputs, found.output().outputs
+    a, b, stats = answered(plain, drafting, params)
     assert (a.token_ids, a.finish_reason) == (b.token_ids, "stop")
     thought, _, answer = a.text.partition(mark)
     assert thought
     assert fits(kind, answer.lstrip("\n"))
-    stats = found.runs[0].stats
     assert stats.accepted > 0
 
 
@@ -128,15 +133,11 @@ def test_a_thought_alone_may_have_a_bound(plain, default_model):
     params = SamplingParams(
         temperature=0, max_tokens=60, structured_outputs=form, skip_special_tokens=False
     )
-    expected, found = (one.submit(QUESTION, params) for one in (plain, drafting))
-    expected.wait()
-    found.wait()
-    (a,), (b,) = expected.output().outputs, found.output().outputs
+    a, b, stats = answered(plain, drafting, params)
     closing = plain.tokenizer.encode(mark, bos=False)
     assert a.token_ids == b.token_ids
     assert [*a.token_ids[9 : 9 + len(closing)]] == [*closing]
     assert len(a.token_ids) > 9 + len(closing)
-    stats = found.runs[0].stats
     assert 0 < stats.accepted < stats.drafted
 
 
