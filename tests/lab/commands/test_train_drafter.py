@@ -69,9 +69,12 @@ def test_a_drafter_is_trained_and_says_where_it_is(
     assert code == 0
     assert the_json(again)["held_out"] == document["held_out"]
     more = ("train", "drafter", "-m", default_model, "--answers", store, "--from", out_folder)
-    code, out, err = forerun(*more, *small[:-2], "-o", tmp_path / "more", "--json")
+    code, out, err = forerun(
+        *more, *small[:-2], "--draft-vocab", 64, "-o", tmp_path / "more", "--json"
+    )
     assert code == 0, err
     assert the_json(out)["kind"]["name"] == kind
+    assert json.loads((tmp_path / "more" / "config.json").read_text())["draft_vocab_size"] == 64
     assert err.count("in the engine tau") == 3  # before the first step, too
     answer = ("generate", "-m", default_model, "-n", 12, "--temp", 0, "The capital of France is")
     _, plain, _ = forerun(*answer, "-d", "none")

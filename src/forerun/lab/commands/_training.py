@@ -113,7 +113,7 @@ def check_choice(name: str, given: str, allowed: Sequence[str]) -> str:
 def leave_out(context: click.Context, names: Sequence[str], *, because: str) -> None:
     """Raise ConfigError if one of these options was given."""
     for option in context.command.params:
-        if option.name in names and _is_given(context, str(option.name)):
+        if option.name in names and is_given(context, str(option.name)):
             raise ConfigError(f"{because} decides {max(option.opts, key=len)} itself: leave it out")
 
 
@@ -133,7 +133,7 @@ def command_of(context: click.Context) -> str:
     words = ["forerun", *context.command_path.split()[1:], "-m", "MODEL"]
     for option in context.command.params:
         name = str(option.name)
-        if name in NOT_REPEATED or not _is_given(context, name):
+        if name in NOT_REPEATED or not is_given(context, name):
             continue
         value, flag = context.params[name], max(option.opts, key=len)
         if isinstance(value, bool):
@@ -144,6 +144,6 @@ def command_of(context: click.Context) -> str:
     return shlex.join(words)
 
 
-def _is_given(context: click.Context, name: str) -> bool:
+def is_given(context: click.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

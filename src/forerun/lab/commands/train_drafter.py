@@ -14,7 +14,7 @@ from forerun.lab.commands import _training as shared
 RATES = {"muon": 0.02, "adamw": 0.001}
 GOING_ON = 0.25
 """Times the rate, for a trained drafter: at the whole one it unlearns in 100k tokens what 600k do not bring back."""
-OF_A_KIND = ("kind", "depth", "vocab", "cell", "inner", "head_layers", "for_gguf")
+OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf")
 """Options that a trained drafter has decided already."""
 
 
@@ -26,7 +26,8 @@ OF_A_KIND = ("kind", "depth", "vocab", "cell", "inner", "head_layers", "for_gguf
     "--from",
     "begin",
     type=opt.PATH,
-    help="Go on with a drafter: a folder, or auto for the one that ships. Kind and sizes are its own.",
+    help="Go on with a drafter: a folder, or auto for the one that ships. Kind and sizes are its own, its draft "
+    "vocabulary too unless --draft-vocab is given.",
 )
 @click.option("--depth", default=3, help="Tokens of a draft to train for.")
 @click.option("--cell", default="lstm", help="Of mlp_speculator: lstm or mlp.")
@@ -111,7 +112,8 @@ def command(
             learner = networks.new(llm, what, data.ids)
         else:
             learner, what, ids = networks.trained(llm.target(), begin)
-            data = replace(data, ids=ids)
+            if not shared.is_given(context, "vocab"):  # the head's rows are the target's: any do
+                data = replace(data, ids=ids)
         learner.int8 = int8
         out = out or data.path.with_name(f"{data.model}.{what.name}")
         origin = {"kind": asdict(what)} | ({"from": begin.name} if begin else {})
