@@ -38,7 +38,8 @@ from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, request_batch, vectors
 from forerun.engine.answers import parsed
 from forerun.engine.engine import Engine
-from forerun.engine.loop import EngineLock, EngineLoop
+from forerun.engine.lock import EngineLock
+from forerun.engine.loop import EngineLoop
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
@@ -53,7 +54,7 @@ from forerun.model.loader import device_of, load_model, read_config
 from forerun.model.model import Model
 from forerun.model.packed.file import MIN_NBYTES, PackedFile, finish_writing
 from forerun.model.prompt_cache import keep_on_disk
-from forerun.parallel.place import Place
+from forerun.parallel.launch import Launch
 from forerun.spellings import calls
 from forerun.spellings import engine as spellings
 from forerun.spellings.keywords import Keywords
@@ -105,7 +106,7 @@ class LLM(OfOneProcess):
     ) -> None:
         process_nbytes()  # before anything is loaded
         self.config, self.device = config, device_of(config)
-        if config.num_ranks > 1 and Place.of().rank > 0:
+        if config.num_ranks > 1 and Launch.of().rank > 0:
             from forerun.parallel import load as parallel  # imports torch
 
             parallel.follow(config)

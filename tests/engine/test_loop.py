@@ -197,7 +197,7 @@ def test_threads_that_share_a_stream_get_each_event_once(loop, answers):
     assert is_idle(loop)
 
 
-@pytest.mark.parametrize("where", ["_room", "_door"])
+@pytest.mark.parametrize("where", ["_lock", "_queue"])
 def test_a_stream_collected_while_its_thread_takes_the_lock_ends(loop, answers, where):
     """A collection of garbage may come at any moment."""
     forgotten, other = (loop.submit(prompt, GREEDY) for prompt in PROMPTS[:2])

@@ -258,7 +258,7 @@ def test_any_number_of_threads(kind: str) -> None:
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="the decoder is torch's")
-def test_the_head_obeys_it() -> None:
+def test_the_head_keeps_the_row_law() -> None:
     decoder = decoder_of("gated")
     hidden = normal(21, 32, seed=3)
     alone = np.concatenate([decoder.head(row[None]) for row in hidden])

@@ -98,7 +98,7 @@ def test_what_a_rank_says_after_its_name_is_not_lost(listener):
             rows = np.arange(3, dtype=np.float32)
             one.sendall(HEADER.pack(rows.nbytes) + rows.tobytes())
         leader = listener.accept(2)
-        assert leader.ask(1, ("rows",), rows).tolist() == [0, 1, 2]
+        assert leader.request(1, ("rows",), rows).tolist() == [0, 1, 2]
         leader.end()
 
 

@@ -257,18 +257,18 @@ def for_this_rank(config: EngineConfig) -> EngineConfig:
     Raises ConfigError if there are not as many processes as are asked for, or torch is not installed, which joins them.
     """
     from forerun.core.device import num_cores, torch_problem
-    from forerun.parallel.place import Place
+    from forerun.parallel.launch import Launch
 
     if config.num_ranks > 1 and (problem := torch_problem()):
         raise ConfigError(problem)
-    place = Place.of()
-    if place.rank > 0 and place.size != config.num_ranks:
+    launch = Launch.of()
+    if launch.rank > 0 and launch.size != config.num_ranks:
         raise click.exceptions.Exit(2)  # rank 0 says why
-    place.check(config)
-    if place.size == 1:
+    launch.check(config)
+    if launch.size == 1:
         return config
-    config = replace(config, threads=config.threads or max(1, num_cores() // place.local_size))
-    if place.rank == 0:
+    config = replace(config, threads=config.threads or max(1, num_cores() // launch.local_size))
+    if launch.rank == 0:
         return config
     from forerun.parallel.load import follow
 

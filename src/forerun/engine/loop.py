@@ -11,110 +11,22 @@ A request ends by itself, by `cancel`, or by an error in a step, which ends ever
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
-from weakref import WeakSet, ref
+from weakref import ref
 
 from forerun.core.params import SamplingParams
-from forerun.core.signals import handled_later
 from forerun.core.types import Event
 from forerun.decoding.stops import Detokenizer
 from forerun.engine.engine import Engine
+from forerun.engine.lock import EngineLock
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.outputs import TokenText
 from forerun.engine.request import RequestHandle, Sink
-
-
-class EngineLock:
-    """Lets one thread at a time use a model, in the order of asking. Signal handlers wait for the turn's end.
-
-    Loops of one model share it. A thread that has the turn may take it again. `os.fork` waits for the end of a turn, so
-    that no thread is using the model in the child.
-    """
-
-    all: ClassVar[WeakSet[EngineLock]] = WeakSet()
-
-    def __init__(self) -> None:
-        self._door, self._room = threading.Lock(), threading.Lock()
-        self._owner: int | None = None
-        self._jobs: deque[Callable[[], object]] = deque()
-        EngineLock.all.add(self)
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Hold the lock: only this thread may touch the engine. Nested calls pass."""
-        if self._owner == threading.get_ident():
-            yield
-            return
-        with handled_later():
-            with self._door:  # without it a thread that steps on and on would always be first
-                self._room.acquire()
-            self._owner = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._leave()
-
-    def soon(self, job: Callable[[], object]) -> None:
-        """Do a job that does not raise: now, or at the end of the turn that somebody has. Never waits.
-
-        So garbage may be collected at any moment, also where this thread is about to take the lock or has it.
-        """
-        with handled_later():
-            self._jobs.append(job)
-            if self._room.acquire(blocking=False):
-                self._owner = threading.get_ident()
-                self._leave()
-
-    def _leave(self) -> None:
-        """Do the jobs and release the lock; take it again for those that came in between."""
-        while True:
-            while self._jobs:
-                self._jobs.popleft()()
-            self._owner = None
-            self._room.release()
-            if not (self._jobs and self._room.acquire(blocking=False)):
-                return
-            self._owner = threading.get_ident()
-
-    def hold(self) -> None:
-        """Wait until the lock is free, and keep all others out until `let_go`."""
-        if self._owner != threading.get_ident():
-            self._door.acquire()
-            self._room.acquire()
-
-    def let_go(self) -> None:
-        """Release what `hold` took."""
-        if self._owner != threading.get_ident():
-            self._owner = threading.get_ident()
-            self._leave()
-            self._door.release()
-
-    def begin_anew(self) -> None:
-        """Start with a free lock in a forked child: the threads that wait are in the parent only."""
-        self._door, self._room = threading.Lock(), threading.Lock()
-        if self._owner == threading.get_ident():
-            self._room.acquire()
-
-
-def _each_of_all(do: Callable[[EngineLock], None]) -> None:
-    for lock in [*EngineLock.all]:
-        do(lock)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _each_of_all(EngineLock.hold),
-        after_in_parent=lambda: _each_of_all(EngineLock.let_go),
-        after_in_child=lambda: _each_of_all(EngineLock.begin_anew),
-    )
 
 
 class EngineLoop:
@@ -183,7 +95,7 @@ class EngineLoop:
 
     def cancel(self, seq_ids: Iterable[int]) -> None:
         """End sequences, keeping what they have; their last events say so. Waits for nothing, harmless if ended."""
-        self.lock.soon(partial(self._end, tuple(seq_ids)))
+        self.lock.call_when_free(partial(self._end, tuple(seq_ids)))
 
     def end_all(self) -> None:
         """End all requests, keeping what they have."""

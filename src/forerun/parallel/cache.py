@@ -73,9 +73,9 @@ class CacheCopies:
     def __getitem__(self, number: int) -> NativeCache:
         return self._caches[number]
 
-    def follow(self, news: Sequence[Sequence[Any]]) -> None:
+    def follow(self, changes: Sequence[Sequence[Any]]) -> None:
         """Do what rank 0 has done."""
-        for number, what, *how in news:
+        for number, what, *how in changes:
             if what == "new":
                 arguments, named = how
                 self._caches[number] = self._new_cache(*arguments, **named)

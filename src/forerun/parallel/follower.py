@@ -18,20 +18,20 @@ from forerun.parallel.head import SplitHead
 from forerun.parallel.split import Part
 from forerun.parallel.tensor import PartDecoder
 
-Does = Mapping[str, Callable[..., None]]
+Commands = Mapping[str, Callable[..., None]]
 
 
-def obey(leader: link.Follower, does: Does) -> None:
-    """Do what rank 0 orders until it ends; if this rank fails, all end, and rank 0 says why.
+def run_commands(leader: link.Follower, commands: Commands) -> None:
+    """Run the commands of rank 0 until it ends; if this rank fails, all end, and rank 0 reports the error.
 
-    Signals are rank 0's business: it lets running requests finish, and needs this rank for it.
+    SIGINT and SIGTERM are ignored: rank 0 lets running requests finish, and needs this rank for it.
     """
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
     try:
-        while (order := leader.receive())[0] != "end":
-            does[order[0]](*order[1:])
+        while (command := leader.receive())[0] != "end":
+            commands[command[0]](*command[1:])
     except Exception as error:
         leader.fail(str(error) if isinstance(error, ForerunError) else repr(error))
 
@@ -44,20 +44,20 @@ class TensorFollower:
         self._caches = CacheCopies(decoder.new_cache)
         self._head = SplitHead(group, decoder.native, [part.tokens for part in parts])
         self._width = decoder.config.hidden_size
-        self.does: Does = {"ready": self._ready, "pass": self._compute, "head": self._topk}
+        self.commands: Commands = {"ready": self._ready, "pass": self._compute, "head": self._topk}
 
     def _ready(self) -> None:
         self._group.exchange(np.zeros(1, np.float32))
 
-    def _compute(self, news: list[Any], cache: int, rows: list[Any]) -> None:
-        self._caches.follow(news)
+    def _compute(self, changes: list[Any], cache: int, rows: list[Any]) -> None:
+        self._caches.follow(changes)
         segments = unpacked(rows)
         num_rows = sum(s.num_rows for s in segments)
         hidden = np.empty((num_rows, self._width), np.float32)
         tapped = np.empty((0, num_rows, self._width), np.float32)
-        own = self._caches[cache].native
+        cache_copy = self._caches[cache].native
         with suppress(IndexError):  # rows that do not fit: rank 0 has found the same
-            self._decoder.native.forward(own, segments, hidden, hidden, [], tapped)
+            self._decoder.native.forward(cache_copy, segments, hidden, hidden, [], tapped)
 
     def _topk(self, num_rows: int, k: int, with_norm: bool, with_logits: bool) -> None:
         rows = np.zeros((num_rows, self._width), np.float32)

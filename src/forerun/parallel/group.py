@@ -23,8 +23,8 @@ from torch import distributed
 import forerun
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.opened import OpenedFile, digest
+from forerun.parallel.launch import Launch
 from forerun.parallel.link import Address, Follower, Leader, Listener
-from forerun.parallel.place import Place
 
 if TYPE_CHECKING:
     from forerun import _native
@@ -39,9 +39,9 @@ class RankGroup:
     """The ranks of one model. Rank 0 has a `Leader`, the others a `Follower`."""
 
     def __init__(
-        self, place: Place, link: Leader | Follower, ranks: _native.Ranks, num_floats: int
+        self, launch: Launch, link: Leader | Follower, ranks: _native.Ranks, num_floats: int
     ) -> None:
-        self.rank, self.size, self.num_floats = place.rank, place.size, num_floats
+        self.rank, self.size, self.num_floats = launch.rank, launch.size, num_floats
         self.link, self.ranks = link, ranks
 
     @property
@@ -63,50 +63,50 @@ class RankGroup:
         return every
 
 
-def meet(
-    place: Place, opened: Sequence[OpenedFile], options: Mapping[str, object]
+def connect(
+    launch: Launch, opened: Sequence[OpenedFile], options: Mapping[str, object]
 ) -> Leader | Follower:
-    """Meet the other ranks, which hold parts of the same model, whose files were `opened`.
+    """Connect to the other ranks, which hold parts of the same model, whose files were `opened`.
 
     Raises ConfigError where they do not fit together.
     """
-    _agree(place, {"forerun": forerun.__version__, "files": digest(opened), **options})
-    is_local = place.local_size == place.size
+    _agree(launch, {"forerun": forerun.__version__, "files": digest(opened), **options})
+    is_local = launch.local_size == launch.size
     # On one machine the loopback address is enough, and no other machine can connect to it.
     listener = (
         Listener("127.0.0.1" if is_local else os.environ["MASTER_ADDR"])
-        if place.rank == 0
+        if launch.rank == 0
         else None
     )
-    address = Address(*_told(None if listener is None else tuple(listener.address)))
+    address = Address(*_broadcast(None if listener is None else tuple(listener.address)))
     if listener is None:
-        return Follower(address, place.rank)
-    leader = listener.accept(place.size)
+        return Follower(address, launch.rank)
+    leader = listener.accept(launch.size)
     atexit.register(leader.end)
     return leader
 
 
-def join(place: Place, link: Leader | Follower, num_floats: int) -> RankGroup:
-    """Return the ranks that have met as those that exchange partial sums, `num_floats` numbers at a time."""
+def join(launch: Launch, link: Leader | Follower, num_floats: int) -> RankGroup:
+    """Make the group of connected ranks, which exchange partial sums of at most `num_floats` numbers."""
     from forerun import _native
 
-    is_local = place.local_size == place.size
-    nbytes = _native.Ranks.nbytes(place.size, num_floats)
-    memory, gather = _shared(place, nbytes) if is_local else (np.zeros(nbytes, np.uint8), None)
+    is_local = launch.local_size == launch.size
+    nbytes = _native.Ranks.nbytes(launch.size, num_floats)
+    memory, gather = _shared(launch, nbytes) if is_local else (np.zeros(nbytes, np.uint8), None)
     if not is_local:
-        gather = _gather(place, link)
-    ranks = _native.Ranks(place.rank, place.size, num_floats, memory, gather)
-    return RankGroup(place, link, ranks, num_floats)
+        gather = _gather(launch, link)
+    ranks = _native.Ranks(launch.rank, launch.size, num_floats, memory, gather)
+    return RankGroup(launch, link, ranks, num_floats)
 
 
-def excuse(place: Place, error: ForerunError) -> None:
-    """Tell the others, who wait in `join`, why this rank does not come. Raises ConfigError."""
-    _agree(place, {"error": str(error)})
+def report_failure(launch: Launch, error: ForerunError) -> None:
+    """Tell the other ranks why this one cannot load its part. Raises ConfigError on all of them."""
+    _agree(launch, {"error": str(error)})
 
 
-def _agree(place: Place, facts: dict[str, object]) -> None:
-    """Meet, and raise ConfigError on all ranks if one is excused or has other facts than rank 0."""
-    every: list[dict[str, object]] = [{}] * place.size
+def _agree(launch: Launch, facts: dict[str, object]) -> None:
+    """Start torch.distributed; raise ConfigError on all ranks if one failed or has other facts than rank 0."""
+    every: list[dict[str, object]] = [{}] * launch.size
     try:
         distributed.init_process_group("gloo")
         distributed.all_gather_object(every, facts)
@@ -124,38 +124,38 @@ def _agree(place: Place, facts: dict[str, object]) -> None:
                 )
 
 
-def _told(value: object) -> tuple:
-    """Return rank 0's value."""
+def _broadcast(value: object) -> tuple:
+    """Return the value that rank 0 has."""
     values = [value]
     distributed.broadcast_object_list(values, src=0)
     return values[0]  # type: ignore[return-value]
 
 
-def _shared(place: Place, nbytes: int) -> tuple[NDArray[np.uint8], None]:
+def _shared(launch: Launch, nbytes: int) -> tuple[NDArray[np.uint8], None]:
     """Map memory that all ranks of this machine share; its file is gone when all have it."""
     path = ""
-    if place.rank == 0:
+    if launch.rank == 0:
         folder = SHARED if SHARED.is_dir() else None
         file, path = tempfile.mkstemp(prefix="forerun-ranks-", dir=folder)
         os.truncate(file, nbytes)
         os.close(file)
-    (path,) = _told((path,))
+    (path,) = _broadcast((path,))
     with open(path, "r+b") as shared:
         memory = np.frombuffer(mmap.mmap(shared.fileno(), nbytes), np.uint8)
     distributed.barrier()
-    if place.rank == 0:
+    if launch.rank == 0:
         os.unlink(path)
     distributed.destroy_process_group()
     return memory, None
 
 
-def _gather(place: Place, link: Leader | Follower) -> Callable[[Floats, int], None]:
+def _gather(launch: Launch, link: Leader | Follower) -> Callable[[Floats, int], None]:
     """Return what brings all ranks' numbers to each, in place."""
 
     def gather(parts: Floats, count: int) -> None:
         try:
             every = [torch.from_numpy(part[:count]) for part in parts]
-            distributed.all_gather(every, every[place.rank].clone())
+            distributed.all_gather(every, every[launch.rank].clone())
         except (
             Exception
         ) as error:  # a kernel's thread calls this: there is no Python caller to raise to

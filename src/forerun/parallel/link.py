@@ -1,8 +1,8 @@
 """How rank 0 tells the others what to do, and how all learn that one of them has ended.
 
-Every other rank has two connections to rank 0. On the first come orders, JSON lists with their length in front. On the
-second nothing is said until a rank fails: it says why, or is cut off because its process is gone. Then all end, within
-moments, whatever they are doing: a pass waits for every rank, so none could go on alone.
+Every other rank has two connections to rank 0. On the first come commands, JSON lists with their length in front. On
+the second nothing is sent until a rank fails: it sends why, or is cut off because its process is gone. Then all end,
+within moments, whatever they are doing: a pass waits for every rank, so none could go on alone.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ HEADER = struct.Struct("!I")
 WAIT_S = 60.0
 """For the others to connect."""
 AWAKE_S = 0.05
-"""For which a rank looks out for the next order before it sleeps: what rank 0 takes between two passes."""
+"""For which a rank looks out for the next command before it sleeps: what rank 0 takes between two passes."""
 FAILED = 1
 """Exit code of ranks that end because one has failed."""
 
 
-KINDS = ("orders", "life")
+KINDS = ("commands", "life")
 """The connections of a rank."""
 HELLO_NBYTES = 4096
 """Of what a connection says before it is known to be a rank's, at most."""
@@ -148,25 +148,25 @@ class Listener:
 class Leader:
     """The link as rank 0 has it."""
 
-    def __init__(self, orders: Sequence[socket.socket], lives: Sequence[socket.socket]) -> None:
-        self._orders, self._lives = orders, lives
+    def __init__(self, commands: Sequence[socket.socket], lives: Sequence[socket.socket]) -> None:
+        self._commands, self._lives = commands, lives
         self._is_over = False
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
-    def send(self, *order: object) -> None:
-        """Give the others an order, the same to all."""
-        data = _framed(order)
-        for one in self._orders:
+    def send(self, *command: object) -> None:
+        """Send a command to all other ranks."""
+        data = _framed(command)
+        for one in self._commands:
             try:
                 one.sendall(data)
             except OSError:  # `_watch` learns it too, and says why
                 threading.Event().wait()
 
-    def ask(self, rank: int, order: Sequence[object], rows: Floats) -> Floats:
-        """Give one rank an order and numbers, and return the numbers (n,) that it answers."""
-        one = self._orders[rank - 1]
+    def request(self, rank: int, command: Sequence[object], rows: Floats) -> Floats:
+        """Send one rank a command with numbers, and return the numbers (n,) that it answers."""
+        one = self._commands[rank - 1]
         try:
-            one.sendall(_framed(order) + HEADER.pack(rows.nbytes) + rows.tobytes())
+            one.sendall(_framed(command) + HEADER.pack(rows.nbytes) + rows.tobytes())
             return np.frombuffer(_received(one), np.float32)
         except OSError:  # as in `send`
             threading.Event().wait()
@@ -177,7 +177,7 @@ class Leader:
         if self._is_over:
             return
         self._is_over = True
-        for one in self._orders:
+        for one in self._commands:
             with suppress(OSError):
                 one.sendall(_framed(("end",)))
 
@@ -203,31 +203,31 @@ class Follower:
     """The link as another rank has it. Raises ConfigError if rank 0 cannot be reached."""
 
     def __init__(self, address: Address, rank: int) -> None:
-        self._orders, self._life = (_connected(address, rank, kind) for kind in KINDS)
+        self._commands, self._life = (_connected(address, rank, kind) for kind in KINDS)
         self._is_over = threading.Event()
         threading.Thread(target=self._watch, name="rank 0", daemon=True).start()
 
     def receive(self) -> list:
-        """Wait for the next order: awake for a moment, as a thread that is woken for each pass loses its core."""
+        """Wait for the next command: awake for a moment, as a thread that is woken for each pass loses its core."""
         deadline = time.monotonic() + AWAKE_S
-        while not select.select([self._orders], [], [], 0)[0] and time.monotonic() < deadline:
+        while not select.select([self._commands], [], [], 0)[0] and time.monotonic() < deadline:
             os.sched_yield()
         try:
-            order: list = json.loads(_received(self._orders))
+            command: list = json.loads(_received(self._commands))
         except (OSError, ValueError):
             threading.Event().wait()  # `_watch` ends the process
-        if order[0] == "end":
+        if command[0] == "end":
             self._is_over.set()
-        return order
+        return command
 
     def rows(self) -> Floats:
-        """Return the numbers (n,) that came with an order."""
-        return np.frombuffer(_received(self._orders), np.float32)
+        """Return the numbers (n,) that came with a command."""
+        return np.frombuffer(_received(self._commands), np.float32)
 
     def answer(self, rows: Floats) -> None:
         """Give rank 0 the numbers that it asked for."""
         with suppress(OSError):  # `_watch` ends the process
-            self._orders.sendall(HEADER.pack(rows.nbytes) + rows.tobytes())
+            self._commands.sendall(HEADER.pack(rows.nbytes) + rows.tobytes())
 
     def fail(self, why: str) -> None:
         """Tell rank 0 why this process ends, and end it; rank 0 says it to the user."""
@@ -269,8 +269,8 @@ def _opened(one: socket.socket) -> socket.socket:
     return one
 
 
-def _framed(order: Sequence[object]) -> bytes:
-    data = json.dumps(order, separators=(",", ":"), default=int).encode()
+def _framed(command: Sequence[object]) -> bytes:
+    data = json.dumps(command, separators=(",", ":"), default=int).encode()
     return HEADER.pack(len(data)) + data
 
 

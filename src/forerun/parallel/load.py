@@ -20,12 +20,12 @@ from forerun.model.loader import (
 )
 from forerun.model.packed import fill as packing
 from forerun.model.packed.file import PackedFile
-from forerun.parallel.follower import Does, TensorFollower, obey
-from forerun.parallel.group import RankGroup, excuse, join, meet
+from forerun.parallel.follower import Commands, TensorFollower, run_commands
+from forerun.parallel.group import RankGroup, connect, join, report_failure
 from forerun.parallel.head import num_floats
+from forerun.parallel.launch import Launch
 from forerun.parallel.link import Follower, Leader
 from forerun.parallel.pipeline import Pipeline, Stage, StageFollower, stages
-from forerun.parallel.place import Place
 from forerun.parallel.split import Part, split_checkpoint
 from forerun.parallel.tensor import PartDecoder, TensorParallel
 from forerun.weights.checkpoint import open_checkpoint
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 
 def load(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
-    """Return the model as rank 0 has it, once all ranks are there. Raises ConfigError, LoadError."""
+    """Return rank 0's model once all ranks are connected. Raises ConfigError, LoadError."""
     model, arch = _read(checkpoint, config)
     decoder: TensorParallel | Pipeline
     if config.pipeline_parallel_size > 1:
         layers = stages(model, config.num_ranks)
-        leader = _meet(checkpoint, config)
+        leader = _connect(checkpoint, config)
         assert isinstance(leader, Leader)
         decoder = Pipeline(model, layers, leader, config.threads)
         _fill(decoder, decoder.cut(checkpoint, arch), decoder.names(), checkpoint, config)
     else:
         parts = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
-        group = _join(_meet(checkpoint, config), model, parts)
+        group = _join(_connect(checkpoint, config), model, parts)
         decoder = TensorParallel(model, parts, group, config.threads)
         _fill_part(decoder, checkpoint, arch, config)
     decoder.wait_for_others()
@@ -57,26 +57,26 @@ def load(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
 
 
 def follow(config: EngineConfig) -> None:
-    """Be one of the other ranks, until rank 0 ends; what is wrong with this one is said by rank 0, too.
+    """Run as one of the other ranks until rank 0 ends. Errors of this rank are reported by rank 0, too.
 
-    Raises ConfigError, LoadError before the ranks have met.
+    Raises ConfigError, LoadError before the ranks are connected.
     """
     try:
         checkpoint = open_checkpoint(resolve(config.model))
         _read(checkpoint, config)
     except ForerunError as error:
-        excuse(Place.of(), error)
+        report_failure(Launch.of(), error)
         raise
-    leader = _meet(checkpoint, config)
+    leader = _connect(checkpoint, config)
     assert isinstance(leader, Follower)
     try:
-        does = _loaded(leader, checkpoint, config)
+        commands = _loaded(leader, checkpoint, config)
     except Exception as error:
         leader.fail(str(error))
         raise
     del checkpoint
     return_freed()
-    obey(leader, does)
+    run_commands(leader, commands)
 
 
 def blank(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
@@ -103,36 +103,36 @@ def _read(checkpoint: Checkpoint, config: EngineConfig) -> tuple[ModelConfig, Ar
     return model, arch
 
 
-def _meet(checkpoint: Checkpoint, config: EngineConfig) -> Leader | Follower:
-    place = Place.of()
-    place.check(config)
+def _connect(checkpoint: Checkpoint, config: EngineConfig) -> Leader | Follower:
+    launch = Launch.of()
+    launch.check(config)
     options = {
         "quant": config.quant,
         "head_bits": config.head_bits,
         "tensor_parallel_size": config.tensor_parallel_size,
         "pipeline_parallel_size": config.pipeline_parallel_size,
     }
-    return meet(place, checkpoint.files, options)
+    return connect(launch, checkpoint.files, options)
 
 
 def _join(link: Leader | Follower, model: ModelConfig, parts: Sequence[Part]) -> RankGroup:
     count = num_floats(model.hidden_size, [part.tokens for part in parts], MAX_ROWS)
-    return join(Place.of(), link, count)
+    return join(Launch.of(), link, count)
 
 
-def _loaded(leader: Follower, checkpoint: Checkpoint, config: EngineConfig) -> Does:
-    """Load what this rank, which is not 0, holds; return what it does."""
+def _loaded(leader: Follower, checkpoint: Checkpoint, config: EngineConfig) -> Commands:
+    """Load the part of a rank above 0; return the commands that it runs."""
     model, arch = _read(checkpoint, config)
-    rank = Place.of().rank
+    rank = Launch.of().rank
     if config.pipeline_parallel_size > 1:
         stage = Stage(model, stages(model, config.num_ranks)[rank], rank, config.threads)
         _fill(stage, stage.cut(checkpoint, arch), stage.names(), checkpoint, config)
-        return StageFollower(stage, leader).does
+        return StageFollower(stage, leader).commands
     parts = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
     group = _join(leader, model, parts)
     decoder = PartDecoder(model, parts[rank], group, config.threads)
     _fill_part(decoder, checkpoint, arch, config)
-    return TensorFollower(group, decoder, parts).does
+    return TensorFollower(group, decoder, parts).commands
 
 
 def _fill_part(
@@ -154,7 +154,7 @@ def _fill(
     packed, rounding = None, {"quant": config.quant, "head_bits": config.head_bits}
     if config.weight_cache:
         kind = "layers" if config.pipeline_parallel_size > 1 else "heads"
-        part = f"{kind} {Place.of().rank} of {config.num_ranks}"
+        part = f"{kind} {Launch.of().rank} of {config.num_ranks}"
         packed = PackedFile.of(
             checkpoint.path, checkpoint.files, is_mapped=config.mmap, **rounding, part=part
         )

@@ -123,7 +123,7 @@ class Pipeline(Stage):
     def wait_for_others(self) -> None:
         """Return when all ranks have loaded their layers."""
         for rank in range(1, len(self._all_layers)):
-            self._leader.ask(rank, ("ready",), np.empty(0, np.float32))
+            self._leader.request(rank, ("ready",), np.empty(0, np.float32))
 
     def _pass(
         self,
@@ -140,11 +140,11 @@ class Pipeline(Stage):
         last, rows, own = self.run(cache, segments, inputs, taps)
         found = [own]
         if changes := self._book.take_changes():
-            self._leader.send("news", changes)
-        order = ("pass", cache.number, packed(segments), list(taps))
+            self._leader.send("cache", changes)
+        command = ("pass", cache.number, packed(segments), list(taps))
         for rank in range(1, len(self._all_layers)):
             time.sleep(self.delay_s)
-            answer = self._leader.ask(rank, order, rows).reshape(-1, *rows.shape)
+            answer = self._leader.request(rank, command, rows).reshape(-1, *rows.shape)
             time.sleep(self.delay_s)
             last, rows = answer[0], answer[1]
             found.append(answer[2:])
@@ -158,9 +158,9 @@ class StageFollower:
     def __init__(self, stage: Stage, leader: link.Follower) -> None:
         self._stage, self._leader = stage, leader
         self._caches = CacheCopies(stage.new_cache)
-        self.does: dict[str, Callable[..., None]] = {
+        self.commands: dict[str, Callable[..., None]] = {
             "ready": self._ready,
-            "news": self._caches.follow,
+            "cache": self._caches.follow,
             "pass": self._compute,
         }
 

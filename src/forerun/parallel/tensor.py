@@ -88,8 +88,8 @@ class TensorParallel(PartDecoder):
         assert isinstance(cache, PartCache)
         if inputs is None:  # here, so that a wrong token is found before the others are told
             inputs = self.embed(Batch(tuple(segments)).tokens())
-        order = self._book.take_changes(), cache.number, packed(segments)
-        self._group.leader.send("pass", *order)
+        command = self._book.take_changes(), cache.number, packed(segments)
+        self._group.leader.send("pass", *command)
         super()._pass(cache, segments, inputs, hidden, taps, tapped)
 
     def head(self, hidden: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Which of the processes that torchrun started this one is."""
+"""The rank of this process, as torchrun's environment says."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ HINT = "torchrun --nproc-per-node {size} --no-python forerun ... {option} {size}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A process's place among those that torchrun started, as its environment says."""
+class Launch:
+    """Rank and sizes of a launch by torchrun."""
 
     rank: int
     size: int
@@ -22,8 +22,8 @@ class Place:
     """Processes on this machine."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] = os.environ) -> Place:
-        """Read the place; without torchrun it is the only process. Raises ConfigError."""
+    def of(cls, environment: Mapping[str, str] = os.environ) -> Launch:
+        """Read the environment; without torchrun this is the only process. Raises ConfigError."""
         try:
             size = int(environment.get("WORLD_SIZE", "1"))
             local = int(environment.get("LOCAL_WORLD_SIZE", size))
