@@ -11,8 +11,8 @@ from forerun.core.errors import LoadError
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.eagle3 import Eagle3Drafter, Options, build, files
 from forerun.drafting.base import Target
+from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.networks import folder
-from forerun.drafting.networks.drafter import DraftRequest
 from tests.drafters.helpers import refusal
 from tests.tiny import tiny_model
 

@@ -13,7 +13,7 @@ from forerun.core.errors import LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as gguf_network
 from forerun.drafting.base import Target
-from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.best_first import DraftRequest
 from forerun.torch.networks.drafting import TorchEagle
 from tests.drafters.helpers import refusal
 from tests.drafters.test_eagle3 import (

@@ -173,7 +173,7 @@ def check_steps(target, path, expected, atol):
         if number:
             paths.append([*paths[parent], token])
         (scores,) = take(number, [Step(0, parent, token, len(paths[-1]))])
-        found, wanted = scores.whole(), expected(paths[-1])
+        found, wanted = scores.dense(), expected(paths[-1])
         is_scored = found > -np.inf
         assert np.allclose(found[is_scored], wanted[is_scored], atol=atol)
         assert bool((wanted[~is_scored] <= wanted[is_scored].min()).all())

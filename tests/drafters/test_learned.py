@@ -270,4 +270,6 @@ def test_files_without_a_model_are_listed_and_go() -> None:
     [("recycling", True), ("suffix", False), ("none", False), ("recycling++suffix", True)],
 )
 def test_it_is_known_which_drafters_keep_something(drafter: str, keeps: bool) -> None:
-    assert DrafterSpec.of_config(EngineConfig(model="tiny", drafter=drafter)).keeps() is keeps
+    assert (
+        DrafterSpec.of_config(EngineConfig(model="tiny", drafter=drafter)).is_persistent() is keeps
+    )

@@ -13,9 +13,8 @@ from forerun.drafters.medusa import Options, build, files
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import Step
+from forerun.drafting.best_first import DraftRequest, Step
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.drafter import DraftRequest
 from forerun.torch.networks.drafting import TorchMedusa
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal

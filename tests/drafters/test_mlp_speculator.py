@@ -15,9 +15,9 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.mlp_speculator import Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import Step
+from forerun.drafting.best_first import DraftRequest, Step
 from forerun.drafting.networks import folder
-from forerun.drafting.networks.drafter import DraftRequest, LastStateDrafter
+from forerun.drafting.networks.drafter import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
 from forerun.torch.networks.drafting import TorchRecurrent
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
@@ -199,7 +199,7 @@ WRONG = [
     ({"cell": "gru"}, LSTM_TENSORS, "'cell' must be one of mlp, sum_rnn, lstm, sum_lstm"),
     ({"temperature": [0.0]}, LSTM_TENSORS, "'temperature' must be numbers above 0"),
     ({"tie_lstm_embs": 1}, LSTM_TENSORS, "'tie_lstm_embs' must be true or false"),
-    ({}, without("projs.1.weight"), "tensor 'speculator.projs.1.weight' is missing"),
+    ({}, without("projs.1.weight"), "tensor 'projs.1.weight' is missing"),
     ({}, LSTM_TENSORS | {"projs.0.weight": random(3, 4)}, "'projs.0.weight' is [3, 4], expected [128, 32]"),
     ({}, LSTM_TENSORS | {"midlayer.q": random(3, 4)}, "tensor 'midlayer.q' is none of such"),
     ({}, LSTM_TENSORS | {"draft_ids": np.array([3, 3])}, "'draft_ids' must be ascending"),

@@ -55,7 +55,7 @@ def check_steps(target, oracle, atol):
             paths.append([*paths[parent], token])
         (scores,) = take(number, [Step(0, parent, token, depth)])
         expected = oracle_logits(oracle, states, paths[-1])
-        assert np.allclose(scores.whole(), expected, atol=atol)
+        assert np.allclose(scores.dense(), expected, atol=atol)
 
 
 def oracle_logits(oracle, states, path):
@@ -192,7 +192,7 @@ def test_an_embedding_and_a_head_of_its_own_are_used(tmp_path):
     for path, more in ((shared, tensors), (tmp_path / "own", tensors | own)):
         drafter = new_drafter(target_of(oracle.folder(path, more)))
         seq = begun(drafter, oracle.states(PROMPT[:-1]).numpy())
-        found.append(drafter._new_draft([seq], [8])(0, [Step(0, -1, PROMPT[-1], 0)])[0].whole())
+        found.append(drafter._new_draft([seq], [8])(0, [Step(0, -1, PROMPT[-1], 0)])[0].dense())
     assert not np.allclose(*found, atol=1e-2)
 
 
@@ -226,10 +226,10 @@ def test_rows_of_a_reused_prefix_are_found_again(num_reused, tmp_path):
     expected = whole.propose([begun(whole, states, text)], [6])[0]
     seq = Seq(1, text, GREEDY, 0)
     drafter.begin(seq, Outcome((), (13,), hidden=states[num_reused:]))
-    assert drafter._slots[1].is_whole
+    assert drafter._slots[1].is_complete
     assert drafter.propose([seq], [6])[0] == expected
     drafter.begin(Seq(2, [9] * 12, GREEDY, 0), Outcome((), (9,), hidden=states[num_reused:]))
-    assert drafter._slots[2].is_whole is (num_reused == 0)
+    assert drafter._slots[2].is_complete is (num_reused == 0)
 
 
 def test_within_tight_memory_no_token_changes(trained, tmp_path):

@@ -106,7 +106,7 @@ def test_a_broken_table_is_passed_over(tables, caplog) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with caplog.at_level(logging.WARNING):
         assert draft(drafter) == []
-    assert "is not whole" in caplog.text
+    assert "is incomplete" in caplog.text
 
 
 @pytest.mark.parametrize("given", [{}, {"memory_budget": "2GiB"}, {"weight_cache": False}], ids=str)

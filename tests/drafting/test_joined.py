@@ -7,8 +7,7 @@ import pytest
 from forerun.core.random import Noise
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import SHARE
-from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.best_first import SHARE, DraftRequest
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.tree_noise import TreeNoise
 from forerun.torch.networks.drafting import TorchRecurrent

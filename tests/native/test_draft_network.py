@@ -9,7 +9,7 @@ import pytest
 
 from forerun import _native
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
-from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.best_first import DraftRequest
 from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights
 from tests.native.networks import KINDS, WIDTH, hidden, target, weights_of

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from forerun.drafting.best_first import DraftLimits, GuessTree, grow
+from forerun.drafting.best_first import DraftRequest, GuessTree, grow
 from forerun.drafting.ngram.token_table import PRIOR
 from forerun.drafting.tree_noise import TreeNoise
 from tests.oracles.suffix_index import SuffixIndex
@@ -66,6 +66,21 @@ class NGramModel:
         return GuessPlace([*here.tail, token][-self.live.order :], places)
 
 
+class TextNGramModel(NamedTuple):
+    """The last tokens of each text, and the model to look them up in."""
+
+    contexts: list[Sequence[int]]
+    models: list[NGramModel]
+
+    def context(self, i: int) -> Sequence[int]:
+        """Return the last tokens of a text."""
+        return self.contexts[i]
+
+    def model(self, i: int) -> NGramModel:
+        """Return the model of a text."""
+        return self.models[i]
+
+
 def grow_trees(
     texts: Sequence[SuffixIndex],
     shared: SuffixIndex,
@@ -76,7 +91,8 @@ def grow_trees(
     noises: Sequence[TreeNoise | None] = (),
 ) -> list[GuessTree]:
     """Grow a tree for each text, document 0 of its index: what its last tokens say in all indexes and tables."""
-    ngrams = [(text.last_tokens(0), NGramModel(file, live, (shared, text))) for text in texts]
+    models = [NGramModel(file, live, (shared, text)) for text in texts]
+    ngrams = TextNGramModel([text.last_tokens(0) for text in texts], models)
     return _grown(ngrams, num_nodes, min_chance, noises)
 
 
@@ -89,12 +105,14 @@ def grow_tree(
     min_chance: float,
 ) -> GuessTree:
     """Grow a tree below some tokens, which may be those of no text."""
-    return _grown([(context, NGramModel(file, live, indexes))], [num_nodes], min_chance, ())[0]
+    ngrams = TextNGramModel([context], [NGramModel(file, live, indexes)])
+    return _grown(ngrams, [num_nodes], min_chance, ())[0]
 
 
 def _grown(ngrams, num_nodes, min_chance, noises) -> list[GuessTree]:
-    limits = DraftLimits(num_steps=0, min_chance=min_chance)
-    return grow([0] * len(num_nodes), num_nodes, limits, 0, None, ngrams, noises=noises)
+    tokens = [0] * len(num_nodes)
+    request = DraftRequest(tokens, num_nodes, 0, min_chance, ngrams=ngrams, noises=noises)
+    return grow(request, 0, lambda number, steps: [])
 
 
 def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> Iterator[Level]:

@@ -21,7 +21,7 @@ class DrafterDoc:
 
 
 def describe(name: str) -> DrafterDoc:
-    """Describe a drafter by name or path; one of another package that cannot be loaded says so in its summary.
+    """Describe a drafter by name or path; for one of another package that cannot be loaded, the summary says why.
 
     Raises ConfigError for an unknown name and for a file that holds no drafter.
     """

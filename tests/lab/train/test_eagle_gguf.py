@@ -13,7 +13,7 @@ from forerun.core.errors import LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as eagle_gguf
 from forerun.drafting.base import Target
-from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.best_first import DraftRequest
 from forerun.lab.train.kinds.eagle3 import export_gguf
 from forerun.weights.gguf import GgufCheckpoint
 from tests.drafters.test_eagle3 import IDS, NORMS, OURS, WIDTH, layer_tensors, save, target

@@ -1,8 +1,8 @@
 """The file in which `recycling` keeps its live table, one a model.
 
-What was learned since the file was written last is added to it under a lock, and the whole replaced: processes that run
-at once lose nothing of each other's. Of a context that two have learned, the one that is kept later counts. Beyond the
-table's size those go first that were learned longest ago.
+What was learned since the last write is added to the file under a lock, and the file replaced: processes that run at
+once lose nothing of each other's. Of a context that two have learned, the one written later counts. Beyond the table's
+size those go first that were learned longest ago.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class KeptTable:
         vocabulary: str,
         live: LiveTable,
         new_table: Callable[[], LiveTable],
-        place: Path | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """Take up what the file holds; `new_table` makes an empty table like `live`, `place` is another folder."""
-        self.path = path_of(model, place)
+        """Read the file, in `folder` or in the cache, into `live`; `new_table` makes an empty one of its size."""
+        self.path = path_of(model, folder)
         self._file = KeptFile(self.path, origin_of(model, vocabulary))
         self._live, self._new_table = live, new_table
         with self._file.warned("used"):

@@ -17,9 +17,7 @@ from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.medusa.drafting import MedusaWeights
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights, heads_of
 from forerun.drafting import best_first
-from forerun.drafting.best_first import MAX_STEPS, GuessTree, Step, TakeSteps
-from forerun.drafting.networks.drafter import DraftRequest
-from forerun.drafting.networks.steps import grow_request
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, Step, TakeSteps, grow
 from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa
@@ -42,7 +40,7 @@ class TorchStateNetwork:
         assert states is not None, "it reads the target's states"
         take_steps = self.new_draft(states if request.rows is None else states[[*request.rows]])
         alone = self.sees_depth_alone
-        return grow_request(request, self.max_depth, take_steps, sees_depth_alone=alone)
+        return grow(request, self.max_depth, take_steps, sees_depth_alone=alone)
 
 
 def target_logits(target: Model, state: Tensor, tokens: Ids | None) -> Floats:
@@ -218,7 +216,7 @@ class TorchEagle:
             return found
 
         request.tokens = [each.token for each in rows]
-        return grow_request(request, MAX_STEPS, take_steps)
+        return grow(request, MAX_STEPS, take_steps)
 
     def nbytes(self) -> int:
         """Count the weights, the rows of the target's head included."""
