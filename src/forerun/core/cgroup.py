@@ -84,11 +84,11 @@ def _groups(controller: str, system: Path) -> Iterator[tuple[int, Path]]:
 
 def _group_paths(system: Path) -> dict[str, PurePosixPath]:
     """The process's group by controller; that of version 2 by the empty name."""
-    found: dict[str, PurePosixPath] = {}
+    paths: dict[str, PurePosixPath] = {}
     for line in _lines(system / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
-        found |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
-    return found
+        paths |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
+    return paths
 
 
 def _mounts(system: Path) -> Iterator[_Mount]:
@@ -113,8 +113,8 @@ def _are_numbers(words: list[str], num: int) -> bool:
 
 def _stat(group: Path, name: str) -> int:
     """A value of `memory.stat`; 0 if it has none."""
-    found = dict(line.partition(" ")[::2] for line in _lines(group / "memory.stat"))
-    return int(found.get(name, 0))
+    stat = dict(line.partition(" ")[::2] for line in _lines(group / "memory.stat"))
+    return int(stat.get(name, 0))
 
 
 def _lines(path: Path) -> list[str]:

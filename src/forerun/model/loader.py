@@ -218,11 +218,11 @@ def _located(
     """Yield a weight and, if there is one, its bias: canonical name, tensors, source, shape of each tensor."""
     layer, _, short = name.removeprefix("layers.").rpartition(".")
     names = checkpoint.names()
-    source = arch.source(short, config, checkpoint.kind).found(layer, names)
-    yield name, source.tensors(layer), source, source.whole(shape)
+    source = arch.source(short, config, checkpoint.kind).resolve(layer, names)
+    yield name, source.tensors(layer), source, source.stored_shape(shape)
     bias = source.tensors(layer, is_bias=True)
     if bias[0] in names:
-        yield f"{name}.bias", bias, source, source.whole(shape[:1])
+        yield f"{name}.bias", bias, source, source.stored_shape(shape[:1])
 
 
 def _check_tensors(
@@ -271,7 +271,7 @@ def check_shapes(
             continue
         fields = (field for field in sizes_of(name) if field in settings.keys)
         sizes = ", ".join(map(settings.spelled, fields))
-        for _, located, source, whole in _located(name, shape, checkpoint, arch, config):
+        for _, located, source, expected in _located(name, shape, checkpoint, arch, config):
             used.update(located)
             missing = next((each for each in located if each not in names), None)
             if missing is not None:
@@ -280,8 +280,10 @@ def check_shapes(
                 )
             for each in located:
                 stored = checkpoint.tensor(each).shape
-                if not source.fits(stored, whole):
-                    raise LoadError(f"tensor '{each}' should be {whole}, but is {stored} ({sizes})")
+                if not source.fits(stored, expected):
+                    raise LoadError(
+                        f"tensor '{each}' should be {expected}, but is {stored} ({sizes})"
+                    )
     return used
 
 

@@ -34,12 +34,12 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class HeadPart:
-    """The head of some tokens by itself, to be asked often."""
+    """The head of some tokens, apart from the others."""
 
     logits: Callable[[Floats], Floats]
     """Logits (M, n) of its tokens, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
     nbytes: int
-    """Bytes it holds besides the model's weights."""
+    """Bytes it takes besides the model's weights."""
 
 
 class Model(Protocol):
@@ -133,11 +133,11 @@ class Model(Protocol):
 def projected_head(model: Model, tokens: Ids | None, right: Floats) -> Floats:
     """Return `head_weights` of some tokens times a matrix (D, p), without holding the whole of the former."""
     ids = np.arange(model.config.vocab_size) if tokens is None else np.asarray(tokens)
-    found = np.empty((len(ids), right.shape[1]), np.float32)
+    projected = np.empty((len(ids), right.shape[1]), np.float32)
     for start in range(0, len(ids), PROJECTED_ROWS):
         part = slice(start, start + PROJECTED_ROWS)
-        np.matmul(model.head_weights(ids[part]), right, out=found[part])
-    return found
+        np.matmul(model.head_weights(ids[part]), right, out=projected[part])
+    return projected
 
 
 def reserve_rows(batch: Batch, cache: KVCache) -> None:

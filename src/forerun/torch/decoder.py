@@ -81,8 +81,8 @@ class Decoder:
         tiles, first = [], 0
         parts = batch.split(TILE) if self.config.borrows_kv else cache.parts(batch, TILE)
         for part in parts:
-            own = rows[first : first + part.num_rows]
-            tiles.append(self._run(self._tile(part, own, cache), cache, taps))
+            part_rows = rows[first : first + part.num_rows]
+            tiles.append(self._run(self._tile(part, part_rows, cache), cache, taps))
             first += part.num_rows
         last, *tapped = (_host(torch.cat(parts)) for parts in zip(*tiles, strict=True))
         return Hidden(last, tuple(tapped))

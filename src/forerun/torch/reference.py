@@ -141,8 +141,8 @@ def expert_shares(logits: Tensor, num_active: int, renormalized: bool) -> Tensor
     chosen = logits.sort(descending=True, stable=True).indices[:, :num_active]
     is_chosen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, chosen, True)
     shares = torch.exp(logits - logits.amax(-1, keepdim=True))
-    kept = shares * is_chosen
-    return kept / (kept if renormalized else shares).sum(-1, keepdim=True)
+    active = shares * is_chosen
+    return active / (active if renormalized else shares).sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,9 @@ def _matmul_rows(x: Tensor, cached: Tensor, rows: slice | Tensor, *, transpose: 
     if isinstance(rows, slice):
         return _matmul(x, cached[:, rows], transpose)
     # Each tile row has its own keys. The product keeps the usual shape; one row of it is used.
-    own = [_matmul(x, cached[:, index], transpose)[:, :, i] for i, index in enumerate(rows)]
-    unused = [torch.zeros_like(own[0])] * (x.shape[2] - len(own))
-    return torch.stack(own + unused, dim=2)
+    products = [_matmul(x, cached[:, index], transpose)[:, :, i] for i, index in enumerate(rows)]
+    unused = [torch.zeros_like(products[0])] * (x.shape[2] - len(products))
+    return torch.stack(products + unused, dim=2)
 
 
 def _matmul(x: Tensor, picked: Tensor, transpose: bool) -> Tensor:

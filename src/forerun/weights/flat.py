@@ -46,8 +46,8 @@ class FlatRows:
     @property
     def factors(self) -> NDArray[np.float32]:
         """What a column (K,) is multiplied by before its weights are rounded: the value of a code in one place."""
-        places: NDArray[np.float32] = self.pieces.astype(np.float32)
-        return self.steps / places if self.split == "even" else self.steps
+        pieces: NDArray[np.float32] = self.pieces.astype(np.float32)
+        return self.steps / pieces if self.split == "even" else self.steps
 
     def check(self, layer: str) -> None:
         """Raise LoadError for numbers of a layer's file that are out of range."""

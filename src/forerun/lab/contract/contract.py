@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import count
 
 from forerun.core.errors import ForerunError
-from forerun.core.object_size import object_nbytes
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Seq
@@ -31,6 +30,7 @@ from forerun.lab.contract.candidate import (
     ContractError,
     ToyGrammar,
 )
+from forerun.lab.contract.object_size import object_nbytes
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
 """They repeat themselves, so that every drafter has something to draft."""

@@ -54,9 +54,18 @@ def unsupported(config: ModelConfig, device: str) -> str | None:
     if device != "cpu":
         return "the native kernels are for the CPU"
     layers = [config.layer(i) for i in range(config.num_layers)]
-    own = {size for each in layers for size in (each.intermediate_size, each.head_dim) if size}
-    own |= {each.experts.intermediate_size for each in layers if each.experts is not None}
-    widths = (config.hidden_size, config.intermediate_size, config.head_dim, *sorted(own))
+    sizes_by_layer = {
+        size for each in layers for size in (each.intermediate_size, each.head_dim) if size
+    }
+    sizes_by_layer |= {
+        each.experts.intermediate_size for each in layers if each.experts is not None
+    }
+    widths = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.head_dim,
+        *sorted(sizes_by_layer),
+    )
     if any(width % _UNIT for width in widths):
         return f"hidden, MLP, expert and head sizes must be multiples of {_UNIT}, but are {widths}"
     if (config.per_layer_width or 0) % (2 * _UNIT):

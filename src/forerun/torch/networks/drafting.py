@@ -59,8 +59,8 @@ class TorchRecurrent(TorchStateNetwork):
         self.heads = [torch.from_numpy(rows) for rows in heads_of(weights)]
         with torch.device("meta"):  # its own head takes no memory: it is not used
             self.net = MLPSpeculator(weights.config)
-        own = {n: torch.from_numpy(t) for n, t in weights.tensors.items() if "head" not in n}
-        self.net.load_state_dict(own, strict=False, assign=True)
+        tensors = {n: torch.from_numpy(t) for n, t in weights.tensors.items() if "head" not in n}
+        self.net.load_state_dict(tensors, strict=False, assign=True)
         self.net.requires_grad_(False)
 
     def new_draft(self, hidden: Floats) -> TakeSteps:
@@ -96,7 +96,7 @@ class TorchRecurrent(TorchStateNetwork):
         return self.net.advanced(state, added, depth)
 
     def likeliest(self, state: Tensor, step: Step) -> tuple[Ids, Floats]:
-        """Return the tokens (k,) to guess after a state (p,), and their chances."""
+        """Return the tokens (k,) to guess after a state (p,), and their probabilities."""
         if self.heads:
             logits = (self.heads[min(step.depth, len(self.heads) - 1)] @ state).numpy()
         else:
@@ -116,8 +116,8 @@ class TorchMedusa(TorchStateNetwork):
         self.weights, self.target = weights, target
         with torch.device("meta"):
             self.net = Medusa(weights.config)
-        own = {name: torch.from_numpy(each) for name, each in weights.tensors.items()}
-        self.net.load_state_dict(own, assign=True)
+        tensors = {name: torch.from_numpy(each) for name, each in weights.tensors.items()}
+        self.net.load_state_dict(tensors, assign=True)
         self.net.requires_grad_(False)
 
     def new_draft(self, hidden: Floats) -> TakeSteps:
@@ -130,7 +130,7 @@ class TorchMedusa(TorchStateNetwork):
         return take_steps
 
     def likeliest(self, state: Tensor, step: Step) -> tuple[Ids, Floats]:
-        """Return the tokens (k,) that the head of a depth guesses after a state (D,), and their chances."""
+        """Return the tokens (k,) that the head of a depth guesses after a state (D,), and their probabilities."""
         tokens = self.weights.tokens
         if self.weights.config.target_head:
             logits = target_logits(self.target, self.net.output(state, step.depth), tokens)
@@ -175,9 +175,9 @@ class TorchEagle:
 
     def reuse(self, slot: int, source: int, rows: int) -> None:
         """Begin a slot with the first rows of a slot, which may be the same; `feed` goes on from there."""
-        held = self.slots[source].keys
-        assert held is not None
-        keys = Keys(held.keys[:, :, :rows], held.values[:, :, :rows])
+        source_keys = self.slots[source].keys
+        assert source_keys is not None
+        keys = Keys(source_keys.keys[:, :, :rows], source_keys.values[:, :, :rows])
         self.slots[slot] = _Rows(keys, rows)
 
     def feed(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
@@ -196,32 +196,32 @@ class TorchEagle:
         after: list[dict[int, tuple[Tensor, Keys]]] = []
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
-            found, here = [], {}
+            guesses, here = [], {}
             for step in steps:
-                own = rows[step.sequence]
-                assert own.keys is not None
-                assert own.g is not None
+                fed = rows[step.sequence]
+                assert fed.keys is not None
+                assert fed.g is not None
                 if number:
                     g, keys = after[step.parent][step.sequence]
                 else:  # the last fed row again, over those before it
-                    g, keys = own.g, Keys(own.keys.keys[:, :, :-1], own.keys.values[:, :, :-1])
-                g, logits, keys = self._run(keys, g, [step.token], own.length - 1 + step.depth)
+                    g, keys = fed.g, Keys(fed.keys.keys[:, :, :-1], fed.keys.values[:, :, :-1])
+                g, logits, keys = self._run(keys, g, [step.token], fed.length - 1 + step.depth)
                 here[step.sequence] = g, keys
-                found.append(
+                guesses.append(
                     best_first.likeliest(
                         logits[0, -1].numpy(), step, self.weights.tokens, self.weights.temperatures
                     )
                 )
             after.append(here)
-            return found
+            return guesses
 
         request.tokens = [each.token for each in rows]
         return grow(request, MAX_STEPS, take_steps)
 
     def nbytes(self) -> int:
         """Count the weights, the rows of the target's head included."""
-        held = [*self.net.state_dict().values(), *self.net.buffers()]
-        return sum(tensor.nbytes for tensor in (*held, *self.weights.tensors.values()))
+        tensors = [*self.net.state_dict().values(), *self.net.buffers()]
+        return sum(tensor.nbytes for tensor in (*tensors, *self.weights.tensors.values()))
 
     def row_nbytes(self) -> int:
         """Count what a row keeps: fp32, and a new cache while the old one is there."""

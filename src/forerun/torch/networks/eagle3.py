@@ -212,8 +212,8 @@ class Eagle3(nn.Module):
         if self.config.target_head:
             assert self.target_rows is not None, "the target's head"
             return functional.linear(out, self.target_rows)
-        found: Tensor = self.lm_head(out)
-        return found
+        logits: Tensor = self.lm_head(out)
+        return logits
 
 
 def _join(earlier: Tensor, later: Tensor) -> Tensor:

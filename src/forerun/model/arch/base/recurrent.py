@@ -94,17 +94,17 @@ def mixed(
 
 
 def state_source(
-    name: str, names: Mapping[str, str], bare: Sequence[str] = ()
+    name: str, names: Mapping[str, str], without_suffix: Sequence[str] = ()
 ) -> TensorSource | None:
     """Return a weight of a recurrent layer by the file's `names`, None for another weight.
 
-    `bare` are those without `.weight` behind their names.
+    `without_suffix` are those without `.weight` behind their names.
     """
     if name not in names:
         return None
     source = TensorSource(names[name], is_flat=name in _VECTORS)
     if source.is_flat:  # a bias of the convolution is a weight of its own
-        source = replace(source, suffixes=("" if name in bare else ".weight", ""))
+        source = replace(source, suffixes=("" if name in without_suffix else ".weight", ""))
     return source
 
 
