@@ -84,7 +84,7 @@ class EngineConfig:
     pipeline_parallel_size: int = option(1, group="More machines")
     """Processes that each hold some of the layers; torchrun starts them."""
     prompt_cache: str | None = option(None, metavar="DIR|auto")
-    """Keep prompts and answers, as keys and values, in a folder that other processes read. It reveals what users wrote."""
+    """Keep prompts and answers, as keys and values, in a folder for all processes. It reveals what users write."""
     prompt_cache_size: str | int = option("4GiB", metavar="SIZE")
     """What the prompt cache may take of the disk."""
     max_model_len: int | None = option(None, "-c", "--ctx-size")

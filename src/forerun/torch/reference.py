@@ -38,7 +38,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def places(pieces: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each place of a flattened row (K',): its input, and which of the input's places it is.
+    """Return for each column of a flattened row (K',) its input, and its number among the input's columns.
 
     The first places of all K inputs, whose numbers are `pieces` (K,), then the others of each.
     """

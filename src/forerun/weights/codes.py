@@ -127,7 +127,7 @@ class Codes:
     """What becomes of the inputs of a flattened matrix, whose columns were multiplied by `flat.factors`."""
 
     def rows(self, index: Rows) -> Codes:
-        """Return some rows."""
+        """Return the codes of some rows (N,), all groups of each."""
         return replace(
             self,
             codes=self.codes[index],

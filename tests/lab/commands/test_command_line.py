@@ -14,7 +14,7 @@ from tests.cli.helpers import check_help, check_table, one_line_of_mistake
 from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
-    *("tune", "check-drafter", "bench", "bench chat", "bench serve"),
+    *("tune", "check-drafter", "bench", "bench serve"),
     *("bench memory", "bench kernels", "bench report", "eval", "eval ppl"),
     *("eval distribution", "eval fidelity", "train", "train table", "train data"),
     *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize"),

@@ -16,7 +16,7 @@ from forerun.drafting.base import Target
 from forerun.engine.loop import EngineLoop
 from forerun.lab.store import Store, read
 from forerun.lab.train import answers
-from forerun.lab.train.answers import generate, kept
+from forerun.lab.train.answers import answers_in, generate
 from tests.engine.harness import engine_for, plain
 from tests.tiny import tiny_model
 
@@ -48,7 +48,7 @@ def test_every_prompt_is_answered_in_every_round_by_the_model_itself(loop, tmp_p
     counts = [*generate(loop, encode, PROMPTS, store, 12 * 6 * 4 - 6)]
     assert counts[0] == 0
     assert all(a <= b for a, b in pairwise(counts))
-    assert counts[-1] == sum(len(tokens) for _, tokens in kept(store)) >= 12 * 6 * 4 - 6
+    assert counts[-1] == sum(len(tokens) for _, tokens in answers_in(store)) >= 12 * 6 * 4 - 6
     whole = {key for key in store.results if not key.endswith("/4")}
     assert whole >= {f"{p.id}/{r}" for p in PROMPTS for r in range(3)}
     for prompt in PROMPTS:
@@ -134,7 +134,7 @@ def test_prompts_that_leave_no_room_are_passed_over(loop) -> None:
 def test_a_row_that_is_no_answer_is_an_error(tmp_path: Path) -> None:
     store = Store(ORIGIN, tmp_path / "a.jsonl")
     store.add("a/0", {"prompt": [1], "answer": [2, 3], "temperature": 0.0})
-    assert [*kept(store)] == [((1,), (2, 3))]
+    assert [*answers_in(store)] == [((1,), (2, 3))]
     store.add("b/0", {"text": "hello"})
     with pytest.raises(ConfigError, match=r"a\.jsonl: 'b/0' is no answer"):
-        [*kept(store)]
+        [*answers_in(store)]

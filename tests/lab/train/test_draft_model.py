@@ -48,7 +48,7 @@ def test_with_all_layers_it_is_the_target() -> None:
 
 def reader(target, path) -> StateReader:
     return StateReader(
-        target, (), whole=True, max_len=64, folder=path / "states", max_nbytes=1 << 20
+        target, (), all_rows=True, max_len=64, folder=path / "states", max_nbytes=1 << 20
     )
 
 

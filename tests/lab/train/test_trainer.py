@@ -66,7 +66,7 @@ def new(
     read = StateReader(
         target,
         learner.layers,
-        whole=learner.piece is None,
+        all_rows=learner.piece is None,
         max_len=64,
         folder=folder / "states",
         max_nbytes=1 << 20,
@@ -121,7 +121,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path) -> None:
 def test_states_are_the_same_whether_they_were_kept_or_not(tmp_path) -> None:
     def reader(max_nbytes: int, max_len: int = 64) -> StateReader:
         what = {"max_len": max_len, "folder": tmp_path / "states", "max_nbytes": max_nbytes}
-        return StateReader(TARGET, (0, 2), whole=False, **what)
+        return StateReader(TARGET, (0, 2), all_rows=False, **what)
 
     few, never = texts(3), reader(0)
     expected = [never(reply) for reply in (*few, *few)]

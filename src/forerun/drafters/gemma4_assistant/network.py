@@ -93,7 +93,7 @@ class AssistantNetwork:
         return Scores(logits, ids, self.decoder.config.vocab_size)
 
     def nbytes(self) -> int:
-        """Count the weights."""
+        """Count the bytes of the weights, those of the target apart."""
         maps = sum(part.nbytes() for part in (self.decoder, self.pre, self.post))
         if self.clusters is None:
             return maps

@@ -52,7 +52,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked, and when: `request_rate` a second on average (inf: all at once), `concurrency` at once at most.
+    """Requests that arrive `request_rate` a second on average (inf: all at once), at most `concurrency` at once.
 
     Without a rate, the first requests, as many as may run at once, begin spread over `ramp_up_s` seconds.
     """
@@ -75,7 +75,7 @@ class Load:
             raise ConfigError(f"request_rate must be above 0, got {self.request_rate}")
 
     def arrivals_s(self) -> list[float]:
-        """When the requests arrive, in seconds from the beginning: a Poisson process from the seed."""
+        """Draw when the requests arrive, in seconds from the beginning: a Poisson process from the seed."""
         if math.isinf(self.request_rate):
             num_prompts = len(self.prompts)
             first = min(self.concurrency or num_prompts, num_prompts)
@@ -104,15 +104,15 @@ def over_http(remote: Remote) -> Ask:
     """Ask a server of OpenAI's API, with a streamed answer."""
 
     def ask(prompt: TaskPrompt, body: Mapping[str, Any], watch: Watch) -> Served:
-        asked: dict[str, object] = {
+        request: dict[str, object] = {
             "messages": [{"role": "user", "content": prompt.turns[0]}],
             "stream_options": {"include_usage": True},
             **body,
         }
         if remote.name is not None:
-            asked["model"] = remote.name
+            request["model"] = remote.name
         sent_s = time.perf_counter()
-        with remote.stream(ROUTE, asked) as stream, watch(stream.close):
+        with remote.stream(ROUTE, request) as stream, watch(stream.close):
             came = [(time.perf_counter(), piece) for piece in stream.pieces()]
         end_s = time.perf_counter()
         times, last = list[float](), Chunk()

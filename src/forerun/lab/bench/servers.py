@@ -77,7 +77,7 @@ class _Process:
 
 @contextmanager
 def running(name: str, command: Sequence[str], port: int) -> Iterator[Ask]:
-    """A server that a command starts, from its first answer to the end of the block. Raises ConfigError."""
+    """Run the server that a command starts, from its first answer to the end of the block. Raises ConfigError."""
     process = _Process(name, command, port)
     try:
         yield over_http(process.remote)
@@ -87,13 +87,13 @@ def running(name: str, command: Sequence[str], port: int) -> Iterator[Ask]:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How systems are started: all with as many places, threads and tokens a sequence.
+    """How systems are started: all with as many max_num_seqs, threads and tokens a sequence.
 
     Each method returns a block in which the system answers.
     """
 
     model: Path
-    places: int
+    max_num_seqs: int
     threads: int
     max_len: int
     server_args: Sequence[str] = ()
@@ -103,16 +103,16 @@ class Start:
         """`forerun serve` in a process of its own."""
         port = free_port()
         command = [sys.executable, "-m", "forerun", "serve", str(self.model), "--port", str(port)]
-        command += ["--max-num-seqs", str(self.places), "--threads", str(self.threads)]
+        command += ["--max-num-seqs", str(self.max_num_seqs), "--threads", str(self.threads)]
         command += ["--max-model-len", str(self.max_len), *self.server_args]
         return running(OURS, command, port)
 
     def llama(self, folder: Path) -> AbstractContextManager[Ask]:
-        """llama-server if it is on the PATH, else that of llama-cpp-python in the peers' folder, of one place."""
+        """llama-server if it is on the PATH, else that of llama-cpp-python in the peers' folder, with one sequence."""
         port = free_port()
-        if (found := shutil.which(LLAMA)) is not None:
-            command = [found, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(port)]
-            command += ["-np", str(self.places), "-c", str(self.places * self.max_len)]
+        if (program := shutil.which(LLAMA)) is not None:
+            command = [program, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(port)]
+            command += ["-np", str(self.max_num_seqs), "-c", str(self.max_num_seqs * self.max_len)]
             return running(LLAMA, [*command, "-t", str(self.threads)], port)
         python = folder.absolute() / "llama.cpp" / "bin" / "python"
         if not python.exists():
@@ -142,10 +142,10 @@ def systems(start: Start, peer: str | None, peers_dir: Path) -> Systems:
         raise ConfigError(unknown("peer", str(peer), [LLAMA]))
     if peer is not None and start.model.suffix != ".gguf":
         raise ConfigError(f"--peer reads GGUF files only, and {start.model.name} is none")
-    found: dict[str, Callable[[], AbstractContextManager[Ask]]] = {OURS: start.ours}
+    answering: dict[str, Callable[[], AbstractContextManager[Ask]]] = {OURS: start.ours}
     if peer is not None:
-        found[LLAMA] = lambda: start.llama(peers_dir)
-    return found
+        answering[LLAMA] = lambda: start.llama(peers_dir)
+    return answering
 
 
 def remote(url: str, api_key: str | None, model: str | None, num_loads: int) -> tuple[str, Systems]:
@@ -159,7 +159,7 @@ def remote(url: str, api_key: str | None, model: str | None, num_loads: int) -> 
 
 
 def free_port() -> int:
-    """A port on which no one listens."""
+    """Return a port on which no one listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -34,6 +34,6 @@ def prompt_file(flag: str) -> Decorator:
 
 
 def answer_tokens(default: str) -> Decorator:
-    """Make the option that says how much is to be answered."""
+    """Make the option for the tokens of answers to make."""
     text = "Tokens of answers to make, such as 200k or 5M."
     return click.option("--tokens", default=default, help=text)

@@ -129,7 +129,7 @@ def train(
 
 
 def command_of(context: click.Context) -> str:
-    """The command that makes the same again, of the options that were given; of paths the last part only."""
+    """Return the command that repeats the run, of the options that were given; of paths the last part only."""
     words = ["forerun", *context.command_path.split()[1:], "-m", "MODEL"]
     for option in context.command.params:
         name = str(option.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -55,7 +56,7 @@ def command(
     from forerun.drafting.spec import DrafterSpec
     from forerun.hub.prompt_sets import BUILTIN, read
     from forerun.lab.bench import memory, run, workload
-    from forerun.lab.bench.plots import plot
+    from forerun.lab.bench.plots import draw
 
     for name, number in (("together", together), ("rounds", rounds)):
         opt.check_least(name, number, 1)
@@ -77,7 +78,7 @@ def command(
         lambda: memory.show(rows),
         as_json=as_json,
         out=out,
-        draw=plot("kept", rows, origin) if plots else None,
+        draw=partial(draw, ("kept",), rows, title=str(origin["model"])) if plots else None,
         fails=any(row.get("identical") not in (None, row.get("prompts")) for row in rows),
         why="a budget or a drafter changed tokens",
     )

@@ -1,7 +1,8 @@
-"""`forerun eval calibration`: chance said against share accepted, of every drafter."""
+"""`forerun eval calibration`: stated probability against share accepted, of every drafter."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -33,7 +34,7 @@ def command(
     plots: bool,
     as_json: bool,
 ) -> None:
-    """Compare the chances that drafters state of their nodes with the shares of them that are accepted.
+    """Compare the probabilities that drafters state of their nodes with the shares that are accepted.
 
     By drafter and depth, over nodes whose parent was right. "gap" is the mean distance of both in bins of a tenth.
     """
@@ -42,7 +43,7 @@ def command(
     from forerun.drafting.spec import DrafterSpec
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
-    from forerun.lab.bench.plots import plot
+    from forerun.lab.bench.plots import draw
     from forerun.lab.eval import calibration
 
     names = split_list(drafters)
@@ -63,5 +64,5 @@ def command(
         lambda: calibration.show(rows),
         as_json=as_json,
         out=out,
-        draw=plot("calibration", drawn, origin) if plots else None,
+        draw=partial(draw, ("calibration",), drawn, title=str(origin["model"])) if plots else None,
     )

@@ -19,24 +19,24 @@ HELD_OUT = 20
 
 
 def tokens_a_pass(texts: Iterable[Text], file: FileTable | None, order: int) -> float:
-    """Tokens a pass (tau) that a tree of `MEASURED_NODES` from the table alone would bring on these answers."""
+    """Count the tokens a pass (tau) that trees of `MEASURED_NODES` from the table alone bring on these answers."""
     from forerun import _native
 
     nothing = _native.LiveTable(order, 0)
     num_tokens = num_passes = 0
     for prompt, answer in texts:
-        tokens, place = [*prompt, *answer], len(prompt)
-        while place < len(tokens):
-            tail = tokens[max(0, place - order) : place]
+        tokens, position = [*prompt, *answer], len(prompt)
+        while position < len(tokens):
+            tail = tokens[max(0, position - order) : position]
             tree = _native.grow_tree(tail, file, nothing, (), MEASURED_NODES, MIN_CHANCE)
             below = {
                 (parent, token): i for i, (token, parent) in enumerate(zip(*tree[:2], strict=True))
             }
             node: int | None = -1
             num_passes += 1
-            while place < len(tokens) and node is not None:
-                node = below.get((node, tokens[place]))
-                num_tokens, place = num_tokens + 1, place + 1
+            while position < len(tokens) and node is not None:
+                node = below.get((node, tokens[position]))
+                num_tokens, position = num_tokens + 1, position + 1
     return num_tokens / num_passes if num_passes else 1.0
 
 
