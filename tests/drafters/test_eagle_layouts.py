@@ -56,6 +56,14 @@ EMBEDDING = {
 HEADS = {f"self_attn.{n}_norm.weight": np.linspace(0.5, 2.0, 16, dtype=np.float32) for n in "qk"}
 
 
+def ours(path, options, tensors):
+    """Layers by what comes out, and the tokens of the head themselves."""
+    tokens = {"draft_ids": IDS} if "d2t" in tensors else {}
+    left = {name: t for name, t in tensors.items() if name not in D2T}
+    config = SHAPES | {"model_type": "eagle3", "layers": [1, 3, 4]}
+    return save(path, config | options, left | tokens)
+
+
 def safeailab(path, options, tensors):
     """`midlayer`, offsets and a mask, layers by what goes in; the defaults of the format are left out."""
     nested = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}}
@@ -87,7 +95,7 @@ def speculators(path, options, tensors):
     return save(path, config | options, named)
 
 
-LAYOUTS = {each.__name__: each for each in (safeailab, specforge, angelslim, speculators)}
+LAYOUTS = {each.__name__: each for each in (ours, safeailab, specforge, angelslim, speculators)}
 KINDS = {
     "plain": {},
     "its own embedding": {"tensors": EMBEDDING},

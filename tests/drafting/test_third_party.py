@@ -104,10 +104,7 @@ def test_an_installed_drafter_is_named_by_its_entry_point(installed):
         ("def build(options, target): ...", "it has no `Options`"),
         (REPEAT.replace("def build", "def make"), "it has no `build`"),
         (REPEAT.replace("@dataclass(frozen=True)\n", ""), "must be a frozen dataclass"),
-        (
-            REPEAT.replace("return Repeat(options)", "return 3"),
-            "its int does not derive from",
-        ),
+        (REPEAT.replace("return Repeat(options)", "return 3"), "its int does not derive from"),
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
         ("def build(", "cannot be imported: SyntaxError"),
     ],

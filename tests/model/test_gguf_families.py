@@ -292,12 +292,7 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ),
     ("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, SMALL),
     ("olmoe", "olmoe", {}, {"expert_count": 6, "expert_used_count": 3}),
-    (
-        "mixtral",
-        "llama",
-        {"sliding_window": None},
-        {**EXPERTS, "rope.freq_base": 1e6},
-    ),
+    ("mixtral", "llama", {"sliding_window": None}, {**EXPERTS, "rope.freq_base": 1e6}),
     (
         "gpt_oss",
         "gpt-oss",

@@ -180,11 +180,7 @@ def gptq(
     else:
         parts["g_idx"] = (np.arange(NUM_IN) * num_groups // NUM_IN).astype(np.int32)
     config: dict[str, object] = {"quant_method": "gptq", "bits": bits, "group_size": group}
-    return (
-        config | ({"checkpoint_format": "gptq_v2"} if version == 2 else {}),
-        parts,
-        values,
-    )
+    return (config | ({"checkpoint_format": "gptq_v2"} if version == 2 else {}), parts, values)
 
 
 def scheme(bits: int, strategy: str, **options: object) -> dict[str, object]:

@@ -23,10 +23,7 @@ _NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])
 _ASSISTANT = re.compile(r"gemma[-_]?4.*assistant")
 _BY_ARCHITECTURE = {"gemma4-assistant": "gemma4_assistant", "eagle3": "eagle3"}
 """Which drafter reads a GGUF file of an architecture that is no model's."""
-_IMPLYING = {
-    "model": "draft_model",
-    **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"},
-}
+_IMPLYING = {"model": "draft_model", **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"}}
 """Options that imply a drafter where none is named, the strongest first."""
 
 

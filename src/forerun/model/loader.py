@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 
 
 _KEYS_AND_VALUES = ("k", "v", "k_norm")
-ASSISTANTS = (
-    "Gemma4AssistantForCausalLM",
-    "Gemma4UnifiedAssistantForCausalLM",
-    "gemma4-assistant",
-)
+ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM", "gemma4-assistant")
 """Architectures of files that draft for a model, and are none."""
 
 

@@ -63,11 +63,7 @@ class Decoder:
 
     @torch.no_grad()
     def forward(
-        self,
-        batch: Batch,
-        cache: KVCache,
-        taps: tuple[int, ...] = (),
-        inputs: Floats | None = None,
+        self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = (), inputs: Floats | None = None
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -103,12 +99,7 @@ class Decoder:
         return ops.capped(logits, self.config.logits_cap)
 
     def topk(
-        self,
-        hidden: Floats,
-        k: int,
-        *,
-        log_normaliser: bool = False,
-        logits: Floats | None = None,
+        self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
         """Return the k likeliest tokens of each row; see `model.model.Model`."""
         every = self._logits(hidden)

@@ -87,12 +87,7 @@ def integers(layer: PackedLayer, weights: Config) -> StoredTensor:
 
     part = "weight_packed" if is_packed else "weight"
     return layer.weight(
-        part,
-        (num_out, num_in),
-        bits,
-        read,
-        is_symmetric=is_symmetric,
-        has_order=order is not None,
+        part, (num_out, num_in), bits, read, is_symmetric=is_symmetric, has_order=order is not None
     )
 
 

@@ -6,15 +6,7 @@ import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.lab.bench import kernels
-from forerun.lab.bench.kernels import (
-    OURS,
-    READ,
-    Case,
-    PassTimings,
-    in_turns,
-    measure,
-    timers,
-)
+from forerun.lab.bench.kernels import OURS, READ, Case, PassTimings, in_turns, measure, timers
 from tests.native.models import native
 from tests.native.test_row_law import KINDS
 from tests.tiny import tiny_model

@@ -61,11 +61,7 @@ def peer(tmp_path):
         path = tmp_path / "toy.py"
         path.write_text(ADAPTER.format(load=load, generate=generate, convert=convert or "pass"))
         module = SimpleNamespace(
-            NAME="toy",
-            WAYS=("plain",),
-            QUANT="int4",
-            KEEPS_PREFIXES=keeps,
-            __file__=str(path),
+            NAME="toy", WAYS=("plain",), QUANT="int4", KEEPS_PREFIXES=keeps, __file__=str(path)
         )
         if convert is not None:
             module.convert = None

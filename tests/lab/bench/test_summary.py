@@ -109,10 +109,7 @@ def test_a_peer_that_cannot_run_stays_in_the_table():
 
 def test_a_row_says_in_which_weights_a_peer_ran():
     found = rows(
-        [
-            measured("none", "a1", 1.0),
-            measured("peer plain", "a1", 1.0, peer="peer", quant="int4"),
-        ],
+        [measured("none", "a1", 1.0), measured("peer plain", "a1", 1.0, peer="peer", quant="int4")],
         ORIGIN,
     )
     assert [row["quant"] for row in found if row["category"] == "all"] == ["F32", "int4"]

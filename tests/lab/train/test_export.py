@@ -65,10 +65,7 @@ OWN_MLP = {
     "emb_map.weight": speculator.random(speculator.INNER, speculator.WIDTH),
 }
 EXPORTED = {
-    "lstm": (
-        speculator.LSTM,
-        speculator.LSTM_TENSORS | {"draft_ids": np.arange(speculator.VOCAB)},
-    ),
+    "lstm": (speculator.LSTM, speculator.LSTM_TENSORS | {"draft_ids": np.arange(speculator.VOCAB)}),
     "mlp": (speculator.IBM | {"tie_weights": True, "target_embedding": True}, OWN_MLP),
     "mlp, untied": (speculator.IBM, speculator.ibm_tensors(3)),
 }

@@ -12,15 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
-from tests.model.cache.test_caches import (
-    BLOCKS,
-    HEADS,
-    KINDS,
-    LAYERS,
-    MAX_LEN,
-    WIDTH,
-    new_cache,
-)
+from tests.model.cache.test_caches import BLOCKS, HEADS, KINDS, LAYERS, MAX_LEN, WIDTH, new_cache
 
 TEXTS = [[i % n for i in range(MAX_LEN)] for n in (2, 3)]
 

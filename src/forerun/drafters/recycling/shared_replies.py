@@ -60,10 +60,7 @@ def texts(encode: Encode) -> Iterator[Text]:
 
 
 def make(
-    encode: Encode,
-    vocabulary: str,
-    vocab_size: int,
-    is_wanted: Callable[[], bool] = lambda: True,
+    encode: Encode, vocabulary: str, vocab_size: int, is_wanted: Callable[[], bool] = lambda: True
 ) -> None:
     """Count the replies as a tokenizer reads them, and write the table; stop reading if it is not wanted any more.
 

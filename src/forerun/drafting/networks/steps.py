@@ -14,14 +14,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafting.base import DrafterBytes, Target
-from forerun.drafting.best_first import (
-    MAX_STEPS,
-    DraftRequest,
-    GuessTree,
-    Step,
-    grow,
-    likeliest,
-)
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, Step, grow, likeliest
 from forerun.drafting.draft_head import DraftHead, Scores
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.tree_noise import SPREAD

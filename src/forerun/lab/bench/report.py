@@ -148,11 +148,7 @@ def _origin(provenance: Provenance) -> str:
 
 
 def publish_run(
-    rounds: Sequence[Round],
-    origin: Provenance,
-    baseline: str | None,
-    *,
-    as_json: bool,
+    rounds: Sequence[Round], origin: Provenance, baseline: str | None, *, as_json: bool
 ) -> None:
     """Print the measurements as tables or JSON. Exits 1 if drafting changed a token."""
     rows = summary.rows(rounds, origin, baseline)

@@ -29,10 +29,7 @@ Pair = tuple[Measurement, Measurement]
 
 
 def rows(
-    rounds: Sequence[Round],
-    provenance: Provenance,
-    baseline: str | None = None,
-    plain: str = PLAIN,
+    rounds: Sequence[Round], provenance: Provenance, baseline: str | None = None, plain: str = PLAIN
 ) -> list[Row]:
     """Return a row for each system and category, `all` first, in the order in which they were measured.
 

@@ -44,10 +44,7 @@ def training(function: opt.Function) -> opt.Function:
             "--tokens", default="3M", help="Tokens to learn from, seen again ones included."
         ),
         click.option(
-            "--draft-vocab",
-            "vocab",
-            default=4096,
-            help="Most frequent tokens that it may guess.",
+            "--draft-vocab", "vocab", default=4096, help="Most frequent tokens that it may guess."
         ),
         click.option("--loss", default="kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid."),
         click.option("--eval-every", default="100k", help="Tokens between measurements."),

@@ -21,12 +21,7 @@ from forerun.lab.commands import _options as shared
 @click.option("--out", type=opt.PATH, help="Folder to write to; default: the first file's.")
 @shared.plots
 @opt.as_json
-def command(
-    files: tuple[Path, ...],
-    out: Path | None,
-    plots: bool,
-    as_json: bool,
-) -> None:
+def command(files: tuple[Path, ...], out: Path | None, plots: bool, as_json: bool) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
     from forerun.cli import console
     from forerun.lab.bench import measurement, pass_costs, report, summary

@@ -109,11 +109,7 @@ def command(
 
 
 def _recipe(
-    checkpoint: Checkpoint,
-    method: str,
-    bits: int,
-    group: str | None,
-    format: str | None,
+    checkpoint: Checkpoint, method: str, bits: int, group: str | None, format: str | None
 ) -> Recipe:
     from forerun.lab.quantize.block import input_widths
     from forerun.lab.quantize.grid import grid_for

@@ -241,12 +241,7 @@ def _expect_plain(engine: Engine, runs: Sequence[SequenceState]) -> None:
     """The same tokens as every prompt alone without drafting."""
     cache = engine.model.new_cache(1, MAX_LEN)
     plain = Engine(
-        engine.model,
-        cache,
-        Drafter(),
-        engine.config,
-        grammars=ToyGrammar.start,
-        draft_forced=False,
+        engine.model, cache, Drafter(), engine.config, grammars=ToyGrammar.start, draft_forced=False
     )
     for drafted in runs:
         prompt = drafted.seq.tokens[: drafted.seq.num_prompt]

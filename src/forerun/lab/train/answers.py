@@ -97,11 +97,7 @@ class PromptTurn:
 
 
 def generate(
-    loop: EngineLoop,
-    encode: Encode,
-    prompts: Iterable[TaskPrompt],
-    store: Store,
-    num_tokens: int,
+    loop: EngineLoop, encode: Encode, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int
 ) -> Iterator[int]:
     """Answer prompts until the store holds `num_tokens` tokens of answers; yields how many it holds.
 
@@ -153,8 +149,7 @@ def fill(llm: LLM, prompts: Iterable[TaskPrompt], path: Path, num_tokens: int) -
                 show(done)
     except KeyboardInterrupt:
         console.note(
-            f"{done} of {num_tokens} tokens are in {store.path}; the same command goes on",
-            dim=True,
+            f"{done} of {num_tokens} tokens are in {store.path}; the same command goes on", dim=True
         )
         raise
     if done < num_tokens:

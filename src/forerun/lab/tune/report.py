@@ -167,10 +167,7 @@ def show_learned(document: Mapping[str, Any]) -> None:
 
 
 def document(
-    chosen: str,
-    measured: Mapping[str, object],
-    costs: CostCurve,
-    tried: Iterable[DrafterFigures],
+    chosen: str, measured: Mapping[str, object], costs: CostCurve, tried: Iterable[DrafterFigures]
 ) -> dict[str, object]:
     """Return the results as JSON values; `drafters` are all settings that were tried."""
     return {

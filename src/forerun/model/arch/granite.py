@@ -11,12 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.model.arch.base.mapping import (
-    experts_of,
-    interleaved_source,
-    llama_like,
-    read_experts,
-)
+from forerun.model.arch.base.mapping import experts_of, interleaved_source, llama_like, read_experts
 from forerun.model.arch.base.recurrent import (
     attends,
     either,

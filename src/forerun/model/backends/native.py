@@ -115,10 +115,7 @@ class NativeDecoder:
         layer = self.config.layer(index)
         frequencies, factor = np.empty(0, np.float32), 1.0
         if layer.rope is not None:
-            frequencies, factor = (
-                layer.rope.inverse_frequencies(),
-                layer.rope.attention_factor,
-            )
+            frequencies, factor = (layer.rope.inverse_frequencies(), layer.rope.attention_factor)
         self._native.set_attention(index, layer.sliding_window or 0, frequencies, factor)
 
     @property
@@ -230,11 +227,7 @@ class NativeDecoder:
         self._native.check()
 
     def forward(
-        self,
-        batch: Batch,
-        cache: KVCache,
-        taps: tuple[int, ...] = (),
-        inputs: Floats | None = None,
+        self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = (), inputs: Floats | None = None
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -289,12 +282,7 @@ class NativeDecoder:
         return logits
 
     def topk(
-        self,
-        hidden: Floats,
-        k: int,
-        *,
-        log_normaliser: bool = False,
-        logits: Floats | None = None,
+        self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
         """Return the k likeliest tokens of each row; see `model.model.Model`. Writes no logits unless asked for."""
         shape = len(hidden), k
@@ -339,14 +327,7 @@ class NativeDecoder:
     ) -> NativeCache:
         """Return a cache that fits this model; `auto` is fp16."""
         return NativeCache(
-            self.own,
-            num_slots,
-            max_len,
-            kv,
-            num_blocks,
-            num_checkpoints,
-            draft_rows,
-            self.runtime,
+            self.own, num_slots, max_len, kv, num_blocks, num_checkpoints, draft_rows, self.runtime
         )
 
     def nbytes(self) -> int:

@@ -74,8 +74,7 @@ class DiskTier:
     def _read_state(self, node: Node, key: bytes, used_ns: int) -> bool:
         assert self._states is not None
         return self._states.restore(
-            node.block,
-            lambda state: self.store.read(key, self._state_bytes(state), used_ns, STATE),
+            node.block, lambda state: self.store.read(key, self._state_bytes(state), used_ns, STATE)
         )
 
     def _parts(self, node: Node) -> list[StoredPart]:

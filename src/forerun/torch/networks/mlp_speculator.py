@@ -12,12 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from forerun.drafters.mlp_speculator.config import (
-    EPS,
-    GATE_TABLES,
-    NUM_GATES,
-    MLPSpeculatorConfig,
-)
+from forerun.drafters.mlp_speculator.config import EPS, GATE_TABLES, NUM_GATES, MLPSpeculatorConfig
 
 
 class RecurrentState(NamedTuple):

@@ -232,11 +232,7 @@ class PeerSystem(System):
         with log.open("w", encoding="utf-8") as file:
             command = self._command(CONVERTER, model, target)
             done = subprocess.run(
-                command,
-                env=self._environment(),
-                check=False,
-                stdout=file,
-                stderr=subprocess.STDOUT,
+                command, env=self._environment(), check=False, stdout=file, stderr=subprocess.STDOUT
             )
         if done.returncode != 0:
             last = _last_line(log.read_text(encoding="utf-8", errors="replace"))

@@ -69,11 +69,7 @@ def systems(rows: Rows) -> dict[str, list[Row]]:
 
 
 def log_ticks(
-    axes: Axes,
-    name: Literal["x", "y"],
-    low: float,
-    high: float,
-    ticks: Sequence[float] = TICKS,
+    axes: Axes, name: Literal["x", "y"], low: float, high: float, ticks: Sequence[float] = TICKS
 ) -> None:
     """Make an axis logarithmic, with plain numbers."""
     ticks = [tick for tick in ticks if low <= tick <= high]
