@@ -14,7 +14,6 @@ from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as gguf_network
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import DraftRequest
-from forerun.torch.networks.drafting import TorchEagle
 from tests.drafters.helpers import refusal
 from tests.drafters.test_eagle3 import (
     D2T,
@@ -27,6 +26,7 @@ from tests.drafters.test_eagle3 import (
     states_of,
     target,
 )
+from tests.oracles.networks import TorchEagle
 from tests.tiny import tiny_model
 
 SHAPES = {

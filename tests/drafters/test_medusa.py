@@ -15,9 +15,9 @@ from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import DraftRequest, Step
 from forerun.drafting.networks import folder as network_folder
-from forerun.torch.networks.drafting import TorchMedusa
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
+from tests.oracles.networks import TorchMedusa
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, HEADS = 32, 24, 3

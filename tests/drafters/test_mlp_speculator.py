@@ -19,9 +19,9 @@ from forerun.drafting.best_first import DraftRequest, Step
 from forerun.drafting.networks import folder
 from forerun.drafting.networks.drafter import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
-from forerun.torch.networks.drafting import TorchRecurrent
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from tests.drafters.helpers import Words, refusal
+from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, INNER = 32, 24, 48

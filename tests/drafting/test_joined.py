@@ -10,9 +10,9 @@ from forerun.drafting.base import Target
 from forerun.drafting.best_first import SHARE, DraftRequest
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.tree_noise import TreeNoise
-from forerun.torch.networks.drafting import TorchRecurrent
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.native.networks import hidden, target, weights_of
+from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 
 _native = pytest.importorskip("forerun._native")

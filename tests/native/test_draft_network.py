@@ -18,7 +18,7 @@ from tests.native.networks import KINDS, WIDTH, hidden, target, weights_of
 def torch_network(weights, model):
     """The oracle; without torch the test is skipped."""
     pytest.importorskip("torch")
-    from forerun.torch.networks.drafting import TorchRecurrent
+    from tests.oracles.networks import TorchRecurrent
 
     return TorchRecurrent(weights, model)
 

@@ -86,7 +86,7 @@ LENGTHS = (5, 70, 130)  # one, two and three chunks of attention
 def torch_eagle(weights):
     """The oracle; without torch the test is skipped."""
     pytest.importorskip("torch")
-    from forerun.torch.networks.drafting import TorchEagle
+    from tests.oracles.networks import TorchEagle
 
     return TorchEagle(weights, target(), MAX_LEN)
 

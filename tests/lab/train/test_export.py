@@ -12,10 +12,10 @@ from forerun.drafters.medusa import files
 from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder
 from forerun.lab.train.learners import export
-from forerun.torch.networks.drafting import TorchMedusa
 from tests.drafters import test_eagle3 as eagle3
 from tests.drafters import test_medusa as medusa
 from tests.drafters import test_mlp_speculator as speculator
+from tests.oracles.networks import TorchMedusa
 
 
 @pytest.mark.parametrize("takes_head", [True, False])

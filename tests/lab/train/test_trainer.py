@@ -155,7 +155,7 @@ def test_texts_whose_short_digests_are_equal_have_states_of_their_own(tmp_path) 
         other = found.setdefault(digest_of([tokens, 2]), tokens)
         if other != tokens:
             break
-    what = {"whole": False, "max_len": 64, "folder": tmp_path, "max_nbytes": 1 << 20}
+    what = {"all_rows": False, "max_len": 64, "folder": tmp_path, "max_nbytes": 1 << 20}
     read = StateReader(TARGET, (), **what)
     one, two = (read(Reply(str(key), "", key, 3, 0.0)) for key in (other, tokens))
     assert not torch.equal(one.last, two.last)

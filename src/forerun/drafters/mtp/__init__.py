@@ -12,7 +12,7 @@ FR-Spec, arXiv 2502.14856.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -75,14 +75,6 @@ class HeadSlot:
     is_complete: bool = True
     state: Floats | None = None
     """n of the last committed row (D,)."""
-
-
-@dataclass(slots=True)
-class Guessed:
-    """The rows of one sequence's draft, above its committed ones."""
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
 
 
 class MtpDrafter(CacheDrafter[HeadSlot]):
@@ -164,7 +156,8 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
                 num_nodes[i] = 0
             elif slot.text_tokens is not None:
                 slot.text_tokens.read(seq.tokens)
-        guessed = [Guessed() for _ in seqs]
+        parents: list[list[int]] = [[] for _ in seqs]
+        """Of the rows of each sequence's draft, above its committed ones."""
         states: list[dict[int, tuple[int, Floats]]] = []
         """By step and sequence: the row that was computed, -1 the last committed one, and its state."""
 
@@ -179,7 +172,7 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
             below = [step for step in steps if step.parent >= 0]
             if below:
                 befores = [states[step.parent][step.sequence] for step in below]
-                here |= self._guess(below, befores, slots, guessed)
+                here |= self._guess(below, befores, slots, parents)
             states.append(here)
             rows = np.stack([here[step.sequence][1] for step in steps])
             stepping = (slots[step.sequence] for step in steps)
@@ -192,22 +185,21 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
         steps: Sequence[Step],
         befores: Sequence[tuple[int, Floats]],
         slots: Sequence[HeadSlot | None],
-        guessed: Sequence[Guessed],
+        parents: Sequence[list[int]],
     ) -> dict[int, tuple[int, Floats]]:
         """Compute a row a sequence, below the row and with the state before it."""
         segments = []
         for step, (row, _) in zip(steps, befores, strict=True):
-            rows, slot = guessed[step.sequence], slots[step.sequence]
+            rows, slot = parents[step.sequence], slots[step.sequence]
             assert slot is not None
-            rows.tokens.append(0)
-            rows.parents.append(row)
-            first, base = len(rows.tokens) - 1, self.cache.length(slot.index)
-            segments.append(Segment(slot.index, base, (*rows.tokens,), (*rows.parents,), first))
+            rows.append(row)
+            base, tokens = self.cache.length(slot.index), (0,) * len(rows)
+            segments.append(Segment(slot.index, base, tokens, (*rows,), len(rows) - 1))
         hidden = np.stack([state for _, state in befores])
         inputs = self.network.inputs([step.token for step in steps], hidden)
         states = self.network.run(Batch(tuple(segments)), self.cache, inputs)
         return {
-            step.sequence: (len(guessed[step.sequence].tokens) - 1, state)
+            step.sequence: (len(parents[step.sequence]) - 1, state)
             for step, state in zip(steps, states, strict=True)
         }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, LAST_ROW, Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes
 from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, drafts_of
+from forerun.drafting.networks.native import NativeNetwork
 from forerun.drafting.tree_noise import noise_below
 from forerun.weights.rtn import Scheme
 
@@ -54,18 +55,6 @@ class NetworkOptions:
         for name in ("min_chance", "min_doubt"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
-
-
-class Network(Protocol):
-    """What drafts: a native network, or its twin in torch."""
-
-    def draft(self, request: DraftRequest) -> list[GuessTree]:
-        """Grow a tree below each sequence's last token."""
-        ...
-
-    def nbytes(self) -> int:
-        """Count the bytes of the weights, the rows of the target's head included."""
-        ...
 
 
 def committed_rows(outcome: Outcome) -> tuple[int, ...]:
@@ -137,7 +126,7 @@ class LastStates(Drafter):
 class LastStateDrafter(LastStates, NetworkDrafter):
     """Drafts from the target's last state alone."""
 
-    def __init__(self, options: NetworkOptions, network: Network, width: int) -> None:
+    def __init__(self, options: NetworkOptions, network: NativeNetwork[Any], width: int) -> None:
         LastStates.__init__(self)
         NetworkDrafter.__init__(self, options)
         self.network, self.width = network, width

@@ -1,4 +1,4 @@
-"""Networks that draft in torch, nothing rounded: the oracles of the native ones, whose trees they grow in Python.
+"""Networks that draft, in torch and nothing rounded: oracles of the native ones, with trees grown in Python.
 
 B sequences, R rows of a step, D width of the target, p inner width, V' tokens of a head.
 """
@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import Tensor
 
 from forerun.core.arrays import Floats, Ids
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.medusa.drafting import MedusaWeights
-from forerun.drafters.mlp_speculator.drafting import RecurrentWeights, heads_of
+from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.drafting import best_first
 from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, Step, TakeSteps, grow
 from forerun.model.model import Model
@@ -56,7 +60,8 @@ class TorchRecurrent(TorchStateNetwork):
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         super().__init__(weights.config.max_depth)
         self.weights, self.target, self.tokens = weights, target, weights.tokens
-        self.heads = [torch.from_numpy(rows) for rows in heads_of(weights)]
+        names = (f"head.{i}.weight" for i in range(weights.config.n_predict))
+        self.heads = [torch.from_numpy(weights.tensors[n]) for n in names if n in weights.tensors]
         with torch.device("meta"):  # its own head takes no memory: it is not used
             self.net = MLPSpeculator(weights.config)
         tensors = {n: torch.from_numpy(t) for n, t in weights.tensors.items() if "head" not in n}
@@ -103,10 +108,6 @@ class TorchRecurrent(TorchStateNetwork):
             logits = target_logits(self.target, state, self.tokens)
         return best_first.likeliest(logits, step, self.tokens, self.weights.temperatures)
 
-    def nbytes(self) -> int:
-        """Count the bytes of the weights; a head of the target's counts there."""
-        return sum(tensor.nbytes for tensor in self.weights.tensors.values())
-
 
 class TorchMedusa(TorchStateNetwork):
     """The oracle of `MedusaNetwork`."""
@@ -138,10 +139,6 @@ class TorchMedusa(TorchStateNetwork):
             logits = self.net.logits(state, step.depth).numpy()
         return best_first.likeliest(logits, step, tokens, self.weights.temperatures)
 
-    def nbytes(self) -> int:
-        """Count the bytes of the weights; the head is the target's own."""
-        return sum(tensor.nbytes for tensor in self.weights.tensors.values())
-
 
 @dataclass(slots=True)
 class _Rows:
@@ -168,17 +165,6 @@ class TorchEagle:
         self.net.load_state_dict(state, strict=False)
         self.net.requires_grad_(False)
         self.slots: dict[int, _Rows] = {}
-
-    def clear(self, slot: int) -> None:
-        """Forget the rows of a slot."""
-        self.slots.pop(slot, None)
-
-    def reuse(self, slot: int, source: int, rows: int) -> None:
-        """Begin a slot with the first rows of a slot, which may be the same; `feed` goes on from there."""
-        source_keys = self.slots[source].keys
-        assert source_keys is not None
-        keys = Keys(source_keys.keys[:, :, :rows], source_keys.values[:, :, :rows])
-        self.slots[slot] = _Rows(keys, rows)
 
     def feed(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
         """Add rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
@@ -217,16 +203,6 @@ class TorchEagle:
 
         request.tokens = [each.token for each in rows]
         return grow(request, MAX_STEPS, take_steps)
-
-    def nbytes(self) -> int:
-        """Count the weights, the rows of the target's head included."""
-        tensors = [*self.net.state_dict().values(), *self.net.buffers()]
-        return sum(tensor.nbytes for tensor in (*tensors, *self.weights.tensors.values()))
-
-    def row_nbytes(self) -> int:
-        """Count what a row keeps: fp32, and a new cache while the old one is there."""
-        config = self.weights.config
-        return 2 * 8 * config.num_key_value_heads * config.head_dim
 
     def _run(
         self, keys: Keys | None, g: Tensor, tokens: Sequence[int], position: int
