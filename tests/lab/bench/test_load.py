@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import TaskPrompt
-from forerun.lab.bench.load import Load, Run, Served, draw, over_http
+from forerun.lab.bench.load import Load, Run, Served, draw
 from forerun.lab.bench.serving import bounds, figures
 from forerun.lab.bench.workload import lengthened
 from forerun.server.client import Remote
@@ -146,7 +146,7 @@ def test_goodput_that_cannot_be_read_is_refused(wrong):
 
 
 def test_a_load_is_answered_in_full_and_its_times_add_up(url):
-    run = Run(Load(PROMPTS, BODY, 2, 200.0), over_http(Remote.of(url)))
+    run = Run(Load(PROMPTS, BODY, 2, 200.0), Remote.of(url))
     done = [*run]
     assert sorted(one.prompt for one in done) == [prompt.id for prompt in PROMPTS]
     for one in done:
@@ -164,7 +164,7 @@ def test_a_load_is_answered_in_full_and_its_times_add_up(url):
 def test_who_stops_early_ends_the_requests_that_run(served):
     url, service = served
     body = {"max_tokens": 100, "temperature": 1.5, "ignore_eos": True, "seed": 1}
-    answers = iter(Run(Load(PROMPTS[:3], body, 1), over_http(Remote.of(url))))
+    answers = iter(Run(Load(PROMPTS[:3], body, 1), Remote.of(url)))
     lasted_s = next(answers).e2e_s
     start_s = time.perf_counter()
     answers.close()
@@ -174,7 +174,7 @@ def test_who_stops_early_ends_the_requests_that_run(served):
 
 def test_what_the_server_refuses_is_counted_as_failed(url):
     load = Load(PROMPTS[:2], {**BODY, "temperature": -1}, 1)
-    done = [*Run(load, over_http(Remote.of(url)))]
+    done = [*Run(load, Remote.of(url))]
     assert all("refuses with 400" in (one.error or "") for one in done)
     assert figures(done, 1.0)["failed"] == 2
 

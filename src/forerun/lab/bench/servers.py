@@ -15,7 +15,6 @@ from pathlib import Path
 
 from forerun.cli import console
 from forerun.core.errors import ConfigError, unknown
-from forerun.lab.bench.load import Ask, over_http
 from forerun.server.client import Remote, RemoteError
 
 START_S = 300.0
@@ -76,11 +75,11 @@ class _Process:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], port: int) -> Iterator[Ask]:
+def running(name: str, command: Sequence[str], port: int) -> Iterator[Remote]:
     """Run the server that a command starts, from its first answer to the end of the block. Raises ConfigError."""
     process = _Process(name, command, port)
     try:
-        yield over_http(process.remote)
+        yield process.remote
     finally:
         process.end()
 
@@ -99,7 +98,7 @@ class Start:
     server_args: Sequence[str] = ()
     """Of `forerun serve`, besides."""
 
-    def ours(self) -> AbstractContextManager[Ask]:
+    def ours(self) -> AbstractContextManager[Remote]:
         """`forerun serve` in a process of its own."""
         port = free_port()
         command = [sys.executable, "-m", "forerun", "serve", str(self.model), "--port", str(port)]
@@ -107,7 +106,7 @@ class Start:
         command += ["--max-model-len", str(self.max_len), *self.server_args]
         return running(OURS, command, port)
 
-    def llama(self, folder: Path) -> AbstractContextManager[Ask]:
+    def llama(self, folder: Path) -> AbstractContextManager[Remote]:
         """llama-server if it is on the PATH, else that of llama-cpp-python in the peers' folder, with one sequence."""
         port = free_port()
         if (program := shutil.which(LLAMA)) is not None:
@@ -132,7 +131,7 @@ class Start:
         return running(LLAMA, [str(python), "-m", "llama_cpp.server", *words], port)
 
 
-Systems = Mapping[str, Callable[[], AbstractContextManager[Ask]]]
+Systems = Mapping[str, Callable[[], AbstractContextManager[Remote]]]
 """By name: who answers, from a fresh start where it is started here."""
 
 
@@ -142,7 +141,7 @@ def systems(start: Start, peer: str | None, peers_dir: Path) -> Systems:
         raise ConfigError(unknown("peer", str(peer), [LLAMA]))
     if peer is not None and start.model.suffix != ".gguf":
         raise ConfigError(f"--peer reads GGUF files only, and {start.model.name} is none")
-    answering: dict[str, Callable[[], AbstractContextManager[Ask]]] = {OURS: start.ours}
+    answering: dict[str, Callable[[], AbstractContextManager[Remote]]] = {OURS: start.ours}
     if peer is not None:
         answering[LLAMA] = lambda: start.llama(peers_dir)
     return answering
@@ -155,7 +154,7 @@ def remote(url: str, api_key: str | None, model: str | None, num_loads: int) -> 
     if num_loads > 1:
         why = "its caches know the prompts from the second load on: restart it to compare loads"
         console.note(f"the server keeps running between loads: {why}", fg="yellow")
-    return name, {there.url: lambda: nullcontext(over_http(replace(there, name=name)))}
+    return name, {there.url: lambda: nullcontext(replace(there, name=name))}
 
 
 def free_port() -> int:

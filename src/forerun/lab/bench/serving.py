@@ -152,8 +152,8 @@ def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store)
                 continue
             served: list[Served] = []
             seconds = 0.0
-            with suppress(KeyboardInterrupt), systems[name]() as ask:
-                run = Run(load, ask)
+            with suppress(KeyboardInterrupt), systems[name]() as remote:
+                run = Run(load, remote)
                 for one in run:
                     served.append(one)
                     seconds = run.seconds
