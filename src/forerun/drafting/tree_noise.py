@@ -85,15 +85,13 @@ class TreeNoise(NamedTuple):
         return {token: p / total for token, p in probabilities.items() if p > border}
 
 
-def noise_below(seq: Seq, spread: float = SPREAD) -> TreeNoise | None:
-    """Return what a draft of a sequence sees; None where the request is greedy."""
+def noise_below(seq: Seq) -> TreeNoise | None:
+    """Return the noise below a sequence's last token; None where the request is greedy."""
     if seq.params.is_greedy:
         return None
     params = seq.params
     temperature, top_k = max(params.temperature, MIN_TEMPERATURE), max(params.top_k, 0)
-    return TreeNoise(
-        seq.noise, len(seq.tokens), temperature, params.top_p, params.min_p, top_k, spread
-    )
+    return TreeNoise(seq.noise, len(seq.tokens), temperature, params.top_p, params.min_p, top_k)
 
 
 def native_noises(noises: Sequence[TreeNoise | None]) -> list[_native.TreeNoise | None]:

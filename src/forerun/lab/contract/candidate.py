@@ -85,13 +85,10 @@ class Candidate:
         spec = DrafterSpec.of(drafter)
         return cls(lambda target: _with_examples(spec, target).build(target), make_model)
 
-    def engine(
-        self, *, max_num_seqs: int = NUM_SEQS, max_len: int = MAX_LEN, vocab_size: int = VOCAB_SIZE
-    ) -> Engine:
+    def engine(self, *, max_num_seqs: int = NUM_SEQS, max_len: int = MAX_LEN) -> Engine:
         """Make an engine over a random model that drafts in full, with a drafter of its own."""
-        sharpness = 3.0 if vocab_size == VOCAB_SIZE else 1.5
         model, relative = (
-            self.make_model(3, sharpness=sharpness, noise=noise, vocab_size=vocab_size)
+            self.make_model(3, sharpness=3.0, noise=noise, vocab_size=VOCAB_SIZE)
             for noise in (0.0, 0.15)
         )
 
@@ -103,7 +100,7 @@ class Candidate:
         with naming("build"):
             drafter = self.build(target)
         config = EngineConfig(controller=False)
-        checked = Checked(drafter, vocab_size)
+        checked = Checked(drafter)
         engine = Engine(model, cache, checked, config, grammars=ToyGrammar.start)
         engine.proposer.isolates_errors = False  # they must be seen
         return engine
@@ -134,9 +131,8 @@ def _named(verb: str) -> Callable[..., Any]:
 class Checked(Drafter):
     """A drafter whose every call is checked: what it raises and what it returns becomes a ContractError."""
 
-    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
-        self.inner, self.vocab_size = drafter, vocab_size
-        self.features = drafter.features
+    def __init__(self, drafter: Drafter) -> None:
+        self.inner, self.features = drafter, drafter.features
         self.proposed: list[Draft] = []
 
     begin, observe, end, memory = map(_named, ("begin", "observe", "end", "memory"))
@@ -145,7 +141,7 @@ class Checked(Drafter):
         """Check the drafts. Raises ContractError."""
         with naming("propose"):
             drafts = self.inner.propose(seqs, budgets)
-        if broken := broken_rule(drafts, budgets, self.vocab_size):
+        if broken := broken_rule(drafts, budgets, VOCAB_SIZE):
             raise ContractError(broken)
         self.proposed += drafts
         return drafts
