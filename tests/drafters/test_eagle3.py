@@ -84,7 +84,7 @@ def drafts(model, rows=5):
 
 
 def test_the_norms_of_3_1_count(tmp_path):
-    found = [
+    trees = [
         drafts(
             save(tmp_path / str(i), OURS | change, OUR_TENSORS if norms else layer_tensors() | D2T)
         )
@@ -92,8 +92,8 @@ def test_the_norms_of_3_1_count(tmp_path):
             [({}, True), ({"norm_output": False}, True), ({"fc_norm": False}, False)]
         )
     ]
-    assert found[0] != found[1]
-    assert found[0] != found[2]
+    assert trees[0] != trees[1]
+    assert trees[0] != trees[2]
 
 
 def test_rows_are_fed_with_the_tokens_after_them():
@@ -145,8 +145,8 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends):
         if ends:
             drafter.end(first)
         second = Seq(1, [*shared, *rest[1]], None, 0)
-        own = np.concatenate([states[:17], states[20:23]])
-        drafter.begin(second, Outcome((), (3,), hidden=own[num_reused:]))
+        second_states = np.concatenate([states[:17], states[20:23]])
+        drafter.begin(second, Outcome((), (3,), hidden=second_states[num_reused:]))
         trees.append(
             drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[drafter._slots[1]]))[0]
         )
@@ -155,8 +155,8 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends):
     assert before[:2] == whole[:2]
     assert before[2] == pytest.approx(whole[2], abs=1e-5)
     # One row has the other text's token: nearly the same, where it cannot be the same.
-    chances = [dict(zip(tree[0][:2], tree[2][:2])) for tree in (whole, at_its_end)]
-    assert max(chances[0].values()) == pytest.approx(max(chances[1].values()), abs=0.2)
+    probabilities = [dict(zip(tree[0][:2], tree[2][:2])) for tree in (whole, at_its_end)]
+    assert max(probabilities[0].values()) == pytest.approx(max(probabilities[1].values()), abs=0.2)
 
 
 def test_of_a_prefix_that_no_slot_has_read_the_beginning_is_taken():

@@ -150,24 +150,26 @@ def trees(network, rows=40):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_layout_of_one_network_gives_the_same_logits(kind, tmp_path):
-    found = []
+    by_layout = []
     for name, write in LAYOUTS.items():
         path = write(tmp_path / name, *network(kind))
         assert built(path).features.layers == (1, 3, 4)
-        found.append(logits(path))
-    assert all(other.equal(found[0]) for other in found[1:])
+        by_layout.append(logits(path))
+    assert all(other.equal(by_layout[0]) for other in by_layout[1:])
     if kind != "plain":
         plain = logits(safeailab(tmp_path / "plain", *network("plain")))
-        assert plain.shape != found[0].shape or not torch.allclose(plain, found[0], atol=1e-3)
+        assert plain.shape != by_layout[0].shape or not torch.allclose(
+            plain, by_layout[0], atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_native_network_grows_the_trees_of_the_torch_one(kind, tmp_path):
     path = specforge(tmp_path, *network(kind))
-    (tokens, parents, chances), *_ = trees(built(path).network)
+    (tokens, parents, probabilities), *_ = trees(built(path).network)
     (tokens2, parents2, chances2), *_ = trees(oracle(path))
     assert [tokens, parents] == [tokens2, parents2]
-    assert chances == pytest.approx(chances2, abs=5e-3)
+    assert probabilities == pytest.approx(chances2, abs=5e-3)
 
 
 def gguf_file(path, kind, vocab_size=VOCAB, width=WIDTH):

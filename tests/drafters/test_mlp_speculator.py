@@ -50,9 +50,9 @@ IBM = {
 }
 
 
-def ibm_tensors(own, prefix="speculator."):
+def ibm_tensors(num_sets, prefix="speculator."):
     tensors = {}
-    for i in range(own):
+    for i in range(num_sets):
         tensors[f"{prefix}emb.{i}.weight"] = random(VOCAB, INNER) + i
         tensors[f"{prefix}proj.{i}.weight"] = random(INNER, INNER if i else WIDTH) + i
         tensors[f"{prefix}head.{i}.weight"] = random(VOCAB, INNER) * (4 - i)
@@ -121,10 +121,10 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
     for depth, token in enumerate((5, 2, 8)):
         state, logits = trained.step(state, torch.tensor(token), depth)
         ours = network.advance(torch.tensor(token), depth, ours)
-        found, chances = network.likeliest(ours.x, Step(0, -1, 0, depth))
+        ids, probabilities = network.likeliest(ours.x, Step(0, -1, 0, depth))
         expected = (logits / config["temperature"][min(depth, 1)]).softmax(-1).detach().numpy()
-        assert expected.max() == pytest.approx(chances[0], abs=1e-5)
-        assert np.allclose(expected[np.searchsorted(tokens, found)], chances, atol=1e-5)
+        assert expected.max() == pytest.approx(probabilities[0], abs=1e-5)
+        assert np.allclose(expected[np.searchsorted(tokens, ids)], probabilities, atol=1e-5)
 
 
 def state_of(drafter):

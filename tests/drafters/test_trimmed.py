@@ -96,8 +96,8 @@ def test_a_folder_has_a_list_of_its_own(folder: Path) -> None:
 
 
 def swap(folder: Path, **tensors: np.ndarray) -> None:
-    found = safetensors.numpy.load_file(folder / TENSORS)
-    (folder / TENSORS).write_bytes(safetensors.numpy.save({**found, **tensors}))
+    stored = safetensors.numpy.load_file(folder / TENSORS)
+    (folder / TENSORS).write_bytes(safetensors.numpy.save({**stored, **tensors}))
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,14 @@ class NGramModel:
     def next(self, here: GuessPlace) -> dict[int, float]:
         """Return the chances of the next tokens: every level corrects what the levels before it say."""
         in_places = map(_in_places, self.indexes, here.places)
-        chances = _blend([*_in_tables(here.tail, self.file, self.live), *in_places])
-        return {token: min(p, 1.0) for token, p in chances.items()}
+        probabilities = _blend([*_in_tables(here.tail, self.file, self.live), *in_places])
+        return {token: min(p, 1.0) for token, p in probabilities.items()}
 
     def follow(self, here: GuessPlace, token: int) -> GuessPlace:
         """Step to the place a token later."""
         places = [
-            _follow(index, found, token)
-            for index, found in zip(self.indexes, here.places, strict=True)
+            _follow(index, stood, token)
+            for index, stood in zip(self.indexes, here.places, strict=True)
         ]
         return GuessPlace([*here.tail, token][-self.live.order :], places)
 
@@ -119,9 +119,9 @@ def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> 
     for hash in context_hashes(tail, live.order):
         total, counts = 0.0, dict[int, float]()
         for table, weight in ((file, 1.0), (live, LIVE_WEIGHT)):
-            if table is not None and (found := table.find(hash)) is not None:
-                total += weight * found[0]
-                for token, seen in found[1]:
+            if table is not None and (entry := table.find(hash)) is not None:
+                total += weight * entry[0]
+                for token, seen in entry[1]:
                     counts[token] = counts.get(token, 0.0) + weight * seen
         yield total, counts
 
@@ -142,12 +142,12 @@ def _follow(index: SuffixIndex, places: Places, token: int) -> Places:
 
 
 def _blend(levels: Sequence[Level]) -> dict[int, float]:
-    chances: dict[int, float] = {}
+    probabilities: dict[int, float] = {}
     for total, counts in levels:
         if total:
             scale = PRIOR / (total + PRIOR)
-            for token in chances:
-                chances[token] *= scale
+            for token in probabilities:
+                probabilities[token] *= scale
             for token, seen in counts.items():
-                chances[token] = chances.get(token, 0.0) + seen / (total + PRIOR)
-    return chances
+                probabilities[token] = probabilities.get(token, 0.0) + seen / (total + PRIOR)
+    return probabilities

@@ -29,7 +29,7 @@ _LONGEST_HEAD = 1 << 16
 _log = logging.getLogger(__name__)
 
 
-class KeptFile:
+class LearnedStore:
     """A file of what was learned of a model, checked when it is read; only the first problem is logged."""
 
     def __init__(self, path: Path, origin: Mapping[str, str]) -> None:
@@ -39,7 +39,7 @@ class KeptFile:
         self._has_warned = False
 
     @property
-    def is_time(self) -> bool:
+    def is_due(self) -> bool:
         """Say whether a few minutes went by since it was written."""
         return time.monotonic() >= self._next_s
 
@@ -61,7 +61,7 @@ class KeptFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one process write at a time, and start the wait for `is_time` again. Raises OSError."""
+        """Let one process write at a time, and start the wait for `is_due` again. Raises OSError."""
         self._next_s = time.monotonic() + EVERY_S
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with files.locked(self.path.parent / ".lock"):

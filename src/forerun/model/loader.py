@@ -235,7 +235,7 @@ def _check_tensors(
     )
     if num_layers != config.num_layers:
         raise LoadError(
-            f"{settings.spelled('num_layers')}, but the checkpoint has tensors of {num_layers} layers"
+            f"{settings.described('num_layers')}, but the checkpoint has tensors of {num_layers} layers"
         )
     used = check_shapes(checkpoint, arch, config, settings)
     for i in range(config.num_layers):  # files may have weights that are not used
@@ -251,7 +251,7 @@ def _check_tensors(
     )
     extra = min(unknown, default=None)
     if extra is not None:
-        count = f" ({settings.spelled('num_experts')})" if "num_experts" in settings.keys else ""
+        count = f" ({settings.described('num_experts')})" if "num_experts" in settings.keys else ""
         raise LoadError(
             f"the checkpoint has a tensor '{extra}', which {config.family} does not use{count}"
         )
@@ -266,7 +266,7 @@ def check_shapes(
         if not _is_of(name, part):
             continue
         fields = (field for field in sizes_of(name) if field in settings.keys)
-        sizes = ", ".join(map(settings.spelled, fields))
+        sizes = ", ".join(map(settings.described, fields))
         for _, located, source, expected in _located(name, shape, checkpoint, arch, config):
             used.update(located)
             missing = next((each for each in located if each not in names), None)

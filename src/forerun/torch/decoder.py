@@ -192,7 +192,7 @@ class Decoder:
             inputs=inputs,
             positions=positions,
             angles={rope: self._angles(positions, rope) for rope in self._frequencies},
-            growth=self._growth(positions),
+            query_scale=self._query_scale(positions),
             per_layer=per_layer,
             segments=tuple(
                 self._tile_segment(segment, span, cache)
@@ -214,7 +214,7 @@ class Decoder:
         angles = (positions.float()[:, None] * self._frequencies[rope])[:, None]
         return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
 
-    def _growth(self, positions: Tensor) -> Tensor | None:
+    def _query_scale(self, positions: Tensor) -> Tensor | None:
         """Return what queries are multiplied by (R, 1, 1); None if nothing."""
         if self.config.query_growth == 0:
             return None

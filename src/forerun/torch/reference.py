@@ -37,10 +37,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return functional.linear(x, weight, bias)
 
 
-def places(pieces: Tensor) -> tuple[Tensor, Tensor]:
+def flat_columns(pieces: Tensor) -> tuple[Tensor, Tensor]:
     """Return for each column of a flattened row (K',) its input, and its number among the input's columns.
 
-    The first places of all K inputs, whose numbers are `pieces` (K,), then the others of each.
+    The first columns of all K inputs, whose numbers are `pieces` (K,), then the others of each.
     """
     first = torch.arange(len(pieces))
     source = torch.cat((first, torch.repeat_interleave(first, pieces.long() - 1)))
@@ -52,9 +52,9 @@ def places(pieces: Tensor) -> tuple[Tensor, Tensor]:
 def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int, is_even: bool) -> Tensor:
     """Return the codes (R, K') within -limit..limit of rows x (R, K), widened. FlattenQuant, arXiv 2402.17985.
 
-    An even split has the same code in all places of an input; else a place has what is beyond the one before.
+    An even split has the same code in all columns of an input; else a column has what is beyond the one before.
     """
-    source, nth = places(pieces)
+    source, nth = flat_columns(pieces)
     codes = torch.round(x * inverse)[:, source]
     low = nth * (0 if is_even else limit)
     inner = torch.minimum(torch.maximum(codes, -low), low)

@@ -41,8 +41,8 @@ class Attention:
     def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D), and leave the rows' keys and values in the cache, if the layer has its own."""
         query = self._turned(self._heads(self.q(x), self.q_norm), tile)
-        if tile.growth is not None:
-            query = query * tile.growth
+        if tile.query_scale is not None:
+            query = query * tile.query_scale
         own = None if self.k is None else self._keys_and_values(self.k(x), x, tile)
         source = self.layer if self.kind.shares_kv_of is None else self.kind.shares_kv_of
         mixed = torch.zeros_like(query)

@@ -77,7 +77,7 @@ class Tile:
     positions: Tensor
     angles: Mapping[RopeConfig, tuple[Tensor, Tensor]]
     """Cosines and sines (R, 1, rotary_dim / 2) of the rows' positions."""
-    growth: Tensor | None
+    query_scale: Tensor | None
     """What queries are multiplied by (R, 1, 1)."""
     per_layer: Tensor | None
     """The rows' embeddings for each layer (R, layers, width)."""

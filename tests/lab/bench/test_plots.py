@@ -66,8 +66,8 @@ def test_a_training_run_is_drawn_with_or_without_a_measurement(tmp_path):
 
 def test_no_two_of_many_systems_look_alike():
     """Also not those of one family, which a legend has to tell apart."""
-    found = [tuple(look.values()) for look in looks([False] * 49 + [True] * 4)]
-    assert len(set(found)) == 53
+    chosen = [tuple(look.values()) for look in looks([False] * 49 + [True] * 4)]
+    assert len(set(chosen)) == 53
 
 
 def test_the_same_figures_give_the_same_file(tmp_path):

@@ -31,8 +31,8 @@ def test_the_command_measures_and_draws(forerun, default_model: Path, tmp_path: 
 
 def test_conversations_of_different_categories_are_decoded_together() -> None:
     prompts = [TaskPrompt(f"p{i}", category, ("Hi.",)) for i, category in enumerate("aabcd")]
-    found = groups(prompts, 4)
-    ids = [[prompt.id for prompt in group.prompts] for group in found]
+    batches = groups(prompts, 4)
+    ids = [[prompt.id for prompt in group.prompts] for group in batches]
     assert ids == [["p0", "p1", "p2", "p3"], ["p4"]]
 
 

@@ -108,7 +108,9 @@ MISTAKES = {
         "-o /dev/null/a.table": "cannot be written",
     },
 }
-LINES = [(f"forerun {c} {given}", m) for c, told in MISTAKES.items() for given, m in told.items()]
+LINES = [
+    (f"forerun {c} {given}", m) for c, mistakes in MISTAKES.items() for given, m in mistakes.items()
+]
 
 
 @pytest.mark.parametrize(("line", "message"), LINES, ids=lambda value: value[-40:])

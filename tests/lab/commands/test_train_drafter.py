@@ -138,10 +138,10 @@ def test_data_is_made_once(forerun, default_model, tmp_path, monkeypatch) -> Non
     code, out, err = forerun(*given, "--prompts", prompts, "--json")
     assert code == 0, err
     assert the_json(out)["tokens"] >= 24
-    held = path.read_text()
-    assert json.loads(held.splitlines()[1])["category"] == "talk"
+    written = path.read_text()
+    assert json.loads(written.splitlines()[1])["category"] == "talk"
     assert forerun(*given, "--prompts", prompts)[0] == 0
-    assert path.read_text() == held
+    assert path.read_text() == written
 
 
 @pytest.mark.slow

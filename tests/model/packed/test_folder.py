@@ -83,9 +83,9 @@ class FolderMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_is_as_expected(self) -> None:
-        found = [(entry.path.name, entry.nbytes) for entry in self.folder.entries()]
-        assert found == self.expected
-        assert sum(nbytes for _, nbytes in found) <= LIMIT
+        listed = [(entry.path.name, entry.nbytes) for entry in self.folder.entries()]
+        assert listed == self.expected
+        assert sum(nbytes for _, nbytes in listed) <= LIMIT
 
 
 TestFolder = FolderMachine.TestCase

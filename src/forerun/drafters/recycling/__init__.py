@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters.recycling import shared_replies, table_file
-from forerun.drafters.recycling.kept_table import KeptTable
+from forerun.drafters.recycling.persistent_table import PersistentTable
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.best_first import drafts_of
 from forerun.drafting.ngram.texts import Texts
@@ -89,7 +89,7 @@ def build(options: Options, target: Target) -> Recycling:
         path = shared_replies.make_meanwhile(target.encode, ours, vocabulary.vocab_size)
         drafter.await_table(path, vocabulary)
     if target.learn and target.path is not None and vocabulary is not None:
-        drafter.keep_in(target.path, fingerprint(vocabulary), target.learned_in)
+        drafter.persist(target.path, fingerprint(vocabulary), target.learned_in)
     return drafter
 
 
@@ -136,7 +136,7 @@ class Recycling(Drafter):
         nbytes = round(options.table_mb * 1e6)
         self._new_table = partial(_native.LiveTable, options.order, nbytes)
         self.live = self._new_table()
-        self.learned: KeptTable | None = None
+        self.learned: PersistentTable | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
         self._awaited: tuple[Path, Vocabulary] | None = None
 
@@ -144,10 +144,10 @@ class Recycling(Drafter):
         """Load the table at `path`, which is being made, when a sequence begins after it was written."""
         self._awaited = path, vocabulary
 
-    def keep_in(self, model: Path, vocabulary: str, folder: Path | None = None) -> None:
+    def persist(self, model: Path, vocabulary: str, folder: Path | None = None) -> None:
         """Load what was learned of this model before; it is written every few minutes, and at the end."""
-        self.learned = KeptTable(model, vocabulary, self.live, self._new_table, folder)
-        weakref.finalize(self, self.learned.keep)  # also when Python ends
+        self.learned = PersistentTable(model, vocabulary, self.live, self._new_table, folder)
+        weakref.finalize(self, self.learned.save)  # also when Python ends
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Index the sequence; the prompt's last row is the first to learn from."""
@@ -197,7 +197,7 @@ class Recycling(Drafter):
         """Drop the sequence's own index; its output stays shared."""
         self.texts.end(seq)
         if self.learned is not None:
-            self.learned.keep_in_time()
+            self.learned.save_if_due()
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the tables, one more where they are stored, the full shared index, and those of full sequences."""

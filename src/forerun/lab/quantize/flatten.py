@@ -22,8 +22,8 @@ SPLIT: Split = "spill"
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
 """How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
 _SHRINK, _THRESHOLDS = 0.9, 32
-_REACH = 1.5
-"""Of the largest input that was seen, what places must hold."""
+_HEADROOM = 1.5
+"""Columns must hold the largest input that was seen, times this."""
 _CLIPS = tuple(1 - 0.06 * i for i in range(8))
 _ROWS_AT_A_TIME = 256
 _LEAST = 1e-6
@@ -47,14 +47,14 @@ def search_rows(inputs: Inputs, weight: Tensor, *, bits: int, max_widening: floa
     Of each smoothing the threshold that rounds the inputs best, weighted by their columns; then the smoothing whose
     rounded product is nearest, with weights rounded to `bits` as well.
     """
-    reach = weight.abs().amax(0).clamp(min=_LEAST)
+    weight_max = weight.abs().amax(0).clamp(min=_LEAST)
     largest = inputs.largest.clamp(min=_LEAST)
     exact = inputs.sample @ weight.T
     # Each row counts alike: a few with huge inputs would hide what becomes of all others.
     share = 1 / exact.square().sum(1).clamp(min=1e-30)
     best, least = None, torch.inf
     for alpha in ALPHAS:
-        smooth = largest**alpha / reach ** (1 - alpha) if alpha else torch.ones_like(largest)
+        smooth = largest**alpha / weight_max ** (1 - alpha) if alpha else torch.ones_like(largest)
         smooth = smooth / smooth.log().mean().exp()
         rows = _threshold(inputs, smooth, weight, share, max_widening)
         factors, seen = torch.from_numpy(rows.factors), rounded(rows, inputs.sample)
@@ -77,7 +77,7 @@ def _threshold(
     limit = limit_of(8)
     most = max(int(len(smooth) * (1 + max_widening)) // 32 * 32, len(smooth))
     salience = weight.square().sum(0)
-    largest = (_REACH * inputs.largest / smooth).clamp(min=_LEAST)
+    largest = (_HEADROOM * inputs.largest / smooth).clamp(min=_LEAST)
     best, least = None, torch.inf
     for i in range(_THRESHOLDS):
         threshold = float(largest.max()) * _SHRINK**i

@@ -38,7 +38,7 @@ from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.weights.codes import Codes
-from forerun.weights.flat import FlatRows, num_places
+from forerun.weights.flat import FlatRows, num_columns
 
 WIDTHS = (8, 4)
 GROUPS = Grid(8, FLAT_GROUP)
@@ -207,7 +207,7 @@ class FlattenJob(QuantizeJob):
             return 1.0
         with safetensors.safe_open(self.partial / _candidates(layer), framework="np") as file:
             pieces = file.get_tensor(f"{bits}.{READERS[site][-1]}.pieces")
-        return num_places(pieces) / len(pieces)
+        return num_columns(pieces) / len(pieces)
 
     # --- the second pass ---
 

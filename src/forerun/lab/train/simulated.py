@@ -79,21 +79,18 @@ def measure(
     read: StateReader,
     ids: Ids,
     head: Tensor,
-    depth: int,
 ) -> list[SimulatedReply]:
     """Run the network along replies. `head` (V', D) are the target's rows of the draft vocabulary `ids`."""
     measured, tokens = [], torch.from_numpy(ids)
+    index_of = torch.full((target.config.vocab_size,), -1)
+    index_of[tokens] = torch.arange(len(ids))
     for reply in replies:
-        piece = batches.whole_piece(reply, depth)
-        if piece is None:
+        if (piece := batches.whole_piece(reply, learner.depth)) is None:
             continue
-        batch = batches.pack([piece], depth, read)
+        batch = batches.pack([piece], learner.depth, read)
         p = batches.teacher(batch, target, ids).float()
         matches, alphas, right = [], [], []
         reached = torch.ones(len(batch.at), dtype=torch.bool)
-        index_of = torch.full((target.config.vocab_size,), -1).index_put_(
-            (tokens,), torch.arange(len(ids))
-        )
         for index, out in enumerate(learner.outputs(batch)):
             rows = batch.at + 1 + index
             logits = (out.to(head.dtype) @ head.T).float()
@@ -101,15 +98,8 @@ def measure(
             alphas.append(torch.minimum(logits.softmax(-1), p[rows]).sum(-1))
             right.append(_by_temperature(logits[reached], index_of[batch.best[rows]][reached]))
             reached = reached & matches[-1]
-        measured.append(
-            SimulatedReply(
-                reply.domain,
-                reply.temperature == 0,
-                torch.stack(matches, 1),
-                torch.stack(alphas, 1),
-                torch.stack(right),
-            )
-        )
+        stacked = torch.stack(matches, 1), torch.stack(alphas, 1), torch.stack(right)
+        measured.append(SimulatedReply(reply.domain, reply.temperature == 0, *stacked))
     return measured
 
 

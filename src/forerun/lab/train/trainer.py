@@ -273,7 +273,7 @@ class Trainer:
     def measure(self, replies: Sequence[Reply]) -> list[simulated.SimulatedReply]:
         """Measure reply by reply; raises ConfigError if none is long enough."""
         measured = simulated.measure(
-            self.learner, self.target, replies, self.read, self.ids, self.head, self.depth
+            self.learner, self.target, replies, self.read, self.ids, self.head
         )
         if not measured:
             raise ConfigError(f"no reply that is held out has more than {self.depth + 1} tokens")

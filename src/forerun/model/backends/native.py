@@ -99,8 +99,8 @@ class NativeDecoder:
             if isa == "auto":
                 native.note_choice(runtime.isa)
         self.config = config
-        self.own = config
-        """What this process holds: all of it, but for one of several processes."""
+        self.shard = config
+        """The part of the model in this process: all of it, but for one of several processes."""
         self.digest = ""
         """Of the packed weights, if they were read from a file that has it."""
         self.runtime = runtime
@@ -327,7 +327,14 @@ class NativeDecoder:
     ) -> NativeCache:
         """Return a cache that fits this model; `auto` is fp16."""
         return NativeCache(
-            self.own, num_slots, max_len, kv, num_blocks, num_checkpoints, draft_rows, self.runtime
+            self.shard,
+            num_slots,
+            max_len,
+            kv,
+            num_blocks,
+            num_checkpoints,
+            draft_rows,
+            self.runtime,
         )
 
     def nbytes(self) -> int:

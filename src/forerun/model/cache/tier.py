@@ -81,7 +81,10 @@ class DiskTier:
         """Return what a block has, each part with a check that it is still there."""
         is_known = partial(self._pool.knows, node)
         parts = [StoredPart(KV, self._block_bytes(node.block), is_known)]
-        if self._states is not None and (checkpoint := self._states.kept(node.block)) is not None:
+        if (
+            self._states is not None
+            and (checkpoint := self._states.checkpoint_of(node.block)) is not None
+        ):
             is_same = partial(self._has, node, checkpoint)
             parts.append(StoredPart(STATE, self._state_bytes(checkpoint[0]), is_same))
         return parts
@@ -89,4 +92,4 @@ class DiskTier:
     def _has(self, node: Node, checkpoint: tuple[int, int]) -> bool:
         """Return whether a checkpoint is the same still."""
         assert self._states is not None
-        return self._pool.knows(node) and self._states.kept(node.block) == checkpoint
+        return self._pool.knows(node) and self._states.checkpoint_of(node.block) == checkpoint

@@ -142,7 +142,7 @@ def read_experts(
     if num_active > num_experts:
         raise LoadError(
             f"a row cannot choose {num_active} of {num_experts} experts "
-            f"({settings.spelled('num_active')}, {settings.spelled('num_experts')})"
+            f"({settings.described('num_active')}, {settings.described('num_experts')})"
         )
     width = settings.width(keys[2], high=1 << 20)
     if num_experts * max(width, settings.size("hidden_size")) >= 1 << 31:

@@ -73,12 +73,12 @@ def read_state(
     if heads % key_heads:
         raise LoadError(
             f"{heads} heads of values cannot share {key_heads} of keys evenly "
-            f"({settings.spelled('state_heads')}, {settings.spelled('state_key_heads')})"
+            f"({settings.described('state_heads')}, {settings.described('state_key_heads')})"
         )
     if width % (heads * WIDTH_UNIT):
         raise LoadError(
             f"{heads} heads cannot divide {width} values evenly, into multiples of {WIDTH_UNIT} "
-            f"({settings.spelled('state_heads')}, {settings.spelled('value_dim')})"
+            f"({settings.described('state_heads')}, {settings.described('value_dim')})"
         )
     return RecurrentConfig(kind, kernel, heads, key_heads, key_dim, width // heads, **others)
 

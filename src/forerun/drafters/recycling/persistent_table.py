@@ -1,4 +1,4 @@
-"""The file in which `recycling` keeps its live table, one a model.
+"""The file in which `recycling` stores its live table, one a model.
 
 What was learned since the last write is added to the file under a lock, and the file replaced: processes that run at
 once lose nothing of each other's. Of a context that two have learned, the one written later counts. Beyond the table's
@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.drafting.learned import KeptFile, origin_of, path_of
+from forerun.drafting.learned import LearnedStore, origin_of, path_of
 
 if TYPE_CHECKING:
     from forerun._native import LiveTable
 
 
-class KeptTable:
+class PersistentTable:
     """Reads and writes the file of one live table."""
 
     def __init__(
@@ -31,27 +31,27 @@ class KeptTable:
     ) -> None:
         """Read the file, in `folder` or in the cache, into `live`; `new_table` makes an empty one of its size."""
         self.path = path_of(model, folder)
-        self._file = KeptFile(self.path, origin_of(model, vocabulary))
+        self._file = LearnedStore(self.path, origin_of(model, vocabulary))
         self._live, self._new_table = live, new_table
         with self._file.warned("used"):
             live.absorb(self._file.read())
-        self._kept_age = live.age
+        self._saved_age = live.age
 
-    def keep_in_time(self) -> None:
-        """Keep what is new, every few minutes."""
-        if self._file.is_time:
-            self.keep()
+    def save_if_due(self) -> None:
+        """Save what is new, if some minutes have passed."""
+        if self._file.is_due:
+            self.save()
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Add to the file what was learned since."""
         age = self._live.age
-        if age == self._kept_age:
+        if age == self._saved_age:
             return
         with self._file.warned("written"), self._file.locked():
             merged = self._new_table()
             with suppress(OSError, ValueError):
                 merged.absorb(self._file.read())
             # Ages begin anew when their numbers run out.
-            merged.absorb(self._live.entries(self._kept_age if self._kept_age < age else 0))
+            merged.absorb(self._live.entries(self._saved_age if self._saved_age < age else 0))
             self._file.write(merged.entries())
-            self._kept_age = age
+            self._saved_age = age
