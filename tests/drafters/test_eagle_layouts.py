@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from pathlib import Path
 
 import gguf
 import numpy as np
-import pytest
 import torch
 
 from forerun.core.errors import LoadError

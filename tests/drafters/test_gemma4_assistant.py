@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import json
 from dataclasses import replace
 
 import gguf
 import numpy as np
-import pytest
 import safetensors.torch
 import torch
 import transformers

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import json
 
 import numpy as np
-import pytest
 import torch
 
 from forerun.core.errors import LoadError

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import dataclasses
 import json
 
 import numpy as np
-import pytest
 import torch
 
 from forerun.core.errors import LoadError

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional
 
