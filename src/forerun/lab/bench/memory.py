@@ -28,9 +28,6 @@ from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
 from forerun.llm import LLM
 
-REFERENCE = (65.0, 96.0)
-"""SpecMemo's point: percent of generation memory cut, percent of speculative speed kept."""
-
 
 @dataclass(frozen=True, slots=True)
 class Point:

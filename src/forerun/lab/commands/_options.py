@@ -16,7 +16,7 @@ peers_dir = click.option(
 )
 plots = click.option("--plots/--no-plots", default=True, help="Draw PNG and SVG.")
 categories = click.option("--categories", help="Only prompts of these, e.g. code,maths,chat.")
-out_drawn = click.option("--out", type=PATH, help="JSON of the results; a plot is drawn beside it.")
+out = click.option("--out", type=PATH, help="JSON of the results.")
 out_resumed = click.option(
     "--out", type=PATH, help="JSONL of the results; what it holds already is not repeated."
 )

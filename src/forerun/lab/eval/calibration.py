@@ -72,7 +72,7 @@ def measure(
 
 
 def table(name: str, nodes: Sequence[JudgedNode], tau: float) -> list[Row]:
-    """Return a row for all nodes, with the bins of a plot, and one for each depth."""
+    """Return a row for all nodes, with its bins, and one for each depth."""
     rows = [_row(name, "all", nodes) | {"tau": tau, "bins": bins(nodes)}]
     for depth in sorted({node.depth for node in nodes}):
         shown = f"{depth}+" if depth == MAX_DEPTH else str(depth)

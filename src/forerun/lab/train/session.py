@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.core.opened import digest
+from forerun.core.signals import handled_later
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw
@@ -134,23 +133,22 @@ def run(
 
     Returns the record, what was measured by domain, and the run in the engine; None unless this process `is_first`.
     """
-    done, interrupts = trainer.progress, Interrupts()
+    steps = trainer.run(data.texts, data.train, data.held_out)
     if is_first:
         _say_needs(trainer, data)
     try:
-        with interrupts, tables.counter("training", trainer.settings.tokens) as show:
-            for done in trainer.run(data.texts, data.train, data.held_out):
+        with tables.counter("training", trainer.settings.tokens) as show:
+            while (done := _whole_step(steps)) is not None:
                 if is_first:
                     show(done.tokens)
                 if is_first and "tau" in done.history[-1]:
                     is_tried = trainer.learner.is_tried_early
                     _note(done, _written(llm, trainer, data, command)[1] if is_tried else None)
-                interrupts.check()
     except KeyboardInterrupt:
-        if interrupts.is_between_steps:
-            trainer.save()
+        trainer.save()
         if is_first:
-            left = f"{done.tokens} of {trainer.settings.tokens} tokens are learned"
+            num_tokens = trainer.progress.tokens
+            left = f"{num_tokens} of {trainer.settings.tokens} tokens are learned"
             console.note(f"{left}; the same command goes on", dim=True)
         raise
     if not is_first:
@@ -218,33 +216,10 @@ def write_record(
     files.replace(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
 
 
-class Interrupts:
-    """Ctrl-C waits for the end of a step, so that the run goes on as it would have; a second one does not wait."""
-
-    def __init__(self) -> None:
-        self.is_between_steps = self._is_asked = False
-        self._before: Any = None
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.getsignal(signal.SIGINT)
-        if self._before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._note)
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._before)
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt, between steps, if Ctrl-C was pressed."""
-        if self._is_asked:
-            self.is_between_steps = True
-            raise KeyboardInterrupt
-
-    def _note(self, *_: object) -> None:
-        if self._is_asked:
-            raise KeyboardInterrupt
-        self._is_asked = True
+def _whole_step(steps: Iterator[Progress]) -> Progress | None:
+    """Take the next step, None at the end; Ctrl-C waits for its end, so that the run goes on as it would have."""
+    with handled_later():
+        return next(steps, None)
 
 
 def _note(done: Progress, run: EngineRun | None) -> None:

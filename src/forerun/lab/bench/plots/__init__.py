@@ -17,9 +17,7 @@ PICTURES: Mapping[str, tuple[str, Callable[..., bool]]] = {
     "speedup": ("Speed-up over plain decoding", pictures.speedups),
     "acceptance": ("Acceptance by depth", pictures.acceptance),
     "v": ("The cost of rows", pictures.curves),
-    "kept": ("Speed kept when memory is cut", pictures.kept),
     "training": ("Training", pictures.training),
-    "calibration": ("Stated and accepted share", pictures.calibration),
 }
 """By the end of a file's name: a caption, and what draws it from rows; False if there is nothing to draw."""
 

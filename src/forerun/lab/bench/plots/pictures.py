@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.lab.bench.memory import REFERENCE
 from forerun.lab.bench.pass_costs import PassCosts
 from forerun.lab.bench.plots.style import (
     INK,
@@ -142,41 +141,6 @@ def training(axes: Axes, history: Sequence[Mapping[str, float]]) -> bool:
             color=INK,
         )
     return True
-
-
-def kept(axes: Axes, rows: Rows) -> bool:
-    """Draw speed kept against generation memory cut, percent both; bars are 95 % intervals."""
-    drafters = [*dict.fromkeys(row["drafter"] for row in rows if "error" not in row)]
-    if not drafters:
-        return False
-    for drafter, look in zip(drafters, looks([False] * len(drafters)), strict=True):
-        points = [row for row in rows if row["drafter"] == drafter and "error" not in row]
-        cuts, shares = [row["cut"] for row in points], [100 * row["kept"] for row in points]
-        axes.plot(cuts, shares, label=drafter, **look)
-        for row in points:
-            if row["kept_lo"] is not None:
-                ends = [100 * row["kept_lo"], 100 * row["kept_hi"]]
-                axes.plot([row["cut"]] * 2, ends, color=look["color"], linewidth=1)
-    axes.scatter(*REFERENCE, marker="*", s=90, color=SOFT, label="SpecMemo, as published")
-    axes.axhline(100, color=SOFT, linestyle="--", linewidth=1)
-    axes.set_xlabel("generation memory cut, %")
-    axes.set_ylabel("speculative tok/s kept, %")
-    axes.set_ylim(bottom=0)
-    return True
-
-
-def calibration(axes: Axes, rows: Rows) -> bool:
-    """Draw shares accepted against stated probabilities, a line for each drafter that states any."""
-    rows = [row for row in rows if row["bins"]]
-    for row, look in zip(rows, looks([False] * len(rows)), strict=True):
-        stated, right, counts = zip(*row["bins"], strict=True)
-        axes.plot(stated, right, label=row["drafter"], color=look["color"], linewidth=1)
-        sizes = 4 + 80 * np.sqrt(np.array(counts) / max(counts))
-        axes.scatter(stated, right, sizes, marker=look["marker"], color=look["color"])
-    axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", linewidth=1)
-    axes.set_xlabel("stated probability (larger marks: more nodes)")
-    axes.set_ylabel("share accepted")
-    return bool(rows)
 
 
 def _looks(series: dict[str, list[Row]]) -> list[Look]:
