@@ -13,7 +13,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafters.suffix import Options, Suffix
 from forerun.drafting.base import Target
-from forerun.drafting.describe import describe
+from forerun.drafting.find import describe
 from forerun.drafting.parse import split_list
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.union import Union

@@ -117,7 +117,7 @@ class EngineConfig:
         _ = self.prompt_cache_nbytes
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:
-            from forerun.core.container import container_budget
+            from forerun.core.cgroup import container_budget
 
             object.__setattr__(self, "memory_budget", container_budget())
         _ = self.budget_nbytes

@@ -160,7 +160,6 @@ def test_calibration_compares_chances_with_what_was_accepted(forerun, tmp_path):
     assert 0 <= stated["accepted"] <= 1
     assert stated["nodes"] == sum(count for *_, count in stated["bins"])
     assert first["lookahead"]["said"] is None
-    assert (tmp_path / "chances-calibration.png").stat().st_size > 10_000
 
 
 def test_calibration_of_an_unknown_drafter_is_refused_before_anything_is_loaded(forerun):
