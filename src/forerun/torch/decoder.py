@@ -206,8 +206,8 @@ class Decoder:
             window: key_blocks(segment, window, self.device, sees_own=not self.config.borrows_kv)
             for window in self._windows
         }
-        own = slice(span.start, span.stop)
-        return TileSegment(segment, own, self._to_device(rows), blocks, cache.paths(segment))
+        tile_rows = slice(span.start, span.stop)
+        return TileSegment(segment, tile_rows, self._to_device(rows), blocks, cache.paths(segment))
 
     def _angles(self, positions: Tensor, rope: RopeConfig) -> tuple[Tensor, Tensor]:
         """Return the cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""
@@ -255,8 +255,8 @@ def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
         is_clear = (more[:, :-1] > more[:, 1:]).all(-1).tolist()  # of equal ones torch takes any
         rows = zip(ids[:, :k], is_clear, logits, more, strict=True)
         chosen = [
-            own if clear else _first_of_equals(row, largest[:k])
-            for own, clear, row, largest in rows
+            row_ids if clear else _first_of_equals(row, largest[:k])
+            for row_ids, clear, row, largest in rows
         ]
         ids = torch.stack(chosen) if chosen else logits.new_empty(0, k, dtype=torch.int64)
     # Row by row: torch sums one row in another order than several.

@@ -35,8 +35,8 @@ class Weights:
         weights, bias = self.tensors[name].chunk(num_experts), self._bias(name)
         biases = [None] * num_experts if bias is None else bias.chunk(num_experts)
         return [
-            partial(ops.linear, weight=own, bias=offset)
-            for own, offset in zip(weights, biases, strict=True)
+            partial(ops.linear, weight=weight, bias=offset)
+            for weight, offset in zip(weights, biases, strict=True)
         ]
 
     def norm(self, name: str) -> Layer:

@@ -53,8 +53,8 @@ def measure(
     is_held_out = [not hash(prompt) % HELD_OUT for prompt, _ in texts]
     if all(is_held_out) or not any(is_held_out):  # few prompts
         is_held_out = [not i % HELD_OUT for i in range(len(texts))]
-    held_out = [text for text, held in zip(texts, is_held_out, strict=True) if held]
-    others = [text for text, held in zip(texts, is_held_out, strict=True) if not held]
+    held_out = [text for text, is_out in zip(texts, is_held_out, strict=True) if is_out]
+    others = [text for text, is_out in zip(texts, is_held_out, strict=True) if not is_out]
     if not others:
         return [{"mb": 0.0, "contexts": 0, "tau": 1.0}]
     counted, figures, known = count_contexts(others, order), list[dict[str, float]](), 0

@@ -189,8 +189,8 @@ class Eagle3(nn.Module):
         """
         attention = self.midlayer.self_attn
         x, residual = self.midlayer.inputs(self.embed(tokens), g)
-        query, own = attention.project(x, positions)
-        seen = own if before is None else Keys(*map(_join, before, own))
+        query, added = attention.project(x, positions)
+        seen = added if before is None else Keys(*map(_join, before, added))
         scores = attention.scores(query, seen.keys)
         length, stop = scores.shape[-2:]
         future = torch.ones(length, stop, dtype=torch.bool, device=x.device).triu(stop - length + 1)
