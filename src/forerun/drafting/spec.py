@@ -92,7 +92,7 @@ class DrafterSpec:
         return self.built is None and method_of(self.name).persistent
 
     def smaller(self) -> DrafterSpec | None:
-        """Return the same with options that need less memory; None if there are none.
+        """Return a spec whose options need less memory; None if there are none.
 
         Of several drafters, all that can be are made smaller; when none can, the first goes.
         """
@@ -109,7 +109,7 @@ class DrafterSpec:
         return None if chosen is None else DrafterSpec.of(options.format_spec(self.name, chosen))
 
     def unshared(self) -> DrafterSpec | None:
-        """Return the same with options that draft from a request's own tokens alone; None if there are none."""
+        """Return a spec whose options draft from a request's own tokens alone; None if there are none."""
         if self.built is not None:
             return None
         if self.parts:

@@ -41,5 +41,5 @@ class RenamedCheckpoint(Checkpoint):
         return self.checkpoint.tokenizer()
 
     def default_params(self) -> SamplingParams:
-        """Return those of the checkpoint."""
+        """Return the sampling parameters that the checkpoint recommends."""
         return self.checkpoint.default_params()

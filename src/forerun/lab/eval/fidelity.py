@@ -82,7 +82,7 @@ def compare(
 
 
 def nearness(tokens: Sequence[int], exact: Tensor, logits: Tensor) -> Score:
-    """Compare logits (n, V) after each of the tokens (n,) are to the exact ones; the last row has no next token."""
+    """Compare logits (n, V) after each of the tokens (n,) with the exact ones; the last row has no next token."""
     total = Score()
     for start in range(0, len(tokens) - 1, ROWS):
         rows = slice(start, min(start + ROWS, len(tokens) - 1))
