@@ -86,7 +86,7 @@ def running(name: str, command: Sequence[str], port: int) -> Iterator[Remote]:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How systems are started: all with as many max_num_seqs, threads and tokens a sequence.
+    """How systems are started: all with as many sequences, threads and tokens a sequence.
 
     Each method returns a block in which the system answers.
     """

@@ -87,7 +87,7 @@ def acceptance(axes: Axes, rows: Rows) -> bool:
 
 
 def curves(axes: Axes, costs: Sequence[PassCosts]) -> bool:
-    """Draw v(k), a line a document: a draft of k - 1 tokens pays if a pass brings more tokens than that."""
+    """Draw v(k), a line a document: a draft of k - 1 tokens pays if its pass brings more than v tokens."""
     if not costs:
         return False
     widest = max(cost.widest for cost in costs)
