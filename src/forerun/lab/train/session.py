@@ -145,7 +145,8 @@ def run(
                     is_tried = trainer.learner.is_tried_early
                     _note(done, _written(llm, trainer, data, command)[1] if is_tried else None)
     except KeyboardInterrupt:
-        trainer.save()
+        if trainer.progress.step:  # else an earlier run's checkpoint was not read yet
+            trainer.save()
         if is_first:
             num_tokens = trainer.progress.tokens
             left = f"{num_tokens} of {trainer.settings.tokens} tokens are learned"
