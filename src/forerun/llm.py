@@ -135,7 +135,7 @@ class LLM(OfOneProcess):
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
-        if config.learn and not self.drafter_spec.keeps():
+        if config.learn and not self.drafter_spec.is_persistent():
             _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
 
     def _loaded(self, checkpoint: Checkpoint) -> Model:

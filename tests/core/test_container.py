@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.core import container
+from forerun.core import cgroup
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 
@@ -17,7 +17,7 @@ MB = 1 << 20
 def limit(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """The bytes of the container's limit; empty without one."""
     limits: dict[str, int] = {}
-    monkeypatch.setattr(container.cgroup, "memory_limit", lambda: limits.get("limit"))
+    monkeypatch.setattr(cgroup, "memory_limit", lambda: limits.get("limit"))
     return limits
 
 

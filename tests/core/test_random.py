@@ -41,8 +41,8 @@ def oracle(bits: int) -> float:
 @example(0, 0)
 @example(2**64 - 1, 2**31 - 1)
 def test_the_noise_is_that_of_double_precision(key, token):
-    found = gumbel(key, np.array([token]))[0]
-    assert found == pytest.approx(oracle(bits_of(key, token)), abs=4e-6)
+    noise = gumbel(key, np.array([token]))[0]
+    assert noise == pytest.approx(oracle(bits_of(key, token)), abs=4e-6)
 
 
 @pytest.mark.parametrize("bits", [0, 1, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1])
@@ -69,13 +69,13 @@ def test_a_place_has_one_noise_whoever_asks(seed, position, stream):
 
 
 def test_every_coordinate_matters():
-    found = {
+    draws = {
         Noise(seed, stream).key(position)
         for seed in range(4)
         for stream in range(4)
         for position in range(8)
     }
-    assert len(found) == 4 * 4 * 8
+    assert len(draws) == 4 * 4 * 8
 
 
 def test_noise_along_tokens_positions_seeds_and_streams_is_gumbel():
@@ -153,9 +153,9 @@ def test_every_instruction_set_gives_the_bits_of_the_reference():
     logits = (np.random.default_rng(0).normal(size=len(tokens)) * 3).astype(np.float32)
     for isa in _native.runnable_isas():
         for key in (0, Noise(1).key(2), 2**64 - 1):
-            expected, found = gumbel(key, tokens), np.empty(len(tokens), np.float32)
-            _native.gumbel(key, tokens, found, isa)
-            assert (expected.view(np.int32) == found.view(np.int32)).all()
+            expected, noise = gumbel(key, tokens), np.empty(len(tokens), np.float32)
+            _native.gumbel(key, tokens, noise, isa)
+            assert (expected.view(np.int32) == noise.view(np.int32)).all()
             scores = logits * np.float32(0.3) + expected
             assert _native.draw(logits, 0.3, key, isa) == scores.argmax()
             best = np.argsort(-scores, kind="stable")[:20].tolist()

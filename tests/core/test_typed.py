@@ -53,8 +53,8 @@ CASES = [
 
 def holds(value: Any, hint: Any) -> bool:
     """Whether it is of the type already."""
-    found = fit(value, hint)
-    return type(found) is type(value) and repr(found) == repr(value)
+    fitted = fit(value, hint)
+    return type(fitted) is type(value) and repr(fitted) == repr(value)
 
 
 @pytest.mark.parametrize(("cls", "error", "name"), CASES)

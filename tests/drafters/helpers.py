@@ -1,4 +1,4 @@
-"""Sequences without a model, the checks every draft must pass, and what a batch says with a drafter."""
+"""Sequences without a model, the checks every draft must pass, and the tokens of a batch with a drafter."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ WANTED = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=5, max_tokens=40, ignore_eos=True)
 
 
-def said(
+def decoded(
     target: Target, drafter: str | None, params: SamplingParams = WANTED
 ) -> tuple[list[list[int]], SpecStats]:
     """Tokens and counts of a batch over the target's cache with a drafter (None: without)."""

@@ -46,18 +46,20 @@ class Oracle:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the head's tensors as Qwen's folders have them."""
-        found = {}
+        tensors = {}
         for name, tensor in self.head.state_dict().items():
             part, _, rest = name.partition(".")
             inner = f"layers.0.{rest}" if part == "mtp_block" else f"{PARTS[part]}.{rest}"
-            found[f"mtp.{inner}"] = tensor.detach().clone()
-        return found
+            tensors[f"mtp.{inner}"] = tensor.detach().clone()
+        return tensors
 
     def states(self, tokens: Sequence[int]) -> Tensor:
         """Return the states (T, D) that the model's head reads."""
         with torch.inference_mode():
-            found: Tensor = self.model.get_decoder()(torch.tensor([[*tokens]])).last_hidden_state[0]
-        return found
+            states: Tensor = self.model.get_decoder()(torch.tensor([[*tokens]])).last_hidden_state[
+                0
+            ]
+        return states
 
     def step(self, tokens: Sequence[int], hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return n (R, D) and logits (R, V) of rows: each reads a token and the state before it."""
@@ -66,8 +68,8 @@ class Oracle:
         positions = torch.arange(len(tokens))[None]
         mask = torch.full((len(tokens), len(tokens)), -torch.inf).triu(1)[None, None]
         rotary = base.rotary_emb(embedded, positions)
-        found = self.head(embedded, hidden[None], rotary, mask, positions, None)[0]
-        return found, self.model.lm_head(found)
+        states = self.head(embedded, hidden[None], rotary, mask, positions, None)[0]
+        return states, self.model.lm_head(states)
 
     def folder(self, path: Path, more: dict[str, Tensor] | None = None) -> Path:
         """Write a folder with the head inside; `more` tensors replace those of the name."""
@@ -83,12 +85,12 @@ class Oracle:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the model's tensors, and the head's as those of a layer behind the last."""
         layer = f"model.layers.{self.config.num_hidden_layers}."
-        found = dict(self.model.state_dict())
+        weights = dict(self.model.state_dict())
         for name, tensor in self.head.state_dict().items():
             part, _, rest = name.partition(".")
             inner = {"mtp_block": "", "post_norm": "nextn.shared_head_norm."}
-            found[layer + inner.get(part, f"nextn.{part}.") + rest] = tensor
-        return found
+            weights[layer + inner.get(part, f"nextn.{part}.") + rest] = tensor
+        return weights
 
     @property
     def config(self) -> transformers.PretrainedConfig:

@@ -16,7 +16,7 @@ from forerun.core.types import Draft
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters.draft_model import DraftModel, Options
 from forerun.drafting import draft_head
-from forerun.drafting.draft_head import OwnTokens, chosen, first_tokens, must_have
+from forerun.drafting.draft_head import TextTokens, chosen, first_tokens, must_have
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -101,8 +101,8 @@ def test_a_text_has_its_last_unlisted_tokens(tokens: list[int], most: int, data)
     is_listed = np.zeros(VOCAB_SIZE, bool)
     is_listed[LISTED] = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draft_head, "OWN_TOKENS", most)
-        text = OwnTokens(DRAFT_MODEL, is_listed)
+        patch.setattr(draft_head, "MAX_TEXT_TOKENS", most)
+        text = TextTokens(DRAFT_MODEL, is_listed)
         for stop in [*sorted(data.draw(st.lists(st.integers(1, len(tokens))))), len(tokens)]:
             text.read(tokens[:stop])
     unlisted = [t for t in tokens if t < VOCAB_SIZE and not is_listed[t]]

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import itertools
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from forerun import LLM
 from forerun.core import tree

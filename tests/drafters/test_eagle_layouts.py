@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from pathlib import Path
 
 import gguf
 import numpy as np
-import pytest
 import torch
 
 from forerun.core.errors import LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as gguf_network
 from forerun.drafting.base import Target
-from forerun.drafting.networks.drafter import DraftRequest
-from forerun.torch.networks.drafting import TorchEagle
+from forerun.drafting.best_first import DraftRequest
 from tests.drafters.helpers import refusal
 from tests.drafters.test_eagle3 import (
     D2T,
@@ -27,6 +29,7 @@ from tests.drafters.test_eagle3 import (
     states_of,
     target,
 )
+from tests.oracles.networks import TorchEagle
 from tests.tiny import tiny_model
 
 SHAPES = {
@@ -54,6 +57,14 @@ EMBEDDING = {
     "embed_tokens.weight": np.random.default_rng(9).standard_normal((VOCAB, WIDTH), np.float32)
 }
 HEADS = {f"self_attn.{n}_norm.weight": np.linspace(0.5, 2.0, 16, dtype=np.float32) for n in "qk"}
+
+
+def ours(path, options, tensors):
+    """Layers by what comes out, and the tokens of the head themselves."""
+    tokens = {"draft_ids": IDS} if "d2t" in tensors else {}
+    left = {name: t for name, t in tensors.items() if name not in D2T}
+    config = SHAPES | {"model_type": "eagle3", "layers": [1, 3, 4]}
+    return save(path, config | options, left | tokens)
 
 
 def safeailab(path, options, tensors):
@@ -87,7 +98,7 @@ def speculators(path, options, tensors):
     return save(path, config | options, named)
 
 
-LAYOUTS = {each.__name__: each for each in (safeailab, specforge, angelslim, speculators)}
+LAYOUTS = {each.__name__: each for each in (ours, safeailab, specforge, angelslim, speculators)}
 KINDS = {
     "plain": {},
     "its own embedding": {"tensors": EMBEDDING},
@@ -142,24 +153,26 @@ def trees(network, rows=40):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_layout_of_one_network_gives_the_same_logits(kind, tmp_path):
-    found = []
+    by_layout = []
     for name, write in LAYOUTS.items():
         path = write(tmp_path / name, *network(kind))
         assert built(path).features.layers == (1, 3, 4)
-        found.append(logits(path))
-    assert all(other.equal(found[0]) for other in found[1:])
+        by_layout.append(logits(path))
+    assert all(other.equal(by_layout[0]) for other in by_layout[1:])
     if kind != "plain":
         plain = logits(safeailab(tmp_path / "plain", *network("plain")))
-        assert plain.shape != found[0].shape or not torch.allclose(plain, found[0], atol=1e-3)
+        assert plain.shape != by_layout[0].shape or not torch.allclose(
+            plain, by_layout[0], atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_native_network_grows_the_trees_of_the_torch_one(kind, tmp_path):
     path = specforge(tmp_path, *network(kind))
-    (tokens, parents, chances), *_ = trees(built(path).network)
+    (tokens, parents, probabilities), *_ = trees(built(path).network)
     (tokens2, parents2, chances2), *_ = trees(oracle(path))
     assert [tokens, parents] == [tokens2, parents2]
-    assert chances == pytest.approx(chances2, abs=5e-3)
+    assert probabilities == pytest.approx(chances2, abs=5e-3)
 
 
 def gguf_file(path, kind, vocab_size=VOCAB, width=WIDTH):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import json
 from dataclasses import replace
 
 import gguf
 import numpy as np
-import pytest
 import safetensors.torch
 import torch
 import transformers
@@ -22,7 +25,7 @@ from forerun.drafting.best_first import Step
 from forerun.drafting.spec import DrafterSpec
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
-from tests.drafters.helpers import GREEDY, SAMPLED, WANTED, refusal, said
+from tests.drafters.helpers import GREEDY, SAMPLED, WANTED, decoded, refusal
 from tests.model import gguf_files
 from tests.model.test_gguf_families import GEMMA4, as_gguf
 from tests.model.tiny import FAMILIES, VOCAB, checkpoint_of, hf_model, load_torch, randomize
@@ -73,14 +76,14 @@ def gemma(family="gemma4", **changes):
 def hf_assistant(model, clusters=None, window=None, vocab_size=VOCAB, **changes):
     """A random assistant of a Hugging Face Gemma 4."""
     given = {"sliding_window": WIDE, **model.given}
-    kept = (
+    unshared = (
         "vocab_size",
         "num_attention_heads",
         "num_key_value_heads",
         "head_dim",
         "rope_parameters",
     )
-    text = {key: given[key] for key in (*kept, "global_head_dim", "max_position_embeddings")}
+    text = {key: given[key] for key in (*unshared, "global_head_dim", "max_position_embeddings")}
     text |= {
         "hidden_size": 32,
         "intermediate_size": 48,
@@ -137,13 +140,13 @@ def oracle(model, assistant, tokens):
         hidden = seen.hidden_states[-1][:, -1:]
         for token in [PROMPT[-1], *tokens]:
             embedded = model.get_input_embeddings()(torch.tensor([[token]]))
-            found = assistant(
+            output = assistant(
                 inputs_embeds=torch.cat([embedded, hidden], -1),
                 position_ids=torch.tensor([[n]]),
                 shared_kv_states=dict(seen.shared_kv_states),
             )
-            hidden = found.last_hidden_state
-    return found.logits[0, -1].numpy()
+            hidden = output.last_hidden_state
+    return output.logits[0, -1].numpy()
 
 
 def target_of(model, backend="torch", num_blocks=None):
@@ -173,11 +176,13 @@ def check_steps(target, path, expected, atol):
         if number:
             paths.append([*paths[parent], token])
         (scores,) = take(number, [Step(0, parent, token, len(paths[-1]))])
-        found, wanted = scores.whole(), expected(paths[-1])
-        is_scored = found > -np.inf
-        assert np.allclose(found[is_scored], wanted[is_scored], atol=atol)
+        logits, wanted = scores.dense(), expected(paths[-1])
+        is_scored = logits > -np.inf
+        assert np.allclose(logits[is_scored], wanted[is_scored], atol=atol)
         assert bool((wanted[~is_scored] <= wanted[is_scored].min()).all())
-        assert int(is_scored.sum()) == (len(found) if scores.tokens is None else len(scores.tokens))
+        assert int(is_scored.sum()) == (
+            len(logits) if scores.tokens is None else len(scores.tokens)
+        )
     return scores
 
 
@@ -301,7 +306,7 @@ def learn_to_count(model, assistant):
         states, shared = seen.last_hidden_state, dict(seen.shared_kv_states)
         logits = 20 * torch.tanh(model.lm_head(states) / 20)
         embedded = model.get_input_embeddings()(texts[:, 1:])
-        found = assistant.model(
+        output = assistant.model(
             inputs_embeds=assistant.pre_projection(torch.cat([embedded, states], -1)),
             attention_mask=masks,
             position_ids=torch.arange(1, 18)[None],
@@ -309,7 +314,7 @@ def learn_to_count(model, assistant):
             use_cache=False,
             output_hidden_states=True,  # else rows are left out
         ).last_hidden_state
-        guessed = assistant.lm_head(found)[:, :-1]
+        guessed = assistant.lm_head(output)[:, :-1]
         loss = functional.cross_entropy(logits[:, 1:].flatten(0, 1), texts[:, 2:].flatten())
         loss = loss + functional.cross_entropy(guessed.flatten(0, 1), texts[:, 2:].flatten())
         optimizer.zero_grad()
@@ -328,12 +333,12 @@ def test_a_trained_assistant_is_often_right_and_changes_no_token(
 ):
     model, assistant = trained
     path = folder_of(assistant, tmp_path)
-    plain, _ = said(target_of(model, backend), None, params)
+    plain, _ = decoded(target_of(model, backend), None, params)
     for drafter in (
         f"gemma4_assistant:model={path},num_draft=6",
         f"gemma4_assistant:model={path}++recycling:table=none",
     ):
-        drafted, stats = said(target_of(model, backend), drafter, params)
+        drafted, stats = decoded(target_of(model, backend), drafter, params)
         assert drafted == plain
         assert stats.drafted > stats.accepted > 0
         assert stats.emitted / stats.passes > 1.5
@@ -342,9 +347,9 @@ def test_a_trained_assistant_is_often_right_and_changes_no_token(
 def test_within_tight_memory_no_token_changes(trained, tmp_path):
     model, assistant = trained
     path = folder_of(assistant, tmp_path)
-    plain, _ = said(target_of(model, "native"), None)
+    plain, _ = decoded(target_of(model, "native"), None)
     tight = target_of(model, "native", num_blocks=3)
-    drafted, stats = said(tight, f"gemma4_assistant:model={path}")
+    drafted, stats = decoded(tight, f"gemma4_assistant:model={path}")
     assert drafted == plain
     assert stats.accepted > 0
 

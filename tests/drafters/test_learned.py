@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from forerun.core import files
 from forerun.core.config import EngineConfig
 from forerun.drafters import recycling
-from forerun.drafters.recycling.kept_table import KeptTable
+from forerun.drafters.recycling.persistent_table import PersistentTable
 from forerun.drafting import learned as learned_files
 from forerun.drafting.base import Target
 from forerun.drafting.learned import entries, path_of, remove
@@ -48,7 +48,7 @@ class Process:
     def __init__(self, nbytes: int = NBYTES, vocabulary: str = OURS) -> None:
         new_table = partial(_native.LiveTable, 1, nbytes)
         self.live = new_table()
-        self.learned = KeptTable(MODEL, vocabulary, self.live, new_table)
+        self.learned = PersistentTable(MODEL, vocabulary, self.live, new_table)
 
     def learn(self, context: int, token: int) -> None:
         self.live.learn([context], [token], [1.0])
@@ -73,15 +73,15 @@ def test_processes_that_run_at_once_lose_nothing_of_each_other(tmp_path_factory,
         processes, contexts = [Process() for _ in range(3)], [set() for _ in range(3)]
         for who, learned in steps:
             if learned is None:
-                processes[who].learned.keep()
+                processes[who].learned.save()
             else:
                 processes[who].learn(10 * who + learned[0], learned[1])
                 contexts[who].add(10 * who + learned[0])
         for process in processes:
-            process.learned.keep()
+            process.learned.save()
         merged = known(Process().live)
-        own = {k: v for process in processes for k, v in known(process.live).items()}
-        assert merged == own
+        in_memory = {k: v for process in processes for k, v in known(process.live).items()}
+        assert merged == in_memory
         assert len(merged) == sum(map(len, contexts))
 
 
@@ -89,16 +89,16 @@ def test_of_a_context_that_two_learned_the_later_one_counts() -> None:
     first, second = Process(), Process()
     first.learn(5, 1)
     second.learn(5, 2)
-    first.learned.keep()
-    second.learned.keep()
+    first.learned.save()
+    second.learned.save()
     assert known(Process().live) == known(second.live)
-    first.learned.keep()  # it has learned nothing since
+    first.learned.save()  # it has learned nothing since
     assert known(Process().live) == known(second.live)
     first.learn(6, 3)
-    first.learned.keep()  # of 5 it has still learned nothing since
+    first.learned.save()  # of 5 it has still learned nothing since
     assert known(Process().live) == known(first.live) | known(second.live)
     first.learn(5, 3)
-    first.learned.keep()
+    first.learned.save()
     assert known(Process().live) == known(first.live)
 
 
@@ -108,7 +108,7 @@ def test_the_file_is_no_larger_than_the_table_and_the_oldest_goes_first() -> Non
         process = Process(nbytes)
         for context in range(first, first + 10):
             process.learn(context, 1)
-        process.learned.keep()
+        process.learned.save()
         assert process.learned.path.stat().st_size <= nbytes + 1024
     one = Process(nbytes)
     one.learn(199, 1)
@@ -120,7 +120,7 @@ def _learn_many(first: int) -> None:
         process = Process(1 << 20)
         for context in range(start, start + 10):
             process.learn(context, 1)
-        process.learned.keep()
+        process.learned.save()
 
 
 def test_real_processes_lose_nothing(cache) -> None:
@@ -204,12 +204,12 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 def test_a_file_that_cannot_be_read_is_told_once_and_written_anew(kind: str, caplog) -> None:
     process = Process()
     process.learn(1, 2)
-    process.learned.keep()
+    process.learned.save()
     BROKEN[kind](path_of(MODEL))
     with caplog.at_level(logging.WARNING):
         process = Process()
         process.learn(3, 4)
-        process.learned.keep()
+        process.learned.save()
     (message,) = caplog.messages
     assert "cannot be used" in message
     assert "\n" not in message
@@ -219,7 +219,7 @@ def test_a_file_that_cannot_be_read_is_told_once_and_written_anew(kind: str, cap
 def test_what_was_learned_with_another_tokenizer_is_not_used(caplog) -> None:
     process = Process(vocabulary="another")
     process.learn(1, 2)
-    process.learned.keep()
+    process.learned.save()
     assert known(Process().live) == {}
     assert "another tokenizer" in caplog.text
 
@@ -231,17 +231,17 @@ def test_a_full_disk_is_told_once_and_what_was_there_stays(monkeypatch, caplog, 
 
     process = Process()
     process.learn(1, 2)
-    process.learned.keep()
+    process.learned.save()
     before = path_of(MODEL).read_bytes()
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(files, broken, full)
         for context in range(3, 6):
             process.learn(context, 4)
-            process.learned.keep()
+            process.learned.save()
     assert path_of(MODEL).read_bytes() == before
     (message,) = caplog.messages
     assert "No space left" in message
-    process.learned.keep()  # there is room again
+    process.learned.save()  # there is room again
     assert known(Process().live) == known(process.live)
 
 
@@ -270,4 +270,6 @@ def test_files_without_a_model_are_listed_and_go() -> None:
     [("recycling", True), ("suffix", False), ("none", False), ("recycling++suffix", True)],
 )
 def test_it_is_known_which_drafters_keep_something(drafter: str, keeps: bool) -> None:
-    assert DrafterSpec.of_config(EngineConfig(model="tiny", drafter=drafter)).keeps() is keeps
+    assert (
+        DrafterSpec.of_config(EngineConfig(model="tiny", drafter=drafter)).is_persistent() is keeps
+    )

@@ -32,9 +32,9 @@ def sequence(tokens, seed=0) -> Seq:
 def test_mask_and_positions_are_those_of_the_paper(sizes):
     """The joint step of section 4.2 of the method: rows of the window, then the guesses, by their places."""
     width, n, num_guesses = sizes
-    places = [("row", 0, i) for i in range(1, width)]
-    places += [("row", row, i) for row in range(1, n - 1) for i in range(width)]
-    places += [("guess", g, j) for g in range(num_guesses) for j in range(n - 1)]
+    nodes = [("row", 0, i) for i in range(1, width)]
+    nodes += [("row", row, i) for row in range(1, n - 1) for i in range(width)]
+    nodes += [("guess", g, j) for g in range(num_guesses) for j in range(n - 1)]
 
     def sees(a, b) -> bool:
         (kind, x, y), (other, u, v) = a, b
@@ -46,14 +46,14 @@ def test_mask_and_positions_are_those_of_the_paper(sizes):
             return v <= y  # row 0 up to one's own column
         return v == y and u <= x  # one's own column down to oneself
 
-    def position(place) -> int:
-        kind, x, y = place
+    def position(node) -> int:
+        kind, x, y = node
         return 1 + y if kind == "guess" else x + y
 
-    token = {place: i for i, place in enumerate(places)}  # all different: nothing is shared
+    token = {node: i for i, node in enumerate(nodes)}  # all different: nothing is shared
     rows = [[token["row", 0, i] for i in range(1, width)]]
     rows += [[token["row", row, i] for i in range(width)] for row in range(1, n - 1)]
-    current = len(places)
+    current = len(nodes)
     pool = Pool(num_guesses)
     for g in reversed(range(num_guesses)):
         pool.add([(current, *(token["guess", g, j] for j in range(n - 1)))])
@@ -61,9 +61,9 @@ def test_mask_and_positions_are_those_of_the_paper(sizes):
     lookahead.states[0] = State(pool, Window(rows, n - 1))
     (draft,) = lookahead.propose([sequence([current])], [1000])
 
-    assert draft.tokens == tuple(range(len(places)))
-    assert [1 + depth for depth in tree.depths(draft.parents)] == [position(p) for p in places]
-    mask = [[sees(a, b) for b in places] for a in places]
+    assert draft.tokens == tuple(range(len(nodes)))
+    assert [1 + depth for depth in tree.depths(draft.parents)] == [position(p) for p in nodes]
+    mask = [[sees(a, b) for b in nodes] for a in nodes]
     assert tree.ancestors(draft.parents).tolist() == mask
 
 
@@ -78,11 +78,11 @@ def outcome_of(seq: Seq, draft: Draft) -> Outcome:
     for node in range(len(draft)):
         path = tree.path_to(node, draft.parents)
         contexts.append((*seq.tokens, *(draft.tokens[i] for i in path)))
-    said = [say(context) for context in contexts]
-    logits = np.eye(VOCAB, dtype=np.float32)[said]
+    following = [say(context) for context in contexts]
+    logits = np.eye(VOCAB, dtype=np.float32)[following]
     path, emitted, node = [], [], -1
     while node is not None:
-        emitted.append(said[1 + node])
+        emitted.append(following[1 + node])
         below = tree.children(draft.parents).get(node, [])
         node = next((c for c in below if draft.tokens[c] == emitted[-1]), None)
         path += [] if node is None else [node]
@@ -248,9 +248,9 @@ def test_the_window_works_on_to_the_end_of_an_answer(sizes):
         if window is not None:
             depths = tree.depths(draft.parents[: window.num_nodes])
             assert max(depths, default=-1) + 1 == min(width + n - 3, left - 1)
-        said = outcome_of(seq, draft)
-        seq.tokens.append(said.emitted[0])
-        lookahead.observe([seq], [draft], [Outcome((), said.emitted[:1], said.logits)])
+        outcome = outcome_of(seq, draft)
+        seq.tokens.append(outcome.emitted[0])
+        lookahead.observe([seq], [draft], [Outcome((), outcome.emitted[:1], outcome.logits)])
 
 
 def test_the_window_begins_with_words_of_the_prompt_chosen_by_the_seed():

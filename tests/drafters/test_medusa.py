@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import json
 
 import numpy as np
-import pytest
 import torch
 
 from forerun.core.errors import LoadError
@@ -13,12 +16,11 @@ from forerun.drafters.medusa import Options, build, files
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import Step
+from forerun.drafting.best_first import DraftRequest, Step
 from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.drafter import DraftRequest
-from forerun.torch.networks.drafting import TorchMedusa
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
+from tests.oracles.networks import TorchMedusa
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, HEADS = 32, 24, 3
@@ -74,20 +76,20 @@ def test_what_was_trained_is_what_drafts(tmp_path, target_head):
     network = TorchMedusa(weights, MODEL)
     for depth in range(HEADS):
         state = torch.from_numpy(hidden()[0])
-        found, chances = network.likeliest(state, Step(0, -1, 0, depth))
+        ids, probabilities = network.likeliest(state, Step(0, -1, 0, depth))
         logits = net.logits(state, depth) / OURS["temperature"][depth]
         expected = logits.softmax(-1).detach().numpy()
-        assert np.allclose(expected[np.searchsorted(IDS, found)], chances, atol=1e-5)
+        assert np.allclose(expected[np.searchsorted(IDS, ids)], probabilities, atol=1e-5)
 
 
 @pytest.mark.parametrize("target_head", [True, False])
 def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
     weights = files.read(ours(tmp_path, target_head=target_head)[0], TARGET)
-    found = trees(native_medusa(weights, MODEL, 32))
-    for tree, other in zip(found, trees(TorchMedusa(weights, MODEL)), strict=True):
+    native_trees = trees(native_medusa(weights, MODEL, 32))
+    for tree, other in zip(native_trees, trees(TorchMedusa(weights, MODEL)), strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
-    assert any(max(tree[1]) > 1 for tree in found)
+    assert any(max(tree[1]) > 1 for tree in native_trees)
     alone = DraftRequest([1], [9], 5, 0.0, rows=[1], states=hidden())
     rounded = native_medusa(weights, MODEL, 8)
     assert trees(rounded)[1] == rounded.draft(alone)[0]
@@ -96,9 +98,9 @@ def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
 def test_a_depth_says_the_same_after_all_tokens(tmp_path):
     """So a step a depth is enough: with three steps, nodes of depth 3 hang below several of depth 2."""
     network = build(Options(model=ours(tmp_path)[0], quant="none"), TARGET).network
-    tokens, parents, chances = trees(network, 1, nodes=40, steps=3)[0]
+    tokens, parents, probabilities = trees(network, 1, nodes=40, steps=3)[0]
     below = {}
-    for i, (token, parent, p) in enumerate(zip(tokens, parents, chances, strict=True)):
+    for i, (token, parent, p) in enumerate(zip(tokens, parents, probabilities, strict=True)):
         depth = 0 if parent < 0 else below[parent][0] + 1
         below[i] = depth, token, p
     by_depth = [{t: p for d, t, p in below.values() if d == depth} for depth in range(3)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 import dataclasses
 import json
 
 import numpy as np
-import pytest
 import torch
 
 from forerun.core.errors import LoadError
@@ -15,13 +18,13 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.mlp_speculator import Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import Step
+from forerun.drafting.best_first import DraftRequest, Step
 from forerun.drafting.networks import folder
-from forerun.drafting.networks.drafter import DraftRequest, LastStateDrafter
+from forerun.drafting.networks.drafter import LastStateDrafter
 from forerun.drafting.spec import DrafterSpec
-from forerun.torch.networks.drafting import TorchRecurrent
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from tests.drafters.helpers import Words, refusal
+from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB, INNER = 32, 24, 48
@@ -50,9 +53,9 @@ IBM = {
 }
 
 
-def ibm_tensors(own, prefix="speculator."):
+def ibm_tensors(num_sets, prefix="speculator."):
     tensors = {}
-    for i in range(own):
+    for i in range(num_sets):
         tensors[f"{prefix}emb.{i}.weight"] = random(VOCAB, INNER) + i
         tensors[f"{prefix}proj.{i}.weight"] = random(INNER, INNER if i else WIDTH) + i
         tensors[f"{prefix}head.{i}.weight"] = random(VOCAB, INNER) * (4 - i)
@@ -121,10 +124,10 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
     for depth, token in enumerate((5, 2, 8)):
         state, logits = trained.step(state, torch.tensor(token), depth)
         ours = network.advance(torch.tensor(token), depth, ours)
-        found, chances = network.likeliest(ours.x, Step(0, -1, 0, depth))
+        ids, probabilities = network.likeliest(ours.x, Step(0, -1, 0, depth))
         expected = (logits / config["temperature"][min(depth, 1)]).softmax(-1).detach().numpy()
-        assert expected.max() == pytest.approx(chances[0], abs=1e-5)
-        assert np.allclose(expected[np.searchsorted(tokens, found)], chances, atol=1e-5)
+        assert expected.max() == pytest.approx(probabilities[0], abs=1e-5)
+        assert np.allclose(expected[np.searchsorted(tokens, ids)], probabilities, atol=1e-5)
 
 
 def state_of(drafter):
@@ -199,7 +202,7 @@ WRONG = [
     ({"cell": "gru"}, LSTM_TENSORS, "'cell' must be one of mlp, sum_rnn, lstm, sum_lstm"),
     ({"temperature": [0.0]}, LSTM_TENSORS, "'temperature' must be numbers above 0"),
     ({"tie_lstm_embs": 1}, LSTM_TENSORS, "'tie_lstm_embs' must be true or false"),
-    ({}, without("projs.1.weight"), "tensor 'speculator.projs.1.weight' is missing"),
+    ({}, without("projs.1.weight"), "tensor 'projs.1.weight' is missing"),
     ({}, LSTM_TENSORS | {"projs.0.weight": random(3, 4)}, "'projs.0.weight' is [3, 4], expected [128, 32]"),
     ({}, LSTM_TENSORS | {"midlayer.q": random(3, 4)}, "tensor 'midlayer.q' is none of such"),
     ({}, LSTM_TENSORS | {"draft_ids": np.array([3, 3])}, "'draft_ids' must be ascending"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("torch")
+
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional
 
@@ -14,7 +17,7 @@ from forerun.core.types import Outcome, Seq
 from forerun.drafters.mtp import Options, build
 from forerun.drafting.best_first import Step
 from forerun.drafting.spec import DrafterSpec
-from tests.drafters.helpers import ASKED, GREEDY, SAMPLED, WANTED, refusal, said
+from tests.drafters.helpers import ASKED, GREEDY, SAMPLED, WANTED, decoded, refusal
 from tests.drafters.mtp_files import Oracle, target_of
 from tests.model.test_gguf_families import HYBRID, SMALL
 
@@ -55,16 +58,16 @@ def check_steps(target, oracle, atol):
             paths.append([*paths[parent], token])
         (scores,) = take(number, [Step(0, parent, token, depth)])
         expected = oracle_logits(oracle, states, paths[-1])
-        assert np.allclose(scores.whole(), expected, atol=atol)
+        assert np.allclose(scores.dense(), expected, atol=atol)
 
 
 def oracle_logits(oracle, states, path):
     """Logits after a path of guesses below the prompt's last token: each guessed row reads the n before it."""
     tokens, hidden = PROMPT[1:], states
-    found, logits = oracle.step(tokens, hidden)
+    after, logits = oracle.step(tokens, hidden)
     for token in path:
-        tokens, hidden = [*tokens, token], torch.cat([hidden, found[-1:]])
-        found, logits = oracle.step(tokens, hidden)
+        tokens, hidden = [*tokens, token], torch.cat([hidden, after[-1:]])
+        after, logits = oracle.step(tokens, hidden)
     return logits[-1].detach().numpy()
 
 
@@ -116,9 +119,9 @@ def trained():
         states = base(texts).last_hidden_state
         embedded = base.embed_tokens(texts[:, 1:])
         rotary = base.rotary_emb(embedded, positions)
-        found = head(embedded, states[:, :-1], rotary, mask, positions, None)
+        states_after = head(embedded, states[:, :-1], rotary, mask, positions, None)
         loss = next_token_loss(model, states[:, 1:-1], texts[:, 2:])
-        loss = loss + next_token_loss(model, found[:, :-1], texts[:, 2:])
+        loss = loss + next_token_loss(model, states_after[:, :-1], texts[:, 2:])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -133,9 +136,9 @@ def next_token_loss(model, states, tokens):
 @pytest.mark.parametrize("params", [WANTED, SAMPLED], ids=["greedy", "sampled"])
 def test_a_trained_head_is_often_right_and_changes_no_token(trained, tmp_path, backend, params):
     target = target_of(trained.folder(tmp_path), backend)
-    plain, _ = said(target, None, params)
+    plain, _ = decoded(target, None, params)
     for drafter in ("mtp:num_draft=6,num_steps=4", "mtp++recycling:table=none"):
-        drafted, stats = said(target, drafter, params)
+        drafted, stats = decoded(target, drafter, params)
         assert drafted == plain
         assert stats.drafted > stats.accepted > 0
         assert stats.emitted / stats.passes > 1.5
@@ -144,13 +147,13 @@ def test_a_trained_head_is_often_right_and_changes_no_token(trained, tmp_path, b
 def test_the_tree_follows_the_heads_chances(trained, tmp_path):
     target = target_of(trained.folder(tmp_path))
     drafter = build(Options(quant="none", num_draft=6, min_chance=0.05), target)
-    tokens = said(target, None)[0][0]
+    tokens = decoded(target, None)[0][0]
     text = [*ASKED[0], *tokens[:8]]
     seq = begun(drafter, states_of(target, text), text)
     (draft,) = drafter.propose([seq], [6])
     assert draft.tokens[0] == tokens[8]
     assert draft.confidence is not None
-    assert all(0 < chance <= 1 for chance in draft.confidence)
+    assert all(0 < p <= 1 for p in draft.confidence)
 
 
 def test_auto_takes_the_head_of_the_file(tmp_path):
@@ -184,16 +187,16 @@ def test_an_embedding_and_a_head_of_its_own_are_used(tmp_path):
     }
     shared = oracle.folder(tmp_path / "shared", tensors)
     check_steps(target_of(shared), oracle, 2e-4)
-    own = {
+    replaced = {
         f"{layer}embed_tokens.weight": oracle.model.get_input_embeddings().weight.detach().flip(0),
         f"{layer}shared_head.head.weight": oracle.model.lm_head.weight.detach().flip(0),
     }
-    found = []
-    for path, more in ((shared, tensors), (tmp_path / "own", tensors | own)):
+    logits = []
+    for path, more in ((shared, tensors), (tmp_path / "own", tensors | replaced)):
         drafter = new_drafter(target_of(oracle.folder(path, more)))
         seq = begun(drafter, oracle.states(PROMPT[:-1]).numpy())
-        found.append(drafter._new_draft([seq], [8])(0, [Step(0, -1, PROMPT[-1], 0)])[0].whole())
-    assert not np.allclose(*found, atol=1e-2)
+        logits.append(drafter._new_draft([seq], [8])(0, [Step(0, -1, PROMPT[-1], 0)])[0].dense())
+    assert not np.allclose(*logits, atol=1e-2)
 
 
 WRONG = [
@@ -226,17 +229,17 @@ def test_rows_of_a_reused_prefix_are_found_again(num_reused, tmp_path):
     expected = whole.propose([begun(whole, states, text)], [6])[0]
     seq = Seq(1, text, GREEDY, 0)
     drafter.begin(seq, Outcome((), (13,), hidden=states[num_reused:]))
-    assert drafter._slots[1].is_whole
+    assert drafter._slots[1].is_complete
     assert drafter.propose([seq], [6])[0] == expected
     drafter.begin(Seq(2, [9] * 12, GREEDY, 0), Outcome((), (9,), hidden=states[num_reused:]))
-    assert drafter._slots[2].is_whole is (num_reused == 0)
+    assert drafter._slots[2].is_complete is (num_reused == 0)
 
 
 def test_within_tight_memory_no_token_changes(trained, tmp_path):
     target = target_of(trained.folder(tmp_path), "native")
-    plain, _ = said(target, None)
+    plain, _ = decoded(target, None)
     tight = replace(target, cache=target.model.new_cache(4, 128, num_blocks=3))
-    drafted, stats = said(tight, "mtp:num_draft=6")
+    drafted, stats = decoded(tight, "mtp:num_draft=6")
     assert drafted == plain
     assert stats.accepted > 0
 

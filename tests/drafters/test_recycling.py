@@ -122,15 +122,15 @@ class Formula:
     def _stood(self, documents, context, path) -> tuple[float, list[float]]:
         counts = [0.0] * VOCAB
         for text in documents:
-            for place in range(1, len(text)):
-                before = text[:place]
+            for position in range(1, len(text)):
+                before = text[:position]
                 if before[len(before) - len(path) :] != [*path] or len(before) <= len(path):
                     continue
                 before = before[: len(before) - len(path)]
                 pairs = zip(reversed(before), reversed(context), strict=False)
                 match = sum(1 for _ in itertools.takewhile(lambda ab: ab[0] == ab[1], pairs))
                 if match:
-                    counts[text[place]] += PRIOR / 2 * (match + len(path))
+                    counts[text[position]] += PRIOR / 2 * (match + len(path))
         return sum(counts), counts
 
     @staticmethod
@@ -140,13 +140,13 @@ class Formula:
 
 def reach(draft: Draft) -> dict[tuple[int, ...], float]:
     """The chance to reach each node of a draft, by the tokens down to it; in the draft's order."""
-    found = {}
+    reached = {}
     for node in range(len(draft)):
         path = tree.path_to(node, draft.parents)
-        found[tuple(draft.tokens[i] for i in path)] = float(
+        reached[tuple(draft.tokens[i] for i in path)] = float(
             np.prod([draft.confidence[i] for i in path])
         )
-    return found
+    return reached
 
 
 @given(SIGHTS, FILE, WORDS, st.lists(WORDS, max_size=2), st.integers(1, 3), st.integers(0, 8))
@@ -167,14 +167,14 @@ def test_the_tree_is_that_of_the_formula(sights, file, text, past, order, num_dr
     formula = Formula(order, sights, file, [outputs, [[9, *text]]])
     expected = formula.nodes([9, *text], depth=4)
 
-    found = reach(proposed(drafter, seq, num_draft))
+    drafted = reach(proposed(drafter, seq, num_draft))
     best = sorted((c for c in expected.values() if c >= 0.05), reverse=True)[:num_draft]
-    for path, chance in found.items():
+    for path, p in drafted.items():
         if len(path) <= 4:
-            assert chance == pytest.approx(expected[path], rel=1e-4)
-    assert [*found.values()] == sorted(found.values(), reverse=True)
-    if all(len(path) <= 4 for path in found) and not any(abs(c - 0.05) < 1e-5 for c in best):
-        assert [*found.values()] == pytest.approx(best, rel=1e-4)
+            assert p == pytest.approx(expected[path], rel=1e-4)
+    assert [*drafted.values()] == sorted(drafted.values(), reverse=True)
+    if all(len(path) <= 4 for path in drafted) and not any(abs(c - 0.05) < 1e-5 for c in best):
+        assert [*drafted.values()] == pytest.approx(best, rel=1e-4)
 
 
 def test_every_row_is_learned_also_below_a_rejected_guess() -> None:
@@ -219,8 +219,8 @@ def test_new_rows_weigh_more_than_old_ones() -> None:
         seq = begun(drafter, [5], 3, seq_id=i)
         observed(drafter, seq, EMPTY_DRAFT, [row], [1])
         other = begun(drafter, [5], 3, seq_id=100)
-        found = reach(proposed(drafter, other))
-        shares.append(found[(1,)] / (found[(0,)] + found[(1,)]))
+        drafted = reach(proposed(drafter, other))
+        shares.append(drafted[(1,)] / (drafted[(0,)] + drafted[(1,)]))
     assert shares[:3] == pytest.approx([0.1] * 3)
     new = 1 / (1 + 0.7 + 0.49 + 0.343)  # the share of the newest of four rows
     assert shares[3] == pytest.approx(0.9 * new + 0.1 * (1 - new))

@@ -77,8 +77,8 @@ def test_none_is_made_where_none_is_wanted_or_a_table_is_there(tables) -> None:
 def test_a_models_table_is_preferred_to_that_of_replies(tables) -> None:
     build()
     wait()
-    own = saved(tables / "z.table", model="other")
-    assert table_file.fitting_tables(Words(), None)[0] == own
+    other = saved(tables / "z.table", model="other")
+    assert table_file.fitting_tables(Words(), None)[0] == other
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(tables, caplog) -> None:
@@ -106,7 +106,7 @@ def test_a_broken_table_is_passed_over(tables, caplog) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with caplog.at_level(logging.WARNING):
         assert draft(drafter) == []
-    assert "is not whole" in caplog.text
+    assert "is incomplete" in caplog.text
 
 
 @pytest.mark.parametrize("given", [{}, {"memory_budget": "2GiB"}, {"weight_cache": False}], ids=str)
@@ -123,8 +123,8 @@ def test_only_a_model_that_keeps_files_and_has_no_budget_reads_replies(
 
 
 def test_replies_ship() -> None:
-    place = Path(shared_replies.__file__).parent / "shipped" / f"{table_file.REPLIES}.txt.gz"
-    assert place.stat().st_size < 1e6
-    texts = gzip.decompress(place.read_bytes()).decode().split("\0")
+    file = Path(shared_replies.__file__).parent / "shipped" / f"{table_file.REPLIES}.txt.gz"
+    assert file.stat().st_size < 1e6
+    texts = gzip.decompress(file.read_bytes()).decode().split("\0")
     assert len(texts) > 3000
     assert all(text and "<|im_" not in text for text in texts)

@@ -76,12 +76,12 @@ def guesses(file, context: Sequence[int]) -> tuple[int, ...]:
 def test_what_was_saved_is_loaded(tmp_path, token_nbytes: int) -> None:
     path, packed = tmp_path / "new" / "a.table", made(token_nbytes)
     save(path, packed, model="tiny", vocabulary=OURS)
-    header, found = table_file.read_header(path), load(path, Words())
+    header, loaded = table_file.read_header(path), load(path, Words())
     assert (header.model, header.order, header.num_tokens) == ("tiny", 3, 12)
     assert header.num_contexts == packed.num_contexts > 0
-    assert found.__sizeof__() == packed.nbytes
+    assert loaded.__sizeof__() == packed.nbytes
     assert path.stat().st_size <= packed.nbytes + table_file.HEAD_NBYTES
-    assert guesses(found, [3]) == (4, 5, 6)
+    assert guesses(loaded, [3]) == (4, 5, 6)
     assert [p.name for p in path.parent.iterdir()] == ["a.table"]
 
 
@@ -137,10 +137,10 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_table_for_this_model_is_an_error(tmp_path, kind: str) -> None:
     path = saved(tmp_path / "a.table")
     BROKEN[kind](path)
-    with pytest.raises(LoadError, match=r"a\.table") as found:
+    with pytest.raises(LoadError, match=r"a\.table") as caught:
         load(path, Words())
-    assert "\n" not in str(found.value)
-    assert len(str(found.value)) < len(str(path)) + 220
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < len(str(path)) + 220
 
 
 def test_offsets_that_do_not_fit_are_an_error(tmp_path) -> None:
@@ -152,11 +152,11 @@ def test_offsets_that_do_not_fit_are_an_error(tmp_path) -> None:
 
 
 @given(st.integers(0, 2000), st.integers(0, 255))
-def test_a_byte_that_changed_is_noticed(tmp_path_factory, place: int, value: int) -> None:
+def test_a_byte_that_changed_is_noticed(tmp_path_factory, offset: int, value: int) -> None:
     path = saved(tmp_path_factory.mktemp("flip") / "a.table")
     whole = path.read_bytes()
-    place = len(whole) - 1 - place % (len(whole) - 1000)
-    changed = whole[:place] + bytes([value]) + whole[place + 1 :]
+    offset = len(whole) - 1 - offset % (len(whole) - 1000)
+    changed = whole[:offset] + bytes([value]) + whole[offset + 1 :]
     path.write_bytes(changed)
     if changed == whole:
         load(path, Words())
@@ -275,7 +275,7 @@ def test_any_bytes_are_read_within_their_bounds(body, cuts, contexts, token_nbyt
         tree = _native.grow_tree(context, theirs, _native.LiveTable(3, 0), (), 8, 0.001)
         assert tree == ngram_model.grow_tree(context, mine, LiveTable(3, 0), (), 8, 0.001)
         assert all(0 <= token < 1 << 24 for token in tree[0])
-        assert all(0 < chance <= 1 for chance in tree[2])
+        assert all(0 < p <= 1 for p in tree[2])
 
 
 @given(st.integers(0, 5), st.binary(max_size=12), st.integers(1, 4))

@@ -62,9 +62,7 @@ def test_a_draft_is_cut_to_the_tokens_of_its_folder(folder: Path) -> None:
     assert trimmed.load(str(folder), OURS)[1].tolist() == TOKENS.tolist()
     head = build(Options(model=str(folder)), OURS).head
     assert head is not None
-    rows = head.scores(
-        np.zeros((1, DRAFT_MODEL.config.hidden_size), np.float32), [(head.new_text(), 1)]
-    )
+    rows = head.scores(np.zeros((1, DRAFT_MODEL.config.hidden_size), np.float32), [head.new_text()])
     assert rows[0].tokens is not None
     assert rows[0].tokens.tolist() == TOKENS.tolist()
     assert build(Options(model=str(folder), draft_vocab="full"), OURS).head is None
@@ -98,8 +96,8 @@ def test_a_folder_has_a_list_of_its_own(folder: Path) -> None:
 
 
 def swap(folder: Path, **tensors: np.ndarray) -> None:
-    found = safetensors.numpy.load_file(folder / TENSORS)
-    (folder / TENSORS).write_bytes(safetensors.numpy.save({**found, **tensors}))
+    stored = safetensors.numpy.load_file(folder / TENSORS)
+    (folder / TENSORS).write_bytes(safetensors.numpy.save({**stored, **tensors}))
 
 
 @pytest.mark.parametrize(

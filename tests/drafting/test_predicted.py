@@ -69,8 +69,8 @@ def test_it_is_followed_left_and_found_again():
     assert len(one.extend(EMPTY_DRAFT, tokens[:9], 99)) == 2 * FIRST_LENGTH
     assert one.extend(EMPTY_DRAFT, [*tokens[:9], 77], 99) is EMPTY_DRAFT
     assert one.extend(EMPTY_DRAFT, [*tokens[:9], 77, 12, 13], 99) is EMPTY_DRAFT
-    found = one.extend(EMPTY_DRAFT, [*tokens[:9], 77, *tokens[12 : 12 + MATCH]], 4)
-    assert found.tokens == tuple(tokens[12 + MATCH :][:4])
+    draft = one.extend(EMPTY_DRAFT, [*tokens[:9], 77, *tokens[12 : 12 + MATCH]], 4)
+    assert draft.tokens == tuple(tokens[12 + MATCH :][:4])
     assert (one.accepted, one.rejected) == (FIRST_LENGTH, 0)
 
 

@@ -43,7 +43,7 @@ def test_drafts_are_trees_within_budget_and_options(
     assert len({*draft.parents}) <= num_steps, "a step expands one node"
     reached = tree.path_products(draft.parents, draft.confidence or ())
     assert reached == sorted(reached, reverse=True)
-    assert all(chance >= min_chance for chance in reached)
+    assert all(p >= min_chance for p in reached)
 
 
 def test_its_own_probabilities_are_its_confidence() -> None:
@@ -68,10 +68,10 @@ def test_a_sampled_draft_has_the_largest_scores() -> None:
     below = tree.children(draft.parents)
     assert len(below) > 2
     for parent, children in below.items():
-        said = [draft.tokens[i] for i in tree.path_to(parent, draft.parents)]
-        row = logits_of(DRAFT_MODEL, seq.tokens + said)
-        logits = LogitsPipeline(params, seq.tokens).adjusted(row, said) / params.temperature
-        noise = seq.noise.of(len(seq.tokens) + len(said), np.arange(VOCAB_SIZE))
+        guessed = [draft.tokens[i] for i in tree.path_to(parent, draft.parents)]
+        row = logits_of(DRAFT_MODEL, seq.tokens + guessed)
+        logits = LogitsPipeline(params, seq.tokens).adjusted(row, guessed) / params.temperature
+        noise = seq.noise.of(len(seq.tokens) + len(guessed), np.arange(VOCAB_SIZE))
         best = np.argsort(-(logits + noise))[: len(children)]
         assert [draft.tokens[child] for child in children] == best.tolist()
 

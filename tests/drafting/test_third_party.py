@@ -13,7 +13,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafters.suffix import Options, Suffix
 from forerun.drafting.base import Target
-from forerun.drafting.describe import describe
+from forerun.drafting.find import describe
 from forerun.drafting.parse import split_list
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.union import Union
@@ -104,10 +104,7 @@ def test_an_installed_drafter_is_named_by_its_entry_point(installed):
         ("def build(options, target): ...", "it has no `Options`"),
         (REPEAT.replace("def build", "def make"), "it has no `build`"),
         (REPEAT.replace("@dataclass(frozen=True)\n", ""), "must be a frozen dataclass"),
-        (
-            REPEAT.replace("return Repeat(options)", "return 3"),
-            "its int does not derive from",
-        ),
+        (REPEAT.replace("return Repeat(options)", "return 3"), "its int does not derive from"),
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
         ("def build(", "cannot be imported: SyntaxError"),
     ],

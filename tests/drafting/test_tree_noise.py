@@ -40,7 +40,7 @@ def test_the_first_guess_is_right_more_often(temperature):
 
 def test_nodes_of_larger_chances_are_right_more_often():
     """Of many drafts by a law that is near the target's, in quarters by the chance of the first node."""
-    rng, found = np.random.default_rng(0), []
+    rng, judged = np.random.default_rng(0), []
     for seed in range(2000):
         noise, logits = Noise(seed), rng.normal(size=30).astype(np.float32) * 2
         guesser = logits + rng.normal(size=30) * 0.7
@@ -48,17 +48,17 @@ def test_nodes_of_larger_chances_are_right_more_often():
         known = {int(i): float(law[i]) for i in np.argsort(-law)[:8]}
         seen = TreeNoise(noise, 4).see(0, known)
         best = max(seen, key=seen.__getitem__)
-        found.append((seen[best], noise.draw(4, logits, 1.0) == best))
-    quarters = np.array(sorted(found))[:, 1].reshape(4, -1).mean(1)
+        judged.append((seen[best], noise.draw(4, logits, 1.0) == best))
+    quarters = np.array(sorted(judged))[:, 1].reshape(4, -1).mean(1)
     assert (np.diff(quarters) > 0.05).all()
 
 
 def test_tokens_that_the_filters_leave_out_are_not_guessed():
-    chances = {7: 0.5, 3: 0.3, 9: 0.15, 4: 0.05}
-    assert {*TreeNoise(Noise(1), 0, top_p=0.7).see(0, chances)} == {7, 3}
-    assert {*TreeNoise(Noise(1), 0, top_k=3).see(0, chances)} == {7, 3, 9}
-    assert {*TreeNoise(Noise(1), 0, min_p=0.2).see(0, chances)} == {7, 3, 9}
-    assert {*TreeNoise(Noise(1), 0, top_p=0.999).see(0, chances)} == {7, 3, 9, 4}
+    probabilities = {7: 0.5, 3: 0.3, 9: 0.15, 4: 0.05}
+    assert {*TreeNoise(Noise(1), 0, top_p=0.7).see(0, probabilities)} == {7, 3}
+    assert {*TreeNoise(Noise(1), 0, top_k=3).see(0, probabilities)} == {7, 3, 9}
+    assert {*TreeNoise(Noise(1), 0, min_p=0.2).see(0, probabilities)} == {7, 3, 9}
+    assert {*TreeNoise(Noise(1), 0, top_p=0.999).see(0, probabilities)} == {7, 3, 9, 4}
 
 
 def test_a_greedy_request_has_no_noise():

@@ -27,10 +27,10 @@ TARGET = Target(MODEL, None, max_num_seqs=4, max_len=256)
 
 def drafts():
     paths = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=4)
-    return paths.map(lambda found: Draft(*tree.from_paths(found)))
+    return paths.map(lambda each: Draft(*tree.from_paths(each)))
 
 
-def said(draft: Draft) -> set[tuple[int, ...]]:
+def paths_of(draft: Draft) -> set[tuple[int, ...]]:
     """Every path from the root, in tokens."""
     paths = (tree.path_to(i, draft.parents) for i in range(len(draft)))
     return {tuple(draft.tokens[i] for i in path) for path in paths}
@@ -39,8 +39,8 @@ def said(draft: Draft) -> set[tuple[int, ...]]:
 @given(drafts(), drafts())
 def test_a_union_says_what_either_says_and_nothing_twice(first, second):
     both = unite(first, second)
-    assert said(both) == said(first) | said(second)
-    assert len(said(both)) == len(both)
+    assert paths_of(both) == paths_of(first) | paths_of(second)
+    assert len(paths_of(both)) == len(both)
     assert both.trim(len(first)) == first if len(first) else both == second
 
 
@@ -55,7 +55,7 @@ def test_by_stated_probabilities_the_node_that_is_likeliest_to_be_reached_comes_
 ):
     first, second = with_confidence(first, 1), with_confidence(second, 2)
     both = unite(first, second)
-    assert said(both) == said(first) | said(second)
+    assert paths_of(both) == paths_of(first) | paths_of(second)
     reach = []
     for parent, p in zip(both.parents, both.confidence, strict=True):
         reach.append(p * (reach[parent] if parent >= 0 else 1.0))

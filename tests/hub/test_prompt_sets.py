@@ -63,11 +63,11 @@ def test_a_published_set_is_fetched_once_and_read(published, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "advice"),
     [("/question.jsonl", "its checksum differs"), (":1/x", "could not be fetched")],
 )
-def test_what_cannot_be_fetched_says_what_to_do(published, tmp_path, monkeypatch, path, said):
+def test_what_cannot_be_fetched_says_what_to_do(published, tmp_path, monkeypatch, path, advice):
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
     url = published[0] if path[0] == "/" else f"http://127.0.0.1{path}"
-    with pytest.raises(ConfigError, match=f"{said}.*give --task FILE.jsonl"):
+    with pytest.raises(ConfigError, match=f"{advice}.*give --task FILE.jsonl"):
         file_of("a_bench", {"a_bench": PublishedSet(url, "0" * 64)})

@@ -159,7 +159,7 @@ def test_the_flags_that_a_page_names_exist(page):
 def test_the_files_and_constants_that_a_page_names_exist(page):
     sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     for name in re.findall(r"`([\w/]+/[\w/]+\.(?:py|h|cpp))`", TEXTS[page]):
-        places = [ROOT / name, ROOT / "src/forerun" / name, ROOT / "src" / name]
-        assert any(place.exists() for place in places), f"{name} is not there"
+        candidates = [ROOT / name, ROOT / "src/forerun" / name, ROOT / "src" / name]
+        assert any(candidate.exists() for candidate in candidates), f"{name} is not there"
     for name in re.findall(r"`([A-Z]+_[A-Z_]+)`", TEXTS[page]):
         assert re.search(rf"\b{name}\b", sources), f"{name} is no name of the code"

@@ -95,9 +95,9 @@ def test_a_program_hands_it_over_as_an_object(here, monkeypatch):
     llm = LLM(max_model_len=256)
     plain = llm.with_drafter("none").generate(PROMPT, params)[0].outputs[0].token_ids
     drafter = module.build(module.Options(num_draft=4), llm.target())
-    own = llm.with_drafter(drafter)
-    own.generate(PROMPT, params)
-    assert own.generate(PROMPT, params)[0].outputs[0].token_ids == plain
+    drafting = llm.with_drafter(drafter)
+    drafting.generate(PROMPT, params)
+    assert drafting.generate(PROMPT, params)[0].outputs[0].token_ids == plain
     assert drafter.probs.any()
     again = LLM(drafter=module.build(module.Options(), llm.target()), max_model_len=256)
     assert again.generate(PROMPT, params)[0].outputs[0].token_ids == plain

@@ -91,16 +91,16 @@ def nodes() -> tuple[tuple[str, ast.AST], ...]:
 
 def kinds() -> set[str]:
     """ForerunError and all classes that derive from it, by name."""
-    found, size = {errors.ForerunError.__name__}, 0
+    names, size = {errors.ForerunError.__name__}, 0
     classes = [node for _, node in nodes() if isinstance(node, ast.ClassDef)]
-    while len(found) > size:
-        size = len(found)
-        found |= {
+    while len(names) > size:
+        size = len(names)
+        names |= {
             each.name
             for each in classes
-            if any(isinstance(base, ast.Name) and base.id in found for base in each.bases)
+            if any(isinstance(base, ast.Name) and base.id in names for base in each.bases)
         }
-    return found
+    return names
 
 
 def raised() -> Iterator[tuple[str, str]]:
@@ -140,10 +140,10 @@ def test_the_errors_of_the_troubleshooting_page_are_the_codes():
 
 
 def test_every_error_has_an_entry_or_says_itself_what_to_do():
-    found, known = [*raised()], quoted()
-    assert len(found) > 400
+    messages, known = [*raised()], quoted()
+    assert len(messages) > 400
     plain = set()
-    for name, words in found:
+    for name, words in messages:
         if any(says(words, entry) for entry in known) or REMEDY.search(words):
             continue
         if name.startswith(OF_FILES + OF_THE_LABORATORY):

@@ -140,8 +140,8 @@ def as_gguf(
             weight = interleaved(weight, head_dim)
         if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             weight = weight + 1
-        for own, part in laid_out(name, weight, architecture, config).items():
-            tensors |= split(renamed(own, architecture), part, architecture)
+        for gguf_name, part in laid_out(name, weight, architecture, config).items():
+            tensors |= split(renamed(gguf_name, architecture), part, architecture)
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     metadata = {
         "block_count": config.num_hidden_layers,
@@ -292,12 +292,7 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ),
     ("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, SMALL),
     ("olmoe", "olmoe", {}, {"expert_count": 6, "expert_used_count": 3}),
-    (
-        "mixtral",
-        "llama",
-        {"sliding_window": None},
-        {**EXPERTS, "rope.freq_base": 1e6},
-    ),
+    ("mixtral", "llama", {"sliding_window": None}, {**EXPERTS, "rope.freq_base": 1e6}),
     (
         "gpt_oss",
         "gpt-oss",
@@ -367,8 +362,10 @@ def test_older_files_have_a_tensor_an_expert() -> None:
     gguf = as_gguf(model, "llama", {**EXPERTS, "rope.freq_base": 1e6})
     tensors = {}
     for name, weight in gguf.tensors.items():
-        parts = {f".{e}.weight": own for e, own in enumerate(weight)} if "_exps" in name else {}
-        tensors |= {name.replace("_exps.weight", end): own for end, own in parts.items()}
+        parts = (
+            {f".{e}.weight": tensor for e, tensor in enumerate(weight)} if "_exps" in name else {}
+        )
+        tensors |= {name.replace("_exps.weight", end): tensor for end, tensor in parts.items()}
         if not parts:
             tensors[name] = weight
     older = MemoryCheckpoint("gguf", "llama", gguf.config, tensors)

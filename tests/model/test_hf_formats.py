@@ -94,10 +94,10 @@ def test_a_folder_is_the_model_of_its_codes(tmp_path: Path, form: str, closeness
     )
     with torch.no_grad():
         expected = reference(torch.tensor([TOKENS])).logits[0].numpy()
-    found = {
+    logits = {
         backend: prefill(load_model(open_checkpoint(tmp_path), backend=backend), TOKENS, 64)
         for backend in ("torch", "native")
     }
-    np.testing.assert_allclose(found["torch"], expected, rtol=1e-4, atol=1e-4)
-    error = np.abs(found["native"] - expected).std()
+    np.testing.assert_allclose(logits["torch"], expected, rtol=1e-4, atol=1e-4)
+    error = np.abs(logits["native"] - expected).std()
     assert error < closeness * expected.std(), error / expected.std()

@@ -89,8 +89,8 @@ def differs_without(model: transformers.PreTrainedModel, name: str, value: float
     """Whether weights of that name matter: set to a number, the logits are others."""
     before = hf_logits(model, TOKENS)
     with torch.no_grad():
-        for own, weight in (*model.named_parameters(), *model.named_buffers()):
-            if name in own:
+        for weight_name, weight in (*model.named_parameters(), *model.named_buffers()):
+            if name in weight_name:
                 weight.fill_(value)
     return bool((hf_logits(model, TOKENS) - before).abs().max() > 0.01)
 

@@ -85,9 +85,7 @@ HAS_TORCH = find_spec("torch") is not None
 KINDS = [*(TORCH if HAS_TORCH and not EMULATED else ()), *(NATIVE if kernels.available() else ())]
 
 law = settings(
-    deadline=None,
-    max_examples=20 if EMULATED else 110,
-    suppress_health_check=list(HealthCheck),
+    deadline=None, max_examples=20 if EMULATED else 110, suppress_health_check=list(HealthCheck)
 )
 kinds = st.sampled_from(KINDS)
 threads = st.sampled_from([1, 2])

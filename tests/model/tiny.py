@@ -128,11 +128,7 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _GATED),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {**_GATED, "head_dim": 16}),
     "phi3": ("Phi3Config", "Phi3ForCausalLM", _GATED),
-    "granite": (
-        "GraniteConfig",
-        "GraniteForCausalLM",
-        {**_GATED, **_GRANITE},
-    ),
+    "granite": ("GraniteConfig", "GraniteForCausalLM", {**_GATED, **_GRANITE}),
     "gemma2": (
         "Gemma2Config",
         "Gemma2ForCausalLM",
@@ -187,11 +183,7 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         "OlmoeForCausalLM",
         {**_GATED, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False},
     ),
-    "mixtral": (
-        "MixtralConfig",
-        "MixtralForCausalLM",
-        {**_GATED, **_EXPERTS, "sliding_window": 5},
-    ),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {**_GATED, **_EXPERTS, "sliding_window": 5}),
     "gpt_oss": (
         "GptOssConfig",
         "GptOssForCausalLM",

@@ -9,7 +9,7 @@ import pytest
 
 from forerun import _native
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
-from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.best_first import DraftRequest
 from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights
 from tests.native.networks import KINDS, WIDTH, hidden, target, weights_of
@@ -18,7 +18,7 @@ from tests.native.networks import KINDS, WIDTH, hidden, target, weights_of
 def torch_network(weights, model):
     """The oracle; without torch the test is skipped."""
     pytest.importorskip("torch")
-    from forerun.torch.networks.drafting import TorchRecurrent
+    from tests.oracles.networks import TorchRecurrent
 
     return TorchRecurrent(weights, model)
 

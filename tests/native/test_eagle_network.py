@@ -11,7 +11,7 @@ from forerun import _native
 from forerun.core.random import Noise
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights, native_eagle
-from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.tree_noise import TreeNoise
 from tests.arrays import normal
 from tests.native.models import VOCAB
@@ -86,7 +86,7 @@ LENGTHS = (5, 70, 130)  # one, two and three chunks of attention
 def torch_eagle(weights):
     """The oracle; without torch the test is skipped."""
     pytest.importorskip("torch")
-    from forerun.torch.networks.drafting import TorchEagle
+    from tests.oracles.networks import TorchEagle
 
     return TorchEagle(weights, target(), MAX_LEN)
 

@@ -57,7 +57,7 @@ def expected(weight: StoredTensor, x: np.ndarray) -> Floats:
         rows.split == "even",
     )
     assert places.abs().max() <= rows.limit
-    wide = torch.from_numpy(codes.codes)[:, reference.places(pieces)[0]]
+    wide = torch.from_numpy(codes.codes)[:, reference.flat_columns(pieces)[0]]
     scales = torch.from_numpy(codes.scales[:, 0])
     return reference.flat_linear(places, wide, scales, None).numpy()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from forerun.drafting.best_first import DraftLimits, GuessTree, grow
+from forerun.drafting.best_first import DraftRequest, GuessTree, grow
 from forerun.drafting.ngram.token_table import PRIOR
 from forerun.drafting.tree_noise import TreeNoise
 from tests.oracles.suffix_index import SuffixIndex
@@ -54,16 +54,31 @@ class NGramModel:
     def next(self, here: GuessPlace) -> dict[int, float]:
         """Return the chances of the next tokens: every level corrects what the levels before it say."""
         in_places = map(_in_places, self.indexes, here.places)
-        chances = _blend([*_in_tables(here.tail, self.file, self.live), *in_places])
-        return {token: min(p, 1.0) for token, p in chances.items()}
+        probabilities = _blend([*_in_tables(here.tail, self.file, self.live), *in_places])
+        return {token: min(p, 1.0) for token, p in probabilities.items()}
 
     def follow(self, here: GuessPlace, token: int) -> GuessPlace:
         """Step to the place a token later."""
         places = [
-            _follow(index, found, token)
-            for index, found in zip(self.indexes, here.places, strict=True)
+            _follow(index, stood, token)
+            for index, stood in zip(self.indexes, here.places, strict=True)
         ]
         return GuessPlace([*here.tail, token][-self.live.order :], places)
+
+
+class TextNGramModel(NamedTuple):
+    """The last tokens of each text, and the model to look them up in."""
+
+    contexts: list[Sequence[int]]
+    models: list[NGramModel]
+
+    def context(self, i: int) -> Sequence[int]:
+        """Return the last tokens of a text."""
+        return self.contexts[i]
+
+    def model(self, i: int) -> NGramModel:
+        """Return the model of a text."""
+        return self.models[i]
 
 
 def grow_trees(
@@ -76,7 +91,8 @@ def grow_trees(
     noises: Sequence[TreeNoise | None] = (),
 ) -> list[GuessTree]:
     """Grow a tree for each text, document 0 of its index: what its last tokens say in all indexes and tables."""
-    ngrams = [(text.last_tokens(0), NGramModel(file, live, (shared, text))) for text in texts]
+    models = [NGramModel(file, live, (shared, text)) for text in texts]
+    ngrams = TextNGramModel([text.last_tokens(0) for text in texts], models)
     return _grown(ngrams, num_nodes, min_chance, noises)
 
 
@@ -89,21 +105,23 @@ def grow_tree(
     min_chance: float,
 ) -> GuessTree:
     """Grow a tree below some tokens, which may be those of no text."""
-    return _grown([(context, NGramModel(file, live, indexes))], [num_nodes], min_chance, ())[0]
+    ngrams = TextNGramModel([context], [NGramModel(file, live, indexes)])
+    return _grown(ngrams, [num_nodes], min_chance, ())[0]
 
 
 def _grown(ngrams, num_nodes, min_chance, noises) -> list[GuessTree]:
-    limits = DraftLimits(num_steps=0, min_chance=min_chance)
-    return grow([0] * len(num_nodes), num_nodes, limits, 0, None, ngrams, noises=noises)
+    tokens = [0] * len(num_nodes)
+    request = DraftRequest(tokens, num_nodes, 0, min_chance, ngrams=ngrams, noises=noises)
+    return grow(request, 0, lambda number, steps: [])
 
 
 def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> Iterator[Level]:
     for hash in context_hashes(tail, live.order):
         total, counts = 0.0, dict[int, float]()
         for table, weight in ((file, 1.0), (live, LIVE_WEIGHT)):
-            if table is not None and (found := table.find(hash)) is not None:
-                total += weight * found[0]
-                for token, seen in found[1]:
+            if table is not None and (entry := table.find(hash)) is not None:
+                total += weight * entry[0]
+                for token, seen in entry[1]:
                     counts[token] = counts.get(token, 0.0) + weight * seen
         yield total, counts
 
@@ -124,12 +142,12 @@ def _follow(index: SuffixIndex, places: Places, token: int) -> Places:
 
 
 def _blend(levels: Sequence[Level]) -> dict[int, float]:
-    chances: dict[int, float] = {}
+    probabilities: dict[int, float] = {}
     for total, counts in levels:
         if total:
             scale = PRIOR / (total + PRIOR)
-            for token in chances:
-                chances[token] *= scale
+            for token in probabilities:
+                probabilities[token] *= scale
             for token, seen in counts.items():
-                chances[token] = chances.get(token, 0.0) + seen / (total + PRIOR)
-    return chances
+                probabilities[token] = probabilities.get(token, 0.0) + seen / (total + PRIOR)
+    return probabilities

@@ -102,16 +102,16 @@ class SuffixIndex:
         fewer than `min_depth` tokens are not followed.
         """
         best = None
-        found = list(self.occurrences(context, most))
-        for i, (length, _) in enumerate(found, 1):
-            if i < len(found) and found[i][0] == length:
+        occurrences = list(self.occurrences(context, most))
+        for i, (length, _) in enumerate(occurrences, 1):
+            if i < len(occurrences) and occurrences[i][0] == length:
                 continue
             budget = min(num_nodes, int(factor * length + offset))
             # A node scores at most 1, and shorter matches are granted fewer nodes.
             if budget <= score or length < min_depth:
                 break
             # Newest first: among equals, the most recent continuation is preferred.
-            positions = sorted((position for _, position in found[:i]), reverse=True)
+            positions = sorted((position for _, position in occurrences[:i]), reverse=True)
             candidate = self._tree(positions, length, budget, min_token_prob)
             if candidate[-1] > score:
                 best, score = candidate, candidate[-1]
@@ -128,12 +128,12 @@ class SuffixIndex:
 
     def followers(self, positions: Iterable[int]) -> dict[int, list[int]]:
         """Return the positions behind these, by the token that stands at these."""
-        found: dict[int, list[int]] = {}
+        by_token: dict[int, list[int]] = {}
         for position in positions:
             text, offset = self._documents[position >> OFFSET_BITS], position & OFFSET_MASK
             if offset < len(text):
-                found.setdefault(text[offset], []).append(position + 1)
-        return found
+                by_token.setdefault(text[offset], []).append(position + 1)
+        return by_token
 
     def _tree(
         self, occurrences: list[int], match: int, num_nodes: int, min_token_prob: float
@@ -181,8 +181,8 @@ class SuffixIndex:
         context = self._context(self._order[index])
         if context == key:  # long repeats are compared at C speed
             return len(key)
-        for length, (wanted, found) in enumerate(zip(key, context, strict=False)):
-            if wanted != found:
+        for length, (wanted, actual) in enumerate(zip(key, context, strict=False)):
+            if wanted != actual:
                 return length
         return min(len(key), len(context))
 
@@ -199,8 +199,8 @@ class SuffixIndex:
             document = next(iter(self._documents))
             self.num_tokens -= len(self._documents.pop(document))
             dropped.add(document)
-        kept = (p for p in self._order if p >> OFFSET_BITS not in dropped)
-        self._order = array("q", kept)
+        remaining = (p for p in self._order if p >> OFFSET_BITS not in dropped)
+        self._order = array("q", remaining)
 
 
 def _follow(tokens: Sequence[int], match: int) -> Continuation:

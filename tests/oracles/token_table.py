@@ -37,10 +37,10 @@ Counts = tuple[float, list[tuple[int, float]]]
 
 def context_hashes(tokens: Sequence[int], order: int) -> Iterator[int]:
     """Hash the last 1, 2, ... `order` tokens; fewer if there are fewer tokens."""
-    found = 0
+    hashed = 0
     for token in reversed(tokens[-order:]):
-        found = grow_hash(found, token)
-        yield found
+        hashed = grow_hash(hashed, token)
+        yield hashed
 
 
 @dataclass(slots=True)
@@ -58,15 +58,15 @@ class _Entry:
         for token, more in zip(tokens, counts, strict=True):
             count = np.float32(more)
             if token in self.tokens:
-                place = self.tokens.index(token)
-                self.counts[place] += count
+                index = self.tokens.index(token)
+                self.counts[index] += count
             elif len(self.tokens) < NUM_LIVE:
                 self.tokens.append(token)
                 self.counts.append(count)
             else:
-                place = self.counts.index(min(self.counts))
-                if self.counts[place] < count:
-                    self.tokens[place], self.counts[place] = token, count
+                index = self.counts.index(min(self.counts))
+                if self.counts[index] < count:
+                    self.tokens[index], self.counts[index] = token, count
 
 
 class LiveTable:
@@ -105,10 +105,10 @@ class LiveTable:
 
     def entries(self, since: int = 0) -> bytes:
         """Dump the contexts learned after an age, each once, as `ENTRY`s; those learned longest ago first."""
-        found = [e for entries in self._sets.values() for e in entries if e.age > since]
-        rows = np.zeros(len(found), ENTRY)
+        newer = [e for entries in self._sets.values() for e in entries if e.age > since]
+        rows = np.zeros(len(newer), ENTRY)
         rows["tokens"] = -1
-        for row, entry in zip(rows, sorted(found, key=lambda e: e.age), strict=True):
+        for row, entry in zip(rows, sorted(newer, key=lambda e: e.age), strict=True):
             row["hash"], row["age"], row["total"] = entry.hash, entry.age, entry.total
             row["tokens"][: len(entry.tokens)] = entry.tokens
             row["counts"][: len(entry.counts)] = entry.counts

@@ -52,35 +52,35 @@ def test_a_checkpoint_is_the_state_that_was_kept(data: st.DataObject, num_checkp
     for slot in range(2):
         table.close(slot, None)
     memory.placed.clear()
-    held: dict[int, list[object]] = {}  # by slot: what it has read
-    kept: dict[int, list[object]] = {}  # by block: what its checkpoint must be
+    read_rows: dict[int, list[object]] = {}  # by slot: what it has read
+    checkpoints: dict[int, list[object]] = {}  # by block: what its checkpoint must be
     for block in range(30):
         slot = data.draw(st.integers(0, 1))
-        if slot not in held:
-            known = [b for b in kept if table.has(b)]
+        if slot not in read_rows:
+            known = [b for b in checkpoints if table.has(b)]
             begun = data.draw(st.sampled_from([None, *known]))
-            rows = 0 if begun is None else len(kept[begun]) * BLOCK_ROWS
+            rows = 0 if begun is None else len(checkpoints[begun]) * BLOCK_ROWS
             table.open(slot, begun, rows)
-            held[slot] = [] if begun is None else [*kept[begun]]
-            assert memory.states[memory.placed[slot]] == held[slot]
+            read_rows[slot] = [] if begun is None else [*checkpoints[begun]]
+            assert memory.states[memory.placed[slot]] == read_rows[slot]
             continue
         verb = data.draw(st.sampled_from(["advance", "advance", "checkpoint", "close", "forget"]))
         if verb == "advance":
             rows = table.rows[slot] + BLOCK_ROWS
             table.advance(slot, rows + data.draw(st.integers(0, BLOCK_ROWS - 1)))
-            held[slot].append(rows)
+            read_rows[slot].append(rows)
         elif verb == "forget":
             table.forget(data.draw(st.integers(0, 30)))
         else:
-            kept[block] = [*held[slot]]
+            checkpoints[block] = [*read_rows[slot]]
             if verb == "checkpoint":
                 table.checkpoint(slot, block)
             else:
                 table.close(slot, block)
-                del held[slot], memory.placed[slot]
+                del read_rows[slot], memory.placed[slot]
                 assert table.has(block)
-        for slot in held:
-            assert memory.states[memory.placed[slot]] == held[slot]
+        for slot in read_rows:
+            assert memory.states[memory.placed[slot]] == read_rows[slot]
 
 
 def test_a_chunk_is_a_block() -> None:
@@ -91,8 +91,8 @@ def test_a_prefix_is_found_up_to_its_last_checkpoint() -> None:
     decoder = random_decoder(TORCH["hybrid"])
     cache = decoder.new_cache(2, 256)
     prompt = text()[:150]
-    slot, found = cache.open(prompt)  # type: ignore[misc]
-    assert found == 0
+    slot, num_cached = cache.open(prompt)  # type: ignore[misc]
+    assert num_cached == 0
     decode(decoder, cache, slot, prompt)
     for other, expected in (((*prompt, 1, 2), 128), (prompt[:140], 128), (prompt[:129], 128)):
         opened = cache.open(other)

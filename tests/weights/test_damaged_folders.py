@@ -203,8 +203,8 @@ def test_no_damage_ends_in_an_error_without_a_type(sound: Path, tmp_path: Path) 
             try:
                 refused = answer(folder)
             except Exception as error:
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                untyped.append(f"{path.name} {i}: {error!r} at {place.filename}:{place.lineno}")
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                untyped.append(f"{path.name} {i}: {error!r} at {frame.filename}:{frame.lineno}")
                 continue
             num_refused += refused is not None
             assert refused is None or "\n" not in refused

@@ -98,10 +98,10 @@ def test_values_come_back_but_for_the_rounding(tmp_path: Path, name: str) -> Non
     path = write_gguf(tmp_path / "q.gguf", {"w": values}, dtype=Type[name.upper()])
     tensor = open_checkpoint(path).tensor("w")
     assert tensor.nbytes == values.size * tensor.format.bits_per_weight / 8
-    found = tensor.dequantize()
-    assert found.dtype == np.float32
+    values_read = tensor.dequantize()
+    assert values_read.dtype == np.float32
     step = np.abs(values).max() / 2 ** (WRITABLE[name] - 1)
-    assert np.abs(found - values).max() <= step
+    assert np.abs(values_read - values).max() <= step
 
 
 @pytest.mark.parametrize("name", READ)
@@ -109,8 +109,8 @@ def test_every_format_reads_like_the_reference(name: str) -> None:
     tensor, dtype = stored(name), Type[name.upper()]
     assert gguf.GGML_QUANT_SIZES[dtype] == (tensor.format.block, tensor.format.block_nbytes)
     values = gguf.dequantize(tensor.data, dtype).copy()
-    found = tensor.dequantize()
-    assert np.array_equal(found.view(np.int32), values.view(np.int32)), "to the last bit"
+    read = tensor.dequantize()
+    assert np.array_equal(read.view(np.int32), values.view(np.int32)), "to the last bit"
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
@@ -238,8 +238,8 @@ def test_any_bytes_read_like_the_reference(name: str, seed: int) -> None:
     data = random.integers(0, 256, (2, 512 // format.block * format.block_nbytes), np.uint8)
     with np.errstate(all="ignore"):  # their factors may be infinite
         values = gguf.dequantize(data, Type[name.upper()])
-        found = StoredTensor("w", (2, 512), format, data).dequantize()
-    assert np.array_equal(found, values, equal_nan=True)
+        read = StoredTensor("w", (2, 512), format, data).dequantize()
+    assert np.array_equal(read, values, equal_nan=True)
 
 
 def test_a_type_that_llama_cpp_has_is_refused_in_a_line(tmp_path: Path) -> None:

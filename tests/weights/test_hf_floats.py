@@ -195,5 +195,5 @@ def test_what_compressed_tensors_ignores_stays_as_it_is(tmp_path: Path) -> None:
         torch.from_numpy(checkpoint.tensor("model.layers.0.mlp.gate.weight").dequantize()),
         plain.float(),
     )
-    found = checkpoint.tensor(f"{LAYER}.weight").dequantize()
-    np.testing.assert_allclose(found, values, rtol=1e-6)
+    read = checkpoint.tensor(f"{LAYER}.weight").dequantize()
+    np.testing.assert_allclose(read, values, rtol=1e-6)

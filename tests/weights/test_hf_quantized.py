@@ -97,8 +97,8 @@ def expected(codes: np.ndarray, zeros: np.ndarray | int, scales: np.ndarray) -> 
 def words(values: dict[tuple[int, int], int], shape: tuple[int, int]) -> np.ndarray:
     """int32 words, each a sum of shifted codes: written apart from the code under test."""
     out = np.zeros(shape, np.uint32)
-    for place, value in values.items():
-        out[place] |= np.uint32(value)
+    for column, value in values.items():
+        out[column] |= np.uint32(value)
     return out.view(np.int32)
 
 
@@ -106,8 +106,8 @@ def nibbles_along_columns(table: np.ndarray, order: list[int]) -> np.ndarray:
     """Nibble i of word (r, c) is table[r, 8 c + order[i]]."""
     rows, columns = table.shape
     out = np.zeros((rows, columns // 8), np.uint32)
-    for i, place in enumerate(order):
-        out |= table[:, place::8].astype(np.uint32) << np.uint32(4 * i)
+    for i, column in enumerate(order):
+        out |= table[:, column::8].astype(np.uint32) << np.uint32(4 * i)
     return out.view(np.int32)
 
 
@@ -180,11 +180,7 @@ def gptq(
     else:
         parts["g_idx"] = (np.arange(NUM_IN) * num_groups // NUM_IN).astype(np.int32)
     config: dict[str, object] = {"quant_method": "gptq", "bits": bits, "group_size": group}
-    return (
-        config | ({"checkpoint_format": "gptq_v2"} if version == 2 else {}),
-        parts,
-        values,
-    )
+    return (config | ({"checkpoint_format": "gptq_v2"} if version == 2 else {}), parts, values)
 
 
 def scheme(bits: int, strategy: str, **options: object) -> dict[str, object]:
@@ -343,8 +339,8 @@ def test_gptqs_own_config_file_is_read(tmp_path: Path) -> None:
     config, parts, values = gptq()
     path = folder(tmp_path / "m", config, parts)
     (path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
-    own = {name: value for name, value in config.items() if name != "quant_method"}
-    (path / "quantize_config.json").write_text(json.dumps(own | {"damp_percent": 0.01}))
+    quantize_config = {name: value for name, value in config.items() if name != "quant_method"}
+    (path / "quantize_config.json").write_text(json.dumps(quantize_config | {"damp_percent": 0.01}))
     np.testing.assert_array_equal(weight(path).dequantize(), values)
 
 

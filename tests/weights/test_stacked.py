@@ -59,12 +59,7 @@ def test_stacking_keeps_every_number(parts: list[StoredTensor]) -> None:
     assert whole.format.name == parts[0].format.name
     if len(whole.shape) > 1:
         index = np.array([4, 0, 2])
-        assert_close(
-            whole.rows(index).dequantize(),
-            expected[index],
-            rtol=exact,
-            atol=exact,
-        )
+        assert_close(whole.rows(index).dequantize(), expected[index], rtol=exact, atol=exact)
 
 
 def test_formats_that_differ_are_refused() -> None:
@@ -77,10 +72,7 @@ def test_a_tensor_of_experts_is_their_rows() -> None:
     values = whole.dequantize()
     assert np.array_equal(whole.merged().dequantize(), values.reshape(12, 8))
     biases = plain((3, 4))
-    assert np.array_equal(
-        biases.merged().dequantize(),
-        biases.dequantize().reshape(-1),
-    )
+    assert np.array_equal(biases.merged().dequantize(), biases.dequantize().reshape(-1))
     assert biases.merged().shape == (12,)
     assert np.array_equal(whole.transposed().dequantize(), values.swapaxes(-1, -2))
     assert np.array_equal(

@@ -131,7 +131,9 @@ def _drafting(planner: Planner) -> dict[str, Any]:
     target = planner.target()
     return {
         "auto": planner.drafters[0].name,
-        "ships": [name for name in registry.names("drafters") if method_of(name).ships_for(target)],
+        "ships": [
+            name for name in registry.names("drafters") if method_of(name).bundled_for(target)
+        ],
         "heads": sorted(name for name in planner.checkpoint.names() if _DRAFT_HEAD.search(name)),
     }
 

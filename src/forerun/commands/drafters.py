@@ -11,7 +11,7 @@ from forerun.cli.help import MAX_WIDTH, HelpEntry, write
 from forerun.spellings import engine as spellings
 
 if TYPE_CHECKING:
-    from forerun.drafting.describe import DrafterDoc
+    from forerun.drafting.find import DrafterDoc
 
 
 @opt.command()
@@ -26,7 +26,7 @@ def command(
 
     from forerun.cli import console
     from forerun.core import registry
-    from forerun.drafting.describe import describe
+    from forerun.drafting.find import describe
 
     names = [spellings.drafter(name)] if name else registry.names("drafters")
     docs = [describe(each) for each in names]

@@ -55,7 +55,7 @@ def command(
     config = replace(config, program="server" if server else "command")
     planner = planner_of(config)
     budget = config.budget_nbytes
-    if config.learn and not planner.spec.keeps():
+    if config.learn and not planner.spec.is_persistent():
         name = planner.drafters[0].name
         console.note(f"learn has no effect: drafter {name} keeps nothing")
     chosen = planner.plan()

@@ -65,7 +65,7 @@ class Segment:
         return self.base + depths[self.first :]
 
     def visible(self) -> NDArray[np.bool_] | None:
-        """Mask (num_rows, stop): which rows above `base` each computed row sees, itself included; None for a chain.
+        """Return a mask (num_rows, stop): the rows above `base` that each row sees, itself included; None for a chain.
 
         Among the visible rows, ascending index is ascending position: ancestors come before descendants.
         """

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from forerun.core.errors import ConfigError
+
+MARGIN = 0.05
+"""Share of a limit that is left to the kernel and to short-lived memory."""
 _NO_LIMIT = 1 << 60
 """Version 1 has no value for "no limit" of memory, but a number close to 2**63."""
 
@@ -43,6 +47,17 @@ def memory_limit(system: Path = Path("/")) -> int | None:
     return min((limit for _, _, limit in _memory_limits(system)), default=None)
 
 
+def container_budget() -> int:
+    """Return the memory budget that a container's limit leaves after a margin. Raises ConfigError."""
+    limit = memory_limit()
+    if limit is None:
+        raise ConfigError(
+            "memory_budget must be a size such as 600MiB here, got 'cgroup': no container limits this process "
+            "(its control groups set no memory.max and no memory.limit_in_bytes)"
+        )
+    return limit - int(limit * MARGIN)
+
+
 def memory_left(system: Path = Path("/")) -> int | None:
     """Return the bytes that may still be taken within the limits; None without one. May be negative for a moment."""
     left = []
@@ -54,9 +69,8 @@ def memory_left(system: Path = Path("/")) -> int | None:
         )
         words = _words(group, used)
         if _are_numbers(words, 1):
-            left.append(
-                limit - int(words[0]) + _stat(group, idle)
-            )  # the kernel gives idle pages of files up
+            # The kernel gives idle pages of files up.
+            left.append(limit - int(words[0]) + _stat(group, idle))
     return min(left, default=None)
 
 
@@ -84,11 +98,11 @@ def _groups(controller: str, system: Path) -> Iterator[tuple[int, Path]]:
 
 def _group_paths(system: Path) -> dict[str, PurePosixPath]:
     """The process's group by controller; that of version 2 by the empty name."""
-    found: dict[str, PurePosixPath] = {}
+    paths: dict[str, PurePosixPath] = {}
     for line in _lines(system / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
-        found |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
-    return found
+        paths |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
+    return paths
 
 
 def _mounts(system: Path) -> Iterator[_Mount]:
@@ -113,8 +127,8 @@ def _are_numbers(words: list[str], num: int) -> bool:
 
 def _stat(group: Path, name: str) -> int:
     """A value of `memory.stat`; 0 if it has none."""
-    found = dict(line.partition(" ")[::2] for line in _lines(group / "memory.stat"))
-    return int(found.get(name, 0))
+    stat = dict(line.partition(" ")[::2] for line in _lines(group / "memory.stat"))
+    return int(stat.get(name, 0))
 
 
 def _lines(path: Path) -> list[str]:

@@ -62,7 +62,7 @@ class EngineConfig:
     controller: bool = option(True, group="Drafting")
     """Draft only as much as is expected to be faster; else always in full."""
     learn: bool = option(False)
-    """Keep what drafters learn for the next start. Off by default, as it tells what was said."""
+    """Keep what drafters learn for the next start. Off by default, as it reveals what users wrote."""
     device: str = option(AUTO, metavar="DEVICE")
     """auto, cpu, cuda or cuda:N."""
     backend: str = option(AUTO, metavar="auto|native|torch")
@@ -84,7 +84,7 @@ class EngineConfig:
     pipeline_parallel_size: int = option(1, group="More machines")
     """Processes that each hold some of the layers; torchrun starts them."""
     prompt_cache: str | None = option(None, metavar="DIR|auto")
-    """Keep prompts and answers, as keys and values, in a folder that other processes read. It tells what was said."""
+    """Keep prompts and answers, as keys and values, in a folder for all processes. It reveals what users write."""
     prompt_cache_size: str | int = option("4GiB", metavar="SIZE")
     """What the prompt cache may take of the disk."""
     max_model_len: int | None = option(None, "-c", "--ctx-size")
@@ -104,13 +104,7 @@ class EngineConfig:
         # A drafter itself may be given, too: `DrafterSpec.of` tells what it was.
         words = {"draft_options": "a mapping of options"}
         typed.settle(self, ConfigError, words, checked_later=("drafter",))
-        for name in (
-            "draft_budget",
-            "threads",
-            "max_num_seqs",
-            "prefill_chunk",
-            "tensor_parallel_size",
-        ):
+        for name in ("draft_budget", "threads", "max_num_seqs", "prefill_chunk"):
             check_least(name, getattr(self, name), 1)
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             check_least(name, getattr(self, name), 1)
@@ -123,7 +117,7 @@ class EngineConfig:
         _ = self.prompt_cache_nbytes
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:
-            from forerun.core.container import container_budget
+            from forerun.core.cgroup import container_budget
 
             object.__setattr__(self, "memory_budget", container_budget())
         _ = self.budget_nbytes
@@ -134,7 +128,7 @@ class EngineConfig:
 
     @property
     def num_ranks(self) -> int:
-        """The processes that hold the model together."""
+        """Return the number of processes that share the model."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property

@@ -218,11 +218,7 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         lambda v: len(v) <= MAX_IDS and all(k >= 0 and -100 <= b <= 100 for k, b in v.items()),
     ),
     ("seed", "a whole number from 0 to 2**63 - 1, or none", _within(0, MAX_SEED)),
-    (
-        "stop",
-        f"at most {MAX_STOPS} strings, none empty",
-        lambda v: len(v) <= MAX_STOPS and all(v),
-    ),
+    ("stop", f"at most {MAX_STOPS} strings, none empty", lambda v: len(v) <= MAX_STOPS and all(v)),
     (
         "stop_token_ids",
         f"at most {MAX_IDS} token ids",

@@ -56,9 +56,9 @@ class Noise:
             return gumbel(key, tokens)
         from forerun import _native
 
-        found = np.empty(len(tokens), np.float32)
-        _native.gumbel(key, np.ascontiguousarray(tokens, np.int32), found)
-        return found
+        noise = np.empty(len(tokens), np.float32)
+        _native.gumbel(key, np.ascontiguousarray(tokens, np.int32), noise)
+        return noise
 
     def largest(
         self,
@@ -77,8 +77,8 @@ class Noise:
             every = np.arange(len(logits)) if tokens is None else tokens
             scores = logits * np.float32(factor) + gumbel(key, every)
             best = np.argsort(-scores, kind="stable")[:k]
-            found: list[int] = best[scores[best] > -np.inf].tolist()
-            return found
+            indices: list[int] = best[scores[best] > -np.inf].tolist()
+            return indices
         from forerun import _native
 
         ids = None if tokens is None else np.ascontiguousarray(tokens, np.int32)
@@ -115,8 +115,8 @@ def gumbel(key: int, tokens: NDArray[np.integer]) -> NDArray[np.float32]:
     z /= np.where(is_small, np.float32(2) - v, below).astype(np.float32)
     exponential = np.where(is_small, zero, -exponent * _LN2) + _double_arctanh(z)
     above, below, exponent = _parts(exponential)
-    found: NDArray[np.float32] = -exponent * _LN2 + _double_arctanh(-above / below)
-    return found
+    noise: NDArray[np.float32] = -exponent * _LN2 + _double_arctanh(-above / below)
+    return noise
 
 
 def _parts(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
@@ -133,8 +133,8 @@ def _double_arctanh(z: NDArray[np.float32]) -> NDArray[np.float32]:
     for coefficient in _ARCTANH[2:]:
         series = series * square + coefficient
     doubled = z + z
-    found: NDArray[np.float32] = doubled * square * series + doubled
-    return found
+    doubled_arctanh: NDArray[np.float32] = doubled * square * series + doubled
+    return doubled_arctanh
 
 
 def _mix64(x: int) -> int:

@@ -31,8 +31,8 @@ def names(kind: str) -> list[str]:
 def load(kind: str, name: str) -> ModuleType:
     """Import the plug-in `name` of `kind`. Raises ConfigError with the closest name if there is none."""
     name = name.replace("-", "_")
-    if (own := shipped(kind).get(name)) is not None:
-        return importlib.import_module(own)
+    if (module_name := shipped(kind).get(name)) is not None:
+        return importlib.import_module(module_name)
     if (entry := _entry_points(kind).get(name)) is None:
         raise ConfigError(unknown(kind.rsplit(".")[-1].removesuffix("s"), name, names(kind)))
     module = _imported(entry.value, entry.load)

@@ -76,7 +76,7 @@ def format_size(nbytes: float) -> str:
 
 
 def mebibytes(nbytes: float) -> str:
-    """In MiB, the unit of all that a memory plan says.
+    """Format bytes in MiB, the unit of memory plans.
 
     >>> mebibytes(300 << 20), mebibytes(98_362_432), mebibytes(12_345)
     ('300 MiB', '93.8 MiB', '0.0118 MiB')
@@ -86,7 +86,7 @@ def mebibytes(nbytes: float) -> str:
 
 
 def shown_up(nbytes: int) -> str:
-    """In MiB rounded up, so that it is enough as a budget.
+    """Format bytes in MiB rounded up, so that it is enough as a budget.
 
     >>> shown_up(600 << 20), shown_up((600 << 20) + 1)
     ('600MiB', '601MiB')

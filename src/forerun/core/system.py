@@ -111,11 +111,11 @@ def most_resident_nbytes() -> int:
         counters = (
             ctypes.c_size_t * 9
         )()  # PROCESS_MEMORY_COUNTERS: two words of 32 bits, then sizes
-        own = ctypes.windll.kernel32.GetCurrentProcess
-        own.restype = wintypes.HANDLE
+        current_process = ctypes.windll.kernel32.GetCurrentProcess
+        current_process.restype = wintypes.HANDLE
         tell = ctypes.windll.psapi.GetProcessMemoryInfo
         tell.argtypes = [wintypes.HANDLE, ctypes.c_void_p, wintypes.DWORD]
-        tell(own(), counters, ctypes.sizeof(counters))
+        tell(current_process(), counters, ctypes.sizeof(counters))
         return int(counters[1])
     else:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -126,5 +126,5 @@ def c_function(name: str) -> Callable[..., int] | None:
     """Return a function of the C library, such as glibc's malloc_trim; None if it has none of that name."""
     if sys.platform == "win32":
         return None
-    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
-    return found
+    function: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
+    return function

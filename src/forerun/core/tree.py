@@ -54,7 +54,7 @@ def children(parents: Parents) -> dict[int, list[int]]:
 
 
 def ancestors(parents: Parents) -> NDArray[np.bool_]:
-    """Mask (N, N): entry [i, j] is true if j is i or an ancestor of i."""
+    """Return a mask (N, N): entry [i, j] is true if j is i or an ancestor of i."""
     mask = np.zeros((len(parents), len(parents)), dtype=bool)
     for i, parent in enumerate(parents):
         if parent >= 0:
@@ -73,7 +73,7 @@ def path_to(node: int, parents: Parents) -> list[int]:
 
 
 def path_products(parents: Parents, values: Sequence[float]) -> list[float]:
-    """Of every node the product of the values on the path to it, its own included.
+    """Return for each node the product of the values on the path to it, its own included.
 
     >>> path_products((-1, 0, -1), (0.5, 0.5, 0.75))
     [0.5, 0.25, 0.75]
@@ -87,7 +87,7 @@ def path_products(parents: Parents, values: Sequence[float]) -> list[float]:
 def graft(
     tokens: Sequence[int], parents: Parents, more_tokens: Sequence[int], more_parents: Parents
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The nodes of a tree, then those of another that it lacks, as (tokens, parents); paths with equal tokens are one.
+    """Add to a tree the nodes of another that it lacks, as (tokens, parents); paths with equal tokens are one.
 
     >>> graft((5, 6), (-1, 0), (5, 7), (-1, 0))
     ((5, 6, 7), (-1, 0, 0))

@@ -108,8 +108,8 @@ class TopK(NamedTuple):
         """
         assert self.log_normaliser is not None, "the normaliser was not asked for"
         above = self.values.astype(np.float64) - self.log_normaliser[:, None].astype(np.float64)
-        chances = [math.exp(min(x, 0.0)) if x == x else 0.0 for x in above.ravel().tolist()]
-        return np.array(chances, np.float32).reshape(above.shape)
+        probabilities = [math.exp(min(x, 0.0)) if x == x else 0.0 for x in above.ravel().tolist()]
+        return np.array(probabilities, np.float32).reshape(above.shape)
 
     def part(self, rows: range, k: int | None = None) -> TopK:
         """Select some rows, and only their first `k` columns."""

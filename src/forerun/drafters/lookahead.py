@@ -1,11 +1,10 @@
 """Lookahead decoding: the model guesses for itself, several positions ahead, in the pass it makes anyway.
 
 A window of W columns and N - 1 rows holds guesses of the next positions that are not good yet.
-Every pass computes what the model would say after each of them (a Jacobi iteration); what it says
-along a column is an n-gram the model finds plausible, and goes into a pool. N-grams of the pool
-that begin with the last token are guesses for the tokens after it. Window and guesses are one token
-tree: a node sees its ancestors and stands at its depth, which is just the paper's mask and its
-positions. A window node that turns out right is as good as a guess.
+Every pass computes the model's next token after each of them (a Jacobi iteration); the tokens along a column are an
+n-gram that the model finds plausible, which goes into a pool. N-grams of the pool that begin with the last token are
+guesses for the tokens after it. Window and guesses are one token tree: a node sees its ancestors and stands at its
+depth, which are the paper's mask and positions. A window node that turns out right is as good as a guess.
 
 It needs no second model, but many rows: it is faster where a pass over W (N - 1) + G (N - 1) rows costs little
 more than a pass over one.
@@ -105,13 +104,13 @@ class Window:
         return tokens, parents
 
     def read(self, outcome: Outcome) -> list[int]:
-        """Read what the model says after the last row, one token a column."""
+        """Return the model's next token after the last row, one a column."""
         stop = 1 + self.num_nodes
         return outcome.likeliest(slice(stop - self.num_columns, stop))
 
-    def advance(self, last: int, said: list[int]) -> list[Ngram]:
+    def advance(self, last: int, following: list[int]) -> list[Ngram]:
         """Move on by one position; return the n-grams along the columns, once the window is full."""
-        rows = [[last, *self.rows[0]], *self.rows[1:], said]
+        rows = [[last, *self.rows[0]], *self.rows[1:], following]
         if len(self.rows) < self.height:
             self.rows = [self.rows[0][1:], *(row[1:] for row in rows[1:])]
             return []
@@ -161,13 +160,13 @@ class Lookahead(Drafter):
         self.states: dict[int, State] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Start a window of words of the prompt, chosen by the seed, and a pool that knows the text."""
+        """Start a window of the prompt's tokens, drawn by the seed, and a pool of the text's n-grams."""
         self.states[seq.id] = State(Pool(self.options.guesses), self._new_window(seq))
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """Move the windows on by what the target said after them, and pool the n-grams."""
+        """Move the windows on by the target's next tokens, and pool the n-grams."""
         for seq, draft, outcome in zip(seqs, drafts, outcomes, strict=True):
             state = self.states[seq.id]
             drafted, state.drafted = state.drafted, None

@@ -65,7 +65,7 @@ def build(options: Options, target: Target) -> Suffix:
 
 
 def example(target: Target) -> Options:
-    """Remember so little that it soon has to forget."""
+    """Return options with so little memory that texts are soon dropped."""
     return Options(shared_tokens=512)
 
 
@@ -107,17 +107,19 @@ class Suffix(Drafter):
     def propose_one(self, seq: Seq, budget: int) -> Draft:
         """Choose the better of the trees from the sequence itself and from the others."""
         options, context = self.options, self.texts.context(seq)
-        num_nodes = min(budget, options.num_draft)
-        limits = (
-            num_nodes,
-            options.factor,
-            options.offset,
-            options.min_token_prob,
-            options.min_depth,
-        )
         best: Continuation = ((), (), (), 0.0)
-        for index in (self.texts.own(seq), self.texts.shared):
-            best = index.continuation(context, best[-1], MAX_OCCURRENCES, *limits) or best
+        for index in (self.texts.index_of(seq), self.texts.shared):
+            better = index.continuation(
+                context,
+                best[-1],
+                MAX_OCCURRENCES,
+                min(budget, options.num_draft),
+                options.factor,
+                options.offset,
+                options.min_token_prob,
+                options.min_depth,
+            )
+            best = better or best
         tokens, parents, confidence, _ = best
         return Draft(tokens, parents, confidence=confidence) if tokens else EMPTY_DRAFT
 

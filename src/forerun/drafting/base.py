@@ -1,4 +1,4 @@
-"""What a drafter is: the base class with its defaults, and what the module of a method says of it.
+"""What a drafter is: the base class with its defaults, the target it is built for, and what a method declares.
 
 The module of a method, one file or folder of `forerun.drafters`, exports `Options` (a frozen dataclass; its attribute
 docstrings are the help of `-d`) and `build(options: Options, target: Target) -> Drafter`; `METHOD = Method(...)` is
@@ -62,8 +62,8 @@ class Target:
     max_num_seqs: int
     max_len: int
     cache: KVCache | None = None
-    """The target's own cache, for drafters that draft with the target: `seq.slot` is a sequence's
-    slot, rows above its committed length are free to write until the target's next pass."""
+    """The target's cache, for drafters that read it: `seq.slot` is a sequence's slot, and rows above its committed
+    length may be written until the target's next pass."""
     load: LoadModel = cannot_load
     """Loads a draft model."""
     path: Path | None = None
@@ -71,17 +71,17 @@ class Target:
     names: frozenset[str] = frozenset()
     """The tensors of its file."""
     packed_beside: Callable[[str, Sequence[OpenedFile]], PackedFile | None] | None = None
-    """Names the file in which something of that name, made of other files and of the target's, is kept packed."""
+    """Returns the file for packed weights of that name, made of these files and the target's; None: nowhere."""
     learn: bool = False
-    """Keep what is learned of this target for the next process."""
+    """Store what is learned of this target for the next process."""
     learned_in: Path | None = None
-    """The folder where it is kept; None: in the cache."""
+    """The folder for it; None: the cache."""
     encode: Callable[[str], Sequence[int]] | None = None
-    """Reads texts, to make in the cache what drafters lack for this target; None: nothing may be made."""
+    """Tokenizes texts, of which a drafter may make what it lacks for this target in the cache; None: it may not."""
 
 
 class DrafterBytes(NamedTuple):
-    """Bytes that a drafter holds, by kind: weights, keys and values, and everything else."""
+    """Bytes of a drafter by kind: weights, keys and values, and everything else."""
 
     weights: int = 0
     kv: int = 0
@@ -101,7 +101,7 @@ class Drafter:
     """
 
     features: Features = NO_FEATURES
-    """What `Outcome` is to hold of the target's passes besides the emitted tokens."""
+    """What `Outcome` has of the target's passes besides the emitted tokens."""
     max_nodes: int = 0
     """Nodes of a draft at most; memory for so many rows of a pass is planned."""
     kv_block_nbytes: int = 0
@@ -111,7 +111,7 @@ class Drafter:
     gives_ngrams: bool = False
     """Has an `ngram_model`, which a network can guess with."""
     takes_ngrams: bool = False
-    """Can `propose_with` what another drafter knows."""
+    """Has `propose_with`, which blends its guesses with another drafter's `ngram_model`."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Start a sequence whose prompt is in the target's cache and whose first token ends `seq.tokens`.
@@ -130,7 +130,7 @@ class Drafter:
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """Learn what became of the drafts; `seq.tokens` already holds `outcome.emitted`.
+        """Learn the outcome of the drafts; `seq.tokens` already holds `outcome.emitted`.
 
         `drafts[i]` is what was verified: the proposal as the engine cut it. `outcomes[i].path` counts its nodes.
         """
@@ -139,7 +139,7 @@ class Drafter:
         """Forget a sequence that finished or was preempted. Harmless for an unknown one."""
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count the bytes held at most for `num_seqs` sequences of `max_len` tokens."""
+        """Count the bytes at most for `num_seqs` sequences of `max_len` tokens."""
         return DrafterBytes()
 
     def ngram_model(self, seqs: Sequence[Seq]) -> TextNGramModel:
@@ -149,7 +149,7 @@ class Drafter:
     def propose_with(
         self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: TextNGramModel
     ) -> list[Draft]:
-        """Guess as `propose` does, with what another drafter knows of the texts; asked if `takes_ngrams`."""
+        """Guess as `propose` does, blended with another drafter's n-gram model; called if `takes_ngrams`."""
         raise NotImplementedError
 
 
@@ -157,25 +157,25 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 
 def as_given(options: Options) -> Options:
-    """Return options as they are, for `Method.unshared` of a method that draws on one request anyway."""
+    """Return the options unchanged: `Method.unshared` of a method that reads one request's tokens anyway."""
     return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What the rest of forerun wants to know of a method; its module exports it as `METHOD` where something differs."""
+    """What a method declares besides its options; its module exports one as `METHOD` if anything differs from here."""
 
-    keeps: bool = False
+    persistent: bool = False
     """With `Target.learn`, what it learned is there in the next process."""
     smaller: Callable[[Any], Any] = lambda options: None
-    """Options that need less memory than some, None if there are none: what a memory budget falls back on."""
+    """Returns options that need less memory than the given ones, None if there are none; for a memory budget."""
     unshared: Callable[[Any], Any] | None = None
-    """Makes options with which nothing is drafted from what other requests said, but by `Target.learn`; None: none."""
+    """Returns options that draft nothing from other requests' texts, except through `Target.learn`; None: none do."""
     example: Callable[[Target], Any] | None = None
     """Options for `forerun check-drafter`, where `Options()` cannot be built or holds more than a check can fill."""
     grids: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Values of each option for `forerun tune -d` to try, ascending."""
     tune_when_named: bool = False
-    """Autotune leaves it out unless it is asked for by name."""
-    ships_for: Callable[[Target], bool] = lambda target: False
-    """Whether what it needs for this target came with forerun, so that `auto` may use it."""
+    """`forerun tune` leaves it out unless `-d` names it."""
+    bundled_for: Callable[[Target], bool] = lambda target: False
+    """Tells whether forerun has what it needs for this target, so that `auto` may use it."""

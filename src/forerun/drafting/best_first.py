@@ -16,8 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -50,12 +49,28 @@ class Step:
     """What its sequence's draft sees."""
 
 
-class DraftLimits(NamedTuple):
-    """The options of the same names, as they hold for one draft."""
+@dataclass(slots=True)
+class DraftRequest:
+    """One draft of several sequences, as a network takes it; every list has an entry a sequence."""
 
+    tokens: Sequence[int]
+    """The last token of each, below which its tree grows."""
+    num_nodes: Sequence[int]
+    """Nodes of each tree at most."""
     num_steps: int
+    """Steps of the network at most."""
     min_chance: float
+    """Probability of a node's path at least."""
     min_doubt: float = 0.0
+    """Where an n-gram model guesses too: probability that it is wrong, from which the network steps."""
+    ngrams: TextNGramModel | None = None
+    """The n-gram model of the texts; None: the network guesses alone."""
+    noises: Sequence[TreeNoise | None] = ()
+    """The sampler's noise of each sequence, None for a greedy one; none: all are greedy."""
+    rows: Sequence[int] | None = None
+    """Of `states`, or slots of the network's own cache; None: 0, 1, ..."""
+    states: Floats | None = None
+    """Rows (R, D) of a pass, as the target's head read them; they are not copied."""
 
 
 GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
@@ -69,7 +84,8 @@ class _Tree:
     sequence: int
     num_nodes: int
     ngrams: NGramModel | None
-    places: list[GuessPlace]
+    positions: list[GuessPlace]
+    """In the n-gram model, of the root and of each node."""
     noise: TreeNoise | None = None
     next: Step | None = None
     path_probability: float = 1.0
@@ -83,53 +99,37 @@ class _Tree:
 
 
 def grow(
-    tokens: Sequence[int],
-    num_nodes: Sequence[int],
-    limits: DraftLimits,
-    max_depth: int,
-    take_steps: TakeSteps | None,
-    ngrams: Sequence[tuple[Sequence[int], NGramModel]] = (),
-    sees_depth_alone: bool = False,
-    noises: Sequence[TreeNoise | None] = (),
+    request: DraftRequest, max_depth: int, take_steps: TakeSteps, *, sees_depth_alone: bool = False
 ) -> list[GuessTree]:
     """Grow a tree below each sequence's last token, of nodes whose paths have a probability of at least `min_chance`.
 
-    `ngrams` are the last tokens of each text, and the model to look them up in; none: the network guesses alone.
-    Without `take_steps` there is no network.
-    Where the network's guesses depend on the depth alone, it takes one step a depth. `noises` are what the drafts of
-    requests that sample see, of each sequence; none: all are greedy.
+    Where the network's guesses depend on the depth alone, it takes one step a depth. `rows` and `states` are for
+    `take_steps` to read.
     """
-    growing = [
-        _Tree(i, wanted, None, [], noise)
-        for i, (wanted, noise) in enumerate(zip_longest(num_nodes, noises))
-    ]
-    for tree, (context, known) in zip(growing, ngrams):
-        tree.ngrams = known
-        if tree.num_nodes > 0:
-            tree.places = [known.root(context)]
-    for tree, token in zip(growing, tokens, strict=True):
-        if tree.num_nodes > 0:
-            _expand(tree, Step(tree.sequence, -1, token, 0, tree.noise), limits, max_depth, -1)
-            _take(tree, limits, max_depth, -1)
-    for number in range(limits.num_steps):
-        active = [(tree, tree.next) for tree in growing if tree.next is not None]
-        if not active or take_steps is None:
+    texts, trees = request.ngrams, list[_Tree]()
+    for i, (token, num_nodes) in enumerate(zip(request.tokens, request.num_nodes, strict=True)):
+        tree = _Tree(i, num_nodes, None, [], request.noises[i] if request.noises else None)
+        trees.append(tree)
+        if num_nodes > 0:
+            if texts is not None:
+                tree.ngrams = texts.model(i)
+                tree.positions = [tree.ngrams.root(texts.context(i))]
+            _expand(tree, Step(i, -1, token, 0, tree.noise), request, max_depth, -1)
+            _take(tree, request, max_depth, -1)
+    for number in range(request.num_steps):
+        active = [(tree, tree.next) for tree in trees if tree.next is not None]
+        if not active:
             break
         guesses = take_steps(number, [step for _, step in active])
         for (tree, step), (ids, probs) in zip(active, guesses, strict=True):
             guessed = dict(zip(ids.tolist(), probs.tolist(), strict=True))
-            _learn(tree, step.depth, number, guessed, limits.min_chance)
+            _blend(tree, step.depth, number, guessed, request.min_chance)
             tree.next = None
             if sees_depth_alone:
                 tree.by_depth[step.depth] = guessed
-            _take(tree, limits, max_depth, number)
-    columns = (zip(*tree.nodes, strict=True) if tree.nodes else ((), (), ()) for tree in growing)
+            _take(tree, request, max_depth, number)
+    columns = (zip(*tree.nodes, strict=True) if tree.nodes else ((), (), ()) for tree in trees)
     return [(tokens, parents, probabilities) for tokens, parents, probabilities in columns]
-
-
-def models_of(texts: TextNGramModel | None) -> list[tuple[Sequence[int], NGramModel]]:
-    """Return what is known of each text, as `grow` takes it; none of None."""
-    return [] if texts is None else [(texts.context(i), texts.model(i)) for i in range(len(texts))]
 
 
 def likeliest(
@@ -157,14 +157,14 @@ def softmax(logits: Floats) -> Floats:
 
 
 def largest(values: Floats, count: int) -> Ids:
-    """Return where the largest values stand, descending; of equal ones the first, NaN as the largest."""
+    """Return the indices of the `count` largest values, descending; of equal ones the first, NaN as the largest."""
     values = np.where(np.isnan(values), np.float32(np.inf), values)
     count = min(count, len(values))
     if not count:
         return np.empty(0, np.int64)
     least = np.partition(values, len(values) - count)[len(values) - count]
-    found = np.flatnonzero(values >= least)
-    return found[np.argsort(-values[found], kind="stable")][:count]
+    indices = np.flatnonzero(values >= least)
+    return indices[np.argsort(-values[indices], kind="stable")][:count]
 
 
 def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
@@ -175,37 +175,38 @@ def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
     ]
 
 
-def _expand(tree: _Tree, step: Step, limits: DraftLimits, max_depth: int, number: int) -> None:
+def _expand(tree: _Tree, step: Step, request: DraftRequest, max_depth: int, number: int) -> None:
     """Choose what follows a node: the network steps over it next, or the n-gram model alone says what may follow."""
-    may = number + 1 < limits.num_steps and step.depth < max_depth and step.parent != _NO_STATE
+    may = number + 1 < request.num_steps and step.depth < max_depth and step.parent != _NO_STATE
     if tree.ngrams is not None:
-        tree.known = tree.ngrams.next(tree.places[-1])
+        tree.known = tree.ngrams.next(tree.positions[-1])
         seen: Mapping[int, float] = tree.known
         if tree.noise is not None:
             seen = tree.noise.see(step.depth, seen)
         best = max(seen.values(), default=0.0)
-        may = may and tree.path_probability * (1.0 - best) >= limits.min_doubt
+        may = may and tree.path_probability * (1.0 - best) >= request.min_doubt
     if step.depth in tree.by_depth:
         guessed = tree.by_depth[step.depth]
-        _learn(tree, step.depth, step.parent, guessed, limits.min_chance)
+        _blend(tree, step.depth, step.parent, guessed, request.min_chance)
     elif may:
         tree.next = step
     elif tree.ngrams is not None:
-        _open(tree, step.depth, _NO_STATE, tree.known, limits.min_chance)
+        _push(tree, step.depth, _NO_STATE, tree.known, request.min_chance)
 
 
-def _learn(
+def _blend(
     tree: _Tree, depth: int, number: int, guessed: Mapping[int, float], least: float
 ) -> None:
+    """Put what may follow on the heap: the network's guesses, blended with the n-gram model's where there is one."""
     share = 1.0 if tree.ngrams is None else SHARE
     probabilities = {} if tree.ngrams is None else tree.known
     probabilities = {token: (1 - SHARE) * p for token, p in probabilities.items()}
     for token, p in guessed.items():
         probabilities[token] = probabilities.get(token, 0.0) + share * p
-    _open(tree, depth, number, probabilities, least)
+    _push(tree, depth, number, probabilities, least)
 
 
-def _open(
+def _push(
     tree: _Tree, depth: int, number: int, probabilities: Mapping[int, float], least: float
 ) -> None:
     """Put the tokens that may follow the node taken last on the heap."""
@@ -219,7 +220,7 @@ def _open(
             tree.serial += 1
 
 
-def _take(tree: _Tree, limits: DraftLimits, max_depth: int, number: int) -> None:
+def _take(tree: _Tree, request: DraftRequest, max_depth: int, number: int) -> None:
     """Take the likeliest nodes until the network has to step over one or the tree is full."""
     while tree.heap and tree.next is None and len(tree.nodes) < tree.num_nodes:
         negative, _, token, parent, p, before, depth = heapq.heappop(tree.heap)
@@ -228,12 +229,6 @@ def _take(tree: _Tree, limits: DraftLimits, max_depth: int, number: int) -> None
         if len(tree.nodes) == tree.num_nodes:
             return
         if tree.ngrams is not None:
-            place = tree.ngrams.follow(tree.places[parent + 1], token)
-            tree.places.append(place)
-        _expand(
-            tree,
-            Step(tree.sequence, before, token, depth, tree.noise),
-            limits,
-            max_depth,
-            number,
-        )
+            tree.positions.append(tree.ngrams.follow(tree.positions[parent + 1], token))
+        step = Step(tree.sequence, before, token, depth, tree.noise)
+        _expand(tree, step, request, max_depth, number)

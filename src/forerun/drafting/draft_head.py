@@ -1,8 +1,8 @@
-"""A draft's head, cut to the tokens worth scoring: a list, and what each text has said already.
+"""A draft's head, cut to the tokens worth scoring: those of a list, and those that the text has already.
 
-The head is a third of a small draft's step, and most of its rows belong to tokens that are hardly ever said. What is
-not scored is not guessed, and so costs a rejected guess where the target says it; the answer stays the target's.
-A rare token of a text comes again in that text, so a text's own tokens are worth more than thousands on the list.
+The head is a third of a small draft's step, and most of its rows belong to rare tokens. A token that is not scored is
+not guessed, and costs a rejected guess where the target takes it; the answer stays the target's. A rare token of a text
+comes again in that text, so the text's own tokens are worth more than thousands on the list.
 
 Sources: a list, VocabTrim (arXiv 2506.22694) and FR-Spec (arXiv 2502.14856); a request's own tokens, NanoSpec
 (arXiv 2605.26444), which also takes what the verified rows found likely: a draft would then depend on more than the
@@ -29,8 +29,8 @@ from forerun.model.model import HeadPart, Model
 
 LIST_SIZE = 32768
 """Tokens on the list where no better one was made; a vocabulary below twice as many is not cut."""
-OWN_TOKENS = 1024
-"""The last tokens of a text that are not on the list, as many as these are scored as well."""
+MAX_TEXT_TOKENS = 1024
+"""As many of a text's tokens are scored besides the list, the last ones that are not on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Scores:
     tokens: Ids | None = None
     vocab_size: int = 0
 
-    def whole(self) -> Floats:
+    def dense(self) -> Floats:
         """Spread the logits to (V,): minus infinity, so no probability, for every other token."""
         if self.tokens is None:
             return self.logits
@@ -50,7 +50,7 @@ class Scores:
         return row
 
 
-class OwnTokens:
+class TextTokens:
     """The tokens of one text that are not on the list, and their part of the head."""
 
     def __init__(self, model: Model, is_listed: NDArray[np.bool_]) -> None:
@@ -61,10 +61,10 @@ class OwnTokens:
         self._model = model
         self._is_listed = is_listed
         self._num_read = 0
-        self._last: deque[int] = deque(maxlen=OWN_TOKENS)
+        self._last: deque[int] = deque(maxlen=MAX_TEXT_TOKENS)
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Take up what has come to the text since."""
+        """Take up the tokens that the text has gained since the last call."""
         new = np.fromiter(islice(tokens, self._num_read, None), np.int64)
         self._num_read = len(tokens)
         new = new[new < len(self._is_listed)]
@@ -76,7 +76,7 @@ class OwnTokens:
 
 
 class DraftHead:
-    """Scores the tokens on a list, and of each text its own."""
+    """Scores the tokens on a list and, for each text, those that it has already."""
 
     def __init__(self, model: Model, vocab_size: int, listed: Ids) -> None:
         self.vocab_size = vocab_size
@@ -86,32 +86,30 @@ class DraftHead:
         self._is_listed = np.zeros(vocab_size, np.bool_)
         self._is_listed[listed] = True
 
-    def new_text(self) -> OwnTokens:
-        """Start to keep a text's own tokens."""
-        return OwnTokens(self._model, self._is_listed)
+    def new_text(self) -> TextTokens:
+        """Return the scored tokens of a new text, none yet."""
+        return TextTokens(self._model, self._is_listed)
 
-    def scores(self, hidden: Floats, own: Sequence[tuple[OwnTokens, int]]) -> list[Scores]:
-        """Score rows (M, D); `own` are each text's tokens, and how many of the rows are its."""
-        logits, rows, first = self._part.logits(hidden), [], 0
-        for text, num_rows in own:
-            part, tokens = slice(first, first + num_rows), self._listed
-            scored = logits[part]
+    def scores(self, hidden: Floats, texts: Sequence[TextTokens]) -> list[Scores]:
+        """Score rows (M, D), each of another text."""
+        rows = []
+        for i, (text, logits) in enumerate(zip(texts, self._part.logits(hidden), strict=True)):
+            tokens = self._listed
             if text.part is not None:
-                scored = np.concatenate([scored, text.part.logits(hidden[part])], -1)
+                logits = np.concatenate([logits, text.part.logits(hidden[i : i + 1])[0]])
                 tokens = np.concatenate([tokens, text.ids])
-            rows += [Scores(row, tokens, self.vocab_size) for row in scored]
-            first += num_rows
+            rows.append(Scores(logits, tokens, self.vocab_size))
         return rows
 
     def nbytes(self, num_texts: int) -> int:
-        """Count the bytes held at most besides the model's weights."""
+        """Count the bytes at most besides the model's weights."""
         row_nbytes = math.ceil(self._part.nbytes / len(self._listed))
         tables = self._is_listed.nbytes + self._listed.nbytes
-        return self._part.nbytes + tables + num_texts * OWN_TOKENS * row_nbytes
+        return self._part.nbytes + tables + num_texts * MAX_TEXT_TOKENS * row_nbytes
 
 
 def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
-    """Return the tokens that no list goes without, ascending: marks, such as the end of a text, and single bytes."""
+    """Return the tokens that belong on every list, ascending: special ones, such as the end of a text, single bytes."""
     if vocabulary is None:
         return []
     return [
@@ -140,6 +138,6 @@ def first_tokens(vocabulary: Vocabulary | None, vocab_size: int, size: int) -> I
 
 def chosen(ranked: Sequence[int], needed: Sequence[int], size: int) -> Ids:
     """Choose a list (size,), ascending: the needed tokens, then the first ranked ones."""
-    kept = dict.fromkeys(needed)
-    others = (token for token in ranked if token not in kept)
-    return np.array(sorted([*kept, *islice(others, max(0, size - len(kept)))]), np.int64)
+    listed = dict.fromkeys(needed)
+    others = (token for token in ranked if token not in listed)
+    return np.array(sorted([*listed, *islice(others, max(0, size - len(listed)))]), np.int64)

@@ -1,6 +1,6 @@
 """Files in which drafters keep what they learned of a model for the next process: where they lie, reading, writing.
 
-No file that is missing, damaged or cannot be written stops anything: a warning says so once.
+A file that is missing, damaged or cannot be written stops nothing: it is logged once, as a warning.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from forerun.hub.names import cache_root, name_of
 
 SUFFIX = ".learned"
 EVERY_S = 300.0
-"""How much of a server's time is lost if it is killed."""
+"""Between two writes: what a server that is killed has learned since is lost."""
 _MAGIC = b"forerun learned tokens 1\n"
 _LONGEST_HEAD = 1 << 16
 
 _log = logging.getLogger(__name__)
 
 
-class KeptFile:
-    """A file of what was learned of a model, checked when read; the first problem is logged, none stops anything."""
+class LearnedStore:
+    """A file of what was learned of a model, checked when it is read; only the first problem is logged."""
 
     def __init__(self, path: Path, origin: Mapping[str, str]) -> None:
-        """Name the file; `origin` is what has to be the same to use it: a `model`, a `vocabulary`, and more."""
+        """Name the file; `origin` is the `model` and the `vocabulary` it belongs to, of `origin_of`."""
         self.path, self._origin = path, dict(origin)
         self._next_s = time.monotonic() + EVERY_S
         self._has_warned = False
 
     @property
-    def is_time(self) -> bool:
+    def is_due(self) -> bool:
         """Say whether a few minutes went by since it was written."""
         return time.monotonic() >= self._next_s
 
@@ -49,20 +49,19 @@ class KeptFile:
             head, entries = _read_head(file), file.read()
             if head.get("checksum") != zlib.crc32(entries):
                 raise ValueError("it is damaged")
-            for key, word in (("vocabulary", "tokenizer"), ("network", "network")):
-                if head.get(key) != self._origin.get(key):
-                    raise ValueError(f"it was learned with another {word}")
+            if head.get("vocabulary") != self._origin["vocabulary"]:
+                raise ValueError("it was learned with another tokenizer")
             return entries
         return b""
 
     def write(self, entries: bytes) -> None:
         """Replace the file. Raises OSError."""
         head = json.dumps(self._origin | {"checksum": zlib.crc32(entries)}).encode() + b"\n"
-        files.replace(self.path, _MAGIC, head, entries, mode=0o600)  # it tells what was said
+        files.replace(self.path, _MAGIC, head, entries, mode=0o600)  # it reveals what users wrote
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one process write at a time, and start the wait for `is_time` again. Raises OSError."""
+        """Let one process write at a time, and start the wait for `is_due` again. Raises OSError."""
         self._next_s = time.monotonic() + EVERY_S
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with files.locked(self.path.parent / ".lock"):
@@ -93,10 +92,10 @@ def folder() -> Path:
     return cache_root() / "learned"
 
 
-def path_of(model: Path, place: Path | None = None, suffix: str = SUFFIX) -> Path:
+def path_of(model: Path, directory: Path | None = None) -> Path:
     """Return the file of a model, which is a GGUF file or a folder; in the cache, or another folder."""
     digest = hashlib.sha256(str(model.resolve()).encode()).hexdigest()[:16]
-    return (place or folder()) / f"{name_of(model)}-{digest}{suffix}"
+    return (directory or folder()) / f"{name_of(model)}-{digest}{SUFFIX}"
 
 
 def origin_of(model: Path, vocabulary: str) -> dict[str, str]:

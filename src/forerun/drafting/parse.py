@@ -23,20 +23,17 @@ _NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])
 _ASSISTANT = re.compile(r"gemma[-_]?4.*assistant")
 _BY_ARCHITECTURE = {"gemma4-assistant": "gemma4_assistant", "eagle3": "eagle3"}
 """Which drafter reads a GGUF file of an architecture that is no model's."""
-_IMPLYING = {
-    "model": "draft_model",
-    **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"},
-}
-"""Options that say which drafter is meant where none is named, the strongest first."""
+_IMPLYING = {"model": "draft_model", **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"}}
+"""Options that imply a drafter where none is named, the strongest first."""
 
 
 def split_list(drafters: str) -> list[str]:
-    """Split a list: a comma ends a drafter unless an option, `key=value` or a bare value, follows."""
+    """Split a list: a comma ends a drafter unless an option, `key=value` or a value alone, follows."""
     return [part for part in map(str.strip, _NEXT_DRAFTER.split(drafters)) if part]
 
 
 def split_parts(drafter: str) -> list[str]:
-    """Split `a++b` into its drafters; ++ is a sign only before a drafter's name: paths may have it.
+    """Split `a++b` into its drafters; ++ separates only before a drafter's name, since paths may contain it.
 
     Raises ConfigError for a single + there.
     """
@@ -75,7 +72,7 @@ def option_names(drafter: str) -> list[str]:
 
 
 def check_option(key: str, value: object, drafter: str, names: Sequence[str]) -> None:
-    """Raise ConfigError for an option that is none of `names`, and say which of our drafters has it."""
+    """Raise ConfigError for an option that is none of `names`, naming our drafters that have it."""
     if key in names:
         return
     ours = (
@@ -109,11 +106,11 @@ def _reader_of(model: str) -> str:
         return "draft_model"
     if _ASSISTANT.search(words):
         return "gemma4_assistant"
-    if not (found := _NETWORK.search(words)):
+    if not (match := _NETWORK.search(words)):
         return "draft_model"
     names = registry.names("drafters")
-    if (name := re.sub("[-_]?speculator", "_speculator", found[0])) in names:
+    if (name := re.sub("[-_]?speculator", "_speculator", match[0])) in names:
         return name
     raise ConfigError(
-        f"model={model!r} drafts by '{found[0]}', which is not supported yet (there are: {', '.join(names)})"
+        f"model={model!r} drafts by '{match[0]}', which is not supported yet (there are: {', '.join(names)})"
     )

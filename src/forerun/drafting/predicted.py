@@ -39,15 +39,15 @@ class Prediction:
     def __post_init__(self) -> None:
         self._array = np.asarray(self.tokens, dtype=np.int64)
 
-    def extend(self, draft: Draft, generated: Sequence[int], room: int) -> Draft:
-        """Add the coming predicted tokens to a draft, to `room` nodes in all."""
+    def extend(self, draft: Draft, generated: Sequence[int], max_nodes: int) -> Draft:
+        """Add the coming predicted tokens to a draft, to `max_nodes` nodes in all."""
         self._follow(generated)
         coming = self._coming()
         if not coming:
             return draft
         nodes = draft.tokens, draft.parents
         return Draft(*tree.graft(*nodes, coming, tree.chain(len(coming)))).trim(
-            max(room, len(draft))
+            max(max_nodes, len(draft))
         )
 
     def learn(self, draft: Draft, path: Sequence[int]) -> None:
@@ -63,8 +63,10 @@ class Prediction:
             return
         self.accepted += num_right
         self.rejected += num_drafted - num_right
-        is_whole = num_right == num_drafted
-        self._length = min(2 * self._length, MAX_LENGTH) if is_whole else max(num_right, MIN_LENGTH)
+        all_right = num_right == num_drafted
+        self._length = (
+            min(2 * self._length, MAX_LENGTH) if all_right else max(num_right, MIN_LENGTH)
+        )
 
     def _coming(self) -> tuple[int, ...]:
         if self._position is None:
@@ -72,7 +74,7 @@ class Prediction:
         return tuple(self.tokens[self._position :][: self._length])
 
     def _follow(self, generated: Sequence[int]) -> None:
-        """Move on by the tokens that came; where they leave the prediction, look for a place to return to."""
+        """Move on by the tokens that came; where they leave the prediction, look for the next position to return to."""
         for token in generated[self._num_read :]:
             at = self._position
             if at is not None and at < len(self.tokens) and self.tokens[at] == token:
@@ -86,7 +88,7 @@ class Prediction:
             self._position = int(ends[min(after, len(ends) - 1)]) if len(ends) else None
 
     def _ends(self, last: Sequence[int]) -> NDArray[np.intp]:
-        """Find where the last tokens stand in the prediction: a search is cheaper than an index."""
+        """Return the positions after each occurrence of the last tokens: a search is cheaper than an index."""
         num_starts = len(self._array) - MATCH + 1
         if len(last) < MATCH or num_starts < 1:
             return np.empty(0, dtype=np.intp)

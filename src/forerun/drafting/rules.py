@@ -35,9 +35,7 @@ def broken_rule(drafts: object, budgets: Sequence[int], vocab_size: int | None) 
 
 def _broken(draft: object, budget: int, vocab_size: int | None) -> str | None:
     if not isinstance(draft, Draft):
-        return (
-            f"propose returned {_a(draft)} instead of a Draft: EMPTY_DRAFT says nothing is guessed"
-        )
+        return f"propose returned {_a(draft)} instead of a Draft: EMPTY_DRAFT is an empty one"
     if len(draft) > budget:
         return (
             f"a draft has {len(draft)} nodes, its budget was {budget}: draft.trim(budget) cuts it"

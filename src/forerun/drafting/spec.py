@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from forerun.core import options, registry
@@ -43,7 +44,7 @@ class DrafterSpec:
         """Read a name, `name:key=value,...` or a mapping with `method`, and separate options (None: not given).
 
         A name may be the path of a Python file; a drafter itself is taken as it is. A `model` without a method means
-        `draft_model`, `ngram_max` without one prompt lookup: nothing that is asked for is ignored. Raises ConfigError.
+        `draft_model`, `ngram_max` without one prompt lookup: no option is ignored. Raises ConfigError.
         """
         extra = {key: value for key, value in given.items() if value is not None}
         if not isinstance(drafter, str | Mapping):
@@ -58,17 +59,17 @@ class DrafterSpec:
         if len(parts := parse.split_parts(drafter)) > 1:
             return cls._combined(parts, _merged(chosen, extra))
         method, texts = options.parse(drafter)
-        found = _merged({**texts, **chosen}, extra)
+        known = _merged({**texts, **chosen}, extra)
         is_auto = method == AUTO
-        name = parse.implied(found) if is_auto else parse.named(method)
-        names = parse.option_names(name) if found else []
-        for key, value in found.items():
+        name = parse.implied(known) if is_auto else parse.named(method)
+        names = parse.option_names(name) if known else []
+        for key, value in known.items():
             parse.check_option(key, value, name if is_auto else method, names)
-        return cls(name, found, is_auto=is_auto and not found)
+        return cls(name, known, is_auto=is_auto and not known)
 
     @classmethod
     def of_config(cls, config: EngineConfig) -> DrafterSpec:
-        """Read what a configuration asks for. Raises ConfigError for options too, before anything is loaded."""
+        """Read an engine's configuration. Raises ConfigError, for options too, before anything is loaded."""
         given = {option: getattr(config, name) for name, option in DRAFT_FIELDS.items()}
         with given_as({DRAFT_FIELDS[name]: name for name in DRAFT_FIELDS}):
             given = {key: value for key, value in given.items() if value is not None}
@@ -77,23 +78,23 @@ class DrafterSpec:
         return spec
 
     def text(self) -> str:
-        """Spell it as `-d` does, defaults left out: equal texts draft alike. Raises ConfigError for unknown options."""
+        """Return it as `-d` takes it, defaults left out: equal texts draft alike. Raises ConfigError."""
         if self.built is not None:
             return self.name
         if self.parts:
             return "++".join(part.text() for part in self.parts)
         return options.format_spec(self.name, self._built_options())
 
-    def keeps(self) -> bool:
-        """Return whether it stores what it learned for the next process, with `learn`."""
+    def is_persistent(self) -> bool:
+        """Tell whether, with `learn`, what it learned is stored for the next process."""
         if self.parts:
-            return any(part.keeps() for part in self.parts)
-        return self.built is None and method_of(self.name).keeps
+            return any(part.is_persistent() for part in self.parts)
+        return self.built is None and method_of(self.name).persistent
 
     def smaller(self) -> DrafterSpec | None:
-        """Ask the method for options that need less memory; None: there are none.
+        """Return a spec whose options need less memory; None if there are none.
 
-        Of several, all that can be are made smaller; then the first goes.
+        Of several drafters, all that can be are made smaller; when none can, the first goes.
         """
         if self.built is not None:
             return None
@@ -108,13 +109,13 @@ class DrafterSpec:
         return None if chosen is None else DrafterSpec.of(options.format_spec(self.name, chosen))
 
     def unshared(self) -> DrafterSpec | None:
-        """Ask the method for options with which it drafts from a request's own tokens alone; None: there are none."""
+        """Return a spec whose options draft from a request's own tokens alone; None if there are none."""
         if self.built is not None:
             return None
         if self.parts:
             parts = [part.unshared() for part in self.parts]
-            found = tuple(part for part in parts if part is not None)
-            return replace(self, parts=found) if len(found) == len(parts) else None
+            alone = tuple(part for part in parts if part is not None)
+            return replace(self, parts=alone) if len(alone) == len(parts) else None
         unshared = method_of(self.name).unshared
         if unshared is None:
             return None
@@ -124,7 +125,7 @@ class DrafterSpec:
         """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
         known = registry.shipped("drafters") if self.is_auto and native.available() else ()
         for network in AUTO_NETWORKS:
-            if network in known and method_of(network).ships_for(target):
+            if network in known and method_of(network).bundled_for(target):
                 return DrafterSpec.of(f"{network}++{self.name}")
         return self
 
@@ -158,22 +159,20 @@ class DrafterSpec:
         parts = [cls.of(drafter) for drafter in drafters]
         names = [parse.option_names(part.name) if given else [] for part in parts]
         for key, value in given.items():
-            parse.check_option(
-                key, value, "++".join(drafters), [each for own in names for each in own]
-            )
+            parse.check_option(key, value, "++".join(drafters), [*chain.from_iterable(names)])
         specs = []
-        for part, own in zip(parts, names, strict=True):
-            extra = {key: value for key, value in given.items() if key in own}
+        for part, known in zip(parts, names, strict=True):
+            extra = {key: value for key, value in given.items() if key in known}
             specs.append(cls(part.name, _merged(part.options, extra)))
         return cls("++".join(part.name for part in parts), {}, tuple(specs))
 
 
 def _merged(options: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:
     """Join options. Raises ConfigError for one that is given twice with different values."""
-    found: dict[str, object] = {}
+    merged: dict[str, object] = {}
     for given in (options, extra):
         for key, value in given.items():
             name = key.replace("-", "_")
-            if found.setdefault(name, value) != value:
-                raise ConfigError(f"option '{name}' is given twice: {found[name]!r} and {value!r}")
-    return found
+            if merged.setdefault(name, value) != value:
+                raise ConfigError(f"option '{name}' is given twice: {merged[name]!r} and {value!r}")
+    return merged

@@ -44,8 +44,8 @@ class TreeNoise(NamedTuple):
 
     def largest(self, depth: int, logits: Floats, tokens: Ids | None, k: int) -> Ids:
         """Return where the k largest scores of logits (n,) at a depth stand; tokens (n,) None: the first ids."""
-        place, factor = self.position + depth, 1 / self.temperature
-        return np.array(self.noise.largest(place, logits, tokens, factor, k), np.int64)
+        position, factor = self.position + depth, 1 / self.temperature
+        return np.array(self.noise.largest(position, logits, tokens, factor, k), np.int64)
 
     def see(self, depth: int, probabilities: Mapping[int, float]) -> dict[int, float]:
         """Return the probabilities that tokens at a depth are the target's choice."""
@@ -74,26 +74,24 @@ class TreeNoise(NamedTuple):
         if self.top_p == 1 and self.min_p == 0 and self.top_k == 0:
             return probabilities
         ranked = sorted(probabilities.values(), reverse=True)
-        least, kept, border = self.min_p * ranked[0], 0.0, -1.0
+        least, total, border = self.min_p * ranked[0], 0.0, -1.0
         for i, p in enumerate(ranked):
-            if kept >= self.top_p or p < least or (self.top_k and i == self.top_k):
+            if total >= self.top_p or p < least or (self.top_k and i == self.top_k):
                 border = p  # of the first token that is left out
                 break
-            kept += p
+            total += p
         if border < 0:
-            kept = max(kept, self.top_p)  # the filters may leave more
-        return {token: p / kept for token, p in probabilities.items() if p > border}
+            total = max(total, self.top_p)  # the filters may leave more
+        return {token: p / total for token, p in probabilities.items() if p > border}
 
 
-def noise_below(seq: Seq, spread: float = SPREAD) -> TreeNoise | None:
-    """Return what a draft of a sequence sees; None where the request is greedy."""
+def noise_below(seq: Seq) -> TreeNoise | None:
+    """Return the noise below a sequence's last token; None where the request is greedy."""
     if seq.params.is_greedy:
         return None
     params = seq.params
     temperature, top_k = max(params.temperature, MIN_TEMPERATURE), max(params.top_k, 0)
-    return TreeNoise(
-        seq.noise, len(seq.tokens), temperature, params.top_p, params.min_p, top_k, spread
-    )
+    return TreeNoise(seq.noise, len(seq.tokens), temperature, params.top_p, params.min_p, top_k)
 
 
 def native_noises(noises: Sequence[TreeNoise | None]) -> list[_native.TreeNoise | None]:

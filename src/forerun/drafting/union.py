@@ -1,15 +1,15 @@
-"""`a++b`: both drafters are asked in every step, for one tree.
+"""`a++b`: both drafters make one tree in every step.
 
-A trained network and `recycling` make it in one call (`Drafter.propose_with`): a node's chance is the mean of what both
-say, which is better than either. Over 1,854 passes of SmolLM2 the target's token was the likeliest of the table's in
-34 %, of a recurrent network's in 40 %, of the mean's in 47 %. The network is asked only where the tables are in doubt
-(`best_first`); nodes, steps and the least chance are the network's options.
+A trained network and `recycling` grow it in one call (`Drafter.propose_with`): a node's probability is the mean of
+theirs, which is better than either. Over 1,854 passes of SmolLM2 the target's token was the likeliest of the table's in
+34 %, of a recurrent network's in 40 %, of the mean's in 47 %. The network steps only where the tables are uncertain
+(`best_first`); nodes, steps and the least probability are the network's options.
 
-Of other drafters the trees are united; that is faster than either only where rows are cheap and the two look at
-different things. Where both say what chance their nodes have, the tree is best first by them: a node that both
-guess has the larger of its two chances, and places that one of them leaves empty are filled from the other (Graft,
-arXiv 2605.20104). Otherwise the second's nodes come first and keep their order; the first's are hung below and
-beside them, as many as the budget leaves.
+The trees of other drafters are united; that is faster than either only where rows are cheap and the two look at
+different things. Where both state probabilities, the tree is best first by them: a node that both guess has the larger
+of its two, and budget that one of them leaves is filled from the other (Graft, arXiv 2605.20104). Otherwise the
+second's nodes come first and keep their order; the first's are hung below and beside them, as many as the budget
+leaves.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Union(Drafter):
                 break
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Begin the sequence in both."""
+        """Start the sequence in both drafters."""
         for part in self.parts:
             part.begin(seq, _seen_by(part, outcome))
 
@@ -63,24 +63,24 @@ class Union(Drafter):
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """Pass the outcome to both. A network takes more likeliest tokens than it asked for: no copies."""
+        """Pass the outcome to both. A network also takes more of the likeliest tokens than it needs: no copies."""
         for part in self.parts:
             seen = outcomes if self.network else [_seen_by(part, each) for each in outcomes]
             part.observe(seqs, drafts, seen)
 
     def end(self, seq: Seq) -> None:
-        """End the sequence in both."""
+        """End the sequence in both drafters."""
         for part in self.parts:
             part.end(seq)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Add up what both hold, by kind."""
-        held = (part.memory(num_seqs, max_len) for part in self.parts)
-        return DrafterBytes(*map(sum, zip(*held, strict=True)))
+        """Add up the bytes of both, by kind."""
+        parts = (part.memory(num_seqs, max_len) for part in self.parts)
+        return DrafterBytes(*map(sum, zip(*parts, strict=True)))
 
 
 def common_features(first: Features, second: Features) -> Features:
-    """Join the features both want to see of the target's pass. Raises ConfigError if that differs."""
+    """Return the features of a pass that serve both. Raises ConfigError if they need different layers."""
     wanted = {(f.last, f.layers) for f in (first, second)} - {(False, ())}
     if len(wanted) > 1:
         raise ConfigError("these drafters want to see different layers of the model: choose one")
@@ -127,7 +127,7 @@ def unite(draft: Draft, more: Draft) -> Draft:
 
 
 def _seen_by(part: Drafter, outcome: Outcome) -> Outcome:
-    """Cut an outcome to as many of the likeliest tokens as a drafter asked for."""
+    """Return an outcome with only as many of the likeliest tokens as the drafter's `features` have."""
     k = part.features.top_k
     if outcome.top is None or k == outcome.top.ids.shape[1]:
         return outcome

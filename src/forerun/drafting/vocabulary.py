@@ -20,7 +20,7 @@ class Vocabulary(Protocol):
         ...
 
     def is_special(self, token_id: int) -> bool:
-        """Say whether a token is a mark, such as the end of a text, and not part of one."""
+        """Say whether a token is a special one, such as the end of a text, and not part of one."""
         ...
 
 
@@ -35,7 +35,7 @@ def fingerprint(vocabulary: Vocabulary) -> str:
 
 
 _fingerprints = WeakKeyDictionary[Vocabulary, str]()
-"""Each file that may draft asks for the target's: 14,000 tokens at a start with Qwen2.5."""
+"""Each file that may draft compares itself with the target's: 14,000 tokens at a start with Qwen2.5."""
 
 
 def vocabulary_difference(target: Vocabulary, draft: Vocabulary) -> str | None:

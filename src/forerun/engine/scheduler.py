@@ -128,7 +128,7 @@ class Scheduler:
                 continue
             is_chain = step.draft.parents == tree.chain(len(step.draft))
             self._count(SHORTER_DRAFTS if is_chain else SMALLER_TREES)
-            step.draft = step.draft.trim(max(0, cache.room(slot, must) - num_rows))
+            step.draft = step.draft.trim(max(0, cache.free_rows(slot, must) - num_rows))
 
     def _reserve(self, seq: Seq, rows: int, preempt: Callable[[int], None]) -> bool:
         """Preempt the youngest sequences until another has its rows; False if it was its own turn."""

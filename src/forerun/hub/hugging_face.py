@@ -147,8 +147,8 @@ def _choose(name: HubName, files: list[str]) -> str | None:
     if name.quantization is not None:
         ending = f"{name.quantization}.gguf".lower()
         for file in ggufs:
-            whole = _OF_PARTS.sub(".gguf", file.lower())  # of a split file the first part
-            if whole.endswith((f"-{ending}", f".{ending}", f"/{ending}")):
+            first_part = _OF_PARTS.sub(".gguf", file.lower())  # of a split file the first part
+            if first_part.endswith((f"-{ending}", f".{ending}", f"/{ending}")):
                 return file
     elif name.file is None and "config.json" in files:
         return None

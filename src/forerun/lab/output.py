@@ -1,4 +1,4 @@
-"""How a command of the laboratory ends: a document written, drawn, printed as JSON or shown as tables; its exit code.
+"""How a command of the laboratory ends: a document written, printed as JSON or shown as tables; its exit code.
 
 A row of a table is a mapping or an object; a column is a key, a key with a format for numbers, or a function of rows.
 """
@@ -26,11 +26,10 @@ def publish(
     *,
     as_json: bool,
     out: Path | None = None,
-    draw: Callable[[Path, str], object] | None = None,
     fails: bool = False,
     why: str = "",
 ) -> None:
-    """Write a document as JSON to `out`, `draw` it beside (folder, stem), then print it or `show` its tables.
+    """Write a document as JSON to `out`, then print it or `show` its tables.
 
     Exits 1 if it `fails`, and says `why` in red.
     """
@@ -39,8 +38,6 @@ def publish(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        if draw is not None:
-            draw(out.parent, out.stem)
     if as_json:
         console.print_json(document)
     else:

@@ -56,10 +56,10 @@ def commit() -> str | None:
         return None
     git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        found = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10)
+        done = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return done.stdout.strip() or None
 
 
 def _stored_quant(model: Path) -> str:

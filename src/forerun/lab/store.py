@@ -27,7 +27,7 @@ class Store:
     """The results of one run. Without a path they are kept in memory only."""
 
     def __init__(self, origin: Result, path: Path | None = None) -> None:
-        """Take up what the file holds, if it exists. Raises ConfigError if it cannot be used or is another run's."""
+        """Read the results in the file, if it exists. Raises ConfigError if it cannot be used or is another run's."""
         self.origin = origin
         self.path = path
         self.results: dict[str, Result] = {}
@@ -46,32 +46,32 @@ class Store:
 
     def _open(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        whole, torn = _whole(text)
-        if not whole and HEADER.startswith(torn[: len(HEADER)]):
+        complete, torn = _complete_lines(text)
+        if not complete and HEADER.startswith(torn[: len(HEADER)]):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("", encoding="utf-8")
             _append(path, {"origin": self.origin})
             return
-        found, self.results = _parse(path, whole)
+        origin, self.results = _parse(path, complete)
         differing = [
-            f"{name} {found.get(name)!r} there, {value!r} here"
+            f"{name} {origin.get(name)!r} there, {value!r} here"
             for name, value in self.origin.items()
-            if name not in NOT_COMPARED and found.get(name) != value
+            if name not in NOT_COMPARED and origin.get(name) != value
         ]
         if differing:
             raise ConfigError(
                 f"{path} holds another run's results ({'; '.join(differing)}): choose another file"
             )
         if torn:
-            path.write_text(whole, encoding="utf-8")
+            path.write_text(complete, encoding="utf-8")
 
 
 def read(path: Path) -> tuple[Result, dict[str, Result]]:
-    """The origin and the results of a file, which stays as it is. Raises ConfigError naming what cannot be read."""
-    return _parse(path, _whole(read_text(path))[0])
+    """Read the origin and the results of a file. Raises ConfigError naming what cannot be read."""
+    return _parse(path, _complete_lines(read_text(path))[0])
 
 
-def _whole(text: str) -> tuple[str, str]:
+def _complete_lines(text: str) -> tuple[str, str]:
     """The lines that were written to their end, and what an interruption left of the last one."""
     end = text.rfind("\n") + 1
     return text[:end], text[end:]

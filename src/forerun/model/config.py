@@ -190,7 +190,7 @@ class ModelConfig:
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
     def layer(self, index: int) -> LayerConfig:
-        """Return what is said of a layer."""
+        """Return the configuration of a layer."""
         return self.layers[index] if self.layers else LayerConfig(self.rope, self.sliding_window)
 
     def heads(self, index: int) -> tuple[int, int]:
@@ -254,8 +254,8 @@ def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]
             names = ("dense_out_norm", "experts_norm", "experts_out_norm", "router_norm")
             shapes |= dict.fromkeys(names, (width,)) | {"experts_scale": (n,)}
     if config.per_layer_width is not None:
-        own = config.per_layer_width
-        shapes |= {"inp_gate": (own, width), "inp_proj": (width, own), "inp_norm": (width,)}
+        size = config.per_layer_width
+        shapes |= {"inp_gate": (size, width), "inp_proj": (width, size), "inp_norm": (width,)}
     if config.layer_scales:
         shapes["scale"] = (1,)
     return shapes

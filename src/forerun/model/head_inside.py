@@ -55,5 +55,5 @@ def block_head(names: Container[str], index: int) -> HeadNames | None:
 
 def head_blocks(names: Container[str], num_layers: int) -> tuple[str, ...]:
     """Return how the names of tensors begin that are those of heads among the layers."""
-    found = (block_head(names, i) for i in range(num_layers, num_layers + _MOST))
-    return tuple(head.block for head in found if head is not None)
+    heads = (block_head(names, i) for i in range(num_layers, num_layers + _MOST))
+    return tuple(head.block for head in heads if head is not None)

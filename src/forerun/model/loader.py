@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 
 
 _KEYS_AND_VALUES = ("k", "v", "k_norm")
-ASSISTANTS = (
-    "Gemma4AssistantForCausalLM",
-    "Gemma4UnifiedAssistantForCausalLM",
-    "gemma4-assistant",
-)
+ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM", "gemma4-assistant")
 """Architectures of files that draft for a model, and are none."""
 
 
@@ -218,11 +214,11 @@ def _located(
     """Yield a weight and, if there is one, its bias: canonical name, tensors, source, shape of each tensor."""
     layer, _, short = name.removeprefix("layers.").rpartition(".")
     names = checkpoint.names()
-    source = arch.source(short, config, checkpoint.kind).found(layer, names)
-    yield name, source.tensors(layer), source, source.whole(shape)
+    source = arch.source(short, config, checkpoint.kind).resolve(layer, names)
+    yield name, source.tensors(layer), source, source.stored_shape(shape)
     bias = source.tensors(layer, is_bias=True)
     if bias[0] in names:
-        yield f"{name}.bias", bias, source, source.whole(shape[:1])
+        yield f"{name}.bias", bias, source, source.stored_shape(shape[:1])
 
 
 def _check_tensors(
@@ -239,7 +235,7 @@ def _check_tensors(
     )
     if num_layers != config.num_layers:
         raise LoadError(
-            f"{settings.spelled('num_layers')}, but the checkpoint has tensors of {num_layers} layers"
+            f"{settings.described('num_layers')}, but the checkpoint has tensors of {num_layers} layers"
         )
     used = check_shapes(checkpoint, arch, config, settings)
     for i in range(config.num_layers):  # files may have weights that are not used
@@ -255,7 +251,7 @@ def _check_tensors(
     )
     extra = min(unknown, default=None)
     if extra is not None:
-        count = f" ({settings.spelled('num_experts')})" if "num_experts" in settings.keys else ""
+        count = f" ({settings.described('num_experts')})" if "num_experts" in settings.keys else ""
         raise LoadError(
             f"the checkpoint has a tensor '{extra}', which {config.family} does not use{count}"
         )
@@ -270,8 +266,8 @@ def check_shapes(
         if not _is_of(name, part):
             continue
         fields = (field for field in sizes_of(name) if field in settings.keys)
-        sizes = ", ".join(map(settings.spelled, fields))
-        for _, located, source, whole in _located(name, shape, checkpoint, arch, config):
+        sizes = ", ".join(map(settings.described, fields))
+        for _, located, source, expected in _located(name, shape, checkpoint, arch, config):
             used.update(located)
             missing = next((each for each in located if each not in names), None)
             if missing is not None:
@@ -280,8 +276,10 @@ def check_shapes(
                 )
             for each in located:
                 stored = checkpoint.tensor(each).shape
-                if not source.fits(stored, whole):
-                    raise LoadError(f"tensor '{each}' should be {whole}, but is {stored} ({sizes})")
+                if not source.fits(stored, expected):
+                    raise LoadError(
+                        f"tensor '{each}' should be {expected}, but is {stored} ({sizes})"
+                    )
     return used
 
 

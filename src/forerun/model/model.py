@@ -34,12 +34,12 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class HeadPart:
-    """The head of some tokens by itself, to be asked often."""
+    """The head of some tokens, apart from the others."""
 
     logits: Callable[[Floats], Floats]
     """Logits (M, n) of its tokens, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
     nbytes: int
-    """Bytes it holds besides the model's weights."""
+    """Bytes it takes besides the model's weights."""
 
 
 class Model(Protocol):
@@ -57,11 +57,7 @@ class Model(Protocol):
         ...
 
     def forward(
-        self,
-        batch: Batch,
-        cache: KVCache,
-        taps: tuple[int, ...] = (),
-        inputs: Floats | None = None,
+        self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = (), inputs: Floats | None = None
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -75,12 +71,7 @@ class Model(Protocol):
         ...
 
     def topk(
-        self,
-        hidden: Floats,
-        k: int,
-        *,
-        log_normaliser: bool = False,
-        logits: Floats | None = None,
+        self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
         """Return the k largest logits of each row and their tokens, k from 1 to V, descending; the normaliser if asked.
 
@@ -133,11 +124,11 @@ class Model(Protocol):
 def projected_head(model: Model, tokens: Ids | None, right: Floats) -> Floats:
     """Return `head_weights` of some tokens times a matrix (D, p), without holding the whole of the former."""
     ids = np.arange(model.config.vocab_size) if tokens is None else np.asarray(tokens)
-    found = np.empty((len(ids), right.shape[1]), np.float32)
+    projected = np.empty((len(ids), right.shape[1]), np.float32)
     for start in range(0, len(ids), PROJECTED_ROWS):
         part = slice(start, start + PROJECTED_ROWS)
-        np.matmul(model.head_weights(ids[part]), right, out=found[part])
-    return found
+        np.matmul(model.head_weights(ids[part]), right, out=projected[part])
+    return projected
 
 
 def reserve_rows(batch: Batch, cache: KVCache) -> None:

@@ -22,13 +22,13 @@ _log = logging.getLogger(__name__)
 
 def folder_of(path: str, limit_nbytes: int) -> PromptFolder:
     """Return the folder of that name, `auto` being the one of all that forerun keeps. Raises ConfigError for a file."""
-    place = default_path() if path == AUTO else Path(path).expanduser()
-    if place.exists() and not place.is_dir():
+    folder = default_path() if path == AUTO else Path(path).expanduser()
+    if folder.exists() and not folder.is_dir():
         raise ConfigError(
-            f"prompt_cache must be a folder, which is made if it is not there, but {place} is a file",
+            f"prompt_cache must be a folder, which is made if it is not there, but {folder} is a file",
             option="prompt_cache",
         )
-    return PromptFolder(place, limit_nbytes)
+    return PromptFolder(folder, limit_nbytes)
 
 
 def keep_on_disk(cache: KVCache, model: Model, config: EngineConfig, name: str) -> None:

@@ -66,7 +66,7 @@ class Stage(NativeDecoder):
 
     def names(self) -> list[str]:
         """Return the weights that a checkpoint has for this rank, by their names here."""
-        return [name for name in weight_shapes(self.own) if name != "embed" or self.rank == 0]
+        return [name for name in weight_shapes(self.shard) if name != "embed" or self.rank == 0]
 
     def cut(self, checkpoint: Checkpoint, arch: Arch) -> Iterator[tuple[str, StoredTensor]]:
         """Yield this rank's weights by their names here; others are not looked at. Raises LoadError."""
@@ -118,7 +118,7 @@ class Pipeline(Stage):
 
     def new_cache(self, *arguments: Any, **named: Any) -> PartCache:
         """Return a cache of these layers' keys and values; the other ranks do with theirs what it does."""
-        return self._book.new_cache(self.own, *arguments, **named)
+        return self._book.new_cache(self.shard, *arguments, **named)
 
     def wait_for_others(self) -> None:
         """Return when all ranks have loaded their layers."""

@@ -69,7 +69,7 @@ class TensorParallel(PartDecoder):
 
     def new_cache(self, *arguments: Any, **named: Any) -> PartCache:
         """Return a cache of this part's keys and values, with whose blocks the other ranks do what it does."""
-        return self._book.new_cache(self.own, *arguments, **named)
+        return self._book.new_cache(self.shard, *arguments, **named)
 
     def wait_for_others(self) -> None:
         """Return when all ranks have loaded their parts."""

@@ -99,10 +99,7 @@ ENGINE: Mapping[str, Mapping[str, Spelling]] = {
         "jinja": _flag(_TEMPLATE),
         "metrics": _flag("/metrics is always answered"),
     },
-    "Hugging Face": {
-        "device_map": Spelling("device"),
-        "torch_dtype": _no_effect(_STORED),
-    },
+    "Hugging Face": {"device_map": Spelling("device"), "torch_dtype": _no_effect(_STORED)},
 }
 """Names of `EngineConfig`'s fields."""
 
@@ -113,10 +110,7 @@ DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
         "prompt_lookup_min": Spelling("ngram_min"),
         "draft_tensor_parallel_size": _no_effect(_ONE_PROCESS, "1"),
     },
-    "llama.cpp": {
-        "draft_p_min": Spelling("min_chance"),
-        "n_gpu_layers_draft": _no_effect(_ON_CPU),
-    },
+    "llama.cpp": {"draft_p_min": Spelling("min_chance"), "n_gpu_layers_draft": _no_effect(_ON_CPU)},
     "Hugging Face": {
         "assistant_model": Spelling("model"),
         "assistant_early_exit": _no_effect(

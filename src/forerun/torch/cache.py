@@ -59,7 +59,7 @@ class TensorCache(KVCache):
 
     def write(self, layer: int, slot: int, start: int, k: Tensor, v: Tensor) -> None:
         """Write scratch rows `start`... of one layer, which are reserved; k and v are (n, G, E) fp32."""
-        blocks, rows = self._places(slot, range(start, start + k.shape[0]))
+        blocks, rows = self._locate(slot, range(start, start + k.shape[0]))
         layer = self._index[layer]
         for form, stored, values in zip(self._forms, self._stored, (k, v), strict=True):
             for part, new in zip(stored, form.encode(values.transpose(0, 1)), strict=True):
@@ -94,8 +94,8 @@ class TensorCache(KVCache):
                 np.arange(segment.first + i + 1) if visible is None else np.flatnonzero(visible[i])
             )
             rows = [*range(before, segment.base), *(segment.base + seen).tolist()]
-            own = [row for row in rows if row >= before]  # certain rows may lie before
-            paths.append(torch.tensor(self.recurrent.places(segment.slot, own)))
+            uncommitted = [row for row in rows if row >= before]  # certain rows may lie before
+            paths.append(torch.tensor(self.recurrent.offsets(segment.slot, uncommitted)))
         return paths
 
     def query(self, query: Tensor) -> Tensor:
@@ -110,18 +110,18 @@ class TensorCache(KVCache):
         yield from self._keys
         yield from self._values
 
-    def _places(self, slot: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def _locate(self, slot: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the blocks and rows in them (n,) of a slot's rows."""
         table = self._tables[slot]
-        places = [(table[row // BLOCK_ROWS], row % BLOCK_ROWS) for row in rows]
-        blocks, inside = torch.tensor(places, device=self._keys[0].device).view(-1, 2).unbind(1)
+        locations = [(table[row // BLOCK_ROWS], row % BLOCK_ROWS) for row in rows]
+        blocks, inside = torch.tensor(locations, device=self._keys[0].device).view(-1, 2).unbind(1)
         return blocks, inside
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         if self.recurrent is not None:
             self.recurrent.move(slot, rows, start)
-        blocks, inside = self._places(slot, rows)
-        to_blocks, to_inside = self._places(slot, range(start, start + len(rows)))
+        blocks, inside = self._locate(slot, rows)
+        to_blocks, to_inside = self._locate(slot, range(start, start + len(rows)))
         for part in self._parts():
             part[:, :, to_blocks, to_inside] = part[:, :, blocks, inside]
 

@@ -63,11 +63,7 @@ class Decoder:
 
     @torch.no_grad()
     def forward(
-        self,
-        batch: Batch,
-        cache: KVCache,
-        taps: tuple[int, ...] = (),
-        inputs: Floats | None = None,
+        self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = (), inputs: Floats | None = None
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -81,8 +77,8 @@ class Decoder:
         tiles, first = [], 0
         parts = batch.split(TILE) if self.config.borrows_kv else cache.parts(batch, TILE)
         for part in parts:
-            own = rows[first : first + part.num_rows]
-            tiles.append(self._run(self._tile(part, own, cache), cache, taps))
+            part_rows = rows[first : first + part.num_rows]
+            tiles.append(self._run(self._tile(part, part_rows, cache), cache, taps))
             first += part.num_rows
         last, *tapped = (_host(torch.cat(parts)) for parts in zip(*tiles, strict=True))
         return Hidden(last, tuple(tapped))
@@ -103,12 +99,7 @@ class Decoder:
         return ops.capped(logits, self.config.logits_cap)
 
     def topk(
-        self,
-        hidden: Floats,
-        k: int,
-        *,
-        log_normaliser: bool = False,
-        logits: Floats | None = None,
+        self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
         """Return the k likeliest tokens of each row; see `model.model.Model`."""
         every = self._logits(hidden)
@@ -201,7 +192,7 @@ class Decoder:
             inputs=inputs,
             positions=positions,
             angles={rope: self._angles(positions, rope) for rope in self._frequencies},
-            growth=self._growth(positions),
+            query_scale=self._query_scale(positions),
             per_layer=per_layer,
             segments=tuple(
                 self._tile_segment(segment, span, cache)
@@ -215,15 +206,15 @@ class Decoder:
             window: key_blocks(segment, window, self.device, sees_own=not self.config.borrows_kv)
             for window in self._windows
         }
-        own = slice(span.start, span.stop)
-        return TileSegment(segment, own, self._to_device(rows), blocks, cache.paths(segment))
+        tile_rows = slice(span.start, span.stop)
+        return TileSegment(segment, tile_rows, self._to_device(rows), blocks, cache.paths(segment))
 
     def _angles(self, positions: Tensor, rope: RopeConfig) -> tuple[Tensor, Tensor]:
         """Return the cosines and sines (R, 1, rotary_dim / 2) of the rows' angles."""
         angles = (positions.float()[:, None] * self._frequencies[rope])[:, None]
         return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
 
-    def _growth(self, positions: Tensor) -> Tensor | None:
+    def _query_scale(self, positions: Tensor) -> Tensor | None:
         """Return what queries are multiplied by (R, 1, 1); None if nothing."""
         if self.config.query_growth == 0:
             return None
@@ -264,8 +255,8 @@ def top_k(logits: Tensor, k: int, *, log_normaliser: bool = False) -> TopK:
         is_clear = (more[:, :-1] > more[:, 1:]).all(-1).tolist()  # of equal ones torch takes any
         rows = zip(ids[:, :k], is_clear, logits, more, strict=True)
         chosen = [
-            own if clear else _first_of_equals(row, largest[:k])
-            for own, clear, row, largest in rows
+            row_ids if clear else _first_of_equals(row, largest[:k])
+            for row_ids, clear, row, largest in rows
         ]
         ids = torch.stack(chosen) if chosen else logits.new_empty(0, k, dtype=torch.int64)
     # Row by row: torch sums one row in another order than several.

@@ -65,5 +65,5 @@ def read(
 def advanced(state: Tensor, keys: Tensor, changes: Tensor, decays: Tensor) -> Tensor:
     """Return the state (H, K, V) at the end of a chunk, whose CHUNK rows have these keys, changes and decays."""
     weights = torch.exp(decays[-1] - decays)[..., None]  # (CHUNK, H, 1)
-    kept = state * torch.exp(decays[-1])[:, None, None]
-    return kept + torch.einsum("shk,shv->hkv", keys * weights, changes)
+    decayed = state * torch.exp(decays[-1])[:, None, None]
+    return decayed + torch.einsum("shk,shv->hkv", keys * weights, changes)

@@ -75,8 +75,8 @@ class Recurrent:
         projected = self.in_proj(x)
         if self.kind.kind != "conv":
             return projected, self.z(x)
-        before, behind, own = projected.chunk(3, -1)
-        return before * own, behind
+        before, behind, inner = projected.chunk(3, -1)
+        return before * inner, behind
 
     def _convolved(self, raw: Tensor, tile: Tile, memory: TensorStates) -> Tensor:
         """Return rows (R, C), and keep what they are made of."""
@@ -129,16 +129,16 @@ class Recurrent:
             if known not in states:
                 states[known] = layer.after(state, slot, chunk)
             state = states[known]
-        before, own = path[:-1], path[-1]
+        before, last = path[:-1], path[-1]
         decay = row.log_decay
         if len(before):
             decay = layer.decays[slot, before[-1]] + decay
-        layer.keys[slot, own], layer.decays[slot, own] = row.key, decay
+        layer.keys[slot, last], layer.decays[slot, last] = row.key, decay
         change = row.value
         if row.rate is not None:
             answer = self._asked(layer, row.key, decay, state, slot, before)
             change = row.rate[:, None] * (row.value - answer)
-        layer.changes[slot, own] = change
+        layer.changes[slot, last] = change
         read = self._asked(layer, row.query, decay, state, slot, path)
         return read if row.skipped is None else read + row.skipped
 

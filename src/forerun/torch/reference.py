@@ -37,10 +37,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return functional.linear(x, weight, bias)
 
 
-def places(pieces: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each place of a flattened row (K',): its input, and which of the input's places it is.
+def flat_columns(pieces: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each column of a flattened row (K',) its input, and its number among the input's columns.
 
-    The first places of all K inputs, whose numbers are `pieces` (K,), then the others of each.
+    The first columns of all K inputs, whose numbers are `pieces` (K,), then the others of each.
     """
     first = torch.arange(len(pieces))
     source = torch.cat((first, torch.repeat_interleave(first, pieces.long() - 1)))
@@ -52,9 +52,9 @@ def places(pieces: Tensor) -> tuple[Tensor, Tensor]:
 def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int, is_even: bool) -> Tensor:
     """Return the codes (R, K') within -limit..limit of rows x (R, K), widened. FlattenQuant, arXiv 2402.17985.
 
-    An even split has the same code in all places of an input; else a place has what is beyond the one before.
+    An even split has the same code in all columns of an input; else a column has what is beyond the one before.
     """
-    source, nth = places(pieces)
+    source, nth = flat_columns(pieces)
     codes = torch.round(x * inverse)[:, source]
     low = nth * (0 if is_even else limit)
     inner = torch.minimum(torch.maximum(codes, -low), low)
@@ -141,8 +141,8 @@ def expert_shares(logits: Tensor, num_active: int, renormalized: bool) -> Tensor
     chosen = logits.sort(descending=True, stable=True).indices[:, :num_active]
     is_chosen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, chosen, True)
     shares = torch.exp(logits - logits.amax(-1, keepdim=True))
-    kept = shares * is_chosen
-    return kept / (kept if renormalized else shares).sum(-1, keepdim=True)
+    active = shares * is_chosen
+    return active / (active if renormalized else shares).sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,9 @@ def _matmul_rows(x: Tensor, cached: Tensor, rows: slice | Tensor, *, transpose: 
     if isinstance(rows, slice):
         return _matmul(x, cached[:, rows], transpose)
     # Each tile row has its own keys. The product keeps the usual shape; one row of it is used.
-    own = [_matmul(x, cached[:, index], transpose)[:, :, i] for i, index in enumerate(rows)]
-    unused = [torch.zeros_like(own[0])] * (x.shape[2] - len(own))
-    return torch.stack(own + unused, dim=2)
+    products = [_matmul(x, cached[:, index], transpose)[:, :, i] for i, index in enumerate(rows)]
+    unused = [torch.zeros_like(products[0])] * (x.shape[2] - len(products))
+    return torch.stack(products + unused, dim=2)
 
 
 def _matmul(x: Tensor, picked: Tensor, transpose: bool) -> Tensor:

@@ -58,7 +58,7 @@ class LayerStates:
         return self.raw, self.keys, self.changes, self.decays
 
     def after(self, state: Tensor, slot: int, rows: Tensor) -> Tensor:
-        """Return the state (H, K, V) after CHUNK rows of a slot, by their places there."""
+        """Return the state (H, K, V) after CHUNK rows of a slot, by their offsets."""
         keys = self.keys[slot, rows][:, self.key_heads]
         return recurrence.advanced(state, keys, self.changes[slot, rows], self.decays[slot, rows])
 
@@ -74,7 +74,7 @@ class TensorStates:
         num_rows: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        """`num_rows` are those of a slot that have room beside its state."""
+        """`num_rows` are those that a slot has beside its state."""
         width = config.hidden_size
         self.layers = {
             i: LayerStates(kind, kind.num_channels(width), num_states, num_slots, num_rows, device)
@@ -113,18 +113,20 @@ class TensorStates:
                 part[slot, :-BLOCK_ROWS] = part[slot, BLOCK_ROWS:].clone()
         self.rows_before[slot] = rows
 
-    def places(self, slot: int, rows: Sequence[int]) -> list[int]:
-        """Return where a slot's rows lie beside its state. Raises CapacityError for rows that it has no room for."""
-        before, room = self.rows_before[slot], self.num_rows
-        places = [row - before for row in rows]
-        if places and not 0 <= min(places) <= max(places) < room:
-            raise CapacityError(f"a draft of more than {room - BLOCK_ROWS} rows: draft fewer")
-        return places
+    def offsets(self, slot: int, rows: Sequence[int]) -> list[int]:
+        """Return the offsets of a slot's rows beside its state. Raises CapacityError for rows beyond those it has."""
+        before = self.rows_before[slot]
+        offsets = [row - before for row in rows]
+        if offsets and not 0 <= min(offsets) <= max(offsets) < self.num_rows:
+            raise CapacityError(
+                f"a draft of more than {self.num_rows - BLOCK_ROWS} rows: draft fewer"
+            )
+        return offsets
 
     def move(self, slot: int, rows: Sequence[int], start: int) -> None:
         """Make rows start, start + 1, ... of a slot what `rows`, ascending and no lower, are."""
-        source = self.places(slot, rows)
-        target = self.places(slot, range(start, start + len(rows)))
+        source = self.offsets(slot, rows)
+        target = self.offsets(slot, range(start, start + len(rows)))
         for part in self._row_parts():
             part[slot, target] = part[slot, source]
 

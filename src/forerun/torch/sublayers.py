@@ -41,15 +41,15 @@ class Attention:
     def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D), and leave the rows' keys and values in the cache, if the layer has its own."""
         query = self._turned(self._heads(self.q(x), self.q_norm), tile)
-        if tile.growth is not None:
-            query = query * tile.growth
-        own = None if self.k is None else self._keys_and_values(self.k(x), x, tile)
+        if tile.query_scale is not None:
+            query = query * tile.query_scale
+        keys_and_values = None if self.k is None else self._keys_and_values(self.k(x), x, tile)
         source = self.layer if self.kind.shares_kv_of is None else self.kind.shares_kv_of
         mixed = torch.zeros_like(query)
         for part in tile.segments:
             slot, start = part.segment.slot, part.segment.base + part.segment.first
-            if own is not None:
-                key, value = (self._wide(rows[part.rows], cache) for rows in own)
+            if keys_and_values is not None:
+                key, value = (self._wide(rows[part.rows], cache) for rows in keys_and_values)
                 cache.write(self.layer, slot, start, key, value)
             stop = int(part.segment.base + part.segment.stop)
             keys, values = cache.read(source, slot, -(-stop // KEY_BLOCK) * KEY_BLOCK)

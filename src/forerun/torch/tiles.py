@@ -35,8 +35,8 @@ class Weights:
         weights, bias = self.tensors[name].chunk(num_experts), self._bias(name)
         biases = [None] * num_experts if bias is None else bias.chunk(num_experts)
         return [
-            partial(ops.linear, weight=own, bias=offset)
-            for own, offset in zip(weights, biases, strict=True)
+            partial(ops.linear, weight=weight, bias=offset)
+            for weight, offset in zip(weights, biases, strict=True)
         ]
 
     def norm(self, name: str) -> Layer:
@@ -77,7 +77,7 @@ class Tile:
     positions: Tensor
     angles: Mapping[RopeConfig, tuple[Tensor, Tensor]]
     """Cosines and sines (R, 1, rotary_dim / 2) of the rows' positions."""
-    growth: Tensor | None
+    query_scale: Tensor | None
     """What queries are multiplied by (R, 1, 1)."""
     per_layer: Tensor | None
     """The rows' embeddings for each layer (R, layers, width)."""

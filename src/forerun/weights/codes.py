@@ -127,7 +127,7 @@ class Codes:
     """What becomes of the inputs of a flattened matrix, whose columns were multiplied by `flat.factors`."""
 
     def rows(self, index: Rows) -> Codes:
-        """Return some rows."""
+        """Return the codes of some rows (N,), all groups of each."""
         return replace(
             self,
             codes=self.codes[index],
@@ -146,13 +146,13 @@ class Codes:
             )
         if count > 1 and (start % group or (stop % group and stop != size)):
             raise LoadError(f"columns {start} to {stop} of '{name}' cut a group of {group}")
-        own = slice(start // group, -(-stop // group)) if count > 1 else slice(None)
+        groups = slice(start // group, -(-stop // group)) if count > 1 else slice(None)
         return replace(
             self,
             codes=self.codes[:, start:stop].copy(),
-            scales=np.ascontiguousarray(self.scales[:, own]),
-            mins=None if self.mins is None else np.ascontiguousarray(self.mins[:, own]),
-            zeros=None if self.zeros is None else np.ascontiguousarray(self.zeros[:, own]),
+            scales=np.ascontiguousarray(self.scales[:, groups]),
+            mins=None if self.mins is None else np.ascontiguousarray(self.mins[:, groups]),
+            zeros=None if self.zeros is None else np.ascontiguousarray(self.zeros[:, groups]),
         )
 
     def check(self, name: str, bits: int) -> None:

@@ -19,14 +19,14 @@ from forerun.core.errors import LoadError
 Split = Literal["even", "spill"]
 SPLITS: tuple[Split, ...] = ("even", "spill")
 WIDEST = 1 << 16
-"""Places of a row at most: sums of as many products fit 32 bits."""
+"""Columns of a flattened row at most: sums of as many products fit 32 bits."""
 MIN_STEP = 1e-38
 """The reciprocals of larger steps are finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlatRows:
-    """What becomes of a layer's inputs: steps (K,) fp32, pieces (K,) int32, the largest code, and the split."""
+    """How inputs are rounded and split: steps (K,) fp32, pieces (K,) int32, the largest code, the kind of split."""
 
     steps: NDArray[np.float32]
     pieces: NDArray[np.int32]
@@ -35,19 +35,19 @@ class FlatRows:
 
     @property
     def inverse(self) -> NDArray[np.float32]:
-        """What inputs are multiplied by before they are rounded."""
+        """The factors of inputs (K,) before they are rounded."""
         return np.reciprocal(self.steps)
 
     @property
     def width(self) -> int:
-        """Places of a row, in whole groups of 32."""
-        return num_places(self.pieces)
+        """Columns of a flattened row, in whole groups of 32."""
+        return num_columns(self.pieces)
 
     @property
     def factors(self) -> NDArray[np.float32]:
-        """What a column (K,) is multiplied by before its weights are rounded: the value of a code in one place."""
-        places: NDArray[np.float32] = self.pieces.astype(np.float32)
-        return self.steps / places if self.split == "even" else self.steps
+        """What a column (K,) is multiplied by before its weights are rounded: the value of a code in one column."""
+        pieces: NDArray[np.float32] = self.pieces.astype(np.float32)
+        return self.steps / pieces if self.split == "even" else self.steps
 
     def check(self, layer: str) -> None:
         """Raise LoadError for numbers of a layer's file that are out of range."""
@@ -61,8 +61,8 @@ class FlatRows:
         )
 
 
-def num_places(pieces: NDArray[np.int32]) -> int:
-    """Return the places of a row, in whole groups of 32, of inputs with so many each."""
+def num_columns(pieces: NDArray[np.int32]) -> int:
+    """Return the columns of a flattened row, in whole groups of 32, of inputs with so many each."""
     return -(-int(pieces.sum()) // 32) * 32
 
 

@@ -53,9 +53,11 @@ def check_parts(paths: Sequence[Path], headers: Sequence[Header]) -> None:
                 f"{path.name} is a part of another model: it counts "
                 f"{header.metadata.get('split.tensors.count')} tensors in all, {paths[0].name} {total}"
             )
-    found = sum(len(header.tensors) for header in headers)
-    if len(paths) > 1 and found != total:
-        raise LoadError(f"its {len(paths)} parts have {found} tensors, but should have {total}")
+    num_tensors = sum(len(header.tensors) for header in headers)
+    if len(paths) > 1 and num_tensors != total:
+        raise LoadError(
+            f"its {len(paths)} parts have {num_tensors} tensors, but should have {total}"
+        )
 
 
 def _counted(no: object) -> object:

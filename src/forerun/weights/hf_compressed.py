@@ -70,11 +70,11 @@ def integers(layer: PackedLayer, weights: Config) -> StoredTensor:
             return np.full((num_out, num_groups), middle, np.float32)
         if is_zero_packed:
             packed = np.ascontiguousarray(layer.words("weight_zero_point").T)
-            whole = int_words.unpack(packed, bits, num_out).T
+            unpacked = int_words.unpack(packed, bits, num_out).T
         else:
             signed = layer.bytes("weight_zero_point").view(np.int8).reshape(-1, num_groups)
-            whole = np.broadcast_to(signed.astype(np.int16) + middle, (num_out, num_groups))
-        return np.ascontiguousarray(whole, np.float32)
+            unpacked = np.broadcast_to(signed.astype(np.int16) + middle, (num_out, num_groups))
+        return np.ascontiguousarray(unpacked, np.float32)
 
     def read() -> Codes:
         if is_packed:
@@ -87,12 +87,7 @@ def integers(layer: PackedLayer, weights: Config) -> StoredTensor:
 
     part = "weight_packed" if is_packed else "weight"
     return layer.weight(
-        part,
-        (num_out, num_in),
-        bits,
-        read,
-        is_symmetric=is_symmetric,
-        has_order=order is not None,
+        part, (num_out, num_in), bits, read, is_symmetric=is_symmetric, has_order=order is not None
     )
 
 

@@ -91,7 +91,7 @@ def mxfp4(layer: PackedLayer) -> StoredTensor:
         blocks[:, 2::2] = first >> 4 | second & 0xF0
         return blocks.reshape(experts * num_rows, -1)
 
-    whole = (experts, num_rows, 32 * num_blocks)
+    unpacked = (experts, num_rows, 32 * num_blocks)
     return StoredTensor(
-        f"{layer.name}.weight", whole, FORMATS["mxfp4"], layer.tensor("blocks").data, read
+        f"{layer.name}.weight", unpacked, FORMATS["mxfp4"], layer.tensor("blocks").data, read
     )

@@ -13,29 +13,33 @@ from forerun.weights.stored import StoredTensor
 class RenamedCheckpoint(Checkpoint):
     """A checkpoint whose tensors are called otherwise; those that are not renamed are not there."""
 
-    def __init__(self, whole: Checkpoint, prefixes: Mapping[str, str]) -> None:
+    def __init__(self, checkpoint: Checkpoint, prefixes: Mapping[str, str]) -> None:
         """Take the tensors whose names begin with a value of `prefixes`, and let them begin with its key."""
-        self.whole = whole
-        self.path, self.kind, self.architecture = whole.path, whole.kind, whole.architecture
-        self.config = whole.config
+        self.checkpoint = checkpoint
+        self.path, self.kind, self.architecture = (
+            checkpoint.path,
+            checkpoint.kind,
+            checkpoint.architecture,
+        )
+        self.config = checkpoint.config
         self._theirs = {
             new + name.removeprefix(old): name
             for new, old in prefixes.items()
-            for name in whole.names()
+            for name in checkpoint.names()
             if name.startswith(old)
         }
-        self._tensors = {new: whole.raw(name) for new, name in self._theirs.items()}
+        self._tensors = {new: checkpoint.raw(name) for new, name in self._theirs.items()}
 
     def tensor(self, name: str) -> StoredTensor:
-        """Return one tensor, by its new name. Raises LoadError as the whole does."""
+        """Return one tensor, by its new name. Raises LoadError as the checkpoint does."""
         if name in self._theirs:
-            return self.whole.tensor(self._theirs[name])
+            return self.checkpoint.tensor(self._theirs[name])
         return super().tensor(name)
 
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the whole."""
-        return self.whole.tokenizer()
+        """Return the tokenizer of the checkpoint."""
+        return self.checkpoint.tokenizer()
 
     def default_params(self) -> SamplingParams:
-        """Return those of the whole."""
-        return self.whole.default_params()
+        """Return the sampling parameters that the checkpoint recommends."""
+        return self.checkpoint.default_params()

@@ -53,11 +53,11 @@ class StoredTensor:
         """Return columns `start` to `stop` of a matrix, copied. Raises LoadError where they cut a block or a group."""
         shape = (self.shape[0], stop - start)
         if self.read is not None:
-            whole = self.unpacked()
-            if whole.read is None:
-                return whole.columns(start, stop)
-            codes = whole.codes().columns(self.name, start, stop)
-            return replace(whole, shape=shape, read=lambda: codes, index=None)
+            unpacked = self.unpacked()
+            if unpacked.read is None:
+                return unpacked.columns(start, stop)
+            codes = unpacked.codes().columns(self.name, start, stop)
+            return replace(unpacked, shape=shape, read=lambda: codes, index=None)
         block, nbytes = self.format.block, self.format.block_nbytes
         if start % block or stop % block:
             raise LoadError(f"columns {start} to {stop} of '{self.name}' cut a block of {block}")

@@ -25,9 +25,9 @@ def text_half(
 
     What the text's own config leaves out is taken from that of the whole.
     """
-    own = config.get("text_config")
-    is_whole = architecture.endswith("ForConditionalGeneration") or "For" not in architecture
-    if not is_whole or not isinstance(own, Mapping):
+    inner = config.get("text_config")
+    has_parts = architecture.endswith("ForConditionalGeneration") or "For" not in architecture
+    if not has_parts or not isinstance(inner, Mapping):
         return config, dict(tensors)
     renamed = {
         new + name.removeprefix(old): tensor
@@ -35,7 +35,7 @@ def text_half(
         for old, new in _RENAMED.items()
         if name.startswith(old)
     }
-    return {**config, **own}, renamed
+    return {**config, **inner}, renamed
 
 
 def with_prefix(tensors: Mapping[str, T]) -> dict[str, T]:

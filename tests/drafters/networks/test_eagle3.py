@@ -1,8 +1,11 @@
 """EAGLE-3: a row sees what came before it and nothing else, computed at once or one by one."""
 
+import pytest
+
+pytest.importorskip("torch")
+
 from dataclasses import replace
 
-import pytest
 import torch
 
 from forerun.drafters.eagle3.config import Eagle3Config

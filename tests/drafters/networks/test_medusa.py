@@ -1,5 +1,9 @@
 """Medusa: heads that are the target's own at first."""
 
+import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from forerun.drafters.medusa.config import MedusaConfig

@@ -1,9 +1,12 @@
 """The MLP speculator: published names and sizes, and maps on the target's rows that are as good as tables."""
 
+import pytest
+
+pytest.importorskip("torch")
+
 import math
 from dataclasses import replace
 
-import pytest
 import torch
 from torch.nn import functional
 

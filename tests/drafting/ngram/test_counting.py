@@ -22,18 +22,18 @@ TEXTS = st.lists(st.tuples(WORDS, WORDS), max_size=6)
 
 def followers(texts, order: int) -> list[dict[tuple[int, ...], Counter[int]]]:
     """What follows the contexts of each length in the answers: the oracle."""
-    found = [defaultdict(Counter) for _ in range(order)]
+    counters = [defaultdict(Counter) for _ in range(order)]
     for prompt, answer in texts:
         tokens = [*prompt, *answer]
-        for place in range(len(prompt), len(tokens)):
-            for n in range(1, min(order, place) + 1):
-                found[n - 1][tuple(tokens[place - n : place])][tokens[place]] += 1
-    return found
+        for position in range(len(prompt), len(tokens)):
+            for n in range(1, min(order, position) + 1):
+                counters[n - 1][tuple(tokens[position - n : position])][tokens[position]] += 1
+    return counters
 
 
 def hash_of(context: Sequence[int]) -> int:
-    *_, found = context_hashes(context, len(context))
-    return found
+    *_, last = context_hashes(context, len(context))
+    return last
 
 
 @given(TEXTS, st.integers(1, 4))
@@ -47,8 +47,8 @@ def test_contexts_are_counted_as_by_a_dict(texts, order: int) -> None:
         for i, hash in enumerate(level.hashes.tolist()):
             ranked = sorted(known[hash].items(), key=lambda pair: (-pair[1], pair[0]))
             assert level.counts[i] == known[hash].total()
-            found = zip(level.tokens[i].tolist(), level.token_counts[i].tolist(), strict=True)
-            assert [pair for pair in found if pair[0] >= 0] == ranked[: counting.NUM_KEPT]
+            pairs = zip(level.tokens[i].tolist(), level.token_counts[i].tolist(), strict=True)
+            assert [pair for pair in pairs if pair[0] >= 0] == ranked[: counting.NUM_KEPT]
 
 
 @given(TEXTS, st.integers(1, 3), st.sampled_from([2, 3]))
@@ -58,18 +58,18 @@ def test_a_file_says_what_was_counted(texts, order: int, token_nbytes: int) -> N
     num_found = 0
     for expected in followers(texts, order):
         for context, follows in expected.items():
-            found = file.find(hash_of(context))
+            entry = file.find(hash_of(context))
             if follows.total() < counting.MIN_COUNT:
-                assert found is None
+                assert entry is None
             if len(context) == 1 and follows.total() >= counting.MIN_COUNT:
-                assert found is not None
-            if found is None:
+                assert entry is not None
+            if entry is None:
                 continue
             num_found += 1
-            assert found[0] == follows.total()
-            assert len(found[1]) == min(len(follows), counting.NUM_KEPT)
-            for token, count in found[1]:
-                assert count == pytest.approx(follows[token], abs=found[0] / 255)
+            assert entry[0] == follows.total()
+            assert len(entry[1]) == min(len(follows), counting.NUM_KEPT)
+            for token, count in entry[1]:
+                assert count == pytest.approx(follows[token], abs=entry[0] / 255)
     assert num_found == made.num_contexts
 
 
@@ -77,11 +77,11 @@ def test_a_file_says_what_was_counted(texts, order: int, token_nbytes: int) -> N
 def test_a_count_survives_in_a_byte(count: int) -> None:
     hashes, one = np.array([1 << 40], np.uint64), np.array([[7]])
     _, data = pack(hashes, np.array([count]), one, np.array([[255]]), 2)
-    found = unpack_count(int(data[2]))
-    assert found <= count
-    assert found > count * 16 / 17 or count >= 1 << 16
+    unpacked = unpack_count(int(data[2]))
+    assert unpacked <= count
+    assert unpacked > count * 16 / 17 or count >= 1 << 16
     if count < 32:
-        assert found == count
+        assert unpacked == count
 
 
 @given(TEXTS, st.integers(-2000, 400))

@@ -46,9 +46,9 @@ def test_occurrences_are_those_a_scan_finds(
         for offset in range(1, len(text))
         if (length := match_length(text, offset, context, max_depth))
     ]
-    found = list(filled(pieces, max_depth).occurrences(context, 1000))
-    assert sorted(found) == sorted(expected)
-    lengths = [length for length, _ in found]
+    occurrences = list(filled(pieces, max_depth).occurrences(context, 1000))
+    assert sorted(occurrences) == sorted(expected)
+    lengths = [length for length, _ in occurrences]
     assert lengths == sorted(lengths, reverse=True)
 
 
@@ -75,9 +75,9 @@ def test_the_oldest_documents_are_forgotten_first() -> None:
     index = SuffixIndex(max_depth=4, capacity=400)
     for document in range(50):
         index.extend(document, [7, document, 7, 100 + document])
-    found = {p >> OFFSET_BITS for _, p in index.occurrences([7], 1000)}
-    assert found == set(range(min(found), 50))
-    assert 8 <= len(found) <= 14  # each costs 4 tokens and 24 for itself
+    documents = {p >> OFFSET_BITS for _, p in index.occurrences([7], 1000)}
+    assert documents == set(range(min(documents), 50))
+    assert 8 <= len(documents) <= 14  # each costs 4 tokens and 24 for itself
 
 
 def test_a_document_too_large_to_keep_begins_anew() -> None:

@@ -32,11 +32,11 @@ def measured(system: str, group: str, decode_s: float, **given: object) -> Round
 
 def together(rounds: Sequence[Round]) -> list[Round]:
     """One round a group and number, with everyone in it."""
-    found: dict[str, Round] = {}
+    by_group: dict[str, Round] = {}
     for each in rounds:
-        known = found.setdefault(each.key, Round(each.group, each.category, each.round, 1, []))
+        known = by_group.setdefault(each.key, Round(each.group, each.category, each.round, 1, []))
         known.measurements.extend(each.measurements)
-    return [*found.values()]
+    return [*by_group.values()]
 
 
 def rows(rounds: Sequence[Round], origin: dict[str, object]) -> list[summary.Row]:

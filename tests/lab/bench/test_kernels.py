@@ -6,15 +6,7 @@ import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.lab.bench import kernels
-from forerun.lab.bench.kernels import (
-    OURS,
-    READ,
-    Case,
-    PassTimings,
-    in_turns,
-    measure,
-    timers,
-)
+from forerun.lab.bench.kernels import OURS, READ, Case, PassTimings, in_turns, measure, timers
 from tests.native.models import native
 from tests.native.test_row_law import KINDS
 from tests.tiny import tiny_model
@@ -69,11 +61,11 @@ def test_every_case_is_a_pass_of_its_rows_above_its_context():
         return forward(batch, *args, **more)
 
     model.forward = counting
-    own = timers(model, [Case(1, 1, 8), Case(1, 3, 8), Case(3, 2, 5)])
+    our_timers = timers(model, [Case(1, 1, 8), Case(1, 3, 8), Case(3, 2, 5)])
     assert [rows + base for ((rows, base),) in seen] == [8, 5, 5, 5], "one cache a context"
     seen.clear()
     for _ in range(2):
-        assert all(ask() > 0 for ask in own.values())
+        assert all(ask() > 0 for ask in our_timers.values())
     assert seen == [[(1, 8)], [(3, 8)], [(2, 5)] * 3] * 2, "and leave it as it was"
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
 from forerun.core.types import TaskPrompt
-from forerun.lab.bench.load import Load, Run, Served, draw, over_http
+from forerun.lab.bench.load import Load, Run, Served, draw
 from forerun.lab.bench.serving import bounds, figures
 from forerun.lab.bench.workload import lengthened
 from forerun.server.client import Remote
@@ -98,7 +98,7 @@ def percentile(values: list[float], percent: int) -> float:
 
 @given(st.lists(SERVED, min_size=1, max_size=12))
 def test_percentiles_equal_the_standard_librarys(done):
-    found = figures(done, 10.0)
+    row = figures(done, 10.0)
     latencies = {
         "ttft": [one.ttft_s for one in done],
         "e2el": [one.e2e_s for one in done],
@@ -111,12 +111,12 @@ def test_percentiles_equal_the_standard_librarys(done):
     }
     for name, values in latencies.items():
         if not values:
-            assert found[f"mean_{name}_ms"] is None
+            assert row[f"mean_{name}_ms"] is None
             continue
         expected = {f"p{p}": percentile(values, p) for p in (50, 90, 99)}
         expected |= {"mean": statistics.fmean(values), "std": statistics.pstdev(values)}
         for word, value in expected.items():
-            assert found[f"{word}_{name}_ms"] == pytest.approx(value * 1e3, abs=2e-3)
+            assert row[f"{word}_{name}_ms"] == pytest.approx(value * 1e3, abs=2e-3)
 
 
 def test_throughput_and_goodput_count_what_was_answered():
@@ -126,13 +126,13 @@ def test_throughput_and_goodput_count_what_was_answered():
         Served("c", 0.0, 0.1, 9.1, [4.0, 5.0], 30, 3),
         Served("d", 0.0, e2e_s=1.0, error="refused"),
     ]
-    found = figures(done, 10.0, bounds("ttft:200, tpot:1000"))
-    assert (found["completed"], found["failed"]) == (3, 1)
-    assert found["request_throughput"] == 0.3
-    assert found["output_throughput"] == 0.9
-    assert found["total_token_throughput"] == 6.9
-    assert found["request_goodput"] == 0.1  # b came too late, c was too slow
-    assert found["acceptance_rate"] == 0.25
+    row = figures(done, 10.0, bounds("ttft:200, tpot:1000"))
+    assert (row["completed"], row["failed"]) == (3, 1)
+    assert row["request_throughput"] == 0.3
+    assert row["output_throughput"] == 0.9
+    assert row["total_token_throughput"] == 6.9
+    assert row["request_goodput"] == 0.1  # b came too late, c was too slow
+    assert row["acceptance_rate"] == 0.25
     assert figures(done, 10.0)["request_goodput"] is None
 
 
@@ -146,7 +146,7 @@ def test_goodput_that_cannot_be_read_is_refused(wrong):
 
 
 def test_a_load_is_answered_in_full_and_its_times_add_up(url):
-    run = Run(Load(PROMPTS, BODY, 2, 200.0), over_http(Remote.of(url)))
+    run = Run(Load(PROMPTS, BODY, 2, 200.0), Remote.of(url))
     done = [*run]
     assert sorted(one.prompt for one in done) == [prompt.id for prompt in PROMPTS]
     for one in done:
@@ -164,7 +164,7 @@ def test_a_load_is_answered_in_full_and_its_times_add_up(url):
 def test_who_stops_early_ends_the_requests_that_run(served):
     url, service = served
     body = {"max_tokens": 100, "temperature": 1.5, "ignore_eos": True, "seed": 1}
-    answers = iter(Run(Load(PROMPTS[:3], body, 1), over_http(Remote.of(url))))
+    answers = iter(Run(Load(PROMPTS[:3], body, 1), Remote.of(url)))
     lasted_s = next(answers).e2e_s
     start_s = time.perf_counter()
     answers.close()
@@ -174,7 +174,7 @@ def test_who_stops_early_ends_the_requests_that_run(served):
 
 def test_what_the_server_refuses_is_counted_as_failed(url):
     load = Load(PROMPTS[:2], {**BODY, "temperature": -1}, 1)
-    done = [*Run(load, over_http(Remote.of(url)))]
+    done = [*Run(load, Remote.of(url))]
     assert all("refuses with 400" in (one.error or "") for one in done)
     assert figures(done, 1.0)["failed"] == 2
 
@@ -185,15 +185,15 @@ def test_what_the_server_refuses_is_counted_as_failed(url):
 def test_bench_serve_measures_a_sweep_and_resumes(forerun, url, tmp_path):
     out = tmp_path / "load.jsonl"
     flags = ["--url", url, "--num-prompts", "3", "-n", "4", "--concurrency", "1,3", "--out", out]
-    code, said, _ = forerun("bench", "serve", *flags, "--goodput", "ttft:60000", "--json")
+    code, printed, _ = forerun("bench", "serve", *flags, "--goodput", "ttft:60000", "--json")
     assert code == 0
-    rows = json.loads(said)["rows"]
+    rows = json.loads(printed)["rows"]
     assert [row["max_concurrency"] for row in rows] == [1, 3]
     assert all(row["completed"] == 3 and row["request_goodput"] > 0 for row in rows)
     written = out.read_text()
-    code, said, _ = forerun("bench", "serve", *flags)
+    code, printed, _ = forerun("bench", "serve", *flags)
     assert code == 0
-    assert "time to first token" in said
+    assert "time to first token" in printed
     assert out.read_text() == written  # nothing was measured again
 
 
@@ -206,9 +206,9 @@ def test_ctrl_c_keeps_what_was_measured(forerun, url, monkeypatch):
 
     monkeypatch.setattr(Run, "__iter__", interrupted)
     flags = ["--url", url, "--num-prompts", "3", "-n", "4", "--concurrency", "1"]
-    code, said, _ = forerun("bench", "serve", *flags, "--json")
+    code, printed, _ = forerun("bench", "serve", *flags, "--json")
     assert code == 130
-    (row,) = json.loads(said)["rows"]
+    (row,) = json.loads(printed)["rows"]
     assert (row["completed"], row["is_whole"]) == (1, False)
 
 
@@ -216,9 +216,9 @@ def test_ctrl_c_keeps_what_was_measured(forerun, url, monkeypatch):
 def test_a_model_is_served_and_its_server_ends(forerun, default_model):
     flags = ["--num-prompts", "2", "-n", "4", "--concurrency", "2", "-c", "512", "--json"]
     more = ["--input-len", "100", "--ramp-up", "0.1"]
-    code, said, _ = forerun("bench", "serve", default_model, *flags, *more)
+    code, printed, _ = forerun("bench", "serve", default_model, *flags, *more)
     assert code == 0
-    (row,) = json.loads(said)["rows"]
+    (row,) = json.loads(printed)["rows"]
     assert (row["system"], row["completed"]) == ("forerun", 2)
     assert row["total_input_tokens"] > 200
 
@@ -232,8 +232,8 @@ def test_ctrl_c_in_a_terminal_fails_no_request_and_ends_the_server(default_model
     ) as process:
         time.sleep(20)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-        said, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    (row,) = json.loads(said)["rows"]
+    (row,) = json.loads(printed)["rows"]
     assert row["completed"] > 0
     assert (row["failed"], row["is_whole"]) == (0, False)

@@ -16,8 +16,8 @@ def test_what_kernels_saves_is_read_back(tmp_path):
     path = tmp_path / "kernels.json"
     saved = {"k": 4, "ms": 3.0}, {"k": 1, "ms": 2.0}
     path.write_text(json.dumps({"provenance": {"model": "m"}, "rows": saved}))
-    (found,) = read(path)
-    assert (found.model, found.ms, found.peer) == ("m", {1: 2.0, 4: 3.0}, None)
+    (costs_read,) = read(path)
+    assert (costs_read.model, costs_read.ms, costs_read.peer) == ("m", {1: 2.0, 4: 3.0}, None)
 
 
 WIDTHS = st.dictionaries(st.integers(2, 64), st.floats(0.1, 100), min_size=1, max_size=6)

@@ -61,11 +61,7 @@ def peer(tmp_path):
         path = tmp_path / "toy.py"
         path.write_text(ADAPTER.format(load=load, generate=generate, convert=convert or "pass"))
         module = SimpleNamespace(
-            NAME="toy",
-            WAYS=("plain",),
-            QUANT="int4",
-            KEEPS_PREFIXES=keeps,
-            __file__=str(path),
+            NAME="toy", WAYS=("plain",), QUANT="int4", KEEPS_PREFIXES=keeps, __file__=str(path)
         )
         if convert is not None:
             module.convert = None
@@ -231,17 +227,17 @@ def no_checkpoint(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("no_checkpoint")
 def test_a_model_is_converted_once_and_anew_when_the_file_changes(peer, tmp_path):
-    said, models = [], tmp_path / "toy" / "models"
+    notes, models = [], tmp_path / "toy" / "models"
     (models / "m-7.partial" / "checkpoint").mkdir(parents=True)  # an interrupted attempt
 
     def num_formats():
-        peer(convert=CONVERT, load="assert 'models' in model", tell=said.append).restart([1])
+        peer(convert=CONVERT, load="assert 'models' in model", tell=notes.append).restart([1])
         return sum(path.is_dir() for path in models.iterdir())
 
     assert [num_formats(), num_formats()] == [1, 1]
     (tmp_path / "m.gguf").write_text("other weights")
     assert num_formats() == 2
-    assert [text.split()[0] for text in said] == ["converting", "converted"] * 2
+    assert [text.split()[0] for text in notes] == ["converting", "converted"] * 2
 
 
 @pytest.mark.usefixtures("no_checkpoint")

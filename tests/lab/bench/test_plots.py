@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.lab.bench.plots import draw, draw_passes, draw_run
+from forerun.lab.bench.plots import draw
 from forerun.lab.bench.plots.pictures import speedups
 from forerun.lab.bench.plots.style import looks
 from tests.lab.bench.samples import ORIGIN, costs, measured, rows
@@ -26,8 +26,7 @@ ROWS = rows(
     ],
     ORIGIN,
 )
-
-
+BENCH = ("speedup", "acceptance")
 COSTS, PEER = costs({1: 1.0, 2: 1.25, 8: 3.0}), costs({1: 2.0, 4: 6.0}, peer="other")
 
 
@@ -40,55 +39,55 @@ def names_of(drawn, tmp_path):
 
 def test_every_picture_is_written_as_png_and_svg(tmp_path):
     pytest.importorskip("matplotlib")
-    drawn = draw(ROWS, tmp_path, "toy")
+    drawn = draw(BENCH, ROWS, tmp_path, "toy")
     assert names_of(drawn, tmp_path) == ["speedup", "acceptance"]
 
 
 def test_pass_costs_are_drawn_with_the_peers(tmp_path):
     pytest.importorskip("matplotlib")
-    assert names_of(draw_passes([COSTS, PEER], tmp_path, "toy"), tmp_path) == ["v"]
-    assert draw_passes([], tmp_path, "toy") == {}
+    assert names_of(draw(("v",), [COSTS, PEER], tmp_path, "toy"), tmp_path) == ["v"]
+    assert draw(("v",), [], tmp_path, "toy") == {}
 
 
 def test_a_training_run_is_drawn_with_or_without_a_measurement(tmp_path):
     pytest.importorskip("matplotlib")
     steps = [{"step": i, "tokens": 1000 * i, "loss": 9 / i} for i in range(1, 5)]
-    assert draw_run("training", [], tmp_path, "toy") == {}
-    assert names_of(draw_run("training", steps[:1], tmp_path, "toy"), tmp_path) == ["training"]
+    assert draw(("training",), [], tmp_path, "toy") == {}
+    assert names_of(draw(("training",), steps[:1], tmp_path, "toy"), tmp_path) == ["training"]
     before = (tmp_path / "toy-training.svg").read_text()
     first = {"step": 0, "tokens": 0, "tau": 1.2, "tau_sampled": 1.1}  # of a drafter that goes on
-    assert draw_run("training", [first], tmp_path, "toy") == {}
-    draw_run("training", [first, *steps], tmp_path, "toy")
+    assert draw(("training",), [first], tmp_path, "toy") == {}
+    draw(("training",), [first, *steps], tmp_path, "toy")
     assert (tmp_path / "toy-training.svg").read_text() != before
     steps[-1] |= {"tau": 1.5, "tau_sampled": 1.4}
-    draw_run("training", steps, tmp_path, "toy")
+    draw(("training",), steps, tmp_path, "toy")
     assert (tmp_path / "toy-training.svg").read_text() != before
 
 
 def test_no_two_of_many_systems_look_alike():
     """Also not those of one family, which a legend has to tell apart."""
-    found = [tuple(look.values()) for look in looks([False] * 49 + [True] * 4)]
-    assert len(set(found)) == 53
+    chosen = [tuple(look.values()) for look in looks([False] * 49 + [True] * 4)]
+    assert len(set(chosen)) == 53
 
 
 def test_the_same_figures_give_the_same_file(tmp_path):
     pytest.importorskip("matplotlib")
     (tmp_path / "b").mkdir()
     for folder in (tmp_path, tmp_path / "b"):
-        draw_passes([COSTS], folder, "toy")
+        draw(("v",), [COSTS], folder, "toy")
     assert (tmp_path / "toy-v.svg").read_bytes() == (tmp_path / "b" / "toy-v.svg").read_bytes()
 
 
 def test_plain_decoding_alone_draws_nothing(tmp_path):
     pytest.importorskip("matplotlib")
-    assert draw(rows([measured("none", "a1", 1.0)], ORIGIN), tmp_path, "toy") == {}
+    assert draw(BENCH, rows([measured("none", "a1", 1.0)], ORIGIN), tmp_path, "toy") == {}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_matplotlib_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ConfigError, match=r"'\.\[plots\]'"):
-        draw(ROWS, tmp_path, "toy")
+        draw(BENCH, ROWS, tmp_path, "toy")
 
 
 @pytest.mark.parametrize(("num_systems", "bands"), [(8, ["all", "a", "b"]), (9, ["all"])])

@@ -70,14 +70,7 @@ def measurements(store):
 
 def test_everyone_gets_the_same_prompts_and_peers_the_plain_lengths():
     peer, store = Peer(), Store(ORIGIN)
-    run(
-        Bench(
-            GROUPS,
-            [system(), system("suffix", lambda: Suffix(Options())), peer],
-            encode,
-            store,
-        )
-    )
+    run(Bench(GROUPS, [system(), system("suffix", lambda: Suffix(Options())), peer], encode, store))
     plain = [m for m in measurements(store) if m.system == "none"]
     assert [len(asked) for asked in peer.asked] == [1, 1, 1, 1], "two steps of the first group"
     assert len(peer.asked[1][0]) == len(peer.asked[0][0]) + 2, (

@@ -41,9 +41,9 @@ def test_only_some_categories_in_the_files_order():
 
 
 def test_units_hold_one_category_and_every_prompt_once():
-    found = groups(PROMPTS, 2)
-    assert [group.id for group in found] == ["a0+a1", "a2+a3", "a4", "b0+b1", "c0"]
-    assert all({p.category for p in group.prompts} == {group.category} for group in found)
+    units = groups(PROMPTS, 2)
+    assert [group.id for group in units] == ["a0+a1", "a2+a3", "a4", "b0+b1", "c0"]
+    assert all({p.category for p in group.prompts} == {group.category} for group in units)
 
 
 def test_our_own_prompts_cover_what_people_do():

@@ -97,8 +97,8 @@ def test_kernels_ends_with_one_document_and_saves_it(forerun, default_model, tmp
     keys = {"k", "ms", "v", "gb_s", "bandwidth_share", "peak_share"}
     assert all(keys <= row.keys() for row in document["rows"])
     assert json.loads(out.read_text()) == document
-    (found,) = pass_costs.read(out)
-    assert found.ms == {row["k"]: row["ms"] for row in document["rows"]}
+    (saved,) = pass_costs.read(out)
+    assert saved.ms == {row["k"]: row["ms"] for row in document["rows"]}
 
 
 def test_a_report_has_what_was_measured_and_what_passes_cost(bench, forerun, tmp_path):

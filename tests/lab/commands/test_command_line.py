@@ -14,7 +14,7 @@ from tests.cli.helpers import check_help, check_table, one_line_of_mistake
 from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
-    *("tune", "check-drafter", "bench", "bench chat", "bench serve"),
+    *("tune", "check-drafter", "bench", "bench serve"),
     *("bench memory", "bench kernels", "bench report", "eval", "eval ppl"),
     *("eval distribution", "eval fidelity", "train", "train table", "train data"),
     *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize"),
@@ -108,7 +108,9 @@ MISTAKES = {
         "-o /dev/null/a.table": "cannot be written",
     },
 }
-LINES = [(f"forerun {c} {given}", m) for c, told in MISTAKES.items() for given, m in told.items()]
+LINES = [
+    (f"forerun {c} {given}", m) for c, mistakes in MISTAKES.items() for given, m in mistakes.items()
+]
 
 
 @pytest.mark.parametrize(("line", "message"), LINES, ids=lambda value: value[-40:])

@@ -67,19 +67,19 @@ def test_a_gguf_becomes_an_awq_folder_that_answers(
     out = tmp_path / "out"
     arguments = ("quantize", "-m", model, "--calib", text, "--calib-tokens", 512, "-o", out)
     code, printed, _ = forerun(*arguments, "--json")
-    found = the_json(printed)
+    report = the_json(printed)
     assert code == 0
-    assert found["format"] == "awq"
-    assert found["group"] == 32
-    assert found["ppl_before"] > 1 < found["ppl_after"]
-    assert len(found["errors"]) == 14
+    assert report["format"] == "awq"
+    assert report["group"] == 32
+    assert report["ppl_before"] > 1 < report["ppl_after"]
+    assert len(report["errors"]) == 14
     code, printed, _ = forerun("generate", "-m", out, "--raw", "--max-tokens", 3, "--json", "hello")
     assert code == 0
     assert the_json(printed)
     before, after = (open_checkpoint(path).tokenizer() for path in (model, out))
-    said = "hello wo 12 <tool> é"
-    assert before.encode(said) == after.encode(said)
-    assert (before.eos_ids, after.decode(after.encode(said))) == (after.eos_ids, said)
+    prompt = "hello wo 12 <tool> é"
+    assert before.encode(prompt) == after.encode(prompt)
+    assert (before.eos_ids, after.decode(after.encode(prompt))) == (after.eos_ids, prompt)
     assert fingerprint(before) == fingerprint(after)  # so what ships for a model serves its folder
     code, printed, _ = forerun("eval", "ppl", text, "-m", out, "--limit-tokens", 60, "--json")
     assert (code, the_json(printed)["quant"]) == (0, "Q4_Z")

@@ -16,8 +16,8 @@ import torch
 
 from forerun.drafting.vocabulary import fingerprint
 from forerun.lab.store import Store
-from forerun.lab.train import answers
-from forerun.lab.train.session import Data, Interrupts
+from forerun.lab.train import answers, session
+from forerun.lab.train.session import Data
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json
 
@@ -141,10 +141,10 @@ def test_data_is_made_once(forerun, default_model, tmp_path, monkeypatch) -> Non
     code, out, err = forerun(*given, "--prompts", prompts, "--json")
     assert code == 0, err
     assert the_json(out)["tokens"] >= 24
-    held = path.read_text()
-    assert json.loads(held.splitlines()[1])["category"] == "talk"
+    written = path.read_text()
+    assert json.loads(written.splitlines()[1])["category"] == "talk"
     assert forerun(*given, "--prompts", prompts)[0] == 0
-    assert path.read_text() == held
+    assert path.read_text() == written
 
 
 @pytest.mark.slow
@@ -181,19 +181,13 @@ def test_a_draft_cannot_cost_more_than_a_pass(forerun, monkeypatch, cost) -> Non
 
 
 def test_ctrl_c_waits_for_the_end_of_a_step() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    interrupts = Interrupts()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with interrupts:
-            interrupts.check()
-            signal.raise_signal(signal.SIGINT)  # in a step: it goes on
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-            assert not interrupts.is_between_steps
-            with pytest.raises(KeyboardInterrupt):
-                interrupts.check()
-            assert interrupts.is_between_steps
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    ended = []
+
+    def steps():
+        signal.raise_signal(signal.SIGINT)
+        ended.append("step")
+        yield None
+
+    with pytest.raises(KeyboardInterrupt):
+        session._whole_step(steps())
+    assert ended == ["step"]

@@ -155,9 +155,9 @@ def test_the_ones_that_are_broken_keep_the_contract_otherwise(check):
 
 
 def test_every_check_is_reported_and_one_that_fails_stops_no_other():
-    found = list(run(Candidate(IgnoresBudgets, tiny_model)))
-    assert len(found) == len(CHECKS)
-    assert [what for what, broken in found if broken] == [
+    results = list(run(Candidate(IgnoresBudgets, tiny_model)))
+    assert len(results) == len(CHECKS)
+    assert [what for what, broken in results if broken] == [
         "Drafts are trees of known tokens within their budgets"
     ]
 

@@ -47,12 +47,12 @@ def report(drafter: str, *settings: SamplingParams) -> distribution.Report:
 
 @pytest.mark.parametrize("drafter", ["suffix", "draft_model"])
 def test_a_right_engine_holds(drafter):
-    found = report(drafter, WARM, NUCLEUS)
-    assert found.was_tested
-    assert found.failed == ()
-    assert [check.length for check in found.checks] == [1, 2, 3] * 2
-    assert found.checks[2].cells > 6
-    assert found.threshold == pytest.approx(FALSE_ALARM / 6)
+    result = report(drafter, WARM, NUCLEUS)
+    assert result.was_tested
+    assert result.failed == ()
+    assert [check.length for check in result.checks] == [1, 2, 3] * 2
+    assert result.checks[2].cells > 6
+    assert result.threshold == pytest.approx(FALSE_ALARM / 6)
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "draft_model"])
@@ -80,22 +80,22 @@ def test_tokens_of_chance_zero_fail_at_once(monkeypatch):
 
 def enumerated(model, prompt, length, temperature) -> dict[tuple[int, ...], float]:
     """The distribution of the next `length` tokens: one pass a prefix, softmax in fp64."""
-    found = {(): 1.0}
+    masses = {(): 1.0}
     for _ in range(length):
         longer = {}
-        for prefix, mass in found.items():
+        for prefix, mass in masses.items():
             cache = model.new_cache(1, 64)
             batch = Batch((Segment.of(0, 0, [*prompt, *prefix], EMPTY_DRAFT),))
             logits = model.head(model.forward(batch, cache).last[-1:])[0] / np.float64(temperature)
             for token, p in enumerate(softmax(logits).tolist()):
                 longer[(*prefix, token)] = mass * p
-        found = longer
-    return found
+        masses = longer
+    return masses
 
 
 def test_the_exact_distribution_is_the_product_of_the_softmax_rows():
-    found = distribution.exact_distribution(MODEL, PROMPT, WARM, 3, floor=0.0)
-    whole = {tokens: mass for tokens, mass in found.mass.items() if len(tokens) == 3}
+    exact = distribution.exact_distribution(MODEL, PROMPT, WARM, 3, floor=0.0)
+    whole = {tokens: mass for tokens, mass in exact.mass.items() if len(tokens) == 3}
     assert whole == pytest.approx(enumerated(MODEL, PROMPT, 3, WARM.temperature), rel=1e-4)
 
 
@@ -115,13 +115,13 @@ def test_p_values_are_fair():
     pairs = [tokens for tokens in full if len(tokens) == 2]
     mass = np.array([full[tokens] for tokens in pairs])
     generator = np.random.default_rng(0)
-    found = []
+    p_values = []
     for counts in generator.multinomial(NUM, mass / mass.sum(), size=500):
         sequences = [t for t, n in zip(pairs, counts, strict=True) for _ in range(n)]
         statistic, cells, impossible = distribution.compare(known, sequences, 2)
         assert impossible == 0
-        found.append(distribution.chi_square_tail(statistic, cells - 1))
-    assert stats.kstest(found, "uniform").pvalue > 1e-4
+        p_values.append(distribution.chi_square_tail(statistic, cells - 1))
+    assert stats.kstest(p_values, "uniform").pvalue > 1e-4
 
 
 @given(st.floats(0, 500), st.integers(1, 200))

@@ -56,8 +56,7 @@ DEFAULT = ("draft_model", "suffix")
     "kv", ["int8", *(pytest.param(p, marks=pytest.mark.slow) for p in PRECISIONS if p != "int8")]
 )
 @pytest.mark.parametrize(
-    "drafter",
-    [d if d in DEFAULT else pytest.param(d, marks=pytest.mark.slow) for d in DRAFTERS],
+    "drafter", [d if d in DEFAULT else pytest.param(d, marks=pytest.mark.slow) for d in DRAFTERS]
 )
 def test_no_token_changes(
     drafter: str, kv: Precision, num_blocks: int | None, shares: bool

@@ -27,7 +27,7 @@ def test_nodes_count_only_below_a_right_parent():
 def test_deep_nodes_are_counted_together_and_a_chance_may_be_missing():
     nodes = recorded(Draft.chain([*range(9)]), tuple(range(10)))
     assert [node.depth for node in nodes] == [1, 2, 3, 4, 5, *[MAX_DEPTH] * 4]
-    assert all(node.said is None and node.is_right for node in nodes)
+    assert all(node.confidence is None and node.is_right for node in nodes)
     rows = table("chain", nodes, 10.0)
     assert [row["depth"] for row in rows] == ["all", "1", "2", "3", "4", "5", "6+"]
     assert rows[0]["said"] is rows[0]["gap"] is None

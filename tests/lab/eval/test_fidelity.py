@@ -23,11 +23,11 @@ def probs(row: list[float]) -> list[float]:
     return [math.exp(x) / total for x in row]
 
 
-def by_definition(tokens: list[int], exact: list[list[float]], found: list[list[float]]) -> Score:
+def by_definition(tokens: list[int], exact: list[list[float]], logits: list[list[float]]) -> Score:
     kl = nll = 0.0
     same = 0
     for i, token in enumerate(tokens[1:]):
-        p, q = probs(exact[i]), probs(found[i])
+        p, q = probs(exact[i]), probs(logits[i])
         kl += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
         nll -= math.log(q[token])
         same += p.index(max(p)) == q.index(max(q))
@@ -36,15 +36,15 @@ def by_definition(tokens: list[int], exact: list[list[float]], found: list[list[
 
 def test_a_system_is_compared_token_by_token_with_the_reference():
     systems = [reader(model, 100) for model in (MODEL, NOISY)]
-    for tokens, found in zip(TEXTS, compare(TEXTS, systems[0], systems[1:]), strict=True):
+    for tokens, scores in zip(TEXTS, compare(TEXTS, systems[0], systems[1:]), strict=True):
         logits = [read(tokens).tolist() for read in systems]
-        for got, other in zip(found, logits, strict=True):
+        for got, other in zip(scores, logits, strict=True):
             expected = by_definition(tokens, logits[0], other)
             assert (got.tokens, got.same) == (expected.tokens, expected.same)
             assert got.kl == pytest.approx(expected.kl, abs=1e-9)
             assert got.nll == pytest.approx(expected.nll)
-        assert found[0].kl == 0
-        assert found[1].kl > 0.01 * found[1].tokens, "the noise is seen"
+        assert scores[0].kl == 0
+        assert scores[1].kl > 0.01 * scores[1].tokens, "the noise is seen"
 
 
 def test_logits_of_a_piece_are_those_the_engine_decodes_from():
@@ -64,10 +64,10 @@ def test_means_are_over_all_tokens():
 
 def test_a_probability_of_zero_counts_in_full_or_not_at_all():
     """A token that the reference excludes costs nothing, one that the system excludes is infinitely far."""
-    exact, found = torch.zeros(2, 3), torch.zeros(2, 3)
+    exact, logits = torch.zeros(2, 3), torch.zeros(2, 3)
     exact[0, 1] = -math.inf
-    assert nearness([0, 0], exact, found).kl == pytest.approx(math.log(3 / 2))
-    assert nearness([0, 0], found, exact).kl == math.inf
+    assert nearness([0, 0], exact, logits).kl == pytest.approx(math.log(3 / 2))
+    assert nearness([0, 0], logits, exact).kl == math.inf
 
 
 @given(
@@ -81,10 +81,10 @@ def test_pieces_hold_the_texts_in_order(texts, window, limit):
         with pytest.raises(ConfigError, match="no two tokens"):
             pieces(texts, window, limit)
         return
-    found = pieces(texts, window, limit)
-    assert all(2 <= len(piece) <= window for piece in found)
+    cut = pieces(texts, window, limit)
+    assert all(2 <= len(piece) <= window for piece in cut)
     whole = [text[: len(text) - (len(text) % window == 1)] for text in wanted]
-    assert [t for piece in found for t in piece] == [t for text in whole for t in text]
+    assert [t for piece in cut for t in piece] == [t for text in whole for t in text]
 
 
 def test_windows_that_do_not_fit_are_refused():

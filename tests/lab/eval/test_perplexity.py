@@ -52,10 +52,10 @@ def test_the_score_is_the_sum_of_what_plain_decoding_thinks_of_each_token(window
             logits = model.head(model.forward(batch, model.new_cache(1, 256)).last[-1:])[0]
             nll -= float(log_softmax(logits.astype(np.float64))[TEXT[i]])
             count += 1
-    found = score(model, TEXT, window, stride)
-    assert found.tokens == count
-    assert found.nll == pytest.approx(nll, rel=1e-6)
-    assert found.ppl == pytest.approx(math.exp(nll / count), rel=1e-6)
+    measured = score(model, TEXT, window, stride)
+    assert measured.tokens == count
+    assert measured.nll == pytest.approx(nll, rel=1e-6)
+    assert measured.ppl == pytest.approx(math.exp(nll / count), rel=1e-6)
 
 
 def test_a_model_without_opinions_has_the_perplexity_of_its_vocabulary():

@@ -73,7 +73,7 @@ def test_scales_never_raise_the_error(seed: int, bits: int) -> None:
 
 def test_rounding_does_not_shrink_what_a_matrix_says() -> None:
     """Ranges cut to where the error is least do: in every layer alike, where errors of both signs cancel."""
-    grid, kept = Grid(4, 128), []
+    grid, shares_kept = Grid(4, 128), []
     for seed in range(8):
         weight, x = sample(seed, 256, 256)
         scales = search_scales([weight], inputs_of(x), grid)
@@ -84,8 +84,8 @@ def test_rounding_does_not_shrink_what_a_matrix_says() -> None:
         nearest = grid.nearest(weight * scales)
         exact = x @ weight.T
         for values in (grid.nearest(weight), nearest / scales, whole / scales):
-            kept.append(float((x @ values.T * exact).sum() / exact.square().sum()))
-    for shares in (kept[::3], kept[1::3], kept[2::3]):
+            shares_kept.append(float((x @ values.T * exact).sum() / exact.square().sum()))
+    for shares in (shares_kept[::3], shares_kept[1::3], shares_kept[2::3]):
         assert sum(shares) / len(shares) == pytest.approx(1.0, abs=0.0015)
 
 

@@ -148,8 +148,7 @@ def alone(model: Model) -> list[list[list[int]]]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "drafter",
-    [d if d in DEFAULT else pytest.param(d, marks=pytest.mark.slow) for d in DRAFTERS],
+    "drafter", [d if d in DEFAULT else pytest.param(d, marks=pytest.mark.slow) for d in DRAFTERS]
 )
 def test_no_token_changes_on_rounded_weights(
     models: Callable[[str], Model], way: str, drafter: str

@@ -26,16 +26,16 @@ def sample(num_out: int = 24, num_in: int = 64) -> tuple[torch.Tensor, Inputs]:
     return weight, inputs_of(x)
 
 
-def rows_of(widen: float) -> FlatRows:
+def rows_of(max_widening: float) -> FlatRows:
     weight, inputs = sample()
-    return search_rows(inputs, weight, bits=8, widen=widen)
+    return search_rows(inputs, weight, bits=8, max_widening=max_widening)
 
 
 def test_rows_are_no_wider_than_allowed_and_hold_what_was_seen() -> None:
     _, inputs = sample()
-    for widen in (0.0, 0.5, 1.0):
-        rows = rows_of(widen)
-        assert rows.pieces.sum() <= 64 * (1 + widen)
+    for max_widening in (0.0, 0.5, 1.0):
+        rows = rows_of(max_widening)
+        assert rows.pieces.sum() <= 64 * (1 + max_widening)
         reach = torch.from_numpy(rows.steps * rows.limit * rows.pieces)
         assert (reach >= inputs.largest * 1.4).all()  # and more
     assert rows.width > 64
@@ -44,8 +44,8 @@ def test_rows_are_no_wider_than_allowed_and_hold_what_was_seen() -> None:
 def test_places_of_their_own_round_outliers_finer_than_none() -> None:
     weight, inputs = sample()
 
-    def error(widen: float) -> float:
-        near = rounded(rows_of(widen), inputs.sample) - inputs.sample
+    def error(max_widening: float) -> float:
+        near = rounded(rows_of(max_widening), inputs.sample) - inputs.sample
         return float((near @ weight.T).square().sum())
 
     assert error(1.0) < 0.5 * error(0.0)
@@ -65,6 +65,6 @@ def test_unused_inputs_are_no_harm() -> None:
     weight, inputs = sample()
     x = inputs.sample * (torch.arange(64) > 7)
     dead = inputs_of(x)
-    rows = search_rows(dead, weight, bits=4, widen=0.5)
+    rows = search_rows(dead, weight, bits=4, max_widening=0.5)
     (parts,) = round_weights([weight], dead, rows, 4)
     assert product_error([weight], [parts], dead) < 0.05

@@ -159,14 +159,14 @@ def test_sites_are_flattened_by_what_they_cost_for_their_work(
 def test_a_killed_job_goes_on_and_writes_the_same_bytes(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    finished(folders["llama"], tmp_path / "whole", widen=0.5)
+    finished(folders["llama"], tmp_path / "whole", max_widening=0.5)
     for stop in (1, 3):
-        steps = job(folders["llama"], tmp_path / "cut", widen=0.5).run()
+        steps = job(folders["llama"], tmp_path / "cut", max_widening=0.5).run()
         while next(steps) < stop:
             pass
-    finished_steps = list(job(folders["llama"], tmp_path / "cut", widen=0.5).run())
+    finished_steps = list(job(folders["llama"], tmp_path / "cut", max_widening=0.5).run())
     assert finished_steps[0] == 3
-    job(folders["llama"], tmp_path / "cut", widen=0.5).finish()
+    job(folders["llama"], tmp_path / "cut", max_widening=0.5).finish()
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "cut" / path.name).read_bytes() == path.read_bytes()
 
@@ -174,7 +174,7 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(
 def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     texts = np.random.default_rng(1).integers(1, VOCAB, (40, 40)).tolist()  # or GPTQ is damped much
-    finished(folders["mistral"], out, texts, bound=99.0, widen=0.5)
+    finished(folders["mistral"], out, texts, bound=99.0, max_widening=0.5)
     try:
         model = load_model(open_checkpoint(out), backend="native")
     except LoadError as error:

@@ -30,8 +30,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check(model: Path, method: str, out: Path) -> None:
     arguments = [sys.executable, SCRIPT, model, method, out]
     printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-    found = json.loads(printed.splitlines()[-1])
-    assert found["measured"] <= found["stated"] <= 1.15 * found["measured"], found
+    figures = json.loads(printed.splitlines()[-1])
+    assert figures["measured"] <= figures["stated"] <= 1.15 * figures["measured"], figures
 
 
 @pytest.mark.parametrize("method", ["awq", "rtn", "flatten"])

@@ -186,11 +186,11 @@ def test_the_divergence_is_that_of_the_models_predictions(
     out, figures, _ = finished(folders["llama"], tmp_path / "out", Grid(3, 32))
     total = 0.0
     for text in TEXTS[4:]:
-        said, moved = (
+        predicted, moved = (
             prefill(load_torch(open_checkpoint(folder)), text).log_softmax(-1)
             for folder in (folders["llama"], out)
         )
-        total += float((said.exp() * (said - moved)).sum(-1).mean())
+        total += float((predicted.exp() * (predicted - moved)).sum(-1).mean())
     assert figures["divergence"] == pytest.approx(total / len(TEXTS[4:]), rel=0.01)
 
 

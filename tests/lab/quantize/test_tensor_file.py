@@ -33,11 +33,11 @@ def test_the_package_reads_what_was_written(
     path = tmp_path_factory.mktemp("f") / "x.safetensors"
     arrays = {n: random.integers(0, 99, s).astype(d) for n, (d, s) in shapes.items()}
     tensor_file.write(path, arrays, {"known": "é"})
-    found = safetensors.numpy.load_file(path)
-    assert found.keys() == arrays.keys()
+    read = safetensors.numpy.load_file(path)
+    assert read.keys() == arrays.keys()
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+        assert read[name].dtype == array.dtype
+        np.testing.assert_array_equal(read[name], array)
     with safetensors.safe_open(path, framework="np") as file:
         assert file.metadata() == {"format": "pt", "known": "é"}
 
@@ -48,9 +48,9 @@ def test_rows_are_made_while_the_file_is_written(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     parts = {"a": Chunks((7, 5), whole.dtype, rows), "b": np.ones(3, np.float32).T}
     tensor_file.write(path, parts)
-    found = safetensors.numpy.load_file(path)
-    np.testing.assert_array_equal(found["a"], whole)
-    np.testing.assert_array_equal(found["b"], np.ones(3, np.float32))
+    read = safetensors.numpy.load_file(path)
+    np.testing.assert_array_equal(read["a"], whole)
+    np.testing.assert_array_equal(read["b"], np.ones(3, np.float32))
 
 
 def test_what_fails_leaves_the_file_that_was_there(tmp_path: Path) -> None:

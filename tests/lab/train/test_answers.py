@@ -16,7 +16,7 @@ from forerun.drafting.base import Target
 from forerun.engine.loop import EngineLoop
 from forerun.lab.store import Store, read
 from forerun.lab.train import answers
-from forerun.lab.train.answers import generate, kept
+from forerun.lab.train.answers import answers_in, generate
 from tests.engine.harness import engine_for, plain
 from tests.tiny import tiny_model
 
@@ -26,7 +26,8 @@ PROMPTS = [TaskPrompt(f"p{i}", "all", ("ab" * (i + 1),)) for i in range(6)]
 
 def encode(conversation) -> list[int]:
     parts = (
-        [ord(x) % 17 for x in said] if isinstance(said, str) else said for said in conversation
+        [ord(x) % 17 for x in message] if isinstance(message, str) else message
+        for message in conversation
     )
     return [*chain.from_iterable(parts)]
 
@@ -48,20 +49,20 @@ def test_every_prompt_is_answered_in_every_round_by_the_model_itself(loop, tmp_p
     counts = [*generate(loop, encode, PROMPTS, store, 12 * 6 * 4 - 6)]
     assert counts[0] == 0
     assert all(a <= b for a, b in pairwise(counts))
-    assert counts[-1] == sum(len(tokens) for _, tokens in kept(store)) >= 12 * 6 * 4 - 6
+    assert counts[-1] == sum(len(tokens) for _, tokens in answers_in(store)) >= 12 * 6 * 4 - 6
     whole = {key for key in store.results if not key.endswith("/4")}
     assert whole >= {f"{p.id}/{r}" for p in PROMPTS for r in range(3)}
     for prompt in PROMPTS:
-        own = [(k, r) for k, r in store.results.items() if k.startswith(f"{prompt.id}/")]
-        temperatures = [row["temperature"] for _, row in own]
+        rows = [(k, r) for k, r in store.results.items() if k.startswith(f"{prompt.id}/")]
+        temperatures = [row["temperature"] for _, row in rows]
         assert temperatures.count(0.0) == 1
         assert {*temperatures} == {0.0, *answers.SAMPLED}
-        assert len({tuple(row["answer"]) for _, row in own}) > 1
+        assert len({tuple(row["answer"]) for _, row in rows}) > 1
         ids = encode(prompt.turns)
-        (greedy,) = [r for _, r in own if r["temperature"] == 0.0]
+        (greedy,) = [r for _, r in rows if r["temperature"] == 0.0]
         params = SamplingParams(temperature=0, max_tokens=12)
         assert [list(greedy["answer"])] == plain(loop.engine.model, [ids], params)
-        assert all([*row["prompt"]] == ids for _, row in own)
+        assert all([*row["prompt"]] == ids for _, row in rows)
     assert 2 <= sum(store.results[f"{p.id}/0"]["temperature"] == 0 for p in PROMPTS) <= 4
 
 
@@ -107,10 +108,10 @@ def test_a_later_turn_is_asked_after_the_models_own_answers(loop, tmp_path, stop
             keys = [f"{prompt.id}/{round_}", f"{prompt.id}/{round_}.1", f"{prompt.id}/{round_}.2"]
             rows = [store.results[key] for key in keys[: lengths[prompt.id]]]
             assert len({row["temperature"] for row in rows}) == 1
-            said: list[object] = []
+            conversations: list[object] = []
             for text, row in zip(prompt.turns, rows, strict=True):
-                assert [*row["prompt"]] == encode([*said, text])
-                said += [text, [*row["answer"]]]
+                assert [*row["prompt"]] == encode([*conversations, text])
+                conversations += [text, [*row["answer"]]]
                 assert row["category"] == prompt.category
     assert {reply.rpartition("/")[0] for reply in store.results} == {*lengths}
 
@@ -134,7 +135,7 @@ def test_prompts_that_leave_no_room_are_passed_over(loop) -> None:
 def test_a_row_that_is_no_answer_is_an_error(tmp_path: Path) -> None:
     store = Store(ORIGIN, tmp_path / "a.jsonl")
     store.add("a/0", {"prompt": [1], "answer": [2, 3], "temperature": 0.0})
-    assert [*kept(store)] == [((1,), (2, 3))]
+    assert [*answers_in(store)] == [((1,), (2, 3))]
     store.add("b/0", {"text": "hello"})
     with pytest.raises(ConfigError, match=r"a\.jsonl: 'b/0' is no answer"):
-        [*kept(store)]
+        [*answers_in(store)]

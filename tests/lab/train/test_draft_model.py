@@ -42,13 +42,13 @@ def test_with_all_layers_it_is_the_target() -> None:
     cache = target.new_cache(1, 32)
     expected = target.forward(Batch((Segment(0, 0, tokens),)), cache, ()).last
     with torch.no_grad():
-        found = learner.net(torch.from_numpy(target.embed(np.array(tokens))))
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+        outputs = learner.net(torch.from_numpy(target.embed(np.array(tokens))))
+    np.testing.assert_allclose(outputs.numpy(), expected, atol=1e-4)
 
 
 def reader(target, path) -> StateReader:
     return StateReader(
-        target, (), whole=True, max_len=64, folder=path / "states", max_nbytes=1 << 20
+        target, (), all_rows=True, max_len=64, folder=path / "states", max_nbytes=1 << 20
     )
 
 
@@ -60,10 +60,10 @@ def test_it_learns_what_the_target_says(tmp_path) -> None:
     run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
     for _ in itertools.islice(run.run((), counted(60), counted(8)), None):
         pass
-    found = run.acceptance(counted(8))
-    assert found.rows == 8 * (LENGTH - FIRST - DEPTH)
-    assert found.match[0] > 0.3
-    assert found.match[0] == pytest.approx(found.match[1], abs=0.1)  # it reads the text
+    acceptance = run.acceptance(counted(8))
+    assert acceptance.rows == 8 * (LENGTH - FIRST - DEPTH)
+    assert acceptance.match[0] > 0.3
+    assert acceptance.match[0] == pytest.approx(acceptance.match[1], abs=0.1)  # it reads the text
 
 
 def test_a_sibling_of_another_width_learns_what_the_target_says(tmp_path) -> None:

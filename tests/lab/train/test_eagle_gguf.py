@@ -13,7 +13,7 @@ from forerun.core.errors import LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as eagle_gguf
 from forerun.drafting.base import Target
-from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.best_first import DraftRequest
 from forerun.lab.train.kinds.eagle3 import export_gguf
 from forerun.weights.gguf import GgufCheckpoint
 from tests.drafters.test_eagle3 import IDS, NORMS, OURS, WIDTH, layer_tensors, save, target
@@ -78,10 +78,10 @@ def test_what_is_written_says_the_same_again(tmp_path, of_target, takes_head, no
     for name, tensor in before.tensors.items():  # Q8_0: half a step, and a scale in half precision
         step = np.abs(tensor).max() / 200
         np.testing.assert_allclose(after.tensors[name], tensor, rtol=0, atol=step)
-    (layers, expected), (other, found) = drafts(ours), drafts(out)
+    (layers, expected), (other, trees) = drafts(ours), drafts(out)
     assert layers == other
-    assert found[0][:3] == expected[0][:3]
-    assert found[2][:3] == pytest.approx(expected[2][:3], abs=0.05)
+    assert trees[0][:3] == expected[0][:3]
+    assert trees[2][:3] == pytest.approx(expected[2][:3], abs=0.05)
 
 
 def test_the_package_finds_what_llama_cpp_looks_for(tmp_path, of_target):

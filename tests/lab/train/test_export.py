@@ -12,10 +12,10 @@ from forerun.drafters.medusa import files
 from forerun.drafting.best_first import Step
 from forerun.drafting.networks import folder
 from forerun.lab.train.learners import export
-from forerun.torch.networks.drafting import TorchMedusa
 from tests.drafters import test_eagle3 as eagle3
 from tests.drafters import test_medusa as medusa
 from tests.drafters import test_mlp_speculator as speculator
+from tests.oracles.networks import TorchMedusa
 
 
 @pytest.mark.parametrize("takes_head", [True, False])
@@ -31,10 +31,10 @@ def test_eagle3_says_the_same(tmp_path, takes_head):
     stored = folder.read(out, eagle3.target()).tensors
     assert (stored["d2t"] + np.arange(len(eagle3.IDS))).tolist() == eagle3.IDS.tolist()
     assert stored["lm_head.weight"].shape == (len(eagle3.IDS), eagle3.WIDTH)
-    (layers, [expected]), (other, [found]) = eagle3.drafts(ours), eagle3.drafts(str(out))
+    (layers, [expected]), (other, [trees]) = eagle3.drafts(ours), eagle3.drafts(str(out))
     assert layers == other
-    assert found[:2] == expected[:2]
-    assert found[2] == pytest.approx(expected[2], abs=0.01)
+    assert trees[:2] == expected[:2]
+    assert trees[2] == pytest.approx(expected[2], abs=0.01)
 
 
 @pytest.mark.parametrize("target_head", [True, False])
@@ -65,10 +65,7 @@ OWN_MLP = {
     "emb_map.weight": speculator.random(speculator.INNER, speculator.WIDTH),
 }
 EXPORTED = {
-    "lstm": (
-        speculator.LSTM,
-        speculator.LSTM_TENSORS | {"draft_ids": np.arange(speculator.VOCAB)},
-    ),
+    "lstm": (speculator.LSTM, speculator.LSTM_TENSORS | {"draft_ids": np.arange(speculator.VOCAB)}),
     "mlp": (speculator.IBM | {"tie_weights": True, "target_embedding": True}, OWN_MLP),
     "mlp, untied": (speculator.IBM, speculator.ibm_tensors(3)),
 }
@@ -85,6 +82,6 @@ def test_an_mlp_speculator_says_the_same_without_the_target(tmp_path, kind):
     assert written["architectures"][0].endswith("SpeculatorPreTrainedModel")
     assert "target_head" not in written
     assert not any("map" in name for name in folder.read(out, speculator.target()).tensors)
-    expected, found = speculator.drafts(ours), speculator.drafts(str(out))
-    assert found[:2] == expected[:2]
-    assert found[2] == pytest.approx(expected[2], abs=0.01)
+    expected, trees = speculator.drafts(ours), speculator.drafts(str(out))
+    assert trees[:2] == expected[:2]
+    assert trees[2] == pytest.approx(expected[2], abs=0.01)

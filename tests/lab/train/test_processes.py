@@ -103,8 +103,8 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, while_writing) -> N
     whole = alone.run(alone.new(tmp_path / "whole", settings=SETTINGS))
     with pytest.raises(ProcessExitedException, match="SIGKILL"):
         multiprocessing.spawn(one, (str(tmp_path / "parts"), while_writing), nprocs=1)
-    held = torch.load(tmp_path / "parts" / CHECKPOINT, weights_only=True)["progress"]
-    assert 0 < held["step"] < whole.progress.step
+    progress = torch.load(tmp_path / "parts" / CHECKPOINT, weights_only=True)["progress"]
+    assert 0 < progress["step"] < whole.progress.step
     parts = alone.new(tmp_path / "parts", settings=SETTINGS)
     alone.run(parts)
     again = parts.learner.net.state_dict()

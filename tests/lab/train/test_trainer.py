@@ -66,7 +66,7 @@ def new(
     read = StateReader(
         target,
         learner.layers,
-        whole=learner.piece is None,
+        all_rows=learner.piece is None,
         max_len=64,
         folder=folder / "states",
         max_nbytes=1 << 20,
@@ -90,10 +90,10 @@ def test_it_learns_and_a_shift_by_one_shows(kind, tmp_path, monkeypatch) -> None
     done = run(new(tmp_path, kind, target=counting_model()), make=counted)
     losses = [line["loss"] for line in done.progress.history]
     assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
-    found = done.acceptance(counted(8))
-    assert found.rows == 8 * (LENGTH - FIRST - DEPTH)
-    assert found.match[0] > 0.3
-    assert 1 < found.tau < 1 + DEPTH
+    acceptance = done.acceptance(counted(8))
+    assert acceptance.rows == 8 * (LENGTH - FIRST - DEPTH)
+    assert acceptance.match[0] > 0.3
+    assert 1 < acceptance.tau < 1 + DEPTH
     pack = batches.pack
 
     def shifted(*given):
@@ -121,21 +121,21 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path) -> None:
 def test_states_are_the_same_whether_they_were_kept_or_not(tmp_path) -> None:
     def reader(max_nbytes: int, max_len: int = 64) -> StateReader:
         what = {"max_len": max_len, "folder": tmp_path / "states", "max_nbytes": max_nbytes}
-        return StateReader(TARGET, (0, 2), whole=False, **what)
+        return StateReader(TARGET, (0, 2), all_rows=False, **what)
 
     few, never = texts(3), reader(0)
     expected = [never(reply) for reply in (*few, *few)]
     assert never.num_computed == 6 * LENGTH
-    kept = reader(1 << 20)
-    again = [kept(reply) for reply in (*few, *few)]
-    assert kept.num_computed == 3 * LENGTH
+    keeping = reader(1 << 20)
+    again = [keeping(reply) for reply in (*few, *few)]
+    assert keeping.num_computed == 3 * LENGTH
     later = reader(1 << 20)
     files = sorted((tmp_path / "states").iterdir())
     files[0].write_bytes(files[0].read_bytes()[:100])
     last = [later(reply) for reply in (*few, *few)]
     assert later.num_computed == LENGTH, "only the damaged one is computed again"
-    for found in (again, last):
-        for one, other in zip(found, expected, strict=True):
+    for states in (again, last):
+        for one, other in zip(states, expected, strict=True):
             assert one.start == other.start
             for name in NAMES:
                 assert torch.equal(getattr(one, name), getattr(other, name))
@@ -149,13 +149,13 @@ def test_states_are_the_same_whether_they_were_kept_or_not(tmp_path) -> None:
 
 
 def test_texts_whose_short_digests_are_equal_have_states_of_their_own(tmp_path) -> None:
-    found: dict[str, tuple[int, ...]] = {}
+    by_digest: dict[str, tuple[int, ...]] = {}
     for i in itertools.count():
-        tokens = tuple(i // VOCAB**place % VOCAB for place in range(6))
-        other = found.setdefault(digest_of([tokens, 2]), tokens)
+        tokens = tuple(i // VOCAB**digit % VOCAB for digit in range(6))
+        other = by_digest.setdefault(digest_of([tokens, 2]), tokens)
         if other != tokens:
             break
-    what = {"whole": False, "max_len": 64, "folder": tmp_path, "max_nbytes": 1 << 20}
+    what = {"all_rows": False, "max_len": 64, "folder": tmp_path, "max_nbytes": 1 << 20}
     read = StateReader(TARGET, (), **what)
     one, two = (read(Reply(str(key), "", key, 3, 0.0)) for key in (other, tokens))
     assert not torch.equal(one.last, two.last)
@@ -216,8 +216,8 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path) -> None:
     run(new(tmp_path, settings=replace(SETTINGS, eval_every=20)), 5)
     with pytest.raises(ConfigError, match="of a run with another settings"):
         new(tmp_path, settings=replace(SETTINGS, lr=0.5)).resume()
-    held = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    torch.save(held | {"optimizer": {"adam": {}, "momenta": []}}, tmp_path / CHECKPOINT)
+    checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    torch.save(checkpoint | {"optimizer": {"adam": {}, "momenta": []}}, tmp_path / CHECKPOINT)
     with pytest.raises(ConfigError, match="is damaged"):
         new(tmp_path, settings=replace(SETTINGS, eval_every=20)).resume()
     (tmp_path / CHECKPOINT).write_bytes(b"no checkpoint")
@@ -272,14 +272,14 @@ def test_replies_that_loop_or_come_twice_are_left_out_and_prompts_held_out() -> 
     for key, (first, *answer) in rows.items():
         row = {"prompt": [first], "answer": answer, "category": key[0], "temperature": 0.0}
         store.add(key, row)
-    found = replies.of_store(store)
-    assert {reply.key for reply in found} == {f"p{i}/0" for i in range(100)}
-    train, held_out = replies.split(found)
+    usable = replies.of_store(store)
+    assert {reply.key for reply in usable} == {f"p{i}/0" for i in range(100)}
+    train, held_out = replies.split(usable)
     assert 0 < len(held_out) < 15
     assert len(train) + len(held_out) == 100
-    assert replies.split(found[:60])[1] == [r for r in held_out if r in found[:60]]
+    assert replies.split(usable[:60])[1] == [r for r in held_out if r in usable[:60]]
     with pytest.raises(ConfigError, match="replies to 100 prompts or more"):
-        replies.split(found[:1])
+        replies.split(usable[:1])
     with pytest.raises(ConfigError, match="no replies"):
         replies.of_store(Store({}))
 
@@ -301,8 +301,8 @@ def test_a_trained_network_goes_on_from_where_it_was(kind, tmp_path) -> None:
     weights = done.learner.net.state_dict()
     done.learner.write(tmp_path, weights, ids, {}, [1.0] * DEPTH)
     session.write_record(tmp_path, {"kind": {"name": kind, "depth": DEPTH}}, [])
-    learner, what, found = networks.trained(target, tmp_path)
-    assert (what, found.tolist()) == (Kind(kind, DEPTH), ids.tolist())
+    learner, what, vocabulary = networks.trained(target, tmp_path)
+    assert (what, vocabulary.tolist()) == (Kind(kind, DEPTH), ids.tolist())
     for name, weight in learner.net.state_dict().items():
         assert torch.equal(weight, weights[name].half().float())
     settings = replace(SETTINGS, tokens=500, eval_every=100, lr=0.0, vector_lr=0.0)

@@ -72,8 +72,8 @@ def test_what_was_given_stays():
 
 
 def test_options_that_do_not_go_together_are_passed_over():
-    found = climb(Options(), GRIDS, Hill(width=16, share=0.8))
-    assert found in (Options(width=16, share=0.4), Options(width=8, share=0.8))
+    best = climb(Options(), GRIDS, Hill(width=16, share=0.8))
+    assert best in (Options(width=16, share=0.4), Options(width=8, share=0.8))
 
 
 def test_noise_moves_nothing():
@@ -124,23 +124,23 @@ class Search:
 
 @pytest.mark.parametrize("drafter", ["suffix:num_draft=5", "lookahead:window=2", "prompt_lookup"])
 def test_counts_are_those_of_drafting_in_full(drafter):
-    found = Search().autotune.figures(drafter)
+    figures = Search().autotune.figures(drafter)
     engine = engine_for(MODEL, DrafterSpec.of(drafter).build(TARGET), max_num_seqs=1)
     for prompt in LOOPING:
         complete(engine, [prompt], dataclasses.replace(GREEDY, seed=0))
     stats = engine.stats
     assert stats.accepted > 0
-    assert (found.passes, found.emitted, found.drafted, found.accepted) == (
+    assert (figures.passes, figures.emitted, figures.drafted, figures.accepted) == (
         stats.passes, stats.emitted, stats.drafted, stats.accepted,
     )  # fmt: skip
-    assert found.tau == stats.tau
-    assert sum(found.rows.values()) == found.passes
-    assert sum(k * n for k, n in found.rows.items()) == found.passes + found.drafted
+    assert figures.tau == stats.tau
+    assert sum(figures.rows.values()) == figures.passes
+    assert sum(k * n for k, n in figures.rows.items()) == figures.passes + figures.drafted
 
 
 def test_plain_decoding_is_worth_itself():
-    found = Search().autotune.figures("none")
-    assert found.tau == found.speedup == 1
+    figures = Search().autotune.figures("none")
+    assert figures.tau == figures.speedup == 1
 
 
 def figures_of(*drafts: tuple[int, float, float], first: int = 0) -> DrafterFigures:
@@ -160,20 +160,20 @@ def figures_of(*drafts: tuple[int, float, float], first: int = 0) -> DrafterFigu
 
 
 def test_a_score_is_tokens_over_passes_and_the_medians_of_proposals_whatever_the_pace():
-    found = figures_of(*[(2, 0.2, 1.0), (2, 0.2, 3.0), (2, 0.2, 0.5), (2, 9.0, 1.0)] * 4)
-    assert (found.pass_cost, found.draft_cost) == pytest.approx((16 * 2, 16 * 0.2))
-    assert found.speedup == pytest.approx(32 / (16 * 2 + 3.2))
-    assert (found.tau, found.acceptance_rate) == (2.0, 0.5)
+    figures = figures_of(*[(2, 0.2, 1.0), (2, 0.2, 3.0), (2, 0.2, 0.5), (2, 9.0, 1.0)] * 4)
+    assert (figures.pass_cost, figures.draft_cost) == pytest.approx((16 * 2, 16 * 0.2))
+    assert figures.speedup == pytest.approx(32 / (16 * 2 + 3.2))
+    assert (figures.tau, figures.acceptance_rate) == (2.0, 0.5)
 
 
 def test_a_first_proposal_is_counted_but_not_usual():
-    found = figures_of((2, 5.0, 1.0), *[(2, 0.2, 1.0)] * 10, first=1)
-    assert found.draft_cost == pytest.approx(5.0 + 10 * 0.2)
+    figures = figures_of((2, 5.0, 1.0), *[(2, 0.2, 1.0)] * 10, first=1)
+    assert figures.draft_cost == pytest.approx(5.0 + 10 * 0.2)
 
 
 def test_nothing_at_all_is_no_error():
-    found = figures_of()
-    assert (found.tau, found.speedup, found.draft_cost) == (1.0, 1.0, 0)
+    figures = figures_of()
+    assert (figures.tau, figures.speedup, figures.draft_cost) == (1.0, 1.0, 0)
 
 
 def test_a_search_asks_for_each_setting_once_and_ends_with_the_best():

@@ -183,7 +183,7 @@ class AgainstLists(RuleBasedStateMachine):
             return
         pool = cache.pool
         holders = Counter(block for table in cache._tables for block in table)
-        assert [holders[block] for block in range(pool.num_blocks)] == pool._num_holders
+        assert [holders[block] for block in range(pool.num_blocks)] == pool._ref_counts
         assert pool.num_used == len(holders)
         assert not set(pool._idle) & (set(holders) | set(pool._free))
         assert len(set(pool._free)) == pool.num_free

@@ -62,9 +62,9 @@ def check(path: Path) -> int:
         blocks = blocks_of(text)
         tokens = [token for block in blocks for token in block.tokens]
         for (key, _), block in zip(store.chain(tokens), blocks, strict=True):
-            found = np.zeros(NBYTES, np.uint8)
-            if store.read(key, found, time.time_ns()):
-                assert (found == block.parts[0].data).all()
+            data = np.zeros(NBYTES, np.uint8)
+            if store.read(key, data, time.time_ns()):
+                assert (data == block.parts[0].data).all()
                 num_read += 1
     return num_read
 

@@ -12,15 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
-from tests.model.cache.test_caches import (
-    BLOCKS,
-    HEADS,
-    KINDS,
-    LAYERS,
-    MAX_LEN,
-    WIDTH,
-    new_cache,
-)
+from tests.model.cache.test_caches import BLOCKS, HEADS, KINDS, LAYERS, MAX_LEN, WIDTH, new_cache
 
 TEXTS = [[i % n for i in range(MAX_LEN)] for n in (2, 3)]
 
@@ -49,10 +41,10 @@ class SharedBytesMachine(RuleBasedStateMachine):
         self.held: dict[tuple[int, int], list[int]] = {}
 
     def let_go(self) -> bool:
-        found = [slot for which, slot in self.held if which]
-        if found:
-            self.caches[1].close(found[-1], self.held.pop((1, found[-1])))
-        return bool(found)
+        slots = [slot for which, slot in self.held if which]
+        if slots:
+            self.caches[1].close(slots[-1], self.held.pop((1, slots[-1])))
+        return bool(slots)
 
     def grow(self, which: int, slot: int, stop: int) -> bool:
         cache, tokens = self.caches[which], self.held[which, slot]
@@ -96,8 +88,8 @@ class SharedBytesMachine(RuleBasedStateMachine):
         if not hasattr(self, "caches"):
             return
         shared = self.caches[0].pool.shared
-        own = [(p.num_blocks - len(p._unbacked)) * p.block_nbytes for p in shared.pools]
-        assert sum(own) + shared.unused == self.total
+        taken = [(p.num_blocks - len(p._unbacked)) * p.block_nbytes for p in shared.pools]
+        assert sum(taken) + shared.unused == self.total
         for cache in self.caches:
             assert cache.pool.num_free + cache.pool.num_idle <= self.total // cache.block_nbytes
 

@@ -83,9 +83,9 @@ class FolderMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_is_as_expected(self) -> None:
-        found = [(entry.path.name, entry.nbytes) for entry in self.folder.entries()]
-        assert found == self.expected
-        assert sum(nbytes for _, nbytes in found) <= LIMIT
+        listed = [(entry.path.name, entry.nbytes) for entry in self.folder.entries()]
+        assert listed == self.expected
+        assert sum(nbytes for _, nbytes in listed) <= LIMIT
 
 
 TestFolder = FolderMachine.TestCase
@@ -132,7 +132,7 @@ def _write_many(path: Path, letter: str, worst: multiprocessing.Queue) -> None:
     for i in range(40):
         with suppress(OSError):  # no room while others are writing
             write(folder, f"{letter}{i % 5}.packed", 10 + 7 * (i % 6))
-        most = max(most, sum(entry.nbytes for entry in folder.entries() if entry.is_whole))
+        most = max(most, sum(entry.nbytes for entry in folder.entries() if entry.is_complete))
     worst.put(most)
 
 
@@ -147,6 +147,6 @@ def test_processes_keep_the_limit_together(tmp_path: Path) -> None:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     entries = PackedFolder(tmp_path, LIMIT).entries()
-    assert all(entry.is_whole for entry in entries)
+    assert all(entry.is_complete for entry in entries)
     assert 0 < sum(entry.nbytes for entry in entries) <= LIMIT
     assert max(most) <= 2 * LIMIT  # a listing is not taken at one moment

@@ -1,10 +1,9 @@
 """A smaller model guesses for a larger one: classic speculative decoding, as a tree.
 
-The draft has its own cache, whose blocks come out of the target's memory where that is limited, and
-reads the text itself: whatever of `seq.tokens` its cache lacks is
-fed before it guesses, be it a prompt, a token the target chose, or all that happened while the
-sequence was preempted. Its tree grows best first over scratch rows; the rows of accepted nodes
-stay, so nothing is computed twice. It accepts nothing: `decoding.verify` does.
+The draft has a cache of its own, whose blocks come out of the target's memory where that is limited. Before it guesses
+it is fed the tokens of the sequence that its cache lacks: a prompt, the target's own token, or all that came while the
+sequence was preempted. Its tree grows best first over scratch rows; the rows of accepted nodes stay, so nothing is
+computed twice.
 
 Sources: Leviathan et al. (arXiv 2211.17192), Chen et al. (arXiv 2302.01318); trees: SpecInfer
 (arXiv 2305.09781).
@@ -28,7 +27,7 @@ from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import Step
-from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores, list_of
+from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, list_of
 from forerun.drafting.networks.steps import CacheDrafter, CutOptions, TakeSteps, in_int4
 from forerun.drafting.vocabulary import vocabulary_difference
 from forerun.model.model import Model
@@ -63,7 +62,7 @@ def build(options: Options, target: Target) -> DraftModel:
 
 
 def load(options: Options, target: Target) -> Model:
-    """Load the draft, whole. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
+    """Load the draft with its full head. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
     model, vocabulary = target.load(options.model, quant=options.quant, head_bits=options.head_bits)
     known = target.vocabulary
     if known and vocabulary and (difference := vocabulary_difference(known, vocabulary)):
@@ -95,7 +94,7 @@ class Slot:
     """
 
     index: int
-    own: OwnTokens | None = None
+    text_tokens: TextTokens | None = None
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     num_pending: int = 0
@@ -111,10 +110,8 @@ class Slot:
 class DraftModel(CacheDrafter[Slot]):
     """Runs a model of its own, one slot a sequence."""
 
-    spreads = (
-        0.5,
-        0.5,
-    )  # a model of the target's family is right more often than its probabilities say
+    # A model of the target's family is right more often than its probabilities say.
+    spreads = 0.5, 0.5
 
     def __init__(
         self, model: Model, options: Options, target: Target, listed: Ids | None = None
@@ -133,8 +130,8 @@ class DraftModel(CacheDrafter[Slot]):
         self.end(seq)
         opened = self.cache.open(seq.tokens)
         if opened is not None:
-            own = None if self.head is None else self.head.new_text()
-            self._slots[seq.id] = Slot(opened[0], own)
+            text_tokens = None if self.head is None else self.head.new_text()
+            self._slots[seq.id] = Slot(opened[0], text_tokens)
 
     def end(self, seq: Seq) -> None:
         """Free the sequence's slot of the draft's cache."""
@@ -151,7 +148,7 @@ class DraftModel(CacheDrafter[Slot]):
         for i, seq in enumerate(seqs):
             num_nodes[i] = self._start(seq, num_nodes[i])
         for i, seq in enumerate(seqs):
-            if seq.id not in self._slots:  # let go for the rows of another
+            if seq.id not in self._slots:  # its blocks went to another sequence
                 num_nodes[i] = 0
         rows: list[dict[int, int]] = []
         """By step and sequence: the row that was computed."""
@@ -166,19 +163,22 @@ class DraftModel(CacheDrafter[Slot]):
             segments = (slot.segment(self.cache.length(slot.index)) for slot in slots)
             states = self._states(Batch(tuple(segments)))
             if self.head is not None:
-                return self.head.scores(states, [(s.own, 1) for s in slots if s.own is not None])
+                return self.head.scores(states, [s.text_tokens for s in slots if s.text_tokens])
             return [Scores(row) for row in self.model.head(states)[:, : self.vocab_size]]
 
         return take_steps
 
     def _start(self, seq: Seq, num_nodes: int) -> int:
-        """Commit the computed rows that were right, line up the tokens the cache lacks; return how many nodes fit."""
+        """Commit the computed rows that were right and queue the tokens that the cache lacks.
+
+        Returns how many nodes fit, at most `num_nodes`.
+        """
         slot = self._slots.get(seq.id)
         if slot is None:
             return 0
         base = self.cache.length(slot.index)
-        room = min(num_nodes, self.cache.max_len - len(seq.tokens))
-        if room <= 0 or max(seq.tokens[base:]) >= self.model.config.vocab_size:
+        num_free = min(num_nodes, self.cache.max_len - len(seq.tokens))
+        if num_free <= 0 or max(seq.tokens[base:]) >= self.model.config.vocab_size:
             return 0
         path = _path_of(seq.tokens[base:-1], slot)
         slot.tokens, slot.parents = [], []
@@ -186,14 +186,14 @@ class DraftModel(CacheDrafter[Slot]):
             return 0  # another sequence shares the block, and there is none to copy it to
         self.cache.keep(slot.index, path)
         base += len(path)
-        if not self.cache.reserve(slot.index, len(seq.tokens) - base + room):
+        if not self.cache.reserve(slot.index, len(seq.tokens) - base + num_free):
             return 0  # no memory for a draft
-        if slot.own is not None:
-            slot.own.read(seq.tokens)
+        if slot.text_tokens is not None:
+            slot.text_tokens.read(seq.tokens)
         slot.tokens, slot.num_computed = seq.tokens[base:], 0
         slot.num_pending = len(slot.tokens)
         slot.parents = [*tree.chain(slot.num_pending)]
-        return room
+        return num_free
 
     def _states(self, batch: Batch) -> Floats:
         """Run a batch in parts and return the last hidden state (D,) of each segment."""
@@ -219,7 +219,7 @@ def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | No
 
 
 def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:
-    """Return the computed rows that hold these tokens, one after the other, as far as they do."""
+    """Return the computed rows that are these tokens, one below the other, as far as there are any."""
     children = tree.children(slot.parents)
     path: list[int] = []
     for token in tokens:

@@ -37,7 +37,7 @@ class TrimmedConfig:
     draft: str
     """The model whose head is cut: a full path, a known name or a Hugging Face name."""
     target: str
-    """The model whose words were counted."""
+    """The model whose tokens were counted."""
     vocabulary: str
     """The fingerprint of its tokenizer."""
     vocab_size: int
@@ -89,9 +89,9 @@ def load(model: str, target: Target) -> tuple[str, Ids]:
 
 
 def _config(folder: Path) -> TrimmedConfig:
-    found = _read(folder / CONFIG)
+    values = _read(folder / CONFIG)
     try:
-        config = TrimmedConfig(**found)
+        config = TrimmedConfig(**values)
         for field in fields(config):
             if type(getattr(config, field.name)).__name__ != field.type:
                 raise TypeError(f"its {field.name} is {getattr(config, field.name)!r}")
@@ -102,9 +102,9 @@ def _config(folder: Path) -> TrimmedConfig:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise LoadError(f"{path} cannot be read: it is no JSON object")
-    return found
+    return values

@@ -23,13 +23,8 @@ from forerun.drafters.eagle3 import files, gguf
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafters.eagle3.drafting import native_eagle
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
-from forerun.drafting.best_first import MAX_STEPS, GuessTree
-from forerun.drafting.networks.drafter import (
-    DraftRequest,
-    NetworkDrafter,
-    NetworkOptions,
-    committed_rows,
-)
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.native import NativeNetwork
 from forerun.model.cache.blocks import common_prefix
@@ -49,9 +44,8 @@ class Options(NetworkOptions):
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)
-        if (
-            file := _gguf(self.model)
-        ) is not None:  # a wrong one is refused before a model is loaded
+        file = _gguf(self.model)  # a wrong one is refused before a model is loaded
+        if file is not None:
             gguf.check_file(file)
         else:
             files.check_folder(self.model)
@@ -96,9 +90,7 @@ class Eagle3Drafter(NetworkDrafter):
     ) -> None:
         super().__init__(options)
         self.network, self.max_len = network, max_len
-        self._row_nbytes = (
-            4 * config.num_key_value_heads * config.head_dim
-        )  # keys and values in fp16
+        self._row_nbytes = 4 * config.num_key_value_heads * config.head_dim  # fp16
         self.features = Features(layers=config.layers)
         self._free = [*range(num_slots)]
         self._slots: dict[int, int] = {}
@@ -108,14 +100,14 @@ class Eagle3Drafter(NetworkDrafter):
         """The slots in which no row is missing."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Read the prompt's rows that were computed. Where a prefix was reused, so are rows of a slot that began alike.
+        """Feed the prompt's rows that the target computed; those of a reused prefix come from a slot that has them.
 
-        What no slot has read is missing: the layer does not see it.
+        Rows that no slot has are missing: the layer does not see them.
         """
         self.end(seq)
         assert outcome.hidden is not None, "asked for by `features`"
         num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
-        # The last of these rows may have read another token than this text has there: near enough.
+        # The last of these rows may have read another next token than this text's: close enough to guess with.
         rows = {
             slot: min(common_prefix(text, seq.tokens), len(text) - 1, num_reused)
             for slot, text in self._texts.items()
@@ -150,7 +142,7 @@ class Eagle3Drafter(NetworkDrafter):
         """Give the slot back; its rows stay for a text that begins alike."""
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
-            self._free.insert(0, slot)  # taken last: it is the one read last
+            self._free.insert(0, slot)  # taken last: its text is the most likely to go on
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the weights, and keys and values of the rows."""

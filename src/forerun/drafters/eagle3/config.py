@@ -65,16 +65,12 @@ class Eagle3Config:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List the network's tensors by name."""
-        width, source, states = (
-            self.hidden_size,
-            2 * self.hidden_size,
-            NUM_LAYERS * self.state_width,
-        )
-        heads, groups = (
-            count * self.head_dim for count in (self.num_attention_heads, self.num_key_value_heads)
-        )
+        width, source = self.hidden_size, 2 * self.hidden_size
+        states = NUM_LAYERS * self.state_width
+        heads = self.num_attention_heads * self.head_dim
+        groups = self.num_key_value_heads * self.head_dim
         attention, mlp = "midlayer.self_attn", "midlayer.mlp"
-        found: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             "fc": (width, states),
             f"{attention}.q_proj": (heads, source),
             f"{attention}.k_proj": (groups, source),
@@ -89,13 +85,13 @@ class Eagle3Config:
             "norm": (width,),
         }
         if self.qk_norm:
-            found |= {f"{attention}.{part}_norm": (self.head_dim,) for part in "qk"}
+            shapes |= {f"{attention}.{part}_norm": (self.head_dim,) for part in "qk"}
         if self.fc_norm:
-            found |= {f"fc_norm.{i}": (self.state_width,) for i in range(NUM_LAYERS)}
+            shapes |= {f"fc_norm.{i}": (self.state_width,) for i in range(NUM_LAYERS)}
         if self.norm_before_fc:
-            found["input_norm"] = (states,)
+            shapes["input_norm"] = (states,)
         if not self.target_embedding:
-            found["embed_tokens"] = (self.vocab_size, width)
+            shapes["embed_tokens"] = (self.vocab_size, width)
         if not self.target_head:
-            found["lm_head"] = (self.draft_vocab_size, width)
-        return {f"{name}.weight": shape for name, shape in found.items()}
+            shapes["lm_head"] = (self.draft_vocab_size, width)
+        return {f"{name}.weight": shape for name, shape in shapes.items()}

@@ -7,7 +7,7 @@ one: their layer 2 reads what our layer 1 gives. Without `embed_tokens` or `lm_h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -69,16 +69,14 @@ def read(model: str, target: Target) -> EagleWeights:
     tensors = {_our_name(name): name for name in folder.tensors}
     tokens = _tokens(folder, tensors, target.model.config.vocab_size)
     config, rope = _config(folder, tensors, target.model.config, tokens)
-    wanted = config.shapes()
-    for ours, shape in wanted.items():
-        folder.need({tensors.get(ours, ours): shape})
-    for ours in sorted(tensors.keys() - wanted.keys()):
-        if not (ours == "embed_tokens.weight" and config.target_embedding):
-            raise LoadError(f"{folder.path}: tensor '{tensors[ours]}' is none of such a network")
-    found = {ours: folder.tensors[tensors[ours]].astype(np.float32) for ours in wanted}
+    weights = folder.network(
+        tensors,
+        config.shapes(),
+        lambda name: name == "embed_tokens.weight" and config.target_embedding,
+    )
     if rope.attention_factor != 1:
-        _sharpened(found, config, rope.attention_factor)
-    return EagleWeights(config, found, tokens, network_folder.temperatures(folder))
+        _sharpened(weights, config, rope.attention_factor)
+    return EagleWeights(config, weights, tokens, network_folder.temperatures(folder))
 
 
 def untrained(target: Target) -> EagleWeights:
@@ -167,21 +165,19 @@ def _config(
         target_embedding=_takes_targets(folder, "target_embedding", "embed_tokens.weight", tensors),
         target_head=_takes_targets(folder, "target_head", "lm_head.weight", tensors),
     )
-    compared = [(config.vocab_size, target.vocab_size, "a vocabulary of")]
-    compared += [(config.state_width, target.hidden_size, "states of width")]
-    if config.target_embedding or config.target_head:
-        compared += [(config.hidden_size, target.hidden_size, "embeddings of width")]
-    check_same(folder.path, compared)
+    check_target(folder, config, config.vocab_size, target)
     return config, rope
 
 
-def check_same(path: Path, compared: Iterable[tuple[int, int, str]]) -> None:
-    """Raise LoadError for the first size that is another model's; each as the network has it, as the target has it."""
-    for theirs, ours, what in compared:
-        if theirs != ours:
-            raise LoadError(
-                f"{path} was trained for another model: it reads {what} {theirs}, this model has {ours}"
-            )
+def check_target(
+    folder: Folder, config: Eagle3Config, vocab_size: int, target: ModelConfig
+) -> None:
+    """Raise LoadError for a network of another target; `vocab_size` is that of the network's own."""
+    compared = [(vocab_size, target.vocab_size, "a vocabulary of")]
+    compared += [(config.state_width, target.hidden_size, "states of width")]
+    if config.target_embedding or config.target_head:
+        compared += [(config.hidden_size, target.hidden_size, "embeddings of width")]
+    folder.check_target(compared)
 
 
 def _takes_targets(folder: Folder, flag: str, name: str, tensors: Mapping[str, str]) -> bool:
@@ -195,14 +191,14 @@ def _rope(folder: Folder, head_dim: int) -> RopeConfig:
         raise LoadError(f"{folder.path}: the rotary settings are {given!r}, but must be an object")
     beside = {key: folder.config.get(key) for key in _ROTARY}
     try:
-        found = rope_of(head_dim, beside, given)
+        rope = rope_of(head_dim, beside, given)
     except LoadError as error:
         raise LoadError(f"{folder.path}: {error}") from None
-    if found.rotary_dim != head_dim:
+    if rope.rotary_dim != head_dim:
         raise LoadError(
-            f"{folder.path}: only whole heads are rotated, not {found.rotary_dim} of {head_dim} features"
+            f"{folder.path}: only whole heads are rotated, not {rope.rotary_dim} of {head_dim} features"
         )
-    return found
+    return rope
 
 
 def _sharpened(tensors: dict[str, Floats], config: Eagle3Config, factor: float) -> None:

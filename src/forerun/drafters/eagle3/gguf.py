@@ -19,7 +19,7 @@ from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
 from forerun.drafters.eagle3.config import NUM_LAYERS, Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights
-from forerun.drafters.eagle3.files import check_same
+from forerun.drafters.eagle3.files import check_target
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import Folder
@@ -131,24 +131,18 @@ def _config(
         target_embedding="embed_tokens.weight" not in tensors,
         target_head="lm_head.weight" not in tensors,
     )
-    compared = [
-        (folder.number("vocab_size", default=shape.vocab_size), shape.vocab_size, "a vocabulary of")
-    ]
-    compared += [(config.state_width, shape.hidden_size, "states of width")]
-    if config.target_embedding or config.target_head:
-        compared += [(config.hidden_size, shape.hidden_size, "embeddings of width")]
-    check_same(path, compared)
+    check_target(folder, config, folder.number("vocab_size", default=shape.vocab_size), shape)
     return config
 
 
 def _rope(file: GgufCheckpoint, head_dim: int) -> RopeConfig:
     """Read the rotary settings. Raises LoadError."""
-    found = rope_from_gguf(Settings(file), head_dim, {})
-    if found.rotary_dim != head_dim:
+    rope = rope_from_gguf(Settings(file), head_dim, {})
+    if rope.rotary_dim != head_dim:
         raise LoadError(
-            f"{file.path}: only whole heads are rotated, not {found.rotary_dim} of {head_dim} features"
+            f"{file.path}: only whole heads are rotated, not {rope.rotary_dim} of {head_dim} features"
         )
-    return found
+    return rope
 
 
 def _unpaired(weight: Floats, head_dim: int) -> Floats:

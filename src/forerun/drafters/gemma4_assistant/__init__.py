@@ -1,8 +1,8 @@
 """Gemma 4's assistants: small checkpoints that guess from the target's own keys and values.
 
 An assistant has queries alone: it reads the rows that the target has verified, and leaves none, so a draft costs no
-memory and a prompt no second reading. The tree grows best first by its own chances and the sampler's noise; all its
-rows stand at one position, so that branches cost nothing besides their steps.
+memory and a prompt no second reading. The tree grows best first by its own probabilities and the sampler's noise; all
+its rows stand at one position, so that branches cost nothing besides their steps.
 
 Source: Gemma 4's assistants as transformers runs them (`models/gemma4_assistant`); a head cut by clusters of tokens.
 """
@@ -21,7 +21,7 @@ from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantNetwork
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import Step
-from forerun.drafting.draft_head import OwnTokens, Scores, list_of
+from forerun.drafting.draft_head import Scores, TextTokens, list_of
 from forerun.drafting.networks.drafter import LastStates
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps, in_int4
@@ -67,18 +67,18 @@ class AssistantDrafter(LastStates, StepDrafter):
         listed = list_of(options.draft_vocab, target.vocabulary, weights.config.vocab_size)
         if listed is not None:
             self.network.cut(listed)
-        self._own_tokens: dict[int, OwnTokens] = {}
+        self._text_tokens: dict[int, TextTokens] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state after the prompt."""
         super().begin(seq, outcome)
         if self.network.listed is not None:
-            self._own_tokens[seq.id] = self.network.listed.new_text()
+            self._text_tokens[seq.id] = self.network.listed.new_text()
 
     def end(self, seq: Seq) -> None:
-        """Drop the sequence's state."""
+        """Drop the sequence's state and scored tokens."""
         super().end(seq)
-        self._own_tokens.pop(seq.id, None)
+        self._text_tokens.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the weights, copied rows of the head among them, and a state a sequence."""
@@ -88,8 +88,8 @@ class AssistantDrafter(LastStates, StepDrafter):
 
     def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
         for seq in seqs:
-            if (own := self._own_tokens.get(seq.id)) is not None:
-                own.read(seq.tokens)
+            if (text_tokens := self._text_tokens.get(seq.id)) is not None:
+                text_tokens.read(seq.tokens)
         states: list[dict[int, Floats]] = []
         """By step and sequence: the state h after it."""
 
@@ -103,9 +103,9 @@ class AssistantDrafter(LastStates, StepDrafter):
         def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
             here, tokens = [seqs[step.sequence] for step in steps], [step.token for step in steps]
             slots, before = [seq.slot for seq in here], np.stack([*map(state_before, steps)])
-            found, after = self.network.step(self.cache, slots, tokens, before)
+            rows, after = self.network.step(self.cache, slots, tokens, before)
             states.append({s.sequence: h for s, h in zip(steps, after, strict=True)})
-            own = [self._own_tokens[seq.id] for seq in here if seq.id in self._own_tokens]
-            return self.network.scores(found, own)
+            texts = [self._text_tokens[seq.id] for seq in here if seq.id in self._text_tokens]
+            return self.network.scores(rows, texts)
 
         return take_steps

@@ -25,6 +25,7 @@ from forerun.model.loader import ASSISTANTS, check_shapes, find_arch, stored_wei
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.renamed import RenamedCheckpoint
+from forerun.weights.stored import StoredTensor
 
 _LIKE = {"hf": "Gemma4ForCausalLM", "gguf": "gemma4"}
 _FAMILY = "gemma4"
@@ -53,7 +54,7 @@ def untrained(target: ModelConfig) -> AssistantWeights:
     if source is None:
         raise LoadError(f"a {target.family} has no keys and values that an assistant could read")
     layer, (num_kv_heads, head_dim) = target.layer(source), target.heads(source)
-    own = LayerConfig(
+    reading = LayerConfig(
         layer.rope,
         layer.sliding_window,
         head_dim=head_dim,
@@ -70,7 +71,7 @@ def untrained(target: ModelConfig) -> AssistantWeights:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         max_position=target.max_position,
-        layers=(own, own),
+        layers=(reading, reading),
         tied_head=True,
         borrows_kv=True,
     )
@@ -87,8 +88,8 @@ def _as_model(checkpoint: Checkpoint, target: ModelConfig) -> RenamedCheckpoint:
     model = RenamedCheckpoint(checkpoint, {"": ""})
     if checkpoint.kind == "hf":
         inner = checkpoint.config.get("text_config")
-        own = inner if isinstance(inner, Mapping) else {}
-        model.config = {**checkpoint.config, **own, "num_kv_shared_layers": 0}
+        inner = inner if isinstance(inner, Mapping) else {}
+        model.config = {**checkpoint.config, **inner, "num_kv_shared_layers": 0}
     else:
         theirs, ours = f"{checkpoint.architecture}.", f"{_LIKE['gguf']}."
         given = {
@@ -111,13 +112,14 @@ def _read(
     start = "nextn." if checkpoint.kind == "gguf" else ""
     shapes = {"pre": (config.hidden_size, 2 * target.hidden_size)}
     shapes["post"] = (target.hidden_size, config.hidden_size)
+    projections = dict[str, StoredTensor]()
     for part, shape in shapes.items():
-        found = checkpoint.tensor(f"{start}{part}_projection.weight")
-        if found.shape != shape:
-            raise LoadError(f"tensor '{found.name}' should be {shape}, but is {found.shape}")
-    pre, post = (checkpoint.tensor(f"{start}{part}_projection.weight") for part in shapes)
+        stored = checkpoint.tensor(f"{start}{part}_projection.weight")
+        if stored.shape != shape:
+            raise LoadError(f"tensor '{stored.name}' should be {shape}, but is {stored.shape}")
+        projections[part] = stored
     layers = tuple(stored_weights(model, arch, config))
-    return AssistantWeights(config, layers, pre, post, _clusters(checkpoint, config))
+    return AssistantWeights(config, layers, **projections, clusters=_clusters(checkpoint, config))
 
 
 def _reading(config: ModelConfig, target: ModelConfig) -> ModelConfig:

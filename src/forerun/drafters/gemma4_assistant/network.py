@@ -20,7 +20,7 @@ import numpy as np
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.drafting.best_first import largest
-from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores
+from forerun.drafting.draft_head import DraftHead, Scores, TextTokens
 from forerun.drafting.networks.decoders import decoder_beside, map_beside
 from forerun.model.cache.base import KVCache
 from forerun.model.config import ModelConfig
@@ -73,17 +73,17 @@ class AssistantNetwork:
         embedded = self.target.embed(np.array(tokens))
         inputs = self.pre.head(np.concatenate([embedded, hidden], -1))
         rows = (Segment(slot, cache.length(slot), (0,)) for slot in slots)
-        found = self.decoder.forward(Batch(tuple(rows)), cache, inputs=inputs).last
-        return found, self.post.head(found)
+        last = self.decoder.forward(Batch(tuple(rows)), cache, inputs=inputs).last
+        return last, self.post.head(last)
 
-    def scores(self, found: Floats, own: list[OwnTokens]) -> list[Scores]:
+    def scores(self, rows: Floats, texts: list[TextTokens]) -> list[Scores]:
         """Return what may follow rows n (R, A), each of another text."""
         vocab_size = self.decoder.config.vocab_size
         if self.clusters is not None:
-            return [self._near(row, self.clusters) for row in found]
+            return [self._near(row, self.clusters) for row in rows]
         if self.listed is not None:
-            return self.listed.scores(found, [(text, 1) for text in own])
-        return [Scores(row, None, vocab_size) for row in self.decoder.head(found)]
+            return self.listed.scores(rows, texts)
+        return [Scores(row, None, vocab_size) for row in self.decoder.head(rows)]
 
     def _near(self, row: Floats, clusters: Clusters) -> Scores:
         """Score the tokens of the clusters nearest to a row (A,)."""
@@ -93,7 +93,7 @@ class AssistantNetwork:
         return Scores(logits, ids, self.decoder.config.vocab_size)
 
     def nbytes(self) -> int:
-        """Count the weights."""
+        """Count the bytes of the weights, those of the target apart."""
         maps = sum(part.nbytes() for part in (self.decoder, self.pre, self.post))
         if self.clusters is None:
             return maps

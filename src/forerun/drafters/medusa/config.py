@@ -26,14 +26,14 @@ class MedusaConfig:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List the heads' tensors by name."""
-        width, found = self.hidden_size, dict[str, tuple[int, ...]]()
+        width, shapes = self.hidden_size, dict[str, tuple[int, ...]]()
         for k in range(self.medusa_num_heads):
             for j in range(self.medusa_num_layers):
-                found |= {
+                shapes |= {
                     f"{k}.{j}.linear.weight": (width, width),
                     f"{k}.{j}.linear.bias": (width,),
                 }
             if not self.target_head:
                 rows = self.draft_vocab_size or self.vocab_size
-                found[f"{k}.{self.medusa_num_layers}.weight"] = (rows, width)
-        return found
+                shapes[f"{k}.{self.medusa_num_layers}.weight"] = (rows, width)
+        return shapes

@@ -11,8 +11,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from forerun.core.errors import LoadError
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import MedusaWeights
@@ -48,12 +46,8 @@ def read(model: str, target: Target) -> MedusaWeights:
     if (name := names.pop(network_folder.DRAFT_IDS, None)) is not None:
         tokens = network_folder.token_ids(folder, name, config.vocab_size)
         config = replace(config, draft_vocab_size=len(tokens))
-    wanted = config.shapes()
-    folder.need({names.get(name, name): size for name, size in wanted.items()})
-    if extra := names.keys() - wanted.keys():
-        raise LoadError(f"{folder.path}: tensor '{names[min(extra)]}' is none of such a network")
-    found = {name: folder.tensors[names[name]].astype(np.float32) for name in wanted}
-    return MedusaWeights(config, found, tokens, network_folder.temperatures(folder))
+    weights = folder.network(names, config.shapes())
+    return MedusaWeights(config, weights, tokens, network_folder.temperatures(folder))
 
 
 def _config(folder: Folder, target: Target) -> MedusaConfig:

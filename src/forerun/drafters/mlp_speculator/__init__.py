@@ -35,15 +35,15 @@ class Options(NetworkOptions):
 
 def build(options: Options, target: Target) -> LastStateDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
-    kept = files.packed_file(options.model, target, options.bits)
-    packed = NetworkWeights.kept(kept)
+    file = files.packed_file(options.model, target, options.bits)
+    packed = NetworkWeights.load(file)
     if packed is not None:
         weights = files.read_config(options.model, target)
     else:
         weights = files.read(options.model, target)
         packed = packed_weights(weights, options.bits)
-        if kept is not None:
-            kept.save(packed)
+        if file is not None:
+            file.save(packed)
     network = native_recurrent(weights, target.model, options.bits, packed)
     return LastStateDrafter(options, network, target.model.config.hidden_size)
 
@@ -57,6 +57,6 @@ METHOD = Method(
     unshared=as_given,
     example=example,
     tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
-    ships_for=lambda target: files.shipped(target) is not None,
+    bundled_for=lambda target: files.shipped(target) is not None,
     grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
 )

@@ -82,24 +82,28 @@ class MLPSpeculatorConfig:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List the network's tensors by name."""
         inner, width, is_mlp = self.inner_dim, self.num_parts * self.inner_dim, self.cell == "mlp"
-        own = 1 if self.tie_weights else self.n_predict
-        num_maps = min(self.n_predict, 2 if own == 1 else own)
+        num_heads = 1 if self.tie_weights else self.n_predict
+        num_maps = min(self.n_predict, 2 if num_heads == 1 else num_heads)
         maps, norms = (
-            ("proj", [f"ln.{i}" for i in range(own)]) if is_mlp else ("projs", _LSTM_NORMS)
+            ("proj", [f"ln.{i}" for i in range(num_heads)]) if is_mlp else ("projs", _LSTM_NORMS)
         )
-        found: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             f"{maps}.{i}.weight": (width, inner if i else self.hidden_size) for i in range(num_maps)
         }
         for norm in norms:
-            found |= {f"{norm}.weight": (inner,), f"{norm}.bias": (inner,)}
+            shapes |= {f"{norm}.weight": (inner,), f"{norm}.bias": (inner,)}
         if self.target_embedding:
-            found["emb_map.weight"] = (self.embedding_dim, self.hidden_size)
+            shapes["emb_map.weight"] = (self.embedding_dim, self.hidden_size)
         else:
             gates = GATE_TABLES[:1] if self.tie_lstm_embs else GATE_TABLES
-            tables = [f"emb.{i}" for i in range(own)] if is_mlp else [f"{gate}.0" for gate in gates]
-            found |= {f"{table}.weight": (self.vocab_size, inner) for table in tables}
+            tables = (
+                [f"emb.{i}" for i in range(num_heads)]
+                if is_mlp
+                else [f"{gate}.0" for gate in gates]
+            )
+            shapes |= {f"{table}.weight": (self.vocab_size, inner) for table in tables}
         if self.target_head:
-            found["head_map.weight"] = (self.hidden_size, inner)
+            shapes["head_map.weight"] = (self.hidden_size, inner)
         else:
-            found |= {f"head.{i}.weight": (self.vocab_size, inner) for i in range(own)}
-        return found
+            shapes |= {f"head.{i}.weight": (self.vocab_size, inner) for i in range(num_heads)}
+        return shapes

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.core.arrays import Floats
 from forerun.drafters.mlp_speculator.config import EPS, GATE_TABLES, MLPSpeculatorConfig
 from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
 from forerun.drafting.networks.packed import NetworkWeights
@@ -70,14 +69,6 @@ def packed_weights(weights: RecurrentWeights, bits: int) -> NetworkWeights:
     if tables := [tensors.pop(f"{n}.0.weight") for n in GATE_TABLES if f"{n}.0.weight" in tensors]:
         tensors["emb.0.weight"] = np.concatenate(tables, 1)
     return replace(weights, tensors=tensors).packed(_native_name, bits)
-
-
-def heads_of(weights: RecurrentWeights) -> list[Floats]:
-    """Return the heads by depth, the last for all below."""
-    heads = list[Floats]()
-    while (rows := weights.tensors.get(f"head.{len(heads)}.weight")) is not None:
-        heads.append(rows)
-    return heads
 
 
 def _native_name(name: str) -> str:

@@ -12,8 +12,6 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-
 from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
 from forerun.core.opened import OpenedFile
@@ -41,8 +39,8 @@ def check_folder(model: str) -> None:
     if model in (AUTO, UNTRAINED):
         return
     path = Path(model).expanduser()
-    if (found := network_folder.config_of(path).get("model_type")) != MODEL_TYPE:
-        raise LoadError(f"{path} holds model_type {found!r}; allowed: {MODEL_TYPE}")
+    if (model_type := network_folder.config_of(path).get("model_type")) != MODEL_TYPE:
+        raise LoadError(f"{path} holds model_type {model_type!r}; allowed: {MODEL_TYPE}")
 
 
 def read(model: str, target: Target) -> RecurrentWeights:
@@ -109,13 +107,12 @@ def stored(
     if tokens is not None:
         heads = [name for name in wanted if name.startswith("head.")]
         wanted |= dict.fromkeys(heads, (len(tokens), config.inner_dim))
-    for name, size in wanted.items():
-        folder.need({names.get(name, _PREFIX + name): size})
-    for name in sorted(names.keys() - wanted.keys()):
-        if not (config.tie_weights and name.partition(".")[2].split(".")[0].isdecimal()):
-            raise LoadError(f"{folder.path}: tensor '{names[name]}' is none of such a network")
-    found = {name: folder.tensors[names[name]].astype(np.float32, copy=False) for name in wanted}
-    return config, found, tokens
+    tensors = folder.network(
+        names,
+        wanted,
+        lambda name: config.tie_weights and name.partition(".")[2].split(".")[0].isdecimal(),
+    )
+    return config, tensors, tokens
 
 
 def untrained(target: Target) -> RecurrentWeights:
@@ -142,14 +139,9 @@ def _config(folder: Folder, target: Target) -> MLPSpeculatorConfig:
     """Read the configuration, and compare it with the target's. Raises LoadError."""
     config = target.model.config
     width = folder.number("input_hidden_dim", "hidden_size", "emb_dim")
-    for value, ours, what in (
-        (width, config.hidden_size, "states of width"),
-        (folder.number("vocab_size"), config.vocab_size, "a vocabulary of"),
-    ):
-        if value != ours:
-            raise LoadError(
-                f"{folder.path} was trained for another model: it reads {what} {value}, this model has {ours}"
-            )
+    compared = [(width, config.hidden_size, "states of width")]
+    compared += [(folder.number("vocab_size"), config.vocab_size, "a vocabulary of")]
+    folder.check_target(compared)
     cell = folder.config.get("cell", folder.config.get("method", "mlp"))
     if cell not in _CELLS:
         raise LoadError(f"{folder.path}: 'cell' must be one of {', '.join(_CELLS)}, got {cell!r}")

@@ -3,7 +3,7 @@
 Qwen3-Next and Qwen3.5 ship one (`mtp.*`, in GGUF files `blk.N.nextn.*`). It reads the target's last state of every
 committed row and keeps keys and values of its own for them; rows of guesses stand above those until the draft is
 verified, and are computed again with the target's states where they were right. The tree grows best first by the
-head's own chances and the sampler's noise.
+head's own probabilities and the sampler's noise.
 
 Sources: multi-token prediction, DeepSeek-V3, arXiv 2412.19437, after Gloeckle et al., arXiv 2404.19737; a cut head,
 FR-Spec, arXiv 2502.14856.
@@ -12,7 +12,7 @@ FR-Spec, arXiv 2502.14856.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from forerun.drafters.mtp import files
 from forerun.drafters.mtp.network import MAX_ROWS, HeadNetwork
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import MAX_STEPS, Step
-from forerun.drafting.draft_head import DraftHead, OwnTokens, Scores, list_of
+from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, list_of
 from forerun.drafting.networks.drafter import committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.steps import CacheDrafter, CutOptions, TakeSteps, in_int4
@@ -48,7 +48,7 @@ def example(target: Target) -> Options:
     return Options(model=UNTRAINED, num_draft=12, min_chance=0, quant="none")
 
 
-def ships_for(target: Target) -> bool:
+def bundled_for(target: Target) -> bool:
     """Tell whether the target's own file has a head."""
     config = target.model.config
     if target.path is None or head_of(target.names, config.num_layers) is None:
@@ -59,7 +59,7 @@ def ships_for(target: Target) -> bool:
 METHOD = Method(
     unshared=as_given,
     example=example,
-    ships_for=ships_for,
+    bundled_for=bundled_for,
     smaller=in_int4,
     tune_when_named=True,  # few models bring a head; theirs is tried as part of `auto`
     grids={"num_draft": (2, 3, 4, 5, 7, 9), "num_steps": (1, 2, 3, 4, 5, 6)},
@@ -71,18 +71,10 @@ class HeadSlot:
     """A sequence's rows in the head's cache: row i has read token i + 1 of the text, unless some are missing."""
 
     index: int
-    own: OwnTokens | None
-    is_whole: bool = True
+    text_tokens: TextTokens | None
+    is_complete: bool = True
     state: Floats | None = None
     """n of the last committed row (D,)."""
-
-
-@dataclass(slots=True)
-class Guessed:
-    """The rows of one sequence's draft, above its committed ones."""
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
 
 
 class MtpDrafter(CacheDrafter[HeadSlot]):
@@ -102,9 +94,9 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
         super().__init__(options, cache, target, head)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Read the prompt's rows that were computed, and find those of a prefix that was reused, if they are held.
+        """Feed the prompt's rows that the target computed; those of a reused prefix are there if the cache has them.
 
-        Rows that are not are missing: the block does not see them.
+        Rows that it lacks are missing: the block does not see them.
         """
         self.end(seq)
         assert outcome.hidden is not None, "asked for by `features`"
@@ -112,15 +104,14 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
         opened = self.cache.open(after)
         if opened is None:
             return
-        own = None if self.head is None else self.head.new_text()
-        index, num_held = opened
-        slot = self._slots[seq.id] = HeadSlot(index, own)
-        num_missing = len(after) - len(outcome.hidden) - num_held
+        index, num_cached = opened
+        text_tokens = None if self.head is None else self.head.new_text()
+        slot = self._slots[seq.id] = HeadSlot(index, text_tokens)
+        num_missing = len(after) - len(outcome.hidden) - num_cached
         if num_missing > 0:
-            self.cache.truncate(index, num_held)  # the rows to come are of other tokens
-            slot.is_whole = False
-        known = max(0, -num_missing)  # were found, and computed again by the target
-        hidden = outcome.hidden[known:]
+            self.cache.truncate(index, num_cached)  # the rows to come are of other tokens
+            slot.is_complete = False
+        hidden = outcome.hidden[max(0, -num_missing) :]  # what is cached needs no second reading
         self._feed(seq, after[len(after) - len(hidden) :], hidden)
 
     def observe(
@@ -134,17 +125,17 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
                 self._feed(seq, [*outcome.emitted], outcome.hidden[[*rows]])
 
     def end(self, seq: Seq) -> None:
-        """Free the sequence's slot; its rows stay for a text that begins alike, until something needs their place."""
+        """Free the sequence's slot; its rows stay for a text that begins alike, until their blocks are needed."""
         slot = self._slots.pop(seq.id, None)
         if slot is not None:
-            self.cache.close(slot.index, seq.tokens[1:] if slot.is_whole else ())
+            self.cache.close(slot.index, seq.tokens[1:] if slot.is_complete else ())
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count weights, and keys and values; copied rows of the target's head are weights."""
         return self._memory(num_seqs, max_len + MAX_STEPS, self.network.nbytes())
 
     def _feed(self, seq: Seq, tokens: list[int], hidden: Floats) -> None:
-        """Compute and commit rows of tokens and the states (R, D) before them; without memory for them, let go."""
+        """Commit rows of tokens and the states (R, D) before them; without memory for them, give up the slot."""
         slot = self._slots[seq.id]
         for start in range(0, len(tokens), MAX_ROWS):
             part = tokens[start : start + MAX_ROWS]
@@ -163,9 +154,10 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
         for i, (seq, slot) in enumerate(zip(seqs, slots, strict=True)):
             if slot is None or not self.cache.reserve(slot.index, self.options.num_steps):
                 num_nodes[i] = 0
-            elif slot.own is not None:
-                slot.own.read(seq.tokens)
-        guessed = [Guessed() for _ in seqs]
+            elif slot.text_tokens is not None:
+                slot.text_tokens.read(seq.tokens)
+        parents: list[list[int]] = [[] for _ in seqs]
+        """Of the rows of each sequence's draft, above its committed ones."""
         states: list[dict[int, tuple[int, Floats]]] = []
         """By step and sequence: the row that was computed, -1 the last committed one, and its state."""
 
@@ -180,11 +172,11 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
             below = [step for step in steps if step.parent >= 0]
             if below:
                 befores = [states[step.parent][step.sequence] for step in below]
-                here |= self._guess(below, befores, slots, guessed)
+                here |= self._guess(below, befores, slots, parents)
             states.append(here)
-            found = np.stack([here[step.sequence][1] for step in steps])
-            owns = [slots[step.sequence] for step in steps]
-            return self._scores(found, [slot for slot in owns if slot is not None])
+            rows = np.stack([here[step.sequence][1] for step in steps])
+            stepping = (slots[step.sequence] for step in steps)
+            return self._scores(rows, [slot for slot in stepping if slot is not None])
 
         return take_steps
 
@@ -193,27 +185,26 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
         steps: Sequence[Step],
         befores: Sequence[tuple[int, Floats]],
         slots: Sequence[HeadSlot | None],
-        guessed: Sequence[Guessed],
+        parents: Sequence[list[int]],
     ) -> dict[int, tuple[int, Floats]]:
         """Compute a row a sequence, below the row and with the state before it."""
         segments = []
         for step, (row, _) in zip(steps, befores, strict=True):
-            own, slot = guessed[step.sequence], slots[step.sequence]
+            rows, slot = parents[step.sequence], slots[step.sequence]
             assert slot is not None
-            own.tokens.append(0)
-            own.parents.append(row)
-            first, base = len(own.tokens) - 1, self.cache.length(slot.index)
-            segments.append(Segment(slot.index, base, (*own.tokens,), (*own.parents,), first))
+            rows.append(row)
+            base, tokens = self.cache.length(slot.index), (0,) * len(rows)
+            segments.append(Segment(slot.index, base, tokens, (*rows,), len(rows) - 1))
         hidden = np.stack([state for _, state in befores])
         inputs = self.network.inputs([step.token for step in steps], hidden)
-        found = self.network.run(Batch(tuple(segments)), self.cache, inputs)
-        rows = (len(guessed[step.sequence].tokens) - 1 for step in steps)
+        states = self.network.run(Batch(tuple(segments)), self.cache, inputs)
         return {
-            step.sequence: (row, state) for step, row, state in zip(steps, rows, found, strict=True)
+            step.sequence: (len(parents[step.sequence]) - 1, state)
+            for step, state in zip(steps, states, strict=True)
         }
 
     def _scores(self, states: Floats, slots: Sequence[HeadSlot]) -> list[Scores]:
         if self.head is None:
             logits = self.network.text.head(states)
             return [Scores(row) for row in logits]
-        return self.head.scores(states, [(slot.own, 1) for slot in slots if slot.own is not None])
+        return self.head.scores(states, [slot.text_tokens for slot in slots if slot.text_tokens])

@@ -83,9 +83,9 @@ def untrained(config: ModelConfig) -> HeadWeights:
 
 def _check(checkpoint: Checkpoint, names: HeadNames, config: ModelConfig) -> None:
     """Raise LoadError for a tensor of a head that is missing or misshapen."""
-    width, own = config.hidden_size, checkpoint.names()
+    width, present = config.hidden_size, checkpoint.names()
     text = [f"{name}.weight" for name in (names.embed, names.head) if name is not None]
-    if text and text[0] not in own and text[1] in own:
+    if text and text[0] not in present and text[1] in present:
         raise LoadError(f"it has a tensor '{text[1]}', but no '{text[0]}'")
     fc = checkpoint.tensor(f"{names.fc}.weight")
     if fc.shape != (width, 2 * width):
@@ -120,11 +120,11 @@ def _read(
         for prefixes, part in _parts(checkpoint, names)
     )
     embedding_norm, hidden_norm, norm = (stored for ((_, stored),) in norms)
-    own = checkpoint.names()
+    present = checkpoint.names()
     text = tuple(
         (name, checkpoint.tensor(f"{theirs}.weight"))
         for name, theirs in (("embed", names.embed), ("head", names.head))
-        if theirs is not None and f"{theirs}.weight" in own
+        if theirs is not None and f"{theirs}.weight" in present
     )
     for name, stored in text:
         if stored.shape != (vocab_size, config.hidden_size):

@@ -52,19 +52,16 @@ class HeadNetwork:
         self.text = target
         """Whose embedding and head it has."""
         if weights.text:
-            bare = replace(target.config, num_layers=0, layers=(), tied_head=len(weights.text) == 1)
-            norm = (
-                "norm",
-                ones("norm", bare.hidden_size),
-            )  # no pass is run that would need another
-            self.text = decoder_beside(target, bare, [*weights.text, norm])
+            shape = replace(
+                target.config, num_layers=0, layers=(), tied_head=len(weights.text) == 1
+            )
+            norm = "norm", ones("norm", shape.hidden_size)  # no pass reads it
+            self.text = decoder_beside(target, shape, [*weights.text, norm])
 
     def inputs(self, tokens: list[int], hidden: Floats) -> Floats:
         """Make the block's rows (R, D) of tokens and the states (R, D) before them."""
-        parts = (self.text.embed(np.array(tokens)), hidden)
-        normed = [
-            rms(weight, self.eps, part) for weight, part in zip(self.norms, parts, strict=True)
-        ]
+        parts = self.text.embed(np.array(tokens)), hidden
+        normed = [rms(norm, self.eps, part) for norm, part in zip(self.norms, parts, strict=True)]
         return self.fc.head(np.concatenate(normed, -1))
 
     def run(self, batch: Batch, cache: KVCache, inputs: Floats) -> Floats:

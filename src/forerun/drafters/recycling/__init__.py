@@ -1,12 +1,11 @@
 """Recycling: guess what the target itself found likely after the same few tokens.
 
-Every verified row says what the target expects next, also where the guess was wrong. Those tokens with their
-probabilities are kept by the last 1 to `order` tokens before them, in a table of fixed size; a file made of the
-target's earlier answers (`forerun train table`), or of replies that ship, says it before anything was learned.
-Longer contexts correct shorter ones, and places where the same words stood before, in this text or an earlier
-output, correct both.
+Every verified row has the target's next-token distribution, also where the guess was wrong. Its likeliest tokens are
+stored by the last 1 to `order` tokens before them, in a table of fixed size; before anything was learned there is a
+file made of the target's earlier answers (`forerun train table`), or of replies that ship. Longer contexts correct
+shorter ones, and earlier occurrences of the same tokens, in this text or another output, correct both.
 The tree grows best first, so it fills the rows that a pass verifies for nearly nothing. Each node's confidence is its
-expected chance, with the sampler's noise where the request samples.
+expected probability, given the sampler's noise where the request samples.
 
 Source: Token Recycling (arXiv 2408.08696), which keeps the tokens after a single token as last seen, without
 probabilities, and starts empty; the look-up of repeats is SuffixDecoding's (arXiv 2411.04975).
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters.recycling import shared_replies, table_file
-from forerun.drafters.recycling.kept_table import KeptTable
+from forerun.drafters.recycling.persistent_table import PersistentTable
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.best_first import drafts_of
 from forerun.drafting.ngram.texts import Texts
@@ -50,7 +49,7 @@ class Options:
     num_draft: int = 7
     """Nodes of a tree at most."""
     min_chance: float = 0.1
-    """Chance that a node is reached, at least."""
+    """Probability that a node is reached, at least."""
     table_mb: float = 16.0
     """Size of what is learned while requests run, in MB."""
     max_depth: int = 64
@@ -90,12 +89,12 @@ def build(options: Options, target: Target) -> Recycling:
         path = shared_replies.make_meanwhile(target.encode, ours, vocabulary.vocab_size)
         drafter.await_table(path, vocabulary)
     if target.learn and target.path is not None and vocabulary is not None:
-        drafter.keep_in(target.path, fingerprint(vocabulary), target.learned_in)
+        drafter.persist(target.path, fingerprint(vocabulary), target.learned_in)
     return drafter
 
 
 def example(target: Target) -> Options:
-    """Remember so little that it soon has to forget."""
+    """Return options with so little memory that entries are soon dropped."""
     return Options(table="none", table_mb=0.01, shared_tokens=512)
 
 
@@ -107,7 +106,7 @@ def smaller(options: Options) -> Options | None:
     return replace(options, table_mb=table_mb, shared_tokens=shared_tokens)
 
 
-def ships_for(target: Target) -> bool:
+def bundled_for(target: Target) -> bool:
     """Tell whether there is a table for the target's tokenizer."""
     return target.vocabulary is not None and bool(
         table_file.fitting_tables(target.vocabulary, None)
@@ -115,8 +114,8 @@ def ships_for(target: Target) -> bool:
 
 
 METHOD = Method(
-    keeps=True,
-    ships_for=ships_for,
+    persistent=True,
+    bundled_for=bundled_for,
     smaller=smaller,
     example=example,
     grids={"num_draft": (3, 5, 7, 9, 11, 15), "min_chance": (0.01, 0.02, 0.05, 0.1)},
@@ -137,18 +136,18 @@ class Recycling(Drafter):
         nbytes = round(options.table_mb * 1e6)
         self._new_table = partial(_native.LiveTable, options.order, nbytes)
         self.live = self._new_table()
-        self.learned: KeptTable | None = None
+        self.learned: PersistentTable | None = None
         self.texts = Texts(options.max_depth, options.shared_tokens)
         self._awaited: tuple[Path, Vocabulary] | None = None
 
     def await_table(self, path: Path, vocabulary: Vocabulary) -> None:
-        """Take a table that is being made, when a sequence begins after it was written."""
+        """Load the table at `path`, which is being made, when a sequence begins after it was written."""
         self._awaited = path, vocabulary
 
-    def keep_in(self, model: Path, vocabulary: str, place: Path | None = None) -> None:
-        """Load what was learned of this model before, and write it every few minutes and at the end."""
-        self.learned = KeptTable(model, vocabulary, self.live, self._new_table, place)
-        weakref.finalize(self, self.learned.keep)  # also when Python ends
+    def persist(self, model: Path, vocabulary: str, folder: Path | None = None) -> None:
+        """Load what was learned of this model before; it is written every few minutes, and at the end."""
+        self.learned = PersistentTable(model, vocabulary, self.live, self._new_table, folder)
+        weakref.finalize(self, self.learned.save)  # also when Python ends
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Index the sequence; the prompt's last row is the first to learn from."""
@@ -158,13 +157,13 @@ class Recycling(Drafter):
         self.observe([seq], [EMPTY_DRAFT], [outcome])
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
-        """Guess one tree a sequence, best first, of what the tables, this text and other outputs say together."""
+        """Guess one tree a sequence, best first, by the tables, this text and other outputs together."""
         from forerun import _native
 
         self.texts.share(seqs)
         most = self.options.num_draft
         trees = _native.grow_trees(
-            [self.texts.own(seq) for seq in seqs],
+            [self.texts.index_of(seq) for seq in seqs],
             self.texts.shared,
             self.table,
             self.live,
@@ -179,8 +178,8 @@ class Recycling(Drafter):
         from forerun import _native
 
         self.texts.share(seqs)
-        own = [self.texts.own(seq) for seq in seqs]
-        return _native.TextNGramModel(own, self.texts.shared, self.table, self.live)
+        indexes = [self.texts.index_of(seq) for seq in seqs]
+        return _native.TextNGramModel(indexes, self.texts.shared, self.table, self.live)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -198,10 +197,10 @@ class Recycling(Drafter):
         """Drop the sequence's own index; its output stays shared."""
         self.texts.end(seq)
         if self.learned is not None:
-            self.learned.keep_in_time()
+            self.learned.save_if_due()
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count the tables, one more while they are kept, the full shared index, and those of full sequences."""
+        """Count the tables, one more where they are stored, the full shared index, and those of full sequences."""
         merged = [] if self.learned is None else [self.live]
         tables = (self.live, *merged, *([] if self.table is None else [self.table]))
         nbytes = sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)

@@ -1,6 +1,6 @@
 """The table of a tokenizer that has none: counted, once, on another model's replies that come with the package.
 
-They say less of a model than its own replies, and far more than nothing: on SmolLM2 with its own table hidden, the
+It predicts less than one of the model's own replies, and far more than none: on SmolLM2 with its own table hidden, the
 first 20 answers take 16 % fewer passes (dev/LOG.md).
 """
 
@@ -31,12 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 def path_of(vocabulary: str) -> Path:
-    """Return where the table of a tokenizer lies, by its fingerprint; it may not exist yet."""
+    """Return the file for the table of a tokenizer, by its fingerprint; it may not exist yet."""
     return table_file.tables_dir() / f"{REPLIES}-{vocabulary}{table_file.SUFFIX}"
 
 
 def make_meanwhile(encode: Encode, vocabulary: str, vocab_size: int) -> Path:
-    """Make a tokenizer's table while models run, in seconds, and return where it will lie.
+    """Make a tokenizer's table in a thread, in seconds, and return the path it will have.
 
     A process that ends waits for the counting, not for the reading: the next one begins anew.
     """
@@ -48,9 +48,9 @@ def make_meanwhile(encode: Encode, vocabulary: str, vocab_size: int) -> Path:
 
 
 def replies() -> Iterator[str]:
-    """Yield the replies."""
-    place = resources.files("forerun.drafters.recycling") / "shipped" / f"{REPLIES}.txt.gz"
-    yield from gzip.decompress(place.read_bytes()).decode().split("\0")
+    """Yield the replies that come with the package."""
+    file = resources.files("forerun.drafters.recycling") / "shipped" / f"{REPLIES}.txt.gz"
+    yield from gzip.decompress(file.read_bytes()).decode().split("\0")
 
 
 def texts(encode: Encode) -> Iterator[Text]:
@@ -60,10 +60,7 @@ def texts(encode: Encode) -> Iterator[Text]:
 
 
 def make(
-    encode: Encode,
-    vocabulary: str,
-    vocab_size: int,
-    is_wanted: Callable[[], bool] = lambda: True,
+    encode: Encode, vocabulary: str, vocab_size: int, is_wanted: Callable[[], bool] = lambda: True
 ) -> None:
     """Count the replies as a tokenizer reads them, and write the table; stop reading if it is not wanted any more.
 

@@ -30,7 +30,7 @@ SUFFIX = ".table"
 REPLIES = "replies-1"
 """Stands for the model in a table of the replies that ship (`shared_replies.py`): other replies, another name."""
 HEAD_NBYTES = 1024
-"""Room for what a file says of itself."""
+"""Bytes of a file's header at most."""
 _MAGIC = b"forerun token table 1\n"
 _ALIGNED = 64
 _LONGEST_HEAD = 4096
@@ -102,7 +102,7 @@ def fitting_tables(vocabulary: Vocabulary, model: str | None) -> list[Path]:
         if header.vocabulary == ours:
             rank = 0 if header.model == model else 2 if header.model == REPLIES else 1
             fitting.append((rank, path))
-    return [path for _, path in sorted(fitting, key=lambda found: found[0])]
+    return [path for _, path in sorted(fitting, key=lambda ranked: ranked[0])]
 
 
 def read_header(path: Path) -> TableHeader:
@@ -124,7 +124,7 @@ def load(path: Path, vocabulary: Vocabulary) -> FileTable:
     middle = 4 * (header.num_buckets + 1)
     wanted, size = start + middle + header.nbytes, path.stat().st_size
     if size != wanted:
-        raise LoadError(f"{path} is not whole: {size} bytes of {wanted}")
+        raise LoadError(f"{path} is incomplete: {size} bytes of {wanted}")
     try:
         bytes_ = np.memmap(path, np.uint8, "r", offset=start)
         if zlib.crc32(bytes_.data) != header.checksum:

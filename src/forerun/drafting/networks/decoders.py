@@ -75,7 +75,7 @@ def ones(name: str, size: int) -> StoredTensor:
 
 
 def as_stored(name: str, values: Floats) -> StoredTensor:
-    """Return numbers as a file would hold them, in fp32."""
+    """Return an array as a stored fp32 tensor."""
     values = np.ascontiguousarray(values, np.float32)
     data = values.reshape(len(values) if values.ndim > 1 else 1, -1).view(np.uint8)
     return StoredTensor(name, tuple(values.shape), FORMATS["f32"], data)
@@ -93,8 +93,8 @@ def _with_embedding(
     named = list(weights)
     if any(name == "embed" for name, _ in named):
         return config, named
-    bare = replace(config, vocab_size=1, tied_head=True)
-    return bare, [
+    shape = replace(config, vocab_size=1, tied_head=True)
+    return shape, [
         ("embed", as_stored("embed", np.zeros((1, config.hidden_size), np.float32))),
         *named,
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +15,9 @@ from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, LAST_ROW, Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes
-from forerun.drafting.best_first import (
-    MAX_STEPS,
-    GuessTree,
-    drafts_of,
-)
-from forerun.drafting.tree_noise import TreeNoise, noise_below
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, drafts_of
+from forerun.drafting.networks.native import NativeNetwork
+from forerun.drafting.tree_noise import noise_below
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -40,11 +37,11 @@ class NetworkOptions:
     num_steps: int = 4
     """Steps of the network in a draft, at most: each expands a node."""
     min_chance: float = 0.1
-    """Chance that a node is reached, at least."""
+    """Probability that a node is reached, at least."""
     quant: Scheme = "int4"
-    """How the network's weights are rounded, none: to fp16; rows of the target's head keep their own way."""
+    """How the network's weights are rounded, none: to fp16; rows of the target's head stay as they are."""
     min_doubt: float = 0.2
-    """With `recycling`: the least chance that its guess is needed and wrong, where the network is asked."""
+    """With `recycling`: the network steps where that guess is needed and wrong with at least this probability."""
 
     @property
     def bits(self) -> int:
@@ -60,46 +57,13 @@ class NetworkOptions:
                 raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
 
 
-@dataclass(slots=True)
-class DraftRequest:
-    """One draft of several sequences, as a network takes it; every list has an entry a sequence."""
-
-    tokens: Sequence[int]
-    """The last token of each, below which its tree grows."""
-    num_nodes: Sequence[int]
-    """Nodes of each tree at most."""
-    num_steps: int
-    min_chance: float
-    min_doubt: float = 0.0
-    ngrams: TextNGramModel | None = None
-    """What is known of the texts; None: the network guesses alone."""
-    noises: Sequence[TreeNoise | None] = ()
-    """What the drafts of requests that sample see; none: all are greedy."""
-    rows: Sequence[int] | None = None
-    """Of `states`, or slots of the network's own cache; None: 0, 1, ..."""
-    states: Floats | None = None
-    """Rows (R, D) of a pass, as the target's head read them; they are not copied."""
-
-
-class Network(Protocol):
-    """What drafts: a native network, or its twin in torch."""
-
-    def draft(self, request: DraftRequest) -> list[GuessTree]:
-        """Grow a tree below each sequence's last token."""
-        ...
-
-    def nbytes(self) -> int:
-        """Count the bytes of the weights, the rows of the target's head included."""
-        ...
-
-
 def committed_rows(outcome: Outcome) -> tuple[int, ...]:
     """List the rows of a pass that are part of the text now: the root's, and those of the accepted nodes."""
     return (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
 
 
 class NetworkDrafter(Drafter):
-    """Drafts with a trained network, alone or with what is known of the texts; `_trees` asks the network."""
+    """Drafts with a trained network, alone or with an n-gram model of the texts; `_trees` runs the network."""
 
     takes_ngrams = True
 
@@ -113,19 +77,20 @@ class NetworkDrafter(Drafter):
     def propose_with(
         self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: TextNGramModel | None
     ) -> list[Draft]:
-        """Guess with what is known of each text; None: alone."""
+        """Guess one tree a sequence, blended with an n-gram model of the texts; None: the network alone."""
         num_nodes = [min(budget, self.options.num_draft) for budget in budgets]
         if not any(num_nodes):
             return [EMPTY_DRAFT for _ in seqs]
-        tokens, noises, o = (
-            [seq.tokens[-1] for seq in seqs],
-            [*map(noise_below, seqs)],
-            self.options,
+        request = DraftRequest(
+            tokens=[seq.tokens[-1] for seq in seqs],
+            num_nodes=num_nodes,
+            num_steps=self.options.num_steps,
+            min_chance=self.options.min_chance,
+            min_doubt=self.options.min_doubt,
+            ngrams=ngrams,
+            noises=[noise_below(seq) for seq in seqs],
         )
-        limits = (o.num_steps, o.min_chance, o.min_doubt)
-        return drafts_of(
-            self._trees(seqs, DraftRequest(tokens, num_nodes, *limits, ngrams, noises))
-        )
+        return drafts_of(self._trees(seqs, request))
 
     def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
         """Grow the trees of a request, to which the network's own inputs are added."""
@@ -143,12 +108,12 @@ class LastStates(Drafter):
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state after the prompt."""
         assert outcome.hidden is not None, "asked for by `features`"
-        self.states[seq.id] = outcome.hidden[-1:].copy(), 0  # not the whole prompt's rows
+        self.states[seq.id] = outcome.hidden[-1:].copy(), 0  # lets the other rows of the prompt go
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """Keep the state of the last committed row, which the target's own token came of."""
+        """Keep the state of the last committed row, which predicted the target's own token."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
             self.states[seq.id] = outcome.hidden, committed_rows(outcome)[-1]
@@ -161,16 +126,16 @@ class LastStates(Drafter):
 class LastStateDrafter(LastStates, NetworkDrafter):
     """Drafts from the target's last state alone."""
 
-    def __init__(self, options: NetworkOptions, network: Network, width: int) -> None:
+    def __init__(self, options: NetworkOptions, network: NativeNetwork[Any], width: int) -> None:
         LastStates.__init__(self)
         NetworkDrafter.__init__(self, options)
         self.network, self.width = network, width
 
     def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
-        kept = [self.states[seq.id] for seq in seqs]
-        request.states, request.rows = kept[0][0], [kept[0][1]]
+        last = [self.states[seq.id] for seq in seqs]
+        request.states, request.rows = last[0][0], [last[0][1]]
         if len(seqs) > 1:
-            request.states, request.rows = np.stack([states[row] for states, row in kept]), None
+            request.states, request.rows = np.stack([states[row] for states, row in last]), None
         return self.network.draft(request)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:

@@ -1,13 +1,13 @@
 """Folders of networks that draft: config.json and model.safetensors, ours and those of other engines.
 
-Ours names in `target` the model it was trained for, and is refused for another one: its guesses would be wrong.
+The `target` of our config.json is the model that the network was trained for: for another one it is refused.
 A matrix may be stored as int8 codes (N, K) with `<name>.scales` (N, K / 32) fp16, a quarter of fp32.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from forerun.core import files
-from forerun.core.arrays import Ids
+from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
 from forerun.drafting.base import Target
 from forerun.drafting.vocabulary import fingerprint
@@ -32,13 +32,13 @@ UNTRAINED_TOKENS = 4096
 """Of its head, at most."""
 CONFIG, TENSORS = "config.json", "model.safetensors"
 SCALES = ".scales"
-_WHOLE = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
+_INTEGERS = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
 DRAFT_IDS = "draft_ids"
 """The tokens of a head that does not know all."""
 GROUP = 32
 
 Array = NDArray[Any]
-"""Of floats, or of the whole numbers that name tokens."""
+"""Of floats, or of integers that are token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,30 @@ class Folder:
             if is_float(tensor) and not bool(np.isfinite(tensor).all()):
                 raise LoadError(f"{self.path}: tensor '{name}' holds values that are not finite")
 
+    def network(
+        self,
+        names: Mapping[str, str],
+        shapes: Mapping[str, tuple[int, ...]],
+        is_ignored: Callable[[str], bool] = lambda name: False,
+    ) -> dict[str, Floats]:
+        """Return a network's tensors in fp32, by the names of `shapes`; `names` are those of the files by these.
+
+        Raises LoadError for one that is missing or misshapen, and for one that is not of the network.
+        """
+        self.need({names.get(name, name): shape for name, shape in shapes.items()})
+        for name in sorted(names.keys() - shapes.keys()):
+            if not is_ignored(name):
+                raise LoadError(f"{self.path}: tensor '{names[name]}' is none of such a network")
+        return {n: self.tensors[names[n]].astype(np.float32, copy=False) for n in shapes}
+
+    def check_target(self, compared: Iterable[tuple[int, int, str]]) -> None:
+        """Raise LoadError for the first size that is another model's: (the network's, the target's, of what)."""
+        for theirs, ours, what in compared:
+            if theirs != ours:
+                raise LoadError(
+                    f"{self.path} was trained for another model: it reads {what} {theirs}, this model has {ours}"
+                )
+
 
 def read(path: Path, target: Target) -> Folder:
     """Read a folder that fits a target. Raises LoadError that says what is wrong, and where."""
@@ -101,7 +125,7 @@ def read_config(path: Path, target: Target) -> Folder:
 
 
 def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Array]) -> None:
-    """Write a folder, made if it is not there; the configuration last, so that one that is read is whole.
+    """Write a folder, made if it is not there; the configuration last, so that a folder that has one is complete.
 
     Raises OSError.
     """
@@ -136,13 +160,13 @@ def untrained_tokens(vocab_size: int) -> Ids | None:
 def untrained_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
     """Draw random matrices that keep the size of what they read, norms of ones and biases of zeros."""
     source = np.random.default_rng(0)
-    found = dict[str, Array]()
+    tensors = dict[str, Array]()
     for name, shape in shapes.items():
         if len(shape) > 1:
-            found[name] = source.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5)
+            tensors[name] = source.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5)
         else:
-            found[name] = np.full(shape, not name.endswith("bias"), np.float32)
-    return found
+            tensors[name] = np.full(shape, not name.endswith("bias"), np.float32)
+    return tensors
 
 
 def token_ids(folder: Folder, name: str, vocab_size: int, ids: Array | None = None) -> Ids:
@@ -227,17 +251,17 @@ def _tensors(path: Path) -> dict[str, Array]:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """Read the tensors of a safetensors file, numbers that are no whole ones as fp32. Raises LoadError."""
-    found = dict[str, Array]()
+    """Read the tensors of a safetensors file, floats as fp32. Raises LoadError."""
+    arrays = dict[str, Array]()
     for name, stored in read_tensors(path).items():
         kind = stored.format.name
-        if kind in _WHOLE:
-            found[name] = stored.data.reshape(-1).view(_WHOLE[kind]).reshape(stored.shape)
+        if kind in _INTEGERS:
+            arrays[name] = stored.data.reshape(-1).view(_INTEGERS[kind]).reshape(stored.shape)
         elif kind in FORMATS:
-            found[name] = stored.dequantize()
+            arrays[name] = stored.dequantize()
         else:
             raise LoadError(f"{path}: tensor '{name}' is {kind}, which no network is stored as")
-    return found
+    return arrays
 
 
 def _with_scales(path: Path, stored: Mapping[str, Array]) -> dict[str, Array]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
-from forerun.drafting.best_first import GuessTree
-from forerun.drafting.networks.drafter import DraftRequest
+from forerun.drafting.best_first import DraftRequest, GuessTree
 from forerun.drafting.networks.packed import NetworkWeights
 from forerun.drafting.tree_noise import native_noises
 from forerun.model.backends.native import NativeDecoder

@@ -1,4 +1,4 @@
-"""A network's weights as the kernels take them, rounded, which a start finds on disk where one before has left them."""
+"""A drafting network's weights as the kernels take them, rounded: packed once, read from disk by later starts."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class NetworkWeights:
     @classmethod
     def of(cls, tensors: Mapping[str, Floats], bits: int) -> NetworkWeights:
         """Round matrices to groups of 4 or 8 bits where their width has them, else to fp16; 32 rounds nothing."""
-        found = cls()
+        weights = cls()
         for name, values in tensors.items():
             if name.endswith(".bias"):
                 continue
             bias = tensors.get(f"{name}.bias")
             form, data = _rounded(name, values, bits) if values.ndim == 2 else (None, values)
             arrays = [_bytes(each) for each in (data, bias) if each is not None]
-            found._weights[name] = name, form, values.shape, arrays
-        return found
+            weights._weights[name] = name, form, values.shape, arrays
+        return weights
 
     @classmethod
-    def kept(cls, file: PackedFile | None) -> NetworkWeights | None:
-        """Return what a start before has kept; None if there is none, or it does not serve."""
-        found = cls()
-        return found if file is not None and file.load(found) else None
+    def load(cls, file: PackedFile | None) -> NetworkWeights | None:
+        """Read the packed weights that an earlier start has written; None if there are none, or they do not fit."""
+        weights = cls()
+        return weights if file is not None and file.load(weights) else None
 
     def add_ids(self, name: str, ids: Sequence[int] | np.ndarray) -> None:
         """Put token ids beside the weights."""

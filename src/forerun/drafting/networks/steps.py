@@ -14,18 +14,9 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafting.base import DrafterBytes, Target
-from forerun.drafting.best_first import (
-    MAX_STEPS,
-    DraftLimits,
-    GuessTree,
-    Step,
-    grow,
-    likeliest,
-    models_of,
-)
-from forerun.drafting.best_first import TakeSteps as TakeGuesses
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, Step, grow, likeliest
 from forerun.drafting.draft_head import DraftHead, Scores
-from forerun.drafting.networks.drafter import DraftRequest, NetworkDrafter, NetworkOptions
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.tree_noise import SPREAD
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import blocks_of
@@ -56,11 +47,11 @@ class StepDrafter(NetworkDrafter):
                 for step, scores in zip(steps, adjust(steps, take(number, steps)), strict=True)
             ]
 
-        return grow_request(request, MAX_STEPS, take_steps)
+        return grow(request, MAX_STEPS, take_steps)
 
 
 class CacheSlot(Protocol):
-    """A sequence's place in the cache of a `CacheDrafter`."""
+    """A sequence's slot in the cache of a `CacheDrafter`."""
 
     index: int
 
@@ -96,26 +87,6 @@ class CacheDrafter(StepDrafter, Generic[Slot]):
         return DrafterBytes(weights + head, num_seqs * blocks * self.cache.block_nbytes, states)
 
 
-def grow_request(
-    request: DraftRequest,
-    max_depth: int,
-    take_steps: TakeGuesses,
-    *,
-    sees_depth_alone: bool = False,
-) -> list[GuessTree]:
-    """Grow the trees of a request in Python, of what `take_steps` guesses."""
-    return grow(
-        request.tokens,
-        request.num_nodes,
-        DraftLimits(request.num_steps, request.min_chance, request.min_doubt),
-        max_depth,
-        take_steps,
-        models_of(request.ngrams),
-        sees_depth_alone=sees_depth_alone,
-        noises=request.noises,
-    )
-
-
 class _Adjust:
     """Applies each request's bias and penalties to what may follow its steps."""
 
@@ -137,7 +108,7 @@ class _Adjust:
         if not self._pipelines[i].changes_logits:
             return scores
         generated = self._seqs[i].generated + path
-        return Scores(self._pipelines[i].adjusted(scores.whole(), generated))
+        return Scores(self._pipelines[i].adjusted(scores.dense(), generated))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

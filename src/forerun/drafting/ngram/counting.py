@@ -1,8 +1,8 @@
-"""Count what a model says after its last 1 to `order` tokens, and keep of it what helps guessing most.
+"""Count which tokens follow the last 1 to `order` tokens of a model's texts, and select the contexts worth storing.
 
-Most contexts say what shorter ones say already. What a context is worth is the number of guesses that it would have
-put right in the text itself, each occurrence predicted from the others: the chances of its likeliest three tokens
-against those of the three that shorter contexts offer. The best contexts for their bytes are kept. On 400k
+Most contexts predict what shorter ones predict already. A context's worth is the number of guesses that it would have
+put right in the text itself, each occurrence predicted from the others: the probabilities of its likeliest three tokens
+against those of the three that shorter contexts offer. The best contexts for their bytes are stored. On 400k
 tokens a tenth of the contexts keeps 99.8 % of tau (dev/LOG.md).
 
 T tokens of text, C contexts of one length, K tokens kept for a context.
@@ -22,13 +22,13 @@ from forerun.drafting.ngram.token_table import PER_BUCKET, PRIOR, PackedTable, g
 Text = tuple[Sequence[int], Sequence[int]]
 """A prompt and the answer to it, as token ids."""
 NUM_KEPT = 4
-"""Tokens of a context that go into a file."""
+"""Tokens of a context that are stored in a file."""
 K = 8
 """Tokens of a context that are looked at."""
 RANK_WEIGHTS = (1.0, 0.5, 0.25)
 """A tree holds the likeliest token of a context nearly always, the second and third ever less."""
 CALIBRATION = 0.05
-"""Worth of a chance put right by one, as a share of a token guessed: sure guesses are followed further."""
+"""Worth of a probability that is right by one more, in guessed tokens: sure guesses are followed further."""
 MIN_COUNT = 2
 """Times a context must have been seen."""
 MIN_SHARE = 5
@@ -56,40 +56,42 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What texts say: a level for contexts of 1, 2, ... tokens, and of how many tokens that is known."""
+    """A level for contexts of 1, 2, ... tokens, and the number of tokens they were counted on."""
 
     levels: tuple[Level, ...]
     num_tokens: int
 
 
 def count_contexts(texts: Iterable[Text], order: int) -> Counted:
-    """The contexts of the answers; a text is a prompt, which is only looked back to, and an answer."""
+    """Count the contexts of the answers; prompts are only contexts of what follows them."""
     parts = [(np.array([*prompt, *answer], np.int64), len(prompt)) for prompt, answer in texts]
     tokens = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
     depth = np.concatenate([np.zeros(0, np.int64), *(np.arange(len(part)) for part, _ in parts)])
     is_answer = np.concatenate(
         [np.zeros(0, bool), *(np.arange(len(part)) >= begin for part, begin in parts)]
     )
-    places = np.flatnonzero(is_answer)
-    hashes = np.zeros(len(places), np.uint64)
-    lower: tuple[Ints, Ints, Floats] | None = None  # of places their context, and its guesses
+    positions = np.flatnonzero(is_answer)
+    hashes = np.zeros(len(positions), np.uint64)
+    lower: tuple[Ints, Ints, Floats] | None = (
+        None  # of each position its context; of each context its guesses
+    )
     levels = []
     for n in range(1, order + 1):
-        deep = np.flatnonzero(depth[places] >= n)
-        grown = grow_hash(hashes[deep], tokens[places[deep] - n].astype(np.uint64))
+        deep = np.flatnonzero(depth[positions] >= n)
+        grown = grow_hash(hashes[deep], tokens[positions[deep] - n].astype(np.uint64))
         again = _come_again(grown)
         deep, hashes = deep[again], grown[again]
-        places = places[deep]
+        positions = positions[deep]
         if lower is not None:
             lower = lower[0][deep], lower[1], lower[2]
-        level, contexts, best, chances = _level(hashes, tokens[places], lower)
+        level, contexts, best, probabilities = _level(hashes, tokens[positions], lower)
         levels.append(level)
-        lower = contexts, best, chances
+        lower = contexts, best, probabilities
     return Counted(tuple(levels), int(is_answer.sum()))
 
 
 def _come_again(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which places have a context that is kept: a longer one of another place cannot come again either."""
+    """Tell (T,) which positions' contexts are counted; a longer one of another position cannot come again either."""
     _, context, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     return counts[context] >= MIN_COUNT
 
@@ -97,7 +99,7 @@ def _come_again(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
 def _level(
     hashes: NDArray[np.uint64], follows: Ints, lower: tuple[Ints, Ints, Floats] | None
 ) -> tuple[Level, Ints, Ints, Floats]:
-    """The contexts of some places; of each place its context; of each context its K best tokens and their chances."""
+    """Return the contexts of positions, the context of each, and the K best tokens of each with probabilities."""
     order = np.lexsort((follows, hashes))
     by_hash, by_token = hashes[order], follows[order]
     new_context = _changes(by_hash)
@@ -122,42 +124,49 @@ def _level(
     token_counts = np.zeros((len(counts), K), np.float32)
     tokens[pair_context[top], rank[top]] = pair_token[top]
     token_counts[pair_context[top], rank[top]] = pair_counts[top]
-    best, chances = np.empty_like(tokens), np.empty_like(token_counts)
+    best, probabilities = np.empty_like(tokens), np.empty_like(token_counts)
     worth = np.empty(len(counts), np.float32)
     for at in range(0, len(counts), _CHUNK):
         part = slice(at, at + _CHUNK)
         if lower is None:
-            old, old_chances = np.full_like(tokens[part], -1), np.zeros_like(token_counts[part])
+            old, old_probabilities = (
+                np.full_like(tokens[part], -1),
+                np.zeros_like(token_counts[part]),
+            )
         else:
             mine = lower[0][order[first[part]]]
-            old, old_chances = lower[1][mine], lower[2][mine]
-        best[part], chances[part], worth[part] = _blend(
-            counts[part], tokens[part], token_counts[part], old, old_chances
+            old, old_probabilities = lower[1][mine], lower[2][mine]
+        best[part], probabilities[part], worth[part] = _blend(
+            counts[part], tokens[part], token_counts[part], old, old_probabilities
         )
-    kept = tokens[:, :NUM_KEPT].copy(), token_counts[:, :NUM_KEPT].copy()
-    return Level(by_hash[first], counts, *kept, worth), contexts, best, chances
+    stored = tokens[:, :NUM_KEPT].copy(), token_counts[:, :NUM_KEPT].copy()
+    return Level(by_hash[first], counts, *stored, worth), contexts, best, probabilities
 
 
 def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a value is another than the one before it."""
+    """Tell for each value whether it differs from the one before it."""
     changes: NDArray[np.bool_] = np.r_[True, values[1:] != values[:-1]][: len(values)]
     return changes
 
 
 def _blend(
-    counts: Ints, tokens: Ints, token_counts: Floats, old: Ints, old_chances: Floats
+    counts: Ints, tokens: Ints, token_counts: Floats, old: Ints, old_probabilities: Floats
 ) -> tuple[Ints, Floats, Floats]:
-    """The likeliest tokens (C, K) with what shorter contexts say, their chances, and each context's worth (C,)."""
+    """Blend counts with shorter contexts: the likeliest tokens (C, K), their probabilities, the worths (C,)."""
     total = (counts + PRIOR).astype(np.float32)[:, None]
     same = (tokens[:, :, None] == old[:, None, :]) & (tokens[:, :, None] >= 0)  # (C, K, K)
-    chances = token_counts / total + (same * old_chances[:, None, :]).sum(-1) * PRIOR / total
+    probabilities = (
+        token_counts / total + (same * old_probabilities[:, None, :]).sum(-1) * PRIOR / total
+    )
     others = np.where(same.any(1), -1, old)
-    other_chances = np.where(others >= 0, old_chances * PRIOR / total, 0)
+    other_probabilities = np.where(others >= 0, old_probabilities * PRIOR / total, 0)
     all_tokens = np.concatenate([tokens, others], 1)
-    all_chances = np.concatenate([np.where(tokens >= 0, chances, 0), other_chances], 1)
-    ranked = np.argsort(-all_chances, 1, kind="stable")[:, :K]
+    all_probabilities = np.concatenate(
+        [np.where(tokens >= 0, probabilities, 0), other_probabilities], 1
+    )
+    ranked = np.argsort(-all_probabilities, 1, kind="stable")[:, :K]
     best = np.take_along_axis(all_tokens, ranked, 1)
-    best_chances = np.take_along_axis(all_chances, ranked, 1).astype(np.float32)
+    best_probabilities = np.take_along_axis(all_probabilities, ranked, 1).astype(np.float32)
     weights, num = np.array(RANK_WEIGHTS, np.float32), len(RANK_WEIGHTS)
 
     def right(offered: Ints) -> Floats:  # occurrences that the offered tokens guess, by rank
@@ -166,23 +175,23 @@ def _blend(
         return np.asarray((by_rank * weights).sum(-1), np.float32)
 
     put_right = right(best) - right(old)
-    before = ((best[:, :num, None] == old[:, None, :]) * old_chances[:, None, :]).sum(-1)
-    shift = np.abs(best_chances[:, :num] - before).sum(-1) * counts
-    return best, best_chances, (put_right + CALIBRATION * shift).astype(np.float32)
+    before = ((best[:, :num, None] == old[:, None, :]) * old_probabilities[:, None, :]).sum(-1)
+    shift = np.abs(best_probabilities[:, :num] - before).sum(-1) * counts
+    return best, best_probabilities, (put_right + CALIBRATION * shift).astype(np.float32)
 
 
 def id_nbytes(vocab_size: int) -> int:
-    """Bytes of a token id in a table."""
+    """Return the bytes of a token id in a table."""
     return 2 if vocab_size <= 1 << 16 else 3
 
 
 def make(texts: Iterable[Text], order: int, nbytes: int, token_nbytes: int) -> PackedTable:
-    """A table of at most `nbytes` of what the answers say."""
+    """Count the answers and make a table of at most `nbytes`."""
     return cut(count_contexts(texts, order), nbytes, token_nbytes)
 
 
 def cut(counted: Counted, nbytes: int, token_nbytes: int) -> PackedTable:
-    """The contexts that are worth most for their bytes, single tokens first."""
+    """Make a table of the contexts that are worth most for their bytes, single tokens first."""
     levels = counted.levels
     hashes = np.concatenate([level.hashes for level in levels])
     counts = np.concatenate([level.counts for level in levels])

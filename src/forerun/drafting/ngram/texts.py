@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 Continuation = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], float]
 """A tree's tokens, parents and confidence, and its score: how many of its tokens should be accepted."""
 _TOKEN_NBYTES = 14
-"""4 bytes for the token, 8 for its position, and an eighth of room for arrays to grow."""
+"""4 bytes for the token, 8 for its position, and an eighth for arrays to grow into."""
 
 
 @dataclass(slots=True)
 class _History:
-    """One running sequence: its own index, and how much of it has been read into which."""
+    """One running sequence: its own index, and how much of it each index has read."""
 
-    own: SuffixIndex
+    index: SuffixIndex
     document: int
     num_shared: int
-    num_own: int = 0
+    num_indexed: int = 0
 
 
 class Texts:
@@ -36,7 +36,7 @@ class Texts:
     """
 
     def __init__(self, max_depth: int, shared_tokens: int) -> None:
-        """Set the longest match that is looked for, and how many tokens of outputs are kept for other requests."""
+        """Set the longest match that is looked for, and how many tokens of outputs are shared with other requests."""
         self.max_depth, self.shared_tokens = max_depth, shared_tokens
         native.require()
         from forerun import _native
@@ -48,9 +48,9 @@ class Texts:
 
     def begin(self, seq: Seq, num_emitted: int) -> None:
         """Follow a sequence; its output before a preemption, all but the last `num_emitted`, is shared already."""
-        own = self._new_index(self.max_depth)
         num_shared = len(seq.tokens) - num_emitted
-        self._histories[seq.id] = _History(own, next(self._documents), num_shared)
+        index = self._new_index(self.max_depth)
+        self._histories[seq.id] = _History(index, next(self._documents), num_shared)
 
     def share(self, seqs: Sequence[Seq]) -> None:
         """Read their new outputs into the shared index."""
@@ -62,12 +62,12 @@ class Texts:
                 self.shared.extend(history.document, seq.tokens[history.num_shared :])
             history.num_shared = len(seq.tokens)
 
-    def own(self, seq: Seq) -> SuffixIndex:
+    def index_of(self, seq: Seq) -> SuffixIndex:
         """Return the index of a sequence's text, up to its last token."""
         history = self._histories[seq.id]
-        history.own.extend(0, seq.tokens[history.num_own :])
-        history.num_own = len(seq.tokens)
-        return history.own
+        history.index.extend(0, seq.tokens[history.num_indexed :])
+        history.num_indexed = len(seq.tokens)
+        return history.index
 
     def context(self, seq: Seq) -> list[int]:
         """Return the last tokens, as many as are matched."""

@@ -21,7 +21,7 @@ from forerun.core.types import TopK
 NUM_LIVE = 6
 """Tokens a live table keeps for a context."""
 PRIOR = 6.0
-"""Weight of what shorter contexts say, in occurrences of the context."""
+"""Weight of the shorter contexts' prediction, in occurrences of the context."""
 PER_BUCKET = 4
 """Contexts of a file's bucket, on average: a bucket is read from its start."""
 

@@ -44,7 +44,7 @@ PIECE = 512
 
 K = TypeVar("K")
 Timer = Callable[[], float]
-"""Does its work now and says how many seconds it took."""
+"""Does its work now and returns the seconds it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class Case:
     @classmethod
     def of(cls, text: str, context: int) -> Case:
         """Read `[SEQUENCESx]ROWS[@CONTEXT]`: `8`, `512@0`, `1@4096`, `32x1@128`. Raises ConfigError."""
-        found = re.fullmatch(r"(?:(\d+)x)?(\d+)(?:@(\d+))?", text.strip())
-        num_seqs, rows = (int(found[1] or 1), int(found[2])) if found else (0, 0)
-        if found is None or not num_seqs or not rows:
+        match = re.fullmatch(r"(?:(\d+)x)?(\d+)(?:@(\d+))?", text.strip())
+        num_seqs, rows = (int(match[1] or 1), int(match[2])) if match else (0, 0)
+        if match is None or not num_seqs or not rows:
             raise ConfigError(f"a case is [SEQUENCESx]ROWS[@CONTEXT], as in 8x1@128, got '{text}'")
-        return cls(num_seqs, rows, context if found[3] is None else int(found[3]))
+        return cls(num_seqs, rows, context if match[3] is None else int(match[3]))
 
     def __str__(self) -> str:
         seqs = f"{self.num_seqs}x" if self.num_seqs > 1 else ""
@@ -83,7 +83,7 @@ class PassTimings:
     """The seconds of every round, by system and case, and of the two limits."""
 
     nbytes: Mapping[int, int]
-    """Bytes of weights that a pass reads, by its number of rows: of experts as many as rows choose by chance."""
+    """Bytes of weights that a pass reads, by its number of rows: of experts as many as rows choose on average."""
     row_ops: int
     """Operations of one row, a multiply-add being two."""
     attention_ops: Mapping[int, int]
@@ -95,7 +95,7 @@ class PassTimings:
     seconds: Mapping[tuple[str, Case | None], Sequence[float]]
 
     def document(self) -> dict[str, object]:
-        """The results as JSON values: one row a case and system."""
+        """Return the results as JSON values: one row a case and system."""
         read_s, peak, floats = self._limit(READ), self._peak(PEAK), self._peak(FLOAT_PEAK)
         single = (case for _, case in self.seconds if case is not None and case.num_rows == 1)
         one = next((median(self.seconds[OURS, case]) for case in single), None)
@@ -111,7 +111,7 @@ class PassTimings:
 
     def _row(self, name: str, case: Case) -> dict[str, object]:
         rounds, ours = self.seconds[name, case], self.seconds[OURS, case]
-        ratios = [seconds / own for seconds, own in zip(rounds, ours, strict=True)]
+        ratios = [seconds / ours_s for seconds, ours_s in zip(rounds, ours, strict=True)]
         typical_s, one_s, peak = median(rounds), self._one_s(name, case), self._peak(PEAK)
         return {
             "case": str(case),
@@ -170,13 +170,13 @@ def measure(
     kv: Precision = "auto",
 ) -> Iterator[PassTimings]:
     """Yield the costs known so far after every round; the last one counts. Raises ConfigError."""
-    own = timers(model, cases, BURST_S if others else 0, kv)
+    our_timers = timers(model, cases, BURST_S if others else 0, kv)
     nbytes = {k: _nbytes(model, k) for k in {1, *(case.num_rows for case in cases)}}
     all_timers: dict[tuple[str, Case | None], Timer] = {
         (READ, None): timer(limits.reader(nbytes[1], getattr(model, "num_threads", None)))
     }
     for case in cases:
-        all_timers[OURS, case] = own[case]
+        all_timers[OURS, case] = our_timers[case]
         for name, passes in others.items():
             all_timers[name, case] = partial(passes, case)
     row_ops, peak_ops, barriers = flops_per_token(model.config), {}, {}
@@ -221,7 +221,7 @@ def in_turns(timers: Mapping[K, Timer], rounds: int) -> Iterator[dict[K, list[fl
 def timers(
     model: Model, cases: Sequence[Case], burst_s: float = 0, kv: Precision = "auto"
 ) -> dict[Case, Timer]:
-    """Timers of our own passes: body, and head of every row, or of a prompt's last. Raises ConfigError.
+    """Return timers of our own passes: body, and head of every row, or of a prompt's last. Raises ConfigError.
 
     Cases of the same sequences and context share a cache.
     """

@@ -1,4 +1,4 @@
-"""What this machine can do at most: read memory, and multiply on registers. Passes are held against both."""
+"""What this machine can do at most: read memory, and multiply on registers. Passes are compared with both."""
 
 from __future__ import annotations
 

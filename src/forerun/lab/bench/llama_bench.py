@@ -40,12 +40,12 @@ def measure(llm: LLM, prompts: Sequence[int], num_tokens: int, rounds: int) -> l
     if num_tokens > 1:
         tests[f"tg{num_tokens}"] = num_tokens - 1, partial(_run, llm, 1, num_tokens)
     *_, seconds = in_turns({name: timer for name, (_, timer) in tests.items()}, rounds)
-    found = []
+    rows = []
     for name, (count, _) in tests.items():
         speeds = [count / each for each in seconds[name]]
         deviation = stdev(speeds) if rounds > 1 else 0.0
-        found.append({"test": name, "tok_s": fmean(speeds), "stdev": deviation})
-    return found
+        rows.append({"test": name, "tok_s": fmean(speeds), "stdev": deviation})
+    return rows
 
 
 def _run(llm: LLM, num_prompt: int, num_tokens: int) -> float:

@@ -1,7 +1,7 @@
 """A load: requests that arrive at random, so many at once at most, and the times of each answer.
 
-Times are taken as in vLLM's serving benchmark: from the moment a request is sent, not from its arrival, if it had
-to wait for a place among the requests that may run at once.
+Times are taken as in vLLM's serving benchmark: from the moment a request is sent, not from its arrival, if it had to
+wait because as many requests as may were running.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -52,7 +52,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked, and when: `request_rate` a second on average (inf: all at once), `concurrency` at once at most.
+    """Requests that arrive `request_rate` a second on average (inf: all at once), at most `concurrency` at once.
 
     Without a rate, the first requests, as many as may run at once, begin spread over `ramp_up_s` seconds.
     """
@@ -75,7 +75,7 @@ class Load:
             raise ConfigError(f"request_rate must be above 0, got {self.request_rate}")
 
     def arrivals_s(self) -> list[float]:
-        """When the requests arrive, in seconds from the beginning: a Poisson process from the seed."""
+        """Draw when the requests arrive, in seconds from the beginning: a Poisson process from the seed."""
         if math.isinf(self.request_rate):
             num_prompts = len(self.prompts)
             first = min(self.concurrency or num_prompts, num_prompts)
@@ -94,62 +94,13 @@ def draw(prompts: Sequence[TaskPrompt], count: int | None, seed: int) -> list[Ta
     return drawn
 
 
-Watch = Callable[[Callable[[], object]], AbstractContextManager[None]]
-"""Lets a stopped load end an answer that is under way; takes what ends it."""
-Ask = Callable[[TaskPrompt, Mapping[str, Any], Watch], Served]
-"""Answers a prompt with these sampling parameters, in the thread that calls. Raises ForerunError."""
-
-
-def over_http(remote: Remote) -> Ask:
-    """Ask a server of OpenAI's API, with a streamed answer."""
-
-    def ask(prompt: TaskPrompt, body: Mapping[str, Any], watch: Watch) -> Served:
-        asked: dict[str, object] = {
-            "messages": [{"role": "user", "content": prompt.turns[0]}],
-            "stream_options": {"include_usage": True},
-            **body,
-        }
-        if remote.name is not None:
-            asked["model"] = remote.name
-        sent_s = time.perf_counter()
-        with remote.stream(ROUTE, asked) as stream, watch(stream.close):
-            came = [(time.perf_counter(), piece) for piece in stream.pieces()]
-        end_s = time.perf_counter()
-        times, last = list[float](), Chunk()
-        for at_s, chunk in stream.read(came):  # after the answer: it takes the server's time
-            times += [at_s] if chunk.text else []
-            last = Chunk(usage=chunk.usage or last.usage, timings=chunk.timings or last.timings)
-        usage, timings = last.usage, last.timings
-        return _served(
-            (sent_s, times, end_s),
-            prompt=prompt.id,
-            input_tokens=int(usage.get("prompt_tokens", 0)),
-            # Else one chunk is one token.
-            output_tokens=int(usage.get("completion_tokens", len(times))),
-            drafted=int(timings.get("draft_n", 0)),
-            accepted=int(timings.get("draft_n_accepted", 0)),
-            passes=int(timings.get("passes", 0)),
-        )
-
-    return ask
-
-
-def _served(times: tuple[float, Sequence[float], float], **known: Any) -> Served:
-    """Return an answer of the times when it was sent, when its texts came, and when it ended."""
-    sent_s, texts_s, end_s = times
-    first_s, last_s = (texts_s[0], texts_s[-1]) if texts_s else (end_s, end_s)
-    gaps = [after - before for before, after in pairwise(texts_s)]
-    return Served(
-        start_s=sent_s, ttft_s=first_s - sent_s, e2e_s=last_s - sent_s, itl_s=gaps, **known
-    )
-
-
 @dataclass(slots=True)
 class Run:
     """A load under way. Iterating gives answers as they end; whoever stops iterating ends those that run."""
 
     load: Load
-    ask: Ask
+    remote: Remote
+    """A server of OpenAI's API."""
     seconds: float = 0.0
     """From the beginning to the last answer's end."""
     _enders: set[Callable[[], object]] = field(default_factory=set)
@@ -180,13 +131,46 @@ class Run:
             return None
         sent_s = time.perf_counter()
         try:
-            served = self.ask(prompt, self.load.body, self._watch)
+            served = self._ask(prompt)
         except ForerunError as error:
             if self._is_stopped.is_set():
                 return None
             lasted_s = time.perf_counter() - sent_s
             served = Served(prompt.id, sent_s, e2e_s=lasted_s, error=str(error))
         return replace(served, start_s=served.start_s - self._start_s)
+
+    def _ask(self, prompt: TaskPrompt) -> Served:
+        """Stream an answer, whose start is on the clock's scale. Raises ForerunError."""
+        body: dict[str, object] = {
+            "messages": [{"role": "user", "content": prompt.turns[0]}],
+            "stream_options": {"include_usage": True},
+            **self.load.body,
+        }
+        if self.remote.name is not None:
+            body["model"] = self.remote.name
+        sent_s = time.perf_counter()
+        with self.remote.stream(ROUTE, body) as stream, self._watch(stream.close):
+            pieces = [(time.perf_counter(), piece) for piece in stream.pieces()]
+        end_s = time.perf_counter()
+        texts_s, last = list[float](), Chunk()
+        for at_s, chunk in stream.read(pieces):  # after the answer: it takes the server's time
+            texts_s += [at_s] if chunk.text else []
+            last = Chunk(usage=chunk.usage or last.usage, timings=chunk.timings or last.timings)
+        usage, timings = last.usage, last.timings
+        first_s, last_s = (texts_s[0], texts_s[-1]) if texts_s else (end_s, end_s)
+        return Served(
+            prompt.id,
+            start_s=sent_s,
+            ttft_s=first_s - sent_s,
+            e2e_s=last_s - sent_s,
+            itl_s=[after - before for before, after in pairwise(texts_s)],
+            input_tokens=int(usage.get("prompt_tokens", 0)),
+            # Without a count one chunk is one token.
+            output_tokens=int(usage.get("completion_tokens", len(texts_s))),
+            drafted=int(timings.get("draft_n", 0)),
+            accepted=int(timings.get("draft_n_accepted", 0)),
+            passes=int(timings.get("passes", 0)),
+        )
 
     @contextmanager
     def _watch(self, end: Callable[[], object]) -> Iterator[None]:

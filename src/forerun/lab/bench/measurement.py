@@ -45,7 +45,7 @@ class Measurement:
     error: str | None = None
 
     def total(self, parts: Sequence[Measurement]) -> Measurement:
-        """This system's measurements of several steps as one."""
+        """Add up this system's measurements of several steps."""
         added = {name: reduce(add, (getattr(part, name) for part in parts)) for name in ADDED}
         peak = max(part.peak_rss_mb for part in parts)
         stats = SpecStats.total(part.stats for part in parts)
@@ -68,7 +68,7 @@ class Round:
         return f"{self.group}/{self.round}"
 
     def of(self, system: str) -> Measurement | None:
-        """A system's measurement, unless it could not run."""
+        """Return a system's measurement; None if it could not run."""
         return next((m for m in self.measurements if m.system == system and not m.error), None)
 
     @classmethod
@@ -85,7 +85,7 @@ class Round:
 
 
 def read(path: Path) -> tuple[Provenance, list[Round]]:
-    """The provenance and the rounds of a file. Raises ConfigError."""
+    """Read the provenance and the rounds of a file. Raises ConfigError."""
     origin, results = store.read(path)
     try:
         return origin, [Round.from_json(result) for result in results.values()]

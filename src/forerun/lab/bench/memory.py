@@ -28,9 +28,6 @@ from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
 from forerun.llm import LLM
 
-REFERENCE = (65.0, 96.0)
-"""SpecMemo's point: percent of generation memory cut, percent of speculative speed kept."""
-
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -51,51 +48,51 @@ class Point:
 def percents(cuts: str) -> list[float]:
     """Read the cuts, ascending and 0 among them. Raises ConfigError."""
     try:
-        found = sorted({0.0, *(float(cut) for cut in cuts.split(","))})
+        values = sorted({0.0, *(float(cut) for cut in cuts.split(","))})
     except ValueError:
-        found = [-1.0]
-    if not 0 <= found[0] <= found[-1] < 100:
+        values = [-1.0]
+    if not 0 <= values[0] <= values[-1] < 100:
         raise ConfigError(f"cuts must be percents from 0 to 99, such as 0,50,65, got {cuts!r}")
-    return found
+    return values
 
 
-def budget_of(whole: MemoryPlan, cut: float) -> int:
-    """The budget that leaves so many percent less than the whole generation memory."""
-    return whole.total - round(whole.generation * cut / 100)
+def budget_of(plan: MemoryPlan, cut: float) -> int:
+    """Return the budget, in bytes, with `cut` percent less generation memory than the whole plan."""
+    return plan.total - round(plan.generation * cut / 100)
 
 
 def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -> list[Row]:
-    """A row a point: its speed, and the share of the speed with all memory that is kept, with its interval."""
+    """Return a row a point: its speed, and as a share of the speed with all memory, with its interval."""
     plain = summary.totals(rounds, origin)
-    found: list[Row] = []
+    table: list[Row] = []
     for point in points:
         row: Row = {"drafter": point.drafter, "cut": point.cut, "budget_bytes": point.budget}
         if point.plan is None:
-            found.append({**row, "error": "too small for one sequence"})
+            table.append({**row, "error": "too small for one sequence"})
             continue
-        whole = next(p.name for p in points if p.drafter == point.drafter)
-        mine, share = plain[point.name], summary.totals(rounds, origin, whole)[point.name]
+        uncut = next(p.name for p in points if p.drafter == point.drafter)
+        totals, share = plain[point.name], summary.totals(rounds, origin, uncut)[point.name]
         row |= {
             "generation_bytes": point.plan.generation,
             "total_bytes": point.plan.total,
             "blocks": point.plan.num_blocks,
             "with": point.plan.drafter.name,
             "kept": share["speedup"],
-            "kept_lo": None if point.name == whole else share["speedup_lo"],
-            "kept_hi": None if point.name == whole else share["speedup_hi"],
+            "kept_lo": None if point.name == uncut else share["speedup_lo"],
+            "kept_hi": None if point.name == uncut else share["speedup_hi"],
         }
         names = ("tok_s", "speedup", "tau", "acceptance_rate", "drafted", "accepted", "rejected")
-        found.append(
-            row | {name: mine[name] for name in (*names, "ttft_ms", "prompts", "identical")}
+        table.append(
+            row | {name: totals[name] for name in (*names, "ttft_ms", "prompts", "identical")}
         )
-    return found
+    return table
 
 
 def points(llm: LLM, drafter: str, cuts: Sequence[float]) -> list[Point]:
     """Return the drafter at every cut, the whole memory first."""
     planner = Planner.of(replace(llm.config, drafter=drafter), llm.device)
-    whole = planner.plan()
-    budgets = [(cut, budget_of(whole, cut)) for cut in cuts]
+    plan = planner.plan()
+    budgets = [(cut, budget_of(plan, cut)) for cut in cuts]
     return [Point(drafter, cut, budget, planner.fitting(budget)) for cut, budget in budgets]
 
 

@@ -38,12 +38,12 @@ class PassCosts:
         return max(self.ms)
 
     def v(self, rows: float) -> float:
-        """A pass of so many rows over one of one row: straight between two measured widths, and on beyond the last."""
+        """Return the cost of a pass over one of one row: linear between two measured widths, and beyond the last."""
         return CostCurve(self.ms).v(rows)
 
 
 def read(path: Path) -> list[PassCosts]:
-    """The costs of a file, one a system, above the context of its first pass of one row. Raises ConfigError."""
+    """Read the costs in a file, one a system, above the context of its first pass of one row. Raises ConfigError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         one = next(row for row in document["rows"] if row["k"] == 1)

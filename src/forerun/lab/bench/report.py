@@ -39,14 +39,14 @@ SHORT_LEGEND = (
 def markdown(
     provenance: Provenance, rows: Sequence[Row], plots: Mapping[str, str] | None = None
 ) -> str:
-    """A section: provenance, totals, speed-ups by category; `plots` are captions and image paths."""
+    """Return a section: provenance, totals, speed-ups by category; `plots` are captions and image paths."""
     parts = [f"## {provenance.get('model')} · {provenance.get('task')}", _origin(provenance)]
     parts += [totals(rows), LEGEND, "### Speed-up by category", by_category(rows)]
     return "\n\n".join(parts) + "\n" + _images(plots)
 
 
 def markdown_of_passes(costs: Sequence[PassCosts], plots: Mapping[str, str] | None = None) -> str:
-    """A section on what passes cost: a line a width, ms and v of each document."""
+    """Return a section on what passes cost: a line a width, ms and v of each document."""
     columns = [column for cost in costs for column in (f"{cost.name}, ms", "v")]
     lines = []
     for k in sorted({k for cost in costs for k in cost.ms}):
@@ -61,7 +61,7 @@ def markdown_of_passes(costs: Sequence[PassCosts], plots: Mapping[str, str] | No
 
 
 def totals(rows: Sequence[Row]) -> str:
-    """A table with a line a system."""
+    """Return a table with a line a system."""
     columns: dict[str, Column] = {
         "": label,
         "weights": "quant",
@@ -76,32 +76,32 @@ def totals(rows: Sequence[Row]) -> str:
         "peak MB": ("peak_rss_mb", 0),
         "identical": lambda row: _identical(row, " of "),
     }
-    found = []
+    table = []
     for row in rows:
         if "error" in row:
-            found.append([label(row), f"could not run: {row['error']}", *[""] * (len(columns) - 2)])
+            table.append([label(row), f"could not run: {row['error']}", *[""] * (len(columns) - 2)])
         elif row["category"] == ALL:
-            found += lines([row], columns)
-    return markdown_table([*columns], found)
+            table += lines([row], columns)
+    return markdown_table([*columns], table)
 
 
 def by_category(rows: Sequence[Row]) -> str:
-    """A table with a line a category and a column a system, plain decoding in tok/s."""
+    """Return a table with a line a category and a column a system, plain decoding in tok/s."""
     cells = {(label(row), row["category"]): row for row in rows if "error" not in row}
     names = [*dict.fromkeys(name for name, _ in cells)]
     categories = dict.fromkeys(category for _, category in cells)
     lines = []
     for category in sorted(categories, key=lambda category: category == ALL):
-        found = [cells.get((name, category)) for name in names]
-        figures = [NOTHING if row is None else speedup(row) for row in found]
-        if found[0] is not None:
-            figures[0] = f"{number(found[0]['tok_s'], 1)} tok/s"
+        parts = [cells.get((name, category)) for name in names]
+        figures = [NOTHING if row is None else speedup(row) for row in parts]
+        if parts[0] is not None:
+            figures[0] = f"{number(parts[0]['tok_s'], 1)} tok/s"
         lines.append([category, *figures])
     return markdown_table(["category", *names], lines)
 
 
 def label(row: Row) -> str:
-    """Who a row is about: a drafter, or a peer and its way of decoding."""
+    """Return the name of a row's system: a drafter, or a peer and its way of decoding."""
     return f"{row['peer']} {row['drafter']}" if "peer" in row else str(row["drafter"])
 
 
@@ -110,21 +110,22 @@ def _images(plots: Mapping[str, str] | None) -> str:
 
 
 def speedup(row: Mapping[str, Any]) -> str:
-    """With its interval, if there is one and the row is not plain decoding itself."""
+    """Return a row's speed-up, with its interval if there is one and the row is not plain decoding itself."""
     is_plain = row["drafter"] == "none" and "peer" not in row
-    return _ratio(row, "speedup", is_sure=is_plain)
+    return ratio(row, "speedup", is_exact=is_plain)
 
 
 def over_baseline(row: Mapping[str, Any]) -> str:
-    """The ratio of its speed to the baseline's, with its interval; nothing where it was not measured."""
+    """Return the ratio of a row's speed to the baseline's, with its interval; a dash where it was not measured."""
     if "over_baseline" not in row:
         return NOTHING
-    return _ratio(row, "over_baseline", is_sure=row["baseline"] == row["drafter"])
+    return ratio(row, "over_baseline", is_exact=row["baseline"] == row["drafter"])
 
 
-def _ratio(row: Mapping[str, Any], name: str, *, is_sure: bool) -> str:
+def ratio(row: Mapping[str, Any], name: str, *, is_exact: bool = False) -> str:
+    """Return a ratio of a row, with its interval if there is one and the ratio is not 1 by definition."""
     text = f"{number(row[name], 2)}x"
-    if is_sure or row[f"{name}_lo"] is None:
+    if is_exact or row[f"{name}_lo"] is None:
         return text
     return f"{text} [{number(row[f'{name}_lo'], 2)}, {number(row[f'{name}_hi'], 2)}]"
 
@@ -147,13 +148,9 @@ def _origin(provenance: Provenance) -> str:
 
 
 def publish_run(
-    rounds: Sequence[Round],
-    origin: Provenance,
-    baseline: str | None,
-    *,
-    as_json: bool,
+    rounds: Sequence[Round], origin: Provenance, baseline: str | None, *, as_json: bool
 ) -> None:
-    """Print what was measured. Exits 1 if drafting changed a token."""
+    """Print the measurements as tables or JSON. Exits 1 if drafting changed a token."""
     rows = summary.rows(rounds, origin, baseline)
     different = summary.num_different(rows)
 

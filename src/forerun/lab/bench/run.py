@@ -60,11 +60,11 @@ class System(ABC):
     def answer(
         self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None
     ) -> Measurement:
-        """Answer the prompts together; a peer generates as many tokens as `lengths` says. Raises PeerError."""
+        """Answer the prompts together; a peer generates `lengths` tokens. Raises PeerError."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free what it holds."""
+        """Free its memory and processes."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class EngineSystem(System):
         return cls(drafter, new_engine, llm.tokenizer, params)
 
     def restart(self, warm_up: Prompt) -> None:
-        """A new engine, whose memory a short answer has touched."""
+        """Make a new engine, whose memory a short answer has touched."""
         self._engine = None  # freed before the next one is built
         engine = self._engine = self.new_engine()
         engine.add(warm_up, SamplingParams(temperature=0, max_tokens=WARM_UP_TOKENS))
@@ -126,7 +126,7 @@ class EngineSystem(System):
         )
 
     def close(self) -> None:
-        """Free the engine."""
+        """Free the engine and its memory."""
         self._engine = None
 
 
@@ -162,19 +162,19 @@ class Bench:
                 system.close()
 
     def steps(self) -> Iterator[PromptGroup]:
-        """Measure every group in every round; what the store holds of all these systems is not repeated."""
+        """Measure every group in every round; what the store has of all these systems is not repeated."""
         names = {system.name for system in self.systems}
         known = {r.key for r in self.rounds if names <= {m.system for m in r.measurements}}
         for number in range(self.num_rounds):
             is_fresh = False
             for group in self.groups:
-                found = Round(group.id, group.category, number, len(group.prompts), [])
-                if found.key not in known:
+                measured = Round(group.id, group.category, number, len(group.prompts), [])
+                if measured.key not in known:
                     if not is_fresh:
                         self._restart()
                         is_fresh = True
-                    found = replace(found, measurements=self._measure(group))
-                    self.store.add(found.key, asdict(found))
+                    measured = replace(measured, measurements=self._measure(group))
+                    self.store.add(measured.key, asdict(measured))
                 yield group
 
     def _restart(self) -> None:
@@ -187,22 +187,22 @@ class Bench:
         chats: list[list[Message]] = [[] for _ in group.prompts]
         done: dict[str, list[Measurement]] = {system.name: [] for system in self.systems}
         for step in range(group.num_steps):
-            asked = [i for i, prompt in enumerate(group.prompts) if step < len(prompt.turns)]
-            for i in asked:
+            open_chats = [i for i, prompt in enumerate(group.prompts) if step < len(prompt.turns)]
+            for i in open_chats:
                 chats[i].append({"role": "user", "content": group.prompts[i].turns[step]})
-            prompts = [self.encode(chats[i]) for i in asked]
+            prompts = [self.encode(chats[i]) for i in open_chats]
             lengths: list[int] | None = None
             for system in self.systems:
                 answer = self._attempt(system, partial(system.answer, prompts, lengths))
                 if answer is not None:
                     done[system.name].append(answer)
                     lengths = lengths or [len(ids) for ids in answer.token_ids]
-            for i, text in zip(asked, self.systems[0].texts, strict=True):
+            for i, text in zip(open_chats, self.systems[0].texts, strict=True):
                 chats[i].append({"role": "assistant", "content": text})
         return [self._measurement(system, done[system.name]) for system in self.systems]
 
     def _attempt(self, system: System, action: Callable[[], T]) -> T | None:
-        """Its result; a peer that fails is left out from then on, and the report says why."""
+        """Return an action's result; None for a peer that fails, which is left out from then on and reported."""
         if system.name in self._lost:
             return None
         try:
@@ -219,10 +219,10 @@ class Bench:
 
 def drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams) -> list[System]:
     """Make plain decoding, then the drafters in the order given, and the one they are compared with."""
-    asked = [*split_list(given), *([baseline] if baseline else [])]
-    for spec in asked:
+    named = [*split_list(given), *([baseline] if baseline else [])]
+    for spec in named:
         DrafterSpec.of(spec)  # a misspelt name is refused before anything is measured
-    specs = dict.fromkeys([PLAIN, *(resolved(llm, spec) for spec in asked)])
+    specs = dict.fromkeys([PLAIN, *(resolved(llm, spec) for spec in named)])
     return [EngineSystem.of(llm, spec, params) for spec in specs]
 
 
@@ -233,15 +233,15 @@ def resolved(llm: LLM, drafter: str) -> str:
 
 
 def changed(params: SamplingParams) -> dict[str, object] | None:
-    """Return what is asked for besides tokens, temperature, seed and form."""
+    """Return the sampling options given besides tokens, temperature, seed and form."""
     neutral = SamplingParams(
         max_tokens=params.max_tokens,
         temperature=params.temperature,
         seed=params.seed,
         structured_outputs=params.structured_outputs,
     )
-    found = {field.name: getattr(params, field.name) for field in fields(params)}
-    return {k: v for k, v in found.items() if v != getattr(neutral, k)} or None
+    options = {field.name: getattr(params, field.name) for field in fields(params)}
+    return {k: v for k, v in options.items() if v != getattr(neutral, k)} or None
 
 
 def origin(

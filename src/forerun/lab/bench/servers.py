@@ -15,7 +15,6 @@ from pathlib import Path
 
 from forerun.cli import console
 from forerun.core.errors import ConfigError, unknown
-from forerun.lab.bench.load import Ask, over_http
 from forerun.server.client import Remote, RemoteError
 
 START_S = 300.0
@@ -76,43 +75,43 @@ class _Process:
 
 
 @contextmanager
-def running(name: str, command: Sequence[str], port: int) -> Iterator[Ask]:
-    """A server that a command starts, from its first answer to the end of the block. Raises ConfigError."""
+def running(name: str, command: Sequence[str], port: int) -> Iterator[Remote]:
+    """Run the server that a command starts, from its first answer to the end of the block. Raises ConfigError."""
     process = _Process(name, command, port)
     try:
-        yield over_http(process.remote)
+        yield process.remote
     finally:
         process.end()
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How systems are started: all with as many places, threads and tokens a sequence.
+    """How systems are started: all with as many sequences, threads and tokens a sequence.
 
     Each method returns a block in which the system answers.
     """
 
     model: Path
-    places: int
+    max_num_seqs: int
     threads: int
     max_len: int
     server_args: Sequence[str] = ()
     """Of `forerun serve`, besides."""
 
-    def ours(self) -> AbstractContextManager[Ask]:
+    def ours(self) -> AbstractContextManager[Remote]:
         """`forerun serve` in a process of its own."""
         port = free_port()
         command = [sys.executable, "-m", "forerun", "serve", str(self.model), "--port", str(port)]
-        command += ["--max-num-seqs", str(self.places), "--threads", str(self.threads)]
+        command += ["--max-num-seqs", str(self.max_num_seqs), "--threads", str(self.threads)]
         command += ["--max-model-len", str(self.max_len), *self.server_args]
         return running(OURS, command, port)
 
-    def llama(self, folder: Path) -> AbstractContextManager[Ask]:
-        """llama-server if it is on the PATH, else that of llama-cpp-python in the peers' folder, of one place."""
+    def llama(self, folder: Path) -> AbstractContextManager[Remote]:
+        """llama-server if it is on the PATH, else that of llama-cpp-python in the peers' folder, with one sequence."""
         port = free_port()
-        if (found := shutil.which(LLAMA)) is not None:
-            command = [found, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(port)]
-            command += ["-np", str(self.places), "-c", str(self.places * self.max_len)]
+        if (program := shutil.which(LLAMA)) is not None:
+            command = [program, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(port)]
+            command += ["-np", str(self.max_num_seqs), "-c", str(self.max_num_seqs * self.max_len)]
             return running(LLAMA, [*command, "-t", str(self.threads)], port)
         python = folder.absolute() / "llama.cpp" / "bin" / "python"
         if not python.exists():
@@ -132,7 +131,7 @@ class Start:
         return running(LLAMA, [str(python), "-m", "llama_cpp.server", *words], port)
 
 
-Systems = Mapping[str, Callable[[], AbstractContextManager[Ask]]]
+Systems = Mapping[str, Callable[[], AbstractContextManager[Remote]]]
 """By name: who answers, from a fresh start where it is started here."""
 
 
@@ -142,10 +141,10 @@ def systems(start: Start, peer: str | None, peers_dir: Path) -> Systems:
         raise ConfigError(unknown("peer", str(peer), [LLAMA]))
     if peer is not None and start.model.suffix != ".gguf":
         raise ConfigError(f"--peer reads GGUF files only, and {start.model.name} is none")
-    found: dict[str, Callable[[], AbstractContextManager[Ask]]] = {OURS: start.ours}
+    answering: dict[str, Callable[[], AbstractContextManager[Remote]]] = {OURS: start.ours}
     if peer is not None:
-        found[LLAMA] = lambda: start.llama(peers_dir)
-    return found
+        answering[LLAMA] = lambda: start.llama(peers_dir)
+    return answering
 
 
 def remote(url: str, api_key: str | None, model: str | None, num_loads: int) -> tuple[str, Systems]:
@@ -155,11 +154,11 @@ def remote(url: str, api_key: str | None, model: str | None, num_loads: int) -> 
     if num_loads > 1:
         why = "its caches know the prompts from the second load on: restart it to compare loads"
         console.note(f"the server keeps running between loads: {why}", fg="yellow")
-    return name, {there.url: lambda: nullcontext(over_http(replace(there, name=name)))}
+    return name, {there.url: lambda: nullcontext(replace(there, name=name))}
 
 
 def free_port() -> int:
-    """A port on which no one listens."""
+    """Return a port on which no one listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

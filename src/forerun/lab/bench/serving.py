@@ -34,28 +34,28 @@ Figures = dict[str, float | int | None]
 
 def bounds(given: str | None) -> dict[str, float]:
     """Read `ttft:200,tpot:20`: milliseconds by latency. Raises ConfigError."""
-    found = {}
+    limits = {}
     for part in filter(None, map(str.strip, (given or "").split(","))):
         name, _, number = part.partition(":")
         if name not in GOODPUT:
             raise ConfigError(unknown("latency of --goodput", name, GOODPUT))
         try:
-            found[name] = float(number)
+            limits[name] = float(number)
         except ValueError:
             raise ConfigError(f"--goodput takes {name}:MILLISECONDS, got {part!r}") from None
-        if not found[name] > 0:
+        if not limits[name] > 0:
             raise ConfigError(f"--goodput {name} must be above 0, got {part!r}")
-    return found
+    return limits
 
 
 def figures(
     served: Sequence[Served], seconds: float, goodput: Mapping[str, float] | None = None
 ) -> Figures:
-    """What a load of so many seconds came to; latencies in ms, None where nothing was answered."""
+    """Compute the figures of a load of so many seconds; latencies in ms, None where nothing was answered."""
     done = [one for one in served if one.error is None]
     num_input = sum(one.input_tokens for one in done)
     num_output = sum(one.output_tokens for one in done)
-    found: Figures = {
+    row: Figures = {
         "completed": len(done),
         "failed": len(served) - len(done),
         "duration": round(seconds, 3),
@@ -70,15 +70,15 @@ def figures(
         num_good = sum(
             all(_ms(one, name) <= most for name, most in goodput.items()) for one in done
         )
-        found["request_goodput"] = _rate(num_good, seconds)
+        row["request_goodput"] = _rate(num_good, seconds)
     for name in LATENCIES:
-        found |= _statistics(name, [ms for one in done for ms in _all_ms(one, name)])
+        row |= _statistics(name, [ms for one in done for ms in _all_ms(one, name)])
     passes, drafted = sum(one.passes for one in done), sum(one.drafted for one in done)
     after_first = num_output - len(done)
-    found["tau"] = round(after_first / passes, 3) if passes else None
+    row["tau"] = round(after_first / passes, 3) if passes else None
     accepted = sum(one.accepted for one in done)
-    found["acceptance_rate"] = round(accepted / drafted, 4) if drafted else None
-    return found
+    row["acceptance_rate"] = round(accepted / drafted, 4) if drafted else None
+    return row
 
 
 def _statistics(name: str, values: Sequence[float]) -> Figures:
@@ -120,16 +120,20 @@ def run(
     """Run loads of the same prompts on systems that serve the model `name`, and report. Exits 130 after Ctrl-C."""
     check_least("rounds", rounds, 1)
     load = loads[0]
-    asked = {**load.body, "request_rate": str(load.request_rate), "num_prompts": len(load.prompts)}
-    asked |= {"seed": load.seed, "ramp_up": load.ramp_up_s, **origin}
-    store = Store(provenance(name, "as served", **asked), out)
+    options = {
+        **load.body,
+        "request_rate": str(load.request_rate),
+        "num_prompts": len(load.prompts),
+    }
+    options |= {"seed": load.seed, "ramp_up": load.ramp_up_s, **origin}
+    store = Store(provenance(name, "as served", **options), out)
     is_whole = _measure(systems, loads, rounds, store)
-    found = rows(store, within)
+    table = rows(store, within)
     publish(
-        {"provenance": store.origin, "rows": found},
-        lambda: show(store.origin, found, within),
+        {"provenance": store.origin, "rows": table},
+        lambda: show(store.origin, table, within),
         as_json=as_json,
-        fails=any(row["failed"] for row in found),
+        fails=any(row["failed"] for row in table),
     )
     if not is_whole:
         raise click.exceptions.Exit(130)
@@ -148,8 +152,8 @@ def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store)
                 continue
             served: list[Served] = []
             seconds = 0.0
-            with suppress(KeyboardInterrupt), systems[name]() as ask:
-                run = Run(load, ask)
+            with suppress(KeyboardInterrupt), systems[name]() as remote:
+                run = Run(load, remote)
                 for one in run:
                     served.append(one)
                     seconds = run.seconds
@@ -167,22 +171,22 @@ def _measure(systems: Systems, loads: Sequence[Load], rounds: int, store: Store)
 
 def rows(store: Store, within: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return a row for each system and number of requests at once: its rounds together."""
-    found: dict[tuple[int, str], list[Any]] = {}
+    by_system: dict[tuple[int, str], list[Any]] = {}
     for result in store.results.values():
-        found.setdefault((result["concurrency"], result["system"]), []).append(result)  # type: ignore[arg-type]
-    made = []
-    for (level, system), results in found.items():
+        by_system.setdefault((result["concurrency"], result["system"]), []).append(result)  # type: ignore[arg-type]
+    table = []
+    for (level, system), results in by_system.items():
         served = [Served(**one) for result in results for one in result["served"]]
         seconds = sum(result["seconds"] for result in results)
         row = {"system": system, "max_concurrency": level}
         is_whole = all(result["is_whole"] for result in results)
         errors = dict.fromkeys(one.error for one in served if one.error)
-        made.append(
+        table.append(
             row
             | figures(served, seconds, within)
             | {"is_whole": is_whole, "error": next(iter(errors), None)}
         )
-    return made
+    return table
 
 
 def show(

@@ -29,26 +29,23 @@ Pair = tuple[Measurement, Measurement]
 
 
 def rows(
-    rounds: Sequence[Round],
-    provenance: Provenance,
-    baseline: str | None = None,
-    plain: str = PLAIN,
+    rounds: Sequence[Round], provenance: Provenance, baseline: str | None = None, plain: str = PLAIN
 ) -> list[Row]:
-    """A row for each system and category, `all` first, in the order in which they were measured.
+    """Return a row for each system and category, `all` first, in the order in which they were measured.
 
     `plain` is the system whose tokens and speed are the measure. With a `baseline`, another one's name, each row has
     the ratio of its speed to that one's too.
     """
-    found: list[Row] = []
+    table: list[Row] = []
     by_system: dict[str, list[Measurement]] = {}
     for measurement in (m for r in rounds for m in r.measurements):
         by_system.setdefault(measurement.system, []).append(measurement)
-    for system, own in by_system.items():
-        base, errors = _base(own[0], provenance), [m.error for m in own if m.error]
-        is_seeded = own[0].peer is None and provenance.get("seed") is not None
+    for system, measured in by_system.items():
+        base, errors = _base(measured[0], provenance), [m.error for m in measured if m.error]
+        is_seeded = measured[0].peer is None and provenance.get("seed") is not None
         has_one_answer = is_seeded or provenance.get("temperature") == 0
         if errors:
-            found.append({**base, "category": ALL, "error": errors[0]})
+            table.append({**base, "category": ALL, "error": errors[0]})
             continue
         for category in dict.fromkeys([ALL, *(r.category for r in rounds)]):
             chosen = [r for r in rounds if category in (ALL, r.category)]
@@ -59,31 +56,31 @@ def rows(
                     names = ("over_baseline", "over_baseline_lo", "over_baseline_hi")
                     ratios = zip(names, _speedup(others), strict=True)
                     values |= {"baseline": baseline, **{n: _round(v, 4) for n, v in ratios}}
-                found.append({**base, "category": category, **values})
-    return found
+                table.append({**base, "category": category, **values})
+    return table
 
 
 def totals(rounds: Sequence[Round], provenance: Provenance, plain: str = PLAIN) -> dict[str, Row]:
     """Return the row of each system over all categories, by its name."""
-    found = rows(rounds, provenance, plain=plain)
-    return {row["drafter"]: row for row in found if row["category"] == ALL}
+    table = rows(rounds, provenance, plain=plain)
+    return {row["drafter"]: row for row in table if row["category"] == ALL}
 
 
 def _pairs(rounds: Sequence[Round], system: str, other: str) -> dict[str, list[Pair]]:
     """A system's measurements beside another's, by group, where both were measured."""
     groups: dict[str, list[Pair]] = {}
     for each in rounds:
-        own, theirs = each.of(system), each.of(other)
-        if own is not None and theirs is not None:
-            groups.setdefault(each.group, []).append((own, theirs))
+        ours, theirs = each.of(system), each.of(other)
+        if ours is not None and theirs is not None:
+            groups.setdefault(each.group, []).append((ours, theirs))
     return groups
 
 
-def num_different(found: Sequence[Row]) -> int:
-    """Prompts whose tokens our drafters changed; any at all is a defect."""
+def num_different(table: Sequence[Row]) -> int:
+    """Count the prompts whose tokens our drafters changed; any at all is a defect."""
     return sum(
         row["prompts"] - row["identical"]
-        for row in found
+        for row in table
         if row["category"] == ALL and "peer" not in row and row.get("identical") is not None
     )
 
@@ -101,7 +98,7 @@ def _values(
 ) -> Row:
     # Every round of a group gives the same counts.
     first = [pairs[0][0] for pairs in groups.values()]
-    every = [own for pairs in groups.values() for own, _ in pairs]
+    every = [ours for pairs in groups.values() for ours, _ in pairs]
     stats = SpecStats.total(m.stats for m in first)
     tokens, seconds = int(_total(groups, "decode_tokens")), _total(groups, "decode_s")
     speedup, low, high = _speedup(groups)
@@ -166,8 +163,8 @@ def _num_identical(pairs: Sequence[Pair], num_prompts: int) -> int:
     """Prompts of a group whose tokens are the plain ones in every step and round."""
     different = sum(
         ours != theirs
-        for own, plain in pairs
-        for ours, theirs in zip(own.token_ids, plain.token_ids, strict=False)
+        for drafted, plain in pairs
+        for ours, theirs in zip(drafted.token_ids, plain.token_ids, strict=False)
     )
     return max(num_prompts - different, 0)
 

@@ -23,7 +23,7 @@ class PromptGroup:
 
     @property
     def id(self) -> str:
-        """The prompts' ids."""
+        """The ids of its prompts, joined by +."""
         return "+".join(prompt.id for prompt in self.prompts)
 
     @property
@@ -50,7 +50,7 @@ def read_task(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
 
 
 def only(prompts: Sequence[TaskPrompt], categories: Sequence[str]) -> list[TaskPrompt]:
-    """The prompts of these categories, in the file's order; all of them if none is named. Raises ConfigError."""
+    """Return the prompts of these categories, in the file's order; all of them if none is named. Raises ConfigError."""
     known = dict.fromkeys(prompt.category for prompt in prompts)
     for category in categories:
         if category not in known:
@@ -59,7 +59,7 @@ def only(prompts: Sequence[TaskPrompt], categories: Sequence[str]) -> list[TaskP
 
 
 def choose(prompts: Sequence[TaskPrompt], limit: int | None) -> list[TaskPrompt]:
-    """`limit` prompts spread evenly over the categories, in the file's order."""
+    """Choose `limit` prompts, spread evenly over the categories, in the file's order."""
     if limit is None or limit >= len(prompts):
         return list(prompts)
     check_least("limit", limit, 1)
@@ -76,7 +76,7 @@ def lengthened(
     encode: Callable[[str], list[int]],
     decode: Callable[[list[int]], str],
 ) -> list[TaskPrompt]:
-    """Prompts of so many tokens each: every one is followed by those after it, and cut."""
+    """Make prompts of so many tokens each: every one is followed by those after it, and cut."""
     texts = [prompt.turns[0] for prompt in prompts]
     made = []
     for i, prompt in enumerate(prompts):
@@ -90,7 +90,7 @@ def lengthened(
 
 
 def groups(prompts: Sequence[TaskPrompt], batch: int) -> list[PromptGroup]:
-    """Groups of at most `batch` prompts of one category, in the order in which they begin."""
+    """Make groups of at most `batch` prompts of one category, in the order in which they begin."""
     check_least("batch", batch, 1)
     by_category: dict[str, list[TaskPrompt]] = {}
     for prompt in prompts:

@@ -16,7 +16,7 @@ peers_dir = click.option(
 )
 plots = click.option("--plots/--no-plots", default=True, help="Draw PNG and SVG.")
 categories = click.option("--categories", help="Only prompts of these, e.g. code,maths,chat.")
-out_drawn = click.option("--out", type=PATH, help="JSON of the results; a plot is drawn beside it.")
+out = click.option("--out", type=PATH, help="JSON of the results.")
 out_resumed = click.option(
     "--out", type=PATH, help="JSONL of the results; what it holds already is not repeated."
 )
@@ -34,6 +34,6 @@ def prompt_file(flag: str) -> Decorator:
 
 
 def answer_tokens(default: str) -> Decorator:
-    """Make the option that says how much is to be answered."""
+    """Make the option for the tokens of answers to make."""
     text = "Tokens of answers to make, such as 200k or 5M."
     return click.option("--tokens", default=default, help=text)

@@ -44,10 +44,7 @@ def training(function: opt.Function) -> opt.Function:
             "--tokens", default="3M", help="Tokens to learn from, seen again ones included."
         ),
         click.option(
-            "--draft-vocab",
-            "vocab",
-            default=4096,
-            help="Most frequent tokens that it may guess.",
+            "--draft-vocab", "vocab", default=4096, help="Most frequent tokens that it may guess."
         ),
         click.option("--loss", default="kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid."),
         click.option("--eval-every", default="100k", help="Tokens between measurements."),
@@ -129,7 +126,7 @@ def train(
 
 
 def command_of(context: click.Context) -> str:
-    """The command that makes the same again, of the options that were given; of paths the last part only."""
+    """Return the command that repeats the run, of the options that were given; of paths the last part only."""
     words = ["forerun", *context.command_path.split()[1:], "-m", "MODEL"]
     for option in context.command.params:
         name = str(option.name)

@@ -31,8 +31,7 @@ SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
 @shared.limit
 @click.option("--together", default=4, help="Conversations that are decoded together.")
 @shared.rounds
-@shared.out_drawn
-@shared.plots
+@shared.out
 @opt.as_json
 def command(
     config: EngineConfig,
@@ -44,7 +43,6 @@ def command(
     together: int,
     rounds: int,
     out: Path | None,
-    plots: bool,
     as_json: bool,
 ) -> None:
     """Measure drafters with all their generation memory and with less of it, in turns on the same conversations.
@@ -55,7 +53,6 @@ def command(
     from forerun.drafting.spec import DrafterSpec
     from forerun.hub.prompt_sets import BUILTIN, read
     from forerun.lab.bench import memory, run, workload
-    from forerun.lab.bench.plots import plot
 
     for name, number in (("together", together), ("rounds", rounds)):
         opt.check_least(name, number, 1)
@@ -77,7 +74,6 @@ def command(
         lambda: memory.show(rows),
         as_json=as_json,
         out=out,
-        draw=plot("kept", rows, origin) if plots else None,
         fails=any(row.get("identical") not in (None, row.get("prompts")) for row in rows),
         why="a budget or a drafter changed tokens",
     )

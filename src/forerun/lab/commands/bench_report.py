@@ -21,16 +21,11 @@ from forerun.lab.commands import _options as shared
 @click.option("--out", type=opt.PATH, help="Folder to write to; default: the first file's.")
 @shared.plots
 @opt.as_json
-def command(
-    files: tuple[Path, ...],
-    out: Path | None,
-    plots: bool,
-    as_json: bool,
-) -> None:
+def command(files: tuple[Path, ...], out: Path | None, plots: bool, as_json: bool) -> None:
     """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
     from forerun.cli import console
     from forerun.lab.bench import measurement, pass_costs, report, summary
-    from forerun.lab.bench.plots import draw, draw_passes
+    from forerun.lab.bench.plots import draw
 
     folder = files[0].parent if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,12 +40,12 @@ def command(
         if plots:
             with console.working("drawing"):
                 title = f"{origin.get('model')}, {origin.get('task')}"
-                drawn = draw(rows, folder, file.stem, title=title)
+                drawn = draw(("speedup", "acceptance"), rows, folder, file.stem, title=title)
         sections.append(report.markdown(origin, rows, drawn))
         documents.append({"provenance": origin, "rows": rows})
     if costs:
         title = ", ".join(dict.fromkeys(str(cost.model) for cost in costs))
-        drawn = draw_passes(costs, folder, of_passes[0].stem, title=title) if plots else {}
+        drawn = draw(("v",), costs, folder, of_passes[0].stem, title=title) if plots else {}
         sections.append(report.markdown_of_passes(costs, drawn))
     text = "\n".join(sections)
     (folder / "report.md").write_text(text, encoding="utf-8")

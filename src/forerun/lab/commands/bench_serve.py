@@ -95,7 +95,7 @@ def command(
     """Measure a server under load: requests and tokens a second, latencies and their percentiles, goodput.
 
     Requests arrive at random (Poisson) and stream chat answers. Give the address of any OpenAI server, or a model: it
-    is served here until the measurement ends. Ctrl-C keeps what was measured.
+    is served here until the measurement ends. Ctrl-C loses nothing that was measured.
     """
     from forerun.core.device import num_cores
     from forerun.hub.names import resolve

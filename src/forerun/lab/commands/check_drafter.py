@@ -9,10 +9,7 @@ from forerun.lab.output import publish
 @opt.command()
 @opt.argument("drafter", help="NAME:option=value,..., or path/to/file.py:option=value,...")
 @opt.as_json
-def command(
-    drafter: str,
-    as_json: bool,
-) -> None:
+def command(drafter: str, as_json: bool) -> None:
     """Check that a drafter keeps the contract; exit 1 if it does not. Takes some seconds."""
     from forerun.cli import tables
     from forerun.lab.contract.candidate import Candidate

@@ -1,4 +1,4 @@
-"""`forerun eval`: what a model says, rather than how fast: perplexity, scores of tasks, the distribution test."""
+"""`forerun eval`: the quality of answers, not their speed: perplexity, fidelity, calibration, the distribution test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forerun eval calibration`: chance said against share accepted, of every drafter."""
+"""`forerun eval calibration`: stated probability against share accepted, of every drafter."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from forerun.lab.output import publish
 @click.option("-d", "--drafters", default="auto", help="NAME[:option=value,...],NAME,...")
 @shared.prompt_file("--task")
 @shared.limit
-@shared.out_drawn
-@shared.plots
+@shared.out
 @opt.as_json
 def command(
     config: EngineConfig,
@@ -30,10 +29,9 @@ def command(
     task: str,
     limit: int | None,
     out: Path | None,
-    plots: bool,
     as_json: bool,
 ) -> None:
-    """Compare the chances that drafters state of their nodes with the shares of them that are accepted.
+    """Compare the probabilities that drafters state of their nodes with the shares that are accepted.
 
     By drafter and depth, over nodes whose parent was right. "gap" is the mean distance of both in bins of a tenth.
     """
@@ -42,7 +40,6 @@ def command(
     from forerun.drafting.spec import DrafterSpec
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
-    from forerun.lab.bench.plots import plot
     from forerun.lab.eval import calibration
 
     names = split_list(drafters)
@@ -51,17 +48,15 @@ def command(
     prompts = workload.choose(read(task), limit)
     llm = opt.load(config, max_num_seqs=1)
     steps = calibration.measure(llm, names, prompts, params)
-    measured = [calibration.table(*step) for step in tables.track(steps, "measuring", len(names))]
-    rows = [row for part in measured for row in part]
+    tracked = tables.track(steps, "measuring", len(names))
+    rows = [row for step in tracked for row in calibration.table(*step)]
     origin = provenance.origin(
         config, llm, task=task, prompts=len(prompts), max_tokens=params.max_tokens,
         temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=params.seed,
     )  # fmt: skip
-    drawn = [part[0] for part in measured]
     publish(
         {"provenance": origin, "rows": rows},
         lambda: calibration.show(rows),
         as_json=as_json,
         out=out,
-        draw=plot("calibration", drawn, origin) if plots else None,
     )

@@ -15,11 +15,7 @@ from forerun.lab.output import writing
 @opt.engine(without=("drafter", "controller", "max_num_seqs", "speculative_config"), drafter="none")
 @opt.argument("folder", type=opt.PATH, help="A folder of forerun train drafter.")
 @opt.argument("out", type=opt.PATH, help="The folder to write, or of an eagle3 a .gguf file.")
-def command(
-    config: EngineConfig,
-    folder: Path,
-    out: Path,
-) -> None:
+def command(config: EngineConfig, folder: Path, out: Path) -> None:
     """Write a network that drafts for vLLM and others: the model's rows it uses become its own, in fp16.
 
     OUT.gguf is for llama.cpp, in 8 bits: an eagle3 that was trained with --gguf, beside a model that is a GGUF file.

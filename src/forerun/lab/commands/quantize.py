@@ -88,7 +88,7 @@ def command(
         _refuse({"bound": bound}, "is for --method flatten")
         recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format)
         what = recipe.described()
-    calibration, held = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
+    calibration, held_out = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
         calibration = []
     path = checkpoint.path
@@ -97,23 +97,19 @@ def command(
         "model": str(path.resolve()),
         "files": [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files],
         "recipe": what,
-        "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held)],
+        "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held_out)],
     }
     job: QuantizeJob
     if method == "flatten":
-        job = FlattenJob(checkpoint, calibration, held, out, origin, bound=_bound(bound))
+        job = FlattenJob(checkpoint, calibration, held_out, out, origin, bound=_bound(bound))
     else:
-        job = RoundJob(checkpoint, calibration, held, out, origin, recipe=recipe)
+        job = RoundJob(checkpoint, calibration, held_out, out, origin, recipe=recipe)
     stated = report.state(job, what, is_shown=not as_json)
     report.run(job, {"model": model, **what, "out": str(out)}, stated, as_json=as_json)
 
 
 def _recipe(
-    checkpoint: Checkpoint,
-    method: str,
-    bits: int,
-    group: str | None,
-    format: str | None,
+    checkpoint: Checkpoint, method: str, bits: int, group: str | None, format: str | None
 ) -> Recipe:
     from forerun.lab.quantize.block import input_widths
     from forerun.lab.quantize.grid import grid_for

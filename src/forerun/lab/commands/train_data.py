@@ -37,7 +37,7 @@ def command(
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
     from forerun.lab.train import replies, sources
-    from forerun.lab.train.answers import default_path, fill, kept, open_store
+    from forerun.lab.train.answers import answers_in, default_path, fill, open_store
 
     num_tokens, wanted = count_of(tokens), read(prompts)
     source = sources.of_prompts(prompts, licence)
@@ -53,7 +53,7 @@ def command(
         )
     store = fill(llm, wanted, path, num_tokens)
     num_replies, num_kept = len(store.results), len(replies.of_store(store))
-    num_made = sum(len(answer) for _, answer in kept(store))
+    num_made = sum(len(answer) for _, answer in answers_in(store))
     counts = {"replies": num_replies, "tokens": num_made, "kept": num_kept}
     summary = f"{path}: {num_replies} replies, {num_made} tokens; "
     summary += f"{num_replies - num_kept} are loops, too short or came twice"

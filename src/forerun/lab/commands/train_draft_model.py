@@ -1,4 +1,4 @@
-"""`forerun train draft-model`: a draft cut out of its target, aligned with what the target says."""
+"""`forerun train draft-model`: a draft cut out of its target, aligned with the target's replies."""
 
 from __future__ import annotations
 

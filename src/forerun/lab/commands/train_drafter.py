@@ -1,4 +1,4 @@
-"""`forerun train drafter`: a small network that guesses what its target says, trained on the target's own replies."""
+"""`forerun train drafter`: a small network that drafts for its target, trained on the target's own replies."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Train a drafter on what the model says. Ctrl-C loses nothing: the same command goes on where it was.
+    """Train a drafter on the model's own replies. Ctrl-C loses nothing: the same command goes on where it was.
 
     `forerun train data` makes the replies: to 100 prompts at least; 100k tokens are a beginning, 1M what a good drafter
     takes. Under `torchrun` several processes share the work.

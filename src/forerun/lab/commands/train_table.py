@@ -1,4 +1,4 @@
-"""`forerun train table`: a table of what a model says next, for the drafter `recycling`."""
+"""`forerun train table`: a table of a model's next tokens, for the drafter `recycling`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(
     answers: Path | None,
     as_json: bool,
 ) -> None:
-    """Let the model answer prompts, and make a table of what it says after its last few tokens.
+    """Let the model answer prompts, and make a table of the tokens that follow its last few.
 
     The drafter `recycling` guesses from it before it has learned anything. Ctrl-C loses nothing: the same command
     goes on where it was.
@@ -61,7 +61,7 @@ def command(
     store = train_answers.fill(
         llm, wanted, answers or out.with_suffix(".answers.jsonl"), num_tokens
     )
-    texts = [*train_answers.kept(store)]
+    texts = [*train_answers.answers_in(store)]
     token_nbytes = counting.id_nbytes(llm.model.config.vocab_size)
     figures = table.measure(texts, order, token_nbytes, size_mb, table_file.HEAD_NBYTES)
     made = counting.make(texts, order, round(size_mb * 1e6) - table_file.HEAD_NBYTES, token_nbytes)

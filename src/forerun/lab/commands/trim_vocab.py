@@ -1,4 +1,4 @@
-"""`forerun trim-vocab`: cut a draft's head to the tokens that its target says most."""
+"""`forerun trim-vocab`: cut a draft's head to the tokens that its target generates most."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def command(
     num_draft: int,
     as_json: bool,
 ) -> None:
-    """Cut a draft model's head to the tokens that the model says most, and measure what it brings.
+    """Cut a draft model's head to the tokens that the model generates most, and measure what it brings.
 
     Give the folder as draft: -d draft_model:model=FOLDER. Answers stay the model's own; a token that was cut is only
-    not guessed, unless the text has said it already.
+    not guessed, unless the text has it already.
     """
     from forerun.cli import tables
     from forerun.drafters.draft_model import Options, load, trimmed
@@ -72,14 +72,14 @@ def command(
     small = load(Options(model=draft, num_draft=num_draft), llm.target())
     vocab_size = min(small.config.vocab_size, llm.model.config.vocab_size)
     needed = trim.needed(llm, vocab_size, wanted)
-    counts = trim.said(llm, answers, texts, vocab_size)
+    counts = trim.counted(llm, answers, texts, vocab_size)
     order, figures = trim.ranked(counts), []
     if wanted is None:
         sizes = [n for n in trim.SIZES if len(needed) < n < vocab_size]
         lists = {n: chosen(order, needed, n) for n in sizes}
-        asked = workload.choose(read(prompts), limit)
+        chosen_prompts = workload.choose(read(prompts), limit)
         limits = {"max_tokens": max_tokens, "num_draft": num_draft}
-        figures = trim.measure(llm, small, counts, lists, asked, **limits)
+        figures = trim.measure(llm, small, counts, lists, chosen_prompts, **limits)
         wanted = trim.fastest(figures, out)
     made = trim.save(llm, draft, out, counts, chosen(order, needed, wanted))
 

@@ -10,6 +10,7 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _options as shared
 from forerun.lab.commands._training import count_of, leave_out
+from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
@@ -83,7 +84,6 @@ def _learn(
     as_json: bool,
 ) -> None:
     """Make the table, and compare the default drafter with itself without it."""
-    from forerun.cli import console
     from forerun.lab.bench import workload
     from forerun.lab.tune import learn, report
 
@@ -94,14 +94,10 @@ def _learn(
     in_full = report.taus(llm, names, groups, max_tokens)
     before, after = report.compare(llm, names, groups, max_tokens)
     note = learn.network_note(llm, made.num_tokens)
-    is_kept = in_full[1] > in_full[0]
-    if not is_kept:
+    document = report.learned(made, before, after, in_full, note)
+    if document["table"] is None:
         made.path.unlink()
-    if as_json:
-        found = report.learned(made, before, after, in_full, is_kept=is_kept)
-        console.print_json(found | {"network": note})
-    else:
-        report.show_learned(made, before, after, in_full, note, is_kept=is_kept)
+    publish(document, lambda: report.show_learned(document), as_json=as_json)
 
 
 def _search(
@@ -131,7 +127,7 @@ def _search(
     chosen, measured = report.check(llm, winner(best), groups, max_tokens)
     if as_json:
         environment = console.environment(model, chosen, llm.model.num_threads)
-        found = report.document(chosen, measured, costs, search.tried.values())
-        console.print_json(found | environment)
+        document = report.document(chosen, measured, costs, search.tried.values())
+        console.print_json(document | environment)
     else:
         report.show(chosen, measured, plain_ms, best, len(search.tried))

@@ -27,49 +27,49 @@ VOCAB_SIZE, MAX_LEN, NUM_SEQS = 24, 256, 4
 
 
 CYCLE = (None, None, (7, 1, 2, 3), None, (5,), (4,), None, (1, 2, 3))
-"""The tokens that a place allows; None allows all."""
+"""The tokens that a state allows; None allows all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToyGrammar:
-    """A grammar for checks: a cycle of places, each of which allows some tokens; all, a few, or one."""
+    """A grammar for checks: a cycle of states, each of which allows some tokens; all, a few, or one."""
 
     vocab_size: int
-    place: int = 0
+    state: int = 0
 
     @classmethod
     def start(cls, wanted: StructuredOutputsParams) -> ToyGrammar:
-        """The first place; the expression is the size of the vocabulary."""
+        """Return the first state; the expression is the size of the vocabulary."""
         return cls(int(wanted.source))
 
     def allowed(self) -> NDArray[np.bool_] | None:
-        """Mask (V,) of the tokens that may come next."""
-        tokens = CYCLE[self.place]
+        """Return a mask (V,) of the tokens that may come next; None: all."""
+        tokens = CYCLE[self.state]
         return None if tokens is None else np.isin(np.arange(self.vocab_size), tokens)
 
     def allows(self, token: int) -> bool:
-        """Return what the mask says of one token."""
-        tokens = CYCLE[self.place]
+        """Tell whether one token may come next."""
+        tokens = CYCLE[self.state]
         return tokens is None or token in tokens
 
     def advance(self, token: int) -> ToyGrammar | None:
-        """The next place; None if the token is not allowed."""
+        """Return the state after a token; None if it is not allowed."""
         if not self.allows(token):
             return None
-        return replace(self, place=(self.place + 1) % len(CYCLE))
+        return replace(self, state=(self.state + 1) % len(CYCLE))
 
     def forced(self) -> list[int]:
-        """The tokens up to the first place that allows another one."""
-        found: list[int] = []
-        for tokens in CYCLE[self.place :]:
+        """Return the tokens that are the only ones allowed, up to a state that allows several."""
+        forced: list[int] = []
+        for tokens in CYCLE[self.state :]:
             if tokens is None or len(tokens) > 1:
                 break
-            found += tokens
-        return found
+            forced += tokens
+        return forced
 
 
 class ContractError(ForerunError):
-    """A drafter broke the contract; the message says how."""
+    """A drafter broke the contract, as the message describes."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,14 @@ class Candidate:
 
     @classmethod
     def of(cls, drafter: str, make_model: Callable[..., Model] = random_model) -> Candidate:
-        """By name or path, with options. Raises ConfigError."""
+        """Read a drafter by name or path, with options. Raises ConfigError."""
         spec = DrafterSpec.of(drafter)
         return cls(lambda target: _with_examples(spec, target).build(target), make_model)
 
-    def engine(
-        self, *, max_num_seqs: int = NUM_SEQS, max_len: int = MAX_LEN, vocab_size: int = VOCAB_SIZE
-    ) -> Engine:
-        """An engine over a random model that drafts in full, with a drafter of its own."""
-        sharpness = 3.0 if vocab_size == VOCAB_SIZE else 1.5
+    def engine(self, *, max_num_seqs: int = NUM_SEQS, max_len: int = MAX_LEN) -> Engine:
+        """Make an engine over a random model that drafts in full, with a drafter of its own."""
         model, relative = (
-            self.make_model(3, sharpness=sharpness, noise=noise, vocab_size=vocab_size)
+            self.make_model(3, sharpness=3.0, noise=noise, vocab_size=VOCAB_SIZE)
             for noise in (0.0, 0.15)
         )
 
@@ -103,7 +100,7 @@ class Candidate:
         with naming("build"):
             drafter = self.build(target)
         config = EngineConfig(controller=False)
-        checked = Checked(drafter, vocab_size)
+        checked = Checked(drafter)
         engine = Engine(model, cache, checked, config, grammars=ToyGrammar.start)
         engine.proposer.isolates_errors = False  # they must be seen
         return engine
@@ -134,9 +131,8 @@ def _named(verb: str) -> Callable[..., Any]:
 class Checked(Drafter):
     """A drafter whose every call is checked: what it raises and what it returns becomes a ContractError."""
 
-    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
-        self.inner, self.vocab_size = drafter, vocab_size
-        self.features = drafter.features
+    def __init__(self, drafter: Drafter) -> None:
+        self.inner, self.features = drafter, drafter.features
         self.proposed: list[Draft] = []
 
     begin, observe, end, memory = map(_named, ("begin", "observe", "end", "memory"))
@@ -145,7 +141,7 @@ class Checked(Drafter):
         """Check the drafts. Raises ContractError."""
         with naming("propose"):
             drafts = self.inner.propose(seqs, budgets)
-        if broken := broken_rule(drafts, budgets, self.vocab_size):
+        if broken := broken_rule(drafts, budgets, VOCAB_SIZE):
             raise ContractError(broken)
         self.proposed += drafts
         return drafts

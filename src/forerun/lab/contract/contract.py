@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import count
 
 from forerun.core.errors import ForerunError
-from forerun.core.object_size import object_nbytes
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Seq
@@ -31,6 +30,7 @@ from forerun.lab.contract.candidate import (
     ContractError,
     ToyGrammar,
 )
+from forerun.lab.contract.object_size import object_nbytes
 
 PROMPTS = ([1, 2, 3, 1, 2, 3, 1, 2], [5, 4, 5, 4, 5, 4, 5], [7, 1, 2, 7, 1, 2, 7, 1, 2, 7])
 """They repeat themselves, so that every drafter has something to draft."""
@@ -50,7 +50,7 @@ def check_greedy(candidate: Candidate) -> None:
 
 
 def check_batch(candidate: Candidate) -> None:
-    """A batch says what its sequences say alone."""
+    """A batch gives the tokens that its sequences give alone."""
     engine = candidate.engine()
     _expect_plain(engine, _complete(engine, PROMPTS, GREEDY))
     _expect_busy(engine.stats)
@@ -59,8 +59,8 @@ def check_batch(candidate: Candidate) -> None:
 def check_batch_acceptance(candidate: Candidate) -> None:
     """In a batch sequences have on average at least half as many tokens accepted as alone.
 
-    They have no token in common, so that a draft from another one's state is wrong. Each counts alike: one that says
-    the same token over and over would outweigh the drafts that the others lost.
+    They have no token in common, so that a draft from another one's state is wrong. Each counts alike: one that repeats
+    one token would outweigh the drafts that the others lost.
     """
     apart = [
         ([first + i for i in (1, 2, 3, 1, 2, 3, 1, 2)], _only(first, 8)) for first in (0, 8, 16)
@@ -96,7 +96,7 @@ def check_penalties(candidate: Candidate) -> None:
 
 
 def check_preemption(candidate: Candidate) -> None:
-    """A sequence that is preempted and comes back says the same."""
+    """A sequence that is preempted and comes back gives the same tokens."""
     engine = candidate.engine(max_num_seqs=2)
     runs = [engine.add(prompt, GREEDY) for prompt in PROMPTS]
     for step in count():
@@ -152,7 +152,7 @@ def check_end(candidate: Candidate) -> None:
     Another with its id gets the drafts of one with an id of its own, and memory does not grow with those that ended.
     What a drafter learned from a sequence for all others, by tokens, may stay.
     """
-    found = []
+    drafts = []
     for num_skipped in (0, 7):
         engine = candidate.engine()
         (ended,) = _complete(engine, [[1, 2, 1, 2, 1]], _only(0, 12))
@@ -164,8 +164,8 @@ def check_end(candidate: Candidate) -> None:
         for _ in range(num_skipped):
             second.abort(second.add([1], GREEDY).seq.id)
         _complete(second, [[15, 16, 17, 15, 16, 17, 15]], _only(12, 12))
-        found.append([(draft.tokens, draft.parents) for draft in engine.proposer.drafter.proposed])
-    if found[0] != found[1]:
+        drafts.append([(draft.tokens, draft.parents) for draft in engine.proposer.drafter.proposed])
+    if drafts[0] != drafts[1]:
         raise ContractError(
             "a new sequence with the id of an ended one gets other drafts than one with an id of its own: "
             "`end` (or `begin`) must reset what is kept by `seq.id`"
@@ -174,7 +174,7 @@ def check_end(candidate: Candidate) -> None:
 
 
 def check_memory(candidate: Candidate) -> None:
-    """Check that `memory` is at least what is held."""
+    """Check that `memory` is at least what the drafter takes."""
     engine = candidate.engine()
     runs = [
         engine.add(prompt, SamplingParams(temperature=1.5, seed=5, max_tokens=None))
@@ -182,10 +182,10 @@ def check_memory(candidate: Candidate) -> None:
     ]
     while all(len(run.seq.tokens) < MAX_LEN - 32 for run in runs):
         engine.step()
-    held, promised = _held(engine), engine.proposer.drafter.memory(len(runs), MAX_LEN).total
-    if held > promised + OVERHEAD_NBYTES:
+    nbytes, promised = _held(engine), engine.proposer.drafter.memory(len(runs), MAX_LEN).total
+    if nbytes > promised + OVERHEAD_NBYTES:
         raise ContractError(
-            f"{held} bytes are held for {len(runs)} sequences of {MAX_LEN} tokens, `memory` says {promised}"
+            f"{nbytes} bytes are held for {len(runs)} sequences of {MAX_LEN} tokens, `memory` says {promised}"
         )
 
 
@@ -207,12 +207,12 @@ class _Varying(Fixed):
     """Another budget for each sequence and length, from 0 to the given one."""
 
     def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
-        """Up to the budget."""
+        """Return a budget for each sequence, from 0 to `budget`."""
         return {seq.id: (7 * len(seq.tokens) + seq.id) % (self.budget + 1) for seq in seqs}
 
 
 def run(candidate: Candidate) -> Iterator[tuple[str, str | None]]:
-    """Every check in words, and how the drafter broke it, None if it did not."""
+    """Run every check: yields it in words, and how the drafter broke it, None if it did not."""
     for check in CHECKS:
         broken = None
         try:
@@ -241,12 +241,7 @@ def _expect_plain(engine: Engine, runs: Sequence[SequenceState]) -> None:
     """The same tokens as every prompt alone without drafting."""
     cache = engine.model.new_cache(1, MAX_LEN)
     plain = Engine(
-        engine.model,
-        cache,
-        Drafter(),
-        engine.config,
-        grammars=ToyGrammar.start,
-        draft_forced=False,
+        engine.model, cache, Drafter(), engine.config, grammars=ToyGrammar.start, draft_forced=False
     )
     for drafted in runs:
         prompt = drafted.seq.tokens[: drafted.seq.num_prompt]
@@ -274,23 +269,23 @@ def _expect_busy(stats: SpecStats) -> None:
 
 def _expect_no_growth(candidate: Candidate) -> None:
     engine = candidate.engine(max_num_seqs=1, max_len=64)
-    held = []
+    nbytes = []
     for _ in range(2):
         for _ in range(NUM_ENDED):
             _complete(engine, PROMPTS[:1], replace(GREEDY, seed=5, max_tokens=16))
-        held.append(_held(engine))
+        nbytes.append(_held(engine))
     allowed = (
         engine.proposer.drafter.memory(1, 64).total - engine.proposer.drafter.memory(0, 64).total
     )
-    if held[1] - held[0] > allowed:
+    if nbytes[1] - nbytes[0] > allowed:
         raise ContractError(
-            f"after {NUM_ENDED} sequences {held[0]} bytes are held, after {2 * NUM_ENDED} {held[1]}, though none runs "
-            f"and one may take {allowed}: `end` must forget, or `example` give limits that are reached sooner"
+            f"after {NUM_ENDED} sequences {nbytes[0]} bytes are held, after {2 * NUM_ENDED} {nbytes[1]}, though none "
+            f"runs and one may take {allowed}: `end` must forget, or `example` give limits that are reached sooner"
         )
 
 
 def _held(engine: Engine) -> int:
-    """Bytes the drafter holds, without the target's."""
+    """Return the bytes the drafter takes, without the target's."""
     assert isinstance(engine.proposer.drafter, Checked)
     seqs = [run.seq for run in engine.sequences.values()]
     return object_nbytes(engine.proposer.drafter.inner, without=(engine.model, engine.cache, *seqs))

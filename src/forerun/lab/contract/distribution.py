@@ -42,7 +42,7 @@ PROMPTS = (
     "One, two, three. One, two, three. One, two,",
     "The sea is calm. The sky is clear. The sea is calm. The sky",
 )
-"""They repeat themselves, so that every drafter has something to say, and leave something to chance."""
+"""They repeat themselves, so that every drafter has something to draft, and leave the model uncertain."""
 
 SHOWN = ("temperature", "top_p", "top_k", "min_p")
 COUNTS = ("length", "samples", "cells", "impossible", "drafted", "accepted")
@@ -53,14 +53,14 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The likely beginnings of what follows a prompt, each with its chance, and the exact row after it."""
+    """The likely beginnings of what follows a prompt, each with its probability, and the exact row after it."""
 
     mass: Mapping[Tokens, float]
     rows: Mapping[Tokens, Floats]
     """(V,): probabilities of the token after a beginning; every one in `mass` but the longest has its row."""
 
     def allows(self, sample: Tokens) -> bool:
-        """False if the sample has chance 0, as far as the rows are known."""
+        """False if the sample has probability 0, as far as the rows are known."""
         known = (i for i in range(len(sample)) if sample[:i] in self.rows)
         return all(self.rows[sample[:i]][sample[i]] > 0 for i in known)
 
@@ -87,7 +87,7 @@ class Check:
         return chi_square_tail(self.statistic, self.cells - 1) if self.cells > 1 else 1.0
 
     def document(self) -> dict[str, object]:
-        """The test as JSON values."""
+        """Return the test as JSON values."""
         given = {name: getattr(self.params, name) for name in SHOWN}
         counts = {name: getattr(self, name) for name in COUNTS}
         figures = {"chi2": round(self.statistic, 3), "p": self.p_value}
@@ -118,7 +118,7 @@ class Report:
         return 0 < accepted < sum(check.drafted for check in self.checks)
 
     def document(self) -> dict[str, object]:
-        """The report as JSON values."""
+        """Return the report as JSON values."""
         return {
             "holds": not self.failed,
             "false_alarm": self.false_alarm,
@@ -131,8 +131,8 @@ def show(report: Report) -> None:
     """Print a line a test, and the verdict."""
 
     def verdict(check: Check) -> str:
-        said = "FAILS" if check in report.failed else "holds"
-        return said + (f": {check.impossible} impossible" if check.impossible else "")
+        result = "FAILS" if check in report.failed else "holds"
+        return result + (f": {check.impossible} impossible" if check.impossible else "")
 
     columns: dict[str, Column] = {
         "prompt": lambda check: check.prompt + 1,
@@ -165,7 +165,7 @@ def run(
     num_samples: int,
     seed: int = 0,
 ) -> Iterator[tuple[Check, ...]]:
-    """The tests of every prompt under every setting, one a length from 1 to `length`."""
+    """Test every prompt under every setting, once a length from 1 to `length`."""
     if length < 1 or num_samples < 2 * MIN_EXPECTED:
         raise ConfigError(
             f"give at least {2 * MIN_EXPECTED:.0f} samples of at least 1 token, "
@@ -188,7 +188,7 @@ def run(
 def exact_distribution(
     model: Model, prompt: Sequence[int], params: SamplingParams, length: int, floor: float
 ) -> Distribution:
-    """The distribution of up to `length` tokens: every sequence whose mass is at least `floor`."""
+    """Compute the distribution of up to `length` tokens: every sequence whose mass is at least `floor`."""
     mass: dict[Tokens, float] = {(): 1.0}
     rows: dict[Tokens, Floats] = {}
     cache = model.new_cache(1, len(prompt) + length)
@@ -213,7 +213,7 @@ def exact_distribution(
 def draw(
     engine: Engine, prompt: Sequence[int], params: SamplingParams, length: int, seeds: range
 ) -> tuple[list[Tokens], SpecStats]:
-    """One sequence of `length` tokens a seed, drafted and verified by the engine, many at once."""
+    """Draw one sequence of `length` tokens a seed, drafted and verified by the engine, many at once."""
     wanted = replace(params, max_tokens=length + 1)  # the last draft may go beyond
     runs = [engine.add(prompt, replace(wanted, seed=seed)) for seed in seeds]
     while engine.has_work:

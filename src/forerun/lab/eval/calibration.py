@@ -1,7 +1,7 @@
-"""Calibration: the chance that drafters state of their nodes, against the share of such nodes that the target accepts.
+"""Calibration: the probability that drafters state of their nodes, against the share that the target accepts.
 
 Both count nodes whose parent was right, as `Draft.confidence` does. Every draft is made in full: without the
-controller, which corrects the chances of its drafter and cuts by them.
+controller, which corrects its drafter's confidence and cuts by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forerun.lab.output import Column, show_table
 from forerun.llm import LLM
 
 NUM_BINS = 10
-"""Of chances, equally wide."""
+"""Of probabilities, equally wide."""
 MAX_DEPTH = 6
 """Nodes from here on down are counted together."""
 Row = dict[str, object]
@@ -25,15 +25,15 @@ Row = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class JudgedNode:
-    """A node whose parent was right; `said` is None where its drafter states no chance."""
+    """A node whose parent was right; `confidence` is None where its drafter states none."""
 
     depth: int
-    said: float | None
+    confidence: float | None
     is_right: bool
 
 
 class NodeRecorder(Drafter):
-    """Passes all on to a drafter, and keeps what became of its nodes."""
+    """Passes all on to a drafter, and records whether its nodes were accepted."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.inner, self.nodes = drafter, list[JudgedNode]()
@@ -46,10 +46,12 @@ class NodeRecorder(Drafter):
     ) -> None:
         """Compare the drafts with what came."""
         for draft, outcome in zip(drafts, outcomes, strict=True):
-            depths, said = tree.depths(draft.parents), draft.confidence
+            depths, confidence = tree.depths(draft.parents), draft.confidence
             self.nodes += [
                 JudgedNode(
-                    min(depths[i] + 1, MAX_DEPTH), None if said is None else said[i], is_right
+                    min(depths[i] + 1, MAX_DEPTH),
+                    None if confidence is None else confidence[i],
+                    is_right,
                 )
                 for i, is_right in draft.matches(outcome.emitted)
             ]
@@ -59,7 +61,7 @@ class NodeRecorder(Drafter):
 def measure(
     llm: LLM, drafters: Sequence[str], prompts: Sequence[TaskPrompt], params: SamplingParams
 ) -> Iterator[tuple[str, list[JudgedNode], float]]:
-    """Answer the prompts' first turns, one after the other: a drafter's name, its nodes, its tokens a pass."""
+    """Answer the prompts' first turns in order; yields each drafter's name, its nodes and its tokens a pass."""
     for name in drafters:
         drafting = llm.with_drafter(name)
         recorder = NodeRecorder(drafting.engine.proposer.drafter)
@@ -70,7 +72,7 @@ def measure(
 
 
 def table(name: str, nodes: Sequence[JudgedNode], tau: float) -> list[Row]:
-    """Return a row for all nodes, with the bins of a plot, and one for each depth."""
+    """Return a row for all nodes, with its bins, and one for each depth."""
     rows = [_row(name, "all", nodes) | {"tau": tau, "bins": bins(nodes)}]
     for depth in sorted({node.depth for node in nodes}):
         shown = f"{depth}+" if depth == MAX_DEPTH else str(depth)
@@ -79,16 +81,16 @@ def table(name: str, nodes: Sequence[JudgedNode], tau: float) -> list[Row]:
 
 
 def bins(nodes: Sequence[JudgedNode]) -> list[tuple[float, float, int]]:
-    """Return mean chance said, share accepted and number of the nodes in each bin that has some."""
+    """Return mean confidence, share accepted and number of the nodes in each bin that has some."""
     parts: list[list[JudgedNode]] = [[] for _ in range(NUM_BINS)]
     for node in nodes:
-        if node.said is not None:
-            parts[min(int(NUM_BINS * node.said), NUM_BINS - 1)].append(node)
-    return [(_said(part), _right(part), len(part)) for part in parts if part]
+        if node.confidence is not None:
+            parts[min(int(NUM_BINS * node.confidence), NUM_BINS - 1)].append(node)
+    return [(_mean_confidence(part), _right(part), len(part)) for part in parts if part]
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print the table."""
+    """Print a line a drafter and depth."""
     columns: dict[str, Column] = {"drafter": "drafter", "depth": "depth", "nodes": ("nodes", 0)}
     for name in ("said", "accepted", "gap", "tau"):
         columns[name] = (name, 3)
@@ -96,17 +98,17 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def _row(name: str, depth: str, nodes: Sequence[JudgedNode]) -> Row:
-    stated = [node for node in nodes if node.said is not None]
-    found: Row = {"drafter": name, "depth": depth, "nodes": len(nodes)}
-    found["said"] = _said(stated) if stated else None
-    found["accepted"] = _right(nodes) if nodes else None
+    stated = [node for node in nodes if node.confidence is not None]
+    row: Row = {"drafter": name, "depth": depth, "nodes": len(nodes)}
+    row["said"] = _mean_confidence(stated) if stated else None
+    row["accepted"] = _right(nodes) if nodes else None
     parts = bins(stated)
-    found["gap"] = sum(n * abs(s - r) for s, r, n in parts) / len(stated) if stated else None
-    return found
+    row["gap"] = sum(n * abs(s - r) for s, r, n in parts) / len(stated) if stated else None
+    return row
 
 
-def _said(nodes: Sequence[JudgedNode]) -> float:
-    return sum(node.said or 0.0 for node in nodes) / len(nodes)
+def _mean_confidence(nodes: Sequence[JudgedNode]) -> float:
+    return sum(node.confidence or 0.0 for node in nodes) / len(nodes)
 
 
 def _right(nodes: Sequence[JudgedNode]) -> float:

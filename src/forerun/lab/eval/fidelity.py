@@ -40,23 +40,23 @@ ROWS = 64
 def pieces(
     texts: Sequence[Sequence[int]], window: int, limit: int | None = None
 ) -> list[list[int]]:
-    """The first `limit` tokens of each text, cut into pieces of at most `window` side by side.
+    """Return the first `limit` tokens of each text, cut into pieces of at most `window` side by side.
 
     A piece of one token predicts nothing and is left out. Raises ConfigError if nothing is left.
     """
-    found = [
+    cut = [
         list(text[part.start : part.stop])
         for text in (text[:limit] for text in texts)
         if len(text) > 1
         for part in windows(len(text), window, window)
     ]
-    if not found:
+    if not cut:
         raise ConfigError("the texts hold no two tokens in a row: give a longer one")
-    return found
+    return cut
 
 
 def reader(model: Model, window: int, kv: Precision = "auto") -> Read:
-    """A model as a system: it reads a piece as the engine reads a prompt, with keys and values as `kv`.
+    """Return a function for a model's logits; it reads a piece as the engine does a prompt, keys and values as `kv`.
 
     Raises ConfigError if the window is longer than the model's context.
     """
@@ -72,7 +72,7 @@ def reader(model: Model, window: int, kv: Precision = "auto") -> Read:
 def compare(
     texts: Sequence[Sequence[int]], reference: Read, systems: Sequence[Read]
 ) -> Iterator[list[Score]]:
-    """For each text the reference's own sums, then those of every system."""
+    """Yield for each text the reference's own sums, then those of every system."""
     for tokens in texts:
         exact = reference(tokens)
         yield [
@@ -82,17 +82,17 @@ def compare(
 
 
 def nearness(tokens: Sequence[int], exact: Tensor, logits: Tensor) -> Score:
-    """How near logits (n, V) after each of the tokens (n,) are to the exact ones; the last row has no next token."""
+    """Compare logits (n, V) after each of the tokens (n,) with the exact ones; the last row has no next token."""
     total = Score()
     for start in range(0, len(tokens) - 1, ROWS):
         rows = slice(start, min(start + ROWS, len(tokens) - 1))
         goal = torch.tensor(tokens[rows.start + 1 : rows.stop + 1])
-        right, found = (x[rows].double().log_softmax(-1) for x in (exact, logits))
+        right, ours = (x[rows].double().log_softmax(-1) for x in (exact, logits))
         share = right.exp()
         total += Score(
             tokens=len(goal),
-            nll=float(-found.gather(-1, goal[:, None]).sum()),
-            kl=float((share * (right - found)).where(share > 0, 0).sum()),
+            nll=float(-ours.gather(-1, goal[:, None]).sum()),
+            kl=float((share * (right - ours)).where(share > 0, 0).sum()),
             same=int((exact[rows].argmax(-1) == logits[rows].argmax(-1)).sum()),
         )
     return total

@@ -63,7 +63,7 @@ class Score:
 
     @property
     def mean_kl(self) -> float:
-        """Nats a token."""
+        """The mean divergence, in nats a token."""
         return self.kl / self.tokens if self.tokens else math.nan
 
     @property
@@ -73,25 +73,25 @@ class Score:
 
 
 def windows(num_tokens: int, window: int, stride: int) -> list[TextWindow]:
-    """The windows of a text. Raises ConfigError for sizes that make no sense."""
+    """Return the windows of a text. Raises ConfigError for sizes that make no sense."""
     if window < 2:
         raise ConfigError(f"the window must hold at least 2 tokens, got {window}")
     if not 1 <= stride <= window:
         raise ConfigError(f"the stride must be from 1 to the window's {window}, got {stride}")
     if num_tokens < 2:
         raise ConfigError(f"perplexity needs at least 2 tokens, got {num_tokens}")
-    found: list[TextWindow] = []
+    cut: list[TextWindow] = []
     stop = 0
     for start in range(0, num_tokens - 1, stride):
         first, stop = max(stop, start + 1), min(start + window, num_tokens)
-        found.append(TextWindow(start, stop, first))
+        cut.append(TextWindow(start, stop, first))
         if stop == num_tokens:
             break
-    return found
+    return cut
 
 
 def new_cache(model: Model, window: int, kv: Precision = "auto") -> KVCache:
-    """Make room for windows of so many tokens. Raises ConfigError if they are longer than the model's context."""
+    """Allocate a cache for windows of so many tokens. Raises ConfigError if the model's context is shorter."""
     if window > model.config.max_position:
         raise ConfigError(
             f"a window of {window} tokens is longer than the model's context "
@@ -107,7 +107,7 @@ def measure(
     store: Store,
     kv: Precision = "auto",
 ) -> Iterator[Score]:
-    """The score of every window in order, with keys and values as `kv`; what the store holds is not computed again.
+    """Score every window in order, with keys and values as `kv`; what the store has is not computed again.
 
     Raises ConfigError if a window is longer than the model's context.
     """

@@ -37,14 +37,14 @@ class Inputs:
     """(S, K)."""
 
     def divided(self, scales: Tensor) -> Inputs:
-        """Those of inputs divided by scales (K,)."""
+        """Return the statistics of inputs divided by scales (K,)."""
         gram = (self.gram / scales).div_(scales[:, None])
         linear = (self.magnitude, self.largest, self.sample)
         magnitude, largest, sample = (part / scales for part in linear)
         return Inputs(self.num_tokens, magnitude, gram, largest, sample)
 
     def error(self, difference: Tensor) -> float:
-        """The mean square of what a difference of weights (N, K) makes of the inputs, summed over rows."""
+        """Return the mean square of a difference of weights (N, K) times the inputs, summed over rows."""
         parts = difference.split(_ROWS_AT_A_TIME)
         return sum(float(((part @ self.gram) * part).sum(dtype=torch.float64)) for part in parts)
 
@@ -73,7 +73,7 @@ def search_scales(weights: Sequence[Tensor], inputs: Inputs, grid: Grid) -> Tens
 
 
 def mean_weight(weight: Tensor, grid: Grid) -> Tensor:
-    """Mean over rows (K,) of each weight's magnitude as a share of its group's largest."""
+    """Return the mean over rows (K,) of each weight's magnitude as a share of its group's largest."""
     total = torch.zeros(weight.shape[1])
     for rows in weight.split(max(1, _NUMBERS_AT_A_TIME // weight.shape[1])):
         groups = rows.view(len(rows), -1, grid.width(rows.shape[1])).abs()

@@ -35,7 +35,7 @@ READERS: Mapping[Site, tuple[str, ...]] = {
 MATRICES = tuple(name for readers in READERS.values() for name in readers)
 
 _SAMPLED = 128
-"""Rows of a site's inputs that are kept, about."""
+"""About so many rows of a site's inputs are sampled."""
 
 
 def input_widths(config: ModelConfig) -> set[int]:
@@ -56,9 +56,11 @@ def need_supported(config: ModelConfig, what: str) -> None:
         "queries that grow": config.query_growth,
         f"activation {config.activation}": config.activation not in ops.ACTIVATIONS,
     }
-    found = [reason for reason, is_there in reasons.items() if is_there]
-    if found:
-        raise ConfigError(f"{what} of {config.family} is not supported: it has {', '.join(found)}")
+    missing = [reason for reason, is_there in reasons.items() if is_there]
+    if missing:
+        raise ConfigError(
+            f"{what} of {config.family} is not supported: it has {', '.join(missing)}"
+        )
 
 
 class WholeBlock:
@@ -89,7 +91,7 @@ class WholeBlock:
             factor = config.rope.attention_factor
             cos, sin = angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
             query, key = ops.rope(query, cos, sin), ops.rope(key, cos, sin)
-        # As a batch of one: other shapes take a way that holds the scores of all heads.
+        # As a batch of one: other shapes take a path that stores the scores of all heads.
         query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
         mixed = functional.scaled_dot_product_attention(
             query,

@@ -1,4 +1,4 @@
-"""FlattenQuant: inputs with one scale for a whole tensor, outliers in several places. arXiv 2402.17985.
+"""FlattenQuant: inputs with one scale for a whole tensor, outliers in several columns. arXiv 2402.17985.
 
 What the abstract says: channels are smoothed, large ones are spread over repeated weight channels, and both operands
 of a linear layer are integers with one scale (of weights: one an output), fixed by calibration. How the threshold is
@@ -22,41 +22,41 @@ SPLIT: Split = "spill"
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
 """How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
 _SHRINK, _THRESHOLDS = 0.9, 32
-_REACH = 1.5
-"""Of the largest input that was seen, what places must hold."""
+_HEADROOM = 1.5
+"""Columns must hold the largest input that was seen, times this."""
 _CLIPS = tuple(1 - 0.06 * i for i in range(8))
 _ROWS_AT_A_TIME = 256
 _LEAST = 1e-6
 
 
 def limit_of(bits: int) -> int:
-    """The largest code of so many bits."""
+    """Return the largest code of so many bits."""
     return int((1 << (bits - 1)) - 1)
 
 
 def rounded(rows: FlatRows, x: Tensor) -> Tensor:
-    """What flattened codes of x (..., K) stand for, in the same numbers as the kernels' codes."""
+    """Round inputs x (..., K) to flattened codes and back, in the same numbers as the kernels."""
     most = torch.from_numpy(rows.pieces) * float(rows.limit)
     codes = torch.round(x * torch.from_numpy(rows.inverse))
     return torch.minimum(torch.maximum(codes, -most), most) * torch.from_numpy(rows.steps)
 
 
-def search_rows(inputs: Inputs, weight: Tensor, *, bits: int, widen: float) -> FlatRows:
-    """How to flatten the inputs of all matrices `weight` (N, K) that read them, with at most (1 + widen) K places.
+def search_rows(inputs: Inputs, weight: Tensor, *, bits: int, max_widening: float) -> FlatRows:
+    """Choose how to flatten the inputs of the matrices `weight` (N, K), to at most (1 + max_widening) K columns.
 
     Of each smoothing the threshold that rounds the inputs best, weighted by their columns; then the smoothing whose
     rounded product is nearest, with weights rounded to `bits` as well.
     """
-    reach = weight.abs().amax(0).clamp(min=_LEAST)
+    weight_max = weight.abs().amax(0).clamp(min=_LEAST)
     largest = inputs.largest.clamp(min=_LEAST)
     exact = inputs.sample @ weight.T
     # Each row counts alike: a few with huge inputs would hide what becomes of all others.
     share = 1 / exact.square().sum(1).clamp(min=1e-30)
     best, least = None, torch.inf
     for alpha in ALPHAS:
-        smooth = largest**alpha / reach ** (1 - alpha) if alpha else torch.ones_like(largest)
+        smooth = largest**alpha / weight_max ** (1 - alpha) if alpha else torch.ones_like(largest)
         smooth = smooth / smooth.log().mean().exp()
-        rows = _threshold(inputs, smooth, weight, share, widen)
+        rows = _threshold(inputs, smooth, weight, share, max_widening)
         factors, seen = torch.from_numpy(rows.factors), rounded(rows, inputs.sample)
         error = 0.0
         for part, goal in zip(
@@ -71,13 +71,13 @@ def search_rows(inputs: Inputs, weight: Tensor, *, bits: int, widen: float) -> F
 
 
 def _threshold(
-    inputs: Inputs, smooth: Tensor, weight: Tensor, share: Tensor, widen: float
+    inputs: Inputs, smooth: Tensor, weight: Tensor, share: Tensor, max_widening: float
 ) -> FlatRows:
-    """Rows of smoothed inputs x / smooth: the threshold is the largest value of one place."""
+    """Choose the threshold for smoothed inputs x / smooth: the largest value of one column."""
     limit = limit_of(8)
-    most = max(int(len(smooth) * (1 + widen)) // 32 * 32, len(smooth))
+    most = max(int(len(smooth) * (1 + max_widening)) // 32 * 32, len(smooth))
     salience = weight.square().sum(0)
-    largest = (_REACH * inputs.largest / smooth).clamp(min=_LEAST)
+    largest = (_HEADROOM * inputs.largest / smooth).clamp(min=_LEAST)
     best, least = None, torch.inf
     for i in range(_THRESHOLDS):
         threshold = float(largest.max()) * _SHRINK**i
@@ -97,7 +97,7 @@ def _threshold(
 def round_weights(
     weights: Sequence[Tensor], inputs: Inputs, rows: FlatRows, bits: int
 ) -> list[Codes]:
-    """Codes of matrices (N_i, K) for flattened inputs.
+    """Round matrices (N_i, K) to codes for flattened inputs.
 
     Of 4 bits each output's range is the best of eight, and columns are rounded one after the other: what the later ones
     can make up for they do (GPTQ, Frantar et al., arXiv 2210.17323).
@@ -124,7 +124,7 @@ def round_weights(
 
 
 def product_error(weights: Sequence[Tensor], parts: Sequence[Codes], inputs: Inputs) -> float:
-    """Mean square error of the products on the sampled rows, relative to their size."""
+    """Return the mean square error of the products on the sampled rows, relative to their size."""
     assert parts[0].flat is not None
     seen, error, size = rounded(parts[0].flat, inputs.sample), 0.0, 0.0
     for weight, part in zip(weights, parts, strict=True):
@@ -145,16 +145,16 @@ def _nearest(weight: Tensor, bits: int) -> Tensor:
 
 
 def _scales(weight: Tensor, gram: Tensor, bits: int) -> Tensor:
-    """Of each output (N, 1): the whole range of 8 bits, of fewer the clipped one whose nearest codes err least."""
+    """Return the scale of each output (N, 1): with 8 bits of its full range, with fewer of the best clipped one."""
     limit = limit_of(bits)
-    whole = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / limit
+    full_range = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / limit
     if bits == 8:
-        return whole
-    best, least = whole, torch.full_like(whole, torch.inf)
+        return full_range
+    best, least = full_range, torch.full_like(full_range, torch.inf)
     for clip in _CLIPS:
-        difference = _codes(weight, whole * clip, limit) * (whole * clip) - weight
+        difference = _codes(weight, full_range * clip, limit) * (full_range * clip) - weight
         error = ((difference @ gram) * difference).sum(1, keepdim=True)
         is_better = error < least
-        best = torch.where(is_better, whole * clip, best)
+        best = torch.where(is_better, full_range * clip, best)
         least = torch.where(is_better, error, least)
     return best

@@ -1,4 +1,4 @@
-"""FlattenQuant where each place that multiplies (a site) gets the bits it bears: first measure, then choose and write.
+"""FlattenQuant with as many bits for each site (the matrices of one input) as it bears: measure, choose, write.
 
 The first pass rounds every site to 8 and to 4 bits, by inputs of the unrounded blocks before it, and for each of them
 carries a copy of some hidden states, with that site alone rounded so, to the head: how far the model's distribution
@@ -38,7 +38,7 @@ from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.weights.codes import Codes
-from forerun.weights.flat import FlatRows, num_places
+from forerun.weights.flat import FlatRows, num_columns
 
 WIDTHS = (8, 4)
 GROUPS = Grid(8, FLAT_GROUP)
@@ -60,7 +60,7 @@ class FlattenJob(QuantizeJob):
 
     bound: float = 0.01
     """The divergence, in nats, that flattened sites may add up to."""
-    widen: float = 0.05
+    max_widening: float = 0.05
     """How much wider rows may become."""
 
     passes = 2
@@ -78,17 +78,17 @@ class FlattenJob(QuantizeJob):
 
     def peak_nbytes(self) -> int:
         """Estimate from the sizes of a block, of the texts and of the probes."""
-        texts = (*self.calibration[: self._num_read], *self.held, *self.held)
+        texts = (*self.calibration[: self._num_read], *self.held_out, *self.held_out)
         probes = _carried(self.config.num_layers) * _PROBES * _PROBE_TOKENS
-        length = max(map(len, (*self.calibration, *self.held)))
+        length = max(map(len, (*self.calibration, *self.held_out)))
         return flatten_nbytes(self.config, num_tokens=sum(map(len, texts)) + probes, length=length)
 
-    def begin(self, calibration: Tensor, held: Tensor) -> States:
+    def begin(self, calibration: Tensor, held_out: Tensor) -> States:
         """Hold some of the calibration texts back for probes, where there are more of them."""
         return {
             "calibration": calibration[: self._num_read].clone(),
-            "held": held,
-            "rounded": held.clone(),
+            "held": held_out,
+            "rounded": held_out.clone(),
             "probes": calibration[-_PROBES:, :_PROBE_TOKENS][None].clone(),
         }
 
@@ -111,20 +111,20 @@ class FlattenJob(QuantizeJob):
             states["probes"] = states["probes"][:0]
 
     def saved(self, done: int, states: States) -> States:
-        """Leave out the room for probes to come."""
+        """Leave out the probes that are not computed yet."""
         return states | {"probes": states["probes"][: _carried(done)]}
 
     def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
-        """Describe the split."""
+        """Return the quantization config: how inputs are split, and what is not flattened."""
         return flat_config(SPLIT, left_alone)
 
     # --- the first pass ---
 
     def _round(self, layer: int, states: States) -> None:
         """Round a block's sites, and keep the codes until it is written; the probes go through it besides."""
-        kept: dict[str, Codes] = {}
+        candidates: dict[str, Codes] = {}
         weights = self.weights(layer)
-        states["probes"] = probes = self._with_room(states["probes"])
+        states["probes"] = probes = self._allocated(states["probes"])
         before, carried = probes[0].clone(), _carried(layer)
         block = WholeBlock(self.config, weights)
         for copy in probes[:carried]:
@@ -133,10 +133,10 @@ class FlattenJob(QuantizeJob):
             probes[carried] = before
             advance(FlatBlock(self.config, weights, flat), probes[carried])
             carried += 1
-            kept |= {f"{bits}.{name}": codes for name, codes in flat.items()}
+            candidates |= {f"{bits}.{name}": codes for name, codes in flat.items()}
             del flat
             return_freed()
-        tensor_file.write(self.partial / _candidates(layer), _packed(kept))
+        tensor_file.write(self.partial / _candidates(layer), _packed(candidates))
 
     def _round_sites(
         self, layer: int, weights: Mapping[str, Tensor], states: States
@@ -148,21 +148,23 @@ class FlattenJob(QuantizeJob):
             names = [name for name in readers if name in weights]
             matrices = [weights[name] for name in names]
             for bits in WIDTHS:
-                rows = search_rows(seen[site], torch.cat(matrices), bits=bits, widen=self.widen)
+                rows = search_rows(
+                    seen[site], torch.cat(matrices), bits=bits, max_widening=self.max_widening
+                )
                 parts = round_weights(matrices, seen[site], rows, bits)
                 self.errors[f"{layer}.{site}.{bits}"] = product_error(matrices, parts, seen[site])
                 num_rounded += len(matrices)
                 self.on_matrix(num_rounded / num_matrices)
                 yield bits, dict(zip(names, parts, strict=True))
 
-    def _with_room(self, probes: Tensor) -> Tensor:
-        """Return probes with room for those to come, made once: they are most of the memory."""
+    def _allocated(self, probes: Tensor) -> Tensor:
+        """Return the probes in memory for all of them, which is allocated once: they are most of it."""
         num_copies = _carried(self.config.num_layers)
         if len(probes) == num_copies:
             return probes
-        whole = torch.zeros(num_copies, *probes.shape[1:])
-        whole[: len(probes)] = probes
-        return whole
+        all_probes = torch.zeros(num_copies, *probes.shape[1:])
+        all_probes[: len(probes)] = probes
+        return all_probes
 
     # --- what comes of it ---
 
@@ -205,7 +207,7 @@ class FlattenJob(QuantizeJob):
             return 1.0
         with safetensors.safe_open(self.partial / _candidates(layer), framework="np") as file:
             pieces = file.get_tensor(f"{bits}.{READERS[site][-1]}.pieces")
-        return num_places(pieces) / len(pieces)
+        return num_columns(pieces) / len(pieces)
 
     # --- the second pass ---
 
@@ -221,19 +223,19 @@ class FlattenJob(QuantizeJob):
         self, layer: int, weights: Mapping[str, Tensor], bits_of: Mapping[Site, int | None]
     ) -> dict[str, Codes]:
         """The rounded matrices of a block."""
-        found = {}
+        matrices = {}
         with safetensors.safe_open(self.partial / _candidates(layer), framework="pt") as file:
             for site, bits in bits_of.items():
                 for name in READERS[site]:
                     if name in weights and bits is None:
-                        found[name] = GROUPS.round(weights[name])
+                        matrices[name] = GROUPS.round(weights[name])
                     elif name in weights:
-                        found[name] = _unpacked(file, f"{bits}.{name}")
-        return found
+                        matrices[name] = _unpacked(file, f"{bits}.{name}")
+        return matrices
 
 
 def site_sizes(config: ModelConfig) -> dict[Site, int]:
-    """Weights that are multiplied at each site of a block."""
+    """Count the weights that are multiplied at each site of a block."""
     shapes = weight_shapes(config)
     return {
         site: sum(math.prod(shapes.get(f"layers.0.{name}", (0,))) for name in readers)

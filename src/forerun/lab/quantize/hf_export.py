@@ -23,21 +23,17 @@ Matrix = np.ndarray | Codes
 _NOT_COPIED = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx")
 _WRITTEN = ("config.json", "quant_config.json", "model.safetensors.index.json")
 
-_FROM_GGUF = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+_FROM_GGUF = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def named(
     arch: Arch, config: ModelConfig, layer: int | None, weights: Mapping[str, Matrix]
 ) -> dict[str, Matrix]:
-    """Weights and biases (`q`, `q.bias`) of a layer, or those outside all, by tensor; fused ones are joined.
+    """Name the weights and biases (`q`, `q.bias`) of a layer, or those outside all, as tensors; fused ones are joined.
 
     A plain array's name ends in `.weight` or `.bias`, that of codes is the layer's alone.
     """
-    found: dict[str, list[tuple[int, Matrix]]] = {}
+    by_tensor: dict[str, list[tuple[int, Matrix]]] = {}
     for name, matrix in weights.items():
         short = name.removesuffix(".bias")
         source = arch.source(short, config, "hf")
@@ -46,10 +42,10 @@ def named(
             tensor += ".weight" if name == short else ".bias"
         part = source.part[0] if isinstance(source.part, tuple) else source.part
         start = 0 if part is None else part.start
-        found.setdefault(tensor, []).append((start, matrix))
+        by_tensor.setdefault(tensor, []).append((start, matrix))
     return {
         tensor: _joined([matrix for _, matrix in sorted(parts, key=lambda part: part[0])])
-        for tensor, parts in found.items()
+        for tensor, parts in by_tensor.items()
     }
 
 
@@ -69,7 +65,7 @@ def _joined(parts: list[Matrix]) -> Matrix:
 
 
 def config_json(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, object]:
-    """What config.json says of the model in fp16. Raises LoadError for a GGUF of a family that we cannot describe."""
+    """Make the config.json of the model in fp16. Raises LoadError for a GGUF of a family that we cannot describe."""
     if checkpoint.kind == "hf":
         if "text_config" in checkpoint.config:
             raise LoadError(

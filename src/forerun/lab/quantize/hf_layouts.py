@@ -22,7 +22,7 @@ FLAT_GROUP = 32
 
 
 def layout_for(name: str | None, bits: int, group: int | None) -> Layout:
-    """Choose the layout asked for, or one that fits: AWQ `gemm` has 4 bits in groups. Raises ConfigError."""
+    """Choose the given layout, or one that fits: AWQ `gemm` has 4 bits in groups. Raises ConfigError."""
     fits_awq = bits == 4 and group is not None
     if name is None:
         return "awq" if fits_awq else "compressed-tensors"

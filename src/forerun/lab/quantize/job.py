@@ -44,14 +44,14 @@ States = dict[str, Tensor]
 
 @dataclass
 class QuantizeJob(ABC):
-    """One model. `calibration` and `held` are texts of the same number of tokens each, perhaps none.
+    """One model. `calibration` and `held_out` are texts of the same number of tokens each, perhaps none.
 
     Raises ConfigError if the folder exists or an unfinished one is another job's, LoadError for the model.
     """
 
     checkpoint: Checkpoint
     calibration: Sequence[Sequence[int]]
-    held: Sequence[Sequence[int]]
+    held_out: Sequence[Sequence[int]]
     folder: Path
     origin: Mapping[str, object]
     """What the result depends on, as JSON."""
@@ -68,7 +68,7 @@ class QuantizeJob(ABC):
         """Return about how much memory it takes at most, beside what the process has before."""
 
     @abstractmethod
-    def begin(self, calibration: Tensor, held: Tensor) -> States:
+    def begin(self, calibration: Tensor, held_out: Tensor) -> States:
         """Return the states to begin with, `held` and `rounded` among them, of embedded texts (S, T, D)."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class QuantizeJob(ABC):
         """Return the quantization config, for the linear layers that are left alone."""
 
     def figures(self) -> dict[str, float]:
-        """Return what the method says of its result besides."""
+        """Return the method's own figures of its result."""
         return {}
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class QuantizeJob(ABC):
 
     def finish(self) -> dict[str, float]:
         """Write what is left and give the folder its name; figures of the held-out text, if there is one, and bytes."""
-        figures = self._figures_of_held() if len(self.held) else {}
+        figures = self._figures_of_held() if len(self.held_out) else {}
         figures |= self.figures()
         tensor_file.write(self.partial / self._file(-1), dict(self.outside.tensors()))
         figures["nbytes"] = self._write_folder()
@@ -129,7 +129,7 @@ class QuantizeJob(ABC):
         _, states = self._resume()
         both = torch.stack([states.pop("held"), states.pop("rounded")])
         del states
-        targets = torch.tensor(self.held)
+        targets = torch.tensor(self.held_out)
         before, after = (math.exp(self.outside.loss(each, targets)) for each in both)
         moved = float(self.outside.divergence(both))
         return {"ppl_before": before, "ppl_after": after, "divergence": moved}
@@ -138,7 +138,7 @@ class QuantizeJob(ABC):
         """Return how many steps are done, and the states after them."""
         path = self.partial / _STATE
         if not path.is_file():
-            return 0, self.begin(*map(self.outside.embed, (self.calibration, self.held)))
+            return 0, self.begin(*map(self.outside.embed, (self.calibration, self.held_out)))
         with safetensors.safe_open(path, framework="pt") as file:
             known = {n: json.loads(text) for n, text in file.metadata().items() if n != "format"}
             states = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -160,7 +160,7 @@ class QuantizeJob(ABC):
         files.replace(path, text.encode())
 
     def weights(self, layer: int) -> dict[str, Tensor]:
-        """A block's weights and biases, fp32, by their names without the layer. Raises LoadError."""
+        """Read a block's weights and biases, fp32, by their names without the layer. Raises LoadError."""
         start = f"layers.{layer}."
         stored = stored_weights(self.checkpoint, self.arch, self.config, start)
         weights = {}

@@ -54,7 +54,7 @@ class _Block:
 
 
 def awq_nbytes(config: ModelConfig, *, num_tokens: int, length: int, is_calibrated: bool) -> int:
-    """Of rounding with AWQ or to nearest: hidden states of `num_tokens`, in texts of `length`."""
+    """Estimate the bytes of rounding with AWQ or to nearest: hidden states of `num_tokens`, in texts of `length`."""
     block = _Block.of(config, length)
     grams = block.grams + 2 * block.widest if is_calibrated else 0
     rounding = block.weights + grams + _MATRIX_COPIES * block.largest
@@ -65,7 +65,7 @@ def awq_nbytes(config: ModelConfig, *, num_tokens: int, length: int, is_calibrat
 
 
 def flatten_nbytes(config: ModelConfig, *, num_tokens: int, length: int) -> int:
-    """Of FlattenQuant: hidden states of `num_tokens`, those of its probes included, in texts of `length`."""
+    """Estimate the bytes of FlattenQuant: hidden states of `num_tokens`, probes included, in texts of `length`."""
     block = _Block.of(config, length)
     codes = block.weights // 2  # of 4 and of 8 bits, a byte each
     rounding = block.grams + 3 * block.widest + 3 * block.site

@@ -35,7 +35,7 @@ class Outside:
     config: ModelConfig
 
     def embed(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """What the first block reads of texts of equal length: (H, T, D), fp32."""
+        """Embed texts of equal length (H, T) as the first block reads them: (H, T, D), fp32."""
         config = self.config
         if not len(texts):
             return torch.empty(0, 1, config.hidden_size)
@@ -58,7 +58,7 @@ class Outside:
         return states
 
     def loss(self, states: Tensor, ids: Tensor) -> float:
-        """Mean negative log-probability, in nats, of each text's tokens but the first; states (H, T, D), ids (H, T)."""
+        """Return the mean loss in nats of each text's tokens but the first; states (H, T, D), ids (H, T)."""
         rows = self._norm(states[:, :-1].flatten(0, 1))
         targets = ids[:, 1:].flatten()
         total = torch.full((len(rows),), -torch.inf)
@@ -73,7 +73,7 @@ class Outside:
         return float((total - chosen).double().mean())
 
     def divergence(self, states: Tensor) -> Tensor:
-        """Mean KL divergence (C - 1,), in nats, of what states[1:] predict from what states[0] do, (C, H, T, D).
+        """Return the mean KL divergence (C - 1,) in nats of what states[1:] predict from states[0]'s, (C, H, T, D).
 
         The states, of which there may be many, become what the head reads.
         """
@@ -104,7 +104,7 @@ class Outside:
             stored[name].release()
 
     def tensors(self) -> Iterator[tuple[str, Chunks]]:
-        """All of them as fp16, by the name in a Hugging Face folder. Rows raise LoadError for what fp16 cannot hold."""
+        """Yield the weights as fp16, by their Hugging Face names. Rows raise LoadError for what fp16 cannot hold."""
         for name in weight_shapes(self.config):
             if name.startswith("layers."):
                 continue
@@ -134,7 +134,7 @@ def _halves(stored: StoredTensor) -> Iterator[np.ndarray]:
 
 
 def as_fp16(values: Tensor, complaint: str) -> np.ndarray:
-    """The nearest numbers in fp16. Raises LoadError with the complaint for what it cannot hold."""
+    """Round to fp16. Raises LoadError with the complaint for numbers that it cannot hold."""
     halves = values.to(torch.float16)
     if not torch.isfinite(halves).all():
         raise LoadError(complaint)

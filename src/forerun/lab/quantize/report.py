@@ -1,4 +1,4 @@
-"""What forerun quantize says and reads: texts, what is to come, errors, figures."""
+"""What forerun quantize reads and prints: texts, what is to come, errors, figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def state(job: QuantizeJob, what: Mapping[str, object], *, is_shown: bool) -> in
     stated = before + job.peak_nbytes()
     if is_shown:
         shown = ", ".join(f"{key} {value}" for key, value in what.items())
-        texts = (sum(map(len, texts)) for texts in (job.calibration, job.held))
+        texts = (sum(map(len, texts)) for texts in (job.calibration, job.held_out))
         tables.report().print(
             "{}; {} tokens to calibrate on, {} others to measure on; ".format(shown, *texts)
             + f"takes up to about {sizes.format_size(stated)} of memory, "
@@ -61,7 +61,7 @@ def _show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
     if "ppl_before" in figures:
         report.print(
             f"perplexity {figures['ppl_before']:.4f} before, {figures['ppl_after']:.4f} after "
-            f"({len(job.held)} texts of {len(job.held[0])} tokens); mean KL divergence from the source's "
+            f"({len(job.held_out)} texts of {len(job.held_out[0])} tokens); mean KL divergence from the source's "
             f"predictions {figures['divergence']:.4f} nats a token"
         )
 
@@ -87,10 +87,10 @@ def texts_of(
     count = min(num_tokens // length, max(1, len(texts) - 1)) if texts else 0
     if calib is not None and not texts:
         raise ConfigError(f"{calib} has fewer than {length} tokens: give a longer text")
-    held = cut(eval_text) if eval_text is not None else texts[count:]
-    if eval_text is not None and not held:
+    held_out = cut(eval_text) if eval_text is not None else texts[count:]
+    if eval_text is not None and not held_out:
         raise ConfigError(f"{eval_text} has fewer than {length} tokens: give a longer text")
-    return texts[:count], held[:HELD_TEXTS]
+    return texts[:count], held_out[:HELD_TEXTS]
 
 
 def run(job: QuantizeJob, named: Mapping[str, object], stated: int, *, as_json: bool) -> None:
@@ -114,7 +114,7 @@ def run(job: QuantizeJob, named: Mapping[str, object], stated: int, *, as_json: 
 
 
 def _run(job: QuantizeJob) -> dict[str, float]:
-    """Return the figures. Ctrl-C says how far it came."""
+    """Run the job with a progress bar and return its figures. After Ctrl-C a note tells how far it came."""
     done, total = 0, job.num_steps
     try:
         with tables.counter("quantizing", total) as show:

@@ -34,13 +34,13 @@ class Recipe:
     layout: Layout
 
     def described(self) -> dict[str, object]:
-        """Return what the report says of it."""
+        """Return the recipe as the report has it."""
         shown: dict[str, object] = {"method": self.method, "bits": self.grid.bits}
         return shown | {"group": self.grid.group or "channel", "format": self.layout}
 
 
 def scale_groups(config: ModelConfig) -> Iterator[tuple[Site, str]]:
-    """Where scaling changes nothing but rounding: a site, and the norm or rows that are divided before it.
+    """List where scaling changes nothing but rounding: a site, and the norm or rows that are divided before it.
 
     Heads that share values cannot be scaled apart, and only a gated MLP or ReLU hands scales on.
     """
@@ -81,7 +81,7 @@ class RoundJob(QuantizeJob):
 
     def peak_nbytes(self) -> int:
         """Estimate from the sizes of a block and of the texts."""
-        texts = (*self.calibration, *self.held, *self.held)
+        texts = (*self.calibration, *self.held_out, *self.held_out)
         return awq_nbytes(
             self.config,
             num_tokens=sum(map(len, texts)),
@@ -89,12 +89,12 @@ class RoundJob(QuantizeJob):
             is_calibrated=bool(self.calibration),
         )
 
-    def begin(self, calibration: Tensor, held: Tensor) -> States:
-        """Keep the held-out text twice."""
-        return {"calibration": calibration, "held": held, "rounded": held.clone()}
+    def begin(self, calibration: Tensor, held_out: Tensor) -> States:
+        """Begin with the held-out text twice: for the blocks before and after rounding."""
+        return {"calibration": calibration, "held": held_out, "rounded": held_out.clone()}
 
     def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
-        """Describe the layout."""
+        """Return the quantization config of the layout."""
         grid = self.recipe.grid
         return config_of(self.recipe.layout, grid.bits, grid.group, left_alone)
 
@@ -116,8 +116,8 @@ class RoundJob(QuantizeJob):
                 feedback = Feedback.of(seen.gram, seen.num_tokens)
             for name in readers:
                 if name in weights:
-                    found = self._round_matrix(weights.pop(name), seen, feedback)
-                    rounded[name], self.errors[f"{step}.{name}"] = found
+                    codes = self._round_matrix(weights.pop(name), seen, feedback)
+                    rounded[name], self.errors[f"{step}.{name}"] = codes
                     self.on_matrix(len(rounded) / len(names))
         return_freed()
         if len(states["rounded"]):

@@ -1,1 +1,1 @@
-"""Making guessers: tables of next tokens, from the target's own answers."""
+"""Training drafters: tables of next tokens, networks and draft models, from the target's own answers."""

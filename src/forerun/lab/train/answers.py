@@ -38,17 +38,17 @@ Encode = Callable[[Sequence[Sequence[int] | str]], Sequence[int]]
 
 
 def default_path(model: str) -> Path:
-    """Where the answers of a model are kept, by its short name."""
+    """Return the file for the answers of a model, by its short name."""
     return cache_root() / "tables" / f"{model}.answers.jsonl"
 
 
 def open_store(model: str, vocabulary: str, path: Path) -> Store:
-    """The answers in a file, which may be new. Raises ConfigError for those of another model or tokenizer."""
+    """Open the answers in a file, which may be new. Raises ConfigError for those of another model or tokenizer."""
     return Store({"model": model, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}, path)
 
 
-def kept(store: Store) -> Iterator[Text]:
-    """The answers that a store holds, with their prompts. Raises ConfigError for a row that is none."""
+def answers_in(store: Store) -> Iterator[Text]:
+    """Yield the answers in a store, with their prompts. Raises ConfigError for a row that is none."""
     for key, row in store.results.items():
         ids = [row.get("prompt"), row.get("answer")]
         if not all(isinstance(each, list | tuple) for each in ids):
@@ -88,35 +88,31 @@ class PromptTurn:
         )
 
     def conversation(self, store: Store) -> list[Sequence[int] | str]:
-        """Up to this turn, with the answers that the store holds."""
-        said: list[Sequence[int] | str] = []
+        """Return the conversation up to this turn, with the answers in the store."""
+        messages: list[Sequence[int] | str] = []
         for index, text in enumerate(self.prompt.turns[: self.index]):
             answer = store.results[PromptTurn(self.prompt, self.round, index).key]["answer"]
-            said += [text, cast(Sequence[int], answer)]
-        return [*said, self.prompt.turns[self.index]]
+            messages += [text, cast(Sequence[int], answer)]
+        return [*messages, self.prompt.turns[self.index]]
 
 
 def generate(
-    loop: EngineLoop,
-    encode: Encode,
-    prompts: Iterable[TaskPrompt],
-    store: Store,
-    num_tokens: int,
+    loop: EngineLoop, encode: Encode, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int
 ) -> Iterator[int]:
     """Answer prompts until the store holds `num_tokens` tokens of answers; yields how many it holds.
 
     Rounds beyond the first ask the same prompts with other seeds and temperatures. Prompts that leave no room for
     an answer are passed over; it ends early if none can be answered.
     """
-    done = sum(len(tokens) for _, tokens in kept(store))
+    done = sum(len(tokens) for _, tokens in answers_in(store))
     yield done
     follow_ups: deque[PromptTurn] = deque()
-    asked = _submitted(loop, encode, [*prompts], follow_ups, store)
+    submitted = _submitted(loop, encode, [*prompts], follow_ups, store)
     running: dict[str, tuple[PromptTurn, RequestHandle]] = {}
     try:
         while done < num_tokens:
-            room = 2 * loop.engine.config.max_num_seqs - len(running)
-            running |= {turn.key: (turn, request) for turn, request in islice(asked, room)}
+            num_more = 2 * loop.engine.config.max_num_seqs - len(running)
+            running |= {turn.key: (turn, request) for turn, request in islice(submitted, num_more)}
             if not running:
                 return
             loop.step()
@@ -133,12 +129,13 @@ def generate(
 
 
 def fill(llm: LLM, prompts: Iterable[TaskPrompt], path: Path, num_tokens: int) -> Store:
-    """Answer prompts until the file holds so many tokens. Ctrl-C says how far it came. Raises ConfigError."""
+    """Answer prompts until the file has so many tokens; Ctrl-C leaves a note of the progress. Raises ConfigError."""
     store = open_store(name_of(llm.path), fingerprint(llm.tokenizer), path)
 
     def encode(conversation: Sequence[Sequence[int] | str]) -> Sequence[int]:
         texts = [
-            said if isinstance(said, str) else llm.tokenizer.decode(said) for said in conversation
+            message if isinstance(message, str) else llm.tokenizer.decode(message)
+            for message in conversation
         ]
         if llm.tokenizer.chat_template is None:
             return llm.encode("".join(texts))
@@ -152,8 +149,7 @@ def fill(llm: LLM, prompts: Iterable[TaskPrompt], path: Path, num_tokens: int) -
                 show(done)
     except KeyboardInterrupt:
         console.note(
-            f"{done} of {num_tokens} tokens are in {store.path}; the same command goes on",
-            dim=True,
+            f"{done} of {num_tokens} tokens are in {store.path}; the same command goes on", dim=True
         )
         raise
     if done < num_tokens:
@@ -180,7 +176,7 @@ def _submitted(
     follow_ups: deque[PromptTurn],
     store: Store,
 ) -> Iterator[tuple[PromptTurn, RequestHandle]]:
-    """What the store lacks: turns that follow, then round after round; ends when no prompt can be answered."""
+    """Submit what the store lacks: turns that follow, then round after round; ends when no prompt can be answered."""
     can_answer = True
     for round_ in count():
         if not can_answer:

@@ -1,4 +1,4 @@
-"""Pieces of replies, shuffled and packed into batches, the same ones for a seed whenever they are asked for.
+"""Pieces of replies, shuffled and packed into batches, the same ones for a seed whenever they are made.
 
 A piece is a run of rows of one reply that a drafter learns to guess from. What its guesses are compared with lies in
 the rows after it, so a piece never reaches the reply's last `depth` rows. Replies are taken a pool at a time: states
@@ -54,7 +54,7 @@ class TrainBatch:
     tokens: Tensor
     """(R,) int64: what row r has read."""
     best: Tensor
-    """(R,) int64: what the target says next."""
+    """(R,) int64: the target's likeliest next token."""
     log_normaliser: Tensor
     at: Tensor
     """(N,) int64: the rows learned from."""
@@ -66,14 +66,14 @@ class TrainBatch:
 
 
 def lengths(replies: Sequence[Reply], depth: int) -> int:
-    """Rows of an epoch that are learned from."""
+    """Count the rows of an epoch that are learned from."""
     return sum(max(0, reply.num_learned - depth) for reply in replies)
 
 
 def epoch(
     replies: Sequence[Reply], depth: int, width: int | None, size: int, seed: Sequence[int]
 ) -> Iterator[list[Piece]]:
-    """The batches of one epoch, of about `size` rows; pieces of `width` rows, None for whole replies."""
+    """Yield the batches of one epoch, of about `size` rows; pieces of `width` rows, None for whole replies."""
     random = np.random.default_rng(list(seed))
     order = random.permutation(len(replies))
     left: list[Piece] = []
@@ -89,8 +89,8 @@ def epoch(
         yield left
 
 
-def whole(reply: Reply, depth: int) -> Piece | None:
-    """All rows of a reply that can be learned from; None if it is too short."""
+def whole_piece(reply: Reply, depth: int) -> Piece | None:
+    """Return all rows of a reply that can be learned from; None if it is too short."""
     first, stop = reply.first - 1, len(reply.tokens) - 1 - depth
     return Piece(reply, first, stop) if stop > first else None
 
@@ -98,7 +98,7 @@ def whole(reply: Reply, depth: int) -> Piece | None:
 def _cut(
     reply: Reply, depth: int, width: int | None, random: np.random.Generator
 ) -> Iterator[Piece]:
-    piece = whole(reply, depth)
+    piece = whole_piece(reply, depth)
     if piece is None:
         return
     if width is None:
@@ -111,12 +111,12 @@ def _cut(
 
 
 def pack(pieces: Sequence[Piece], depth: int, read: StateReader) -> TrainBatch:
-    """States and tokens of pieces, with the `depth` rows after each; from a text's first row if the reader keeps it."""
+    """Join states and tokens of pieces and the `depth` rows after each; from a text's start if the reader has it."""
     columns: list[list[Tensor]] = [[], [], [], [], []]
     packed, at, offset = [], [], 0
     for piece in pieces:
         states = read(piece.reply)
-        first = states.start if read.whole else piece.start
+        first = states.start if read.all_rows else piece.start
         rows = slice(first - states.start, piece.stop + depth - states.start)
         tokens = torch.tensor(piece.reply.tokens[first : piece.stop + depth])
         of_states = (states.last, states.taps, states.best, states.log_normaliser)
@@ -133,6 +133,6 @@ def pack(pieces: Sequence[Piece], depth: int, read: StateReader) -> TrainBatch:
 
 
 def teacher(batch: TrainBatch, model: Model, ids: Ids) -> Tensor:
-    """What the target says in each row: probabilities (R, V') bf16 of the draft vocabulary, as it is served."""
+    """Return the target's probabilities (R, V') bf16 of the draft vocabulary in each row, as it is served."""
     logits = torch.from_numpy(model.head_rows(batch.last.numpy(), ids))
     return (logits - batch.log_normaliser[:, None]).exp_().bfloat16()

@@ -56,7 +56,7 @@ class DraftShape:
 def shape_for(
     source: ModelConfig, target: ModelConfig, draft_vocab: int, num_layers: int, max_cost: float
 ) -> DraftShape:
-    """So many layers of `source`, or with 0 as many as cost at most `max_cost`; the first and last are among them.
+    """Choose `num_layers` layers of `source`, 0: as many as cost at most `max_cost`; the first and last are among them.
 
     Raises ConfigError if the source has not Llama's form, or not even one layer is cheap enough.
     """
@@ -78,35 +78,35 @@ def shape_for(
             f"--max-cost {max_cost}: one layer and a head of {draft_vocab} tokens cost {costs[0]:.3f} of a pass"
         )
     last = source.num_layers - 1
-    kept = tuple(round(i * last / max(wanted - 1, 1)) for i in range(wanted))
-    return DraftShape(kept, costs[wanted - 1])
+    layers = tuple(round(i * last / max(wanted - 1, 1)) for i in range(wanted))
+    return DraftShape(layers, costs[wanted - 1])
 
 
 def weights_of(checkpoint: Checkpoint, layers: Sequence[int]) -> dict[str, Tensor]:
-    """The layers' weights and the last norm, fp32."""
+    """Read the layers' weights and the last norm, fp32."""
     shape, arch = read_config(checkpoint)
-    found = dict[str, Tensor]()
+    weights = dict[str, Tensor]()
     for part in ("norm", *(f"layers.{i}." for i in layers)):
         for name, stored in stored_weights(checkpoint, arch, shape, part):
-            found[name] = torch.from_numpy(stored.dequantize()).float()
+            weights[name] = torch.from_numpy(stored.dequantize()).float()
             stored.release()
-    return found
+    return weights
 
 
 class DraftDecoder(nn.Module):
     """What is trained: layers and the last norm. Embedding and head are the target's and stay."""
 
     def __init__(
-        self, config: ModelConfig, kept: Sequence[int], weights: Mapping[str, Tensor]
+        self, config: ModelConfig, layers: Sequence[int], weights: Mapping[str, Tensor]
     ) -> None:
-        """`weights` are a larger model's, fp32: those of the layers `kept`, and `norm`."""
+        """`weights` are a larger model's, fp32: those of `layers`, and `norm`."""
         super().__init__()
         self.config = config
-        self.layers = nn.ModuleList(_layer(weights, f"layers.{i}.") for i in kept)
+        self.layers = nn.ModuleList(_layer(weights, f"layers.{i}.") for i in layers)
         self.norm = _module(weights["norm"])
 
     def forward(self, embedded: Tensor) -> Tensor:
-        """What the head's rows multiply, (L, D), of a text's embedded tokens (L, D), the first at position 0."""
+        """Return the head's input (L, D) of a text's embedded tokens (L, D), the first at position 0."""
         x = embedded
         for layer in self.layers:
             named = {name.removesuffix(".weight"): each for name, each in layer.named_parameters()}
@@ -154,15 +154,15 @@ class DraftModelLearner(Learner):
         self.net = DraftDecoder(config, shape.layers, weights)
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
-        """Text by text."""
-        found: list[list[Tensor]] = [[] for _ in range(self.depth)]
+        """Compute the outputs text by text."""
+        outputs: list[list[Tensor]] = [[] for _ in range(self.depth)]
         embedded = batch.embedded(self.source)
         for piece in batch.pieces:
             out = self.net(embedded[piece.first : piece.stop + self.depth]).float()
-            for index, rows in enumerate(found):
+            for index, rows in enumerate(outputs):
                 shift = 1 + index - piece.first
                 rows.append(out[piece.start + shift : piece.stop + shift])
-        return [torch.cat(rows) for rows in found]
+        return [torch.cat(rows) for rows in outputs]
 
     def write(
         self,
@@ -192,11 +192,11 @@ class DraftModelLearner(Learner):
 
     def notes(self, record: Mapping[str, Any]) -> list[str]:
         """Say which layers, and what a step costs and brings."""
-        found = record["held_out"]
+        measured = record["held_out"]
         return [
-            f"layers {', '.join(map(str, self.shape.layers))}; a step reads {found['cost']:.3f} of a pass's weights "
-            f"and takes {found['measured_cost']:.3f} of its CPU time in {QUANT}; with {self.depth} tokens tau "
-            f"{found['all']['tau']:.3f}, memory-bound speed-up {found['mbsu']:.2f}; {record['cpu_s']} s of CPU"
+            f"layers {', '.join(map(str, self.shape.layers))}; a step reads {measured['cost']:.3f} of a pass's weights "
+            f"and takes {measured['measured_cost']:.3f} of its CPU time in {QUANT}; with {self.depth} tokens tau "
+            f"{measured['all']['tau']:.3f}, memory-bound speed-up {measured['mbsu']:.2f}; {record['cpu_s']} s of CPU"
         ]
 
 
@@ -209,7 +209,7 @@ def write(
     num_tokens: int,
     name: str,
 ) -> None:
-    """The draft as a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
+    """Write the draft as a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
     config, arch = read_config(checkpoint)
     model = (folder / MODEL).resolve()
     num_layers = 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers."))
@@ -244,7 +244,7 @@ def _half(weight: Tensor) -> np.ndarray:
 
 
 def measured_cost(target: Model, draft: Model, ids: Ids) -> float:
-    """CPU time of a step of the draft, its head cut to `ids`, as a share of a pass of the target: one row each.
+    """Measure the CPU time of a step of the draft, its head cut to `ids`, as a share of a pass of the target.
 
     Steps and passes by turns, above a context of `CONTEXT` rows; medians.
     """

@@ -88,7 +88,7 @@ class Learner(ABC):
         return {"model": str(folder)}
 
     def figures(self, llm: LLM, folder: Path, ids: Ids, tau: float) -> dict[str, object]:
-        """Measure what the record says besides, of a written folder."""
+        """Measure further figures for the record, of a written folder."""
         return {}
 
     def notes(self, record: Mapping[str, Any]) -> list[str]:
@@ -150,7 +150,7 @@ def new_learner(kind: Kind, target: Model, ids: Ids, weights: Mapping[str, Tenso
 def export(folder: Path, out: Path, target: Target) -> None:
     """Write a folder as other engines read it: what is the target's becomes rows of its own, in fp16.
 
-    What they have no place for is left out: the calibration, the target's name. Heads but EAGLE-3's have all tokens.
+    What their formats lack is left out: the calibration, the target's name. Heads but EAGLE-3's have all tokens.
     Raises LoadError for a folder that does not fit the target, and OSError.
     """
     kind = network_folder.config_of(folder).get("model_type")

@@ -30,12 +30,12 @@ ETA = 3.0
 
 
 def through_head(out: Tensor, head: Tensor, p: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-    """The summed loss of rows `out` (N, D) whose logits are `head` (V', D) times them, and each row's alpha (N,).
+    """Return the summed loss of rows `out` (N, D) with logits by `head` (V', D), and each row's alpha (N,).
 
-    The product is computed in the type of `head`. Of `p` (N, V') a row is what the target says there.
+    The product is computed in the type of `head`. Rows of `p` (N, V') are the target's distribution.
     """
-    found: tuple[Tensor, Tensor] = _ThroughHead.apply(out, head, p, loss)
-    return found
+    loss_and_alpha: tuple[Tensor, Tensor] = _ThroughHead.apply(out, head, p, loss)
+    return loss_and_alpha
 
 
 class _ThroughHead(torch.autograd.Function):

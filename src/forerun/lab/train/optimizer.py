@@ -65,7 +65,7 @@ class Optimizer:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no weight is NaN or infinite."""
+    """Tell whether no weight is NaN or infinite."""
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from forerun.core.errors import ConfigError
 from forerun.lab.store import Store
-from forerun.lab.train.answers import kept
+from forerun.lab.train.answers import answers_in
 
 HELD_OUT = 25
 """One prompt of so many is held out."""
 MAX_HELD_OUT = 300
 NEEDED_PROMPTS = 100
-"""Of so many, at least one is held out and one is not: the chance of the contrary is below 2 %."""
+"""Of so many, at least one is held out and one is not, with a probability above 98 %."""
 LOOP_GRAM, MAX_REPEATS = 4, 8
-"""A reply that says the same so many tokens more often is a loop."""
+"""A reply in which a run of `LOOP_GRAM` tokens comes more often is a loop."""
 MIN_LENGTH = 8
 
 
@@ -43,9 +43,9 @@ class Reply:
 
 
 def of_store(store: Store) -> list[Reply]:
-    """The replies of a store that are worth learning from. Raises ConfigError if there are none."""
+    """Read the replies of a store that are worth learning from. Raises ConfigError if there are none."""
     replies, seen = [], set[tuple[int, ...]]()
-    for (key, row), (prompt, answer) in zip(store.results.items(), kept(store), strict=True):
+    for (key, row), (prompt, answer) in zip(store.results.items(), answers_in(store), strict=True):
         tokens = (*prompt, *answer)
         if len(answer) < MIN_LENGTH or tokens in seen or is_loop(answer):
             continue
@@ -62,7 +62,7 @@ def of_store(store: Store) -> list[Reply]:
 
 
 def of_text(name: str, tokens: Sequence[int], length: int) -> Iterator[Reply]:
-    """A text's windows of `length` tokens; a rest that is too short is left out."""
+    """Cut a text into windows of `length` tokens; a rest that is too short is left out."""
     for start in range(0, len(tokens), length):
         part = tuple(tokens[start : start + length])
         if len(part) > MIN_LENGTH:
@@ -70,16 +70,16 @@ def of_text(name: str, tokens: Sequence[int], length: int) -> Iterator[Reply]:
 
 
 def is_loop(tokens: Sequence[int]) -> bool:
-    """Whether a run of tokens comes more often than anyone says it."""
+    """Tell whether a run of tokens repeats more often than natural text does."""
     grams = Counter(zip(*(tokens[i:] for i in range(LOOP_GRAM)), strict=False))
     return max(grams.values(), default=0) > MAX_REPEATS
 
 
 def split(replies: Collection[Reply]) -> tuple[list[Reply], list[Reply]]:
-    """Those to learn from, and those to measure on: other prompts. Raises ConfigError if either is empty."""
-    held = {reply.key for reply in replies if not _number(reply) % HELD_OUT}
-    train = [reply for reply in replies if reply.key not in held]
-    held_out = [reply for reply in replies if reply.key in held][:MAX_HELD_OUT]
+    """Split replies into those to train on and, of other prompts, to test on. Raises ConfigError if either is empty."""
+    held_keys = {reply.key for reply in replies if not _number(reply) % HELD_OUT}
+    train = [reply for reply in replies if reply.key not in held_keys]
+    held_out = [reply for reply in replies if reply.key in held_keys][:MAX_HELD_OUT]
     if not train or not held_out:
         raise ConfigError(
             f"{len(replies)} replies are too few: one prompt of {HELD_OUT} is held out to measure on, so give replies "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,9 +22,10 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
 from forerun.core.opened import digest
+from forerun.core.signals import handled_later
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.names import name_of
-from forerun.lab.bench.plots import draw_run
+from forerun.lab.bench.plots import draw
 from forerun.lab.output import Column, show_table, writing
 from forerun.lab.provenance import commit, now
 from forerun.lab.train import held_out, replies, simulated, sources
@@ -69,26 +68,26 @@ def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int)
     vocabulary = fingerprint(llm.tokenizer)
     store = open_store(name, vocabulary, path)
     longest = min(llm.max_len, MAX_REPLY)
-    found = [reply for reply in replies.of_store(store) if len(reply.tokens) <= longest]
-    train, measured = replies.split(found)
+    short = [reply for reply in replies.of_store(store) if len(reply.tokens) <= longest]
+    train, measured = replies.split(short)
     ids = draft_ids(train, vocab, llm.model.config.vocab_size)
     windows = [window for each in texts for window in _windows(llm, each)]
     return Data(name, vocabulary, path, windows, train, measured, ids)
 
 
-def draft_ids(found: Sequence[Reply], num: int, vocab_size: int) -> Ids:
+def draft_ids(texts: Sequence[Reply], num: int, vocab_size: int) -> Ids:
     """Return the most frequent tokens of replies, ascending (n,) int64."""
-    counts = Counter(token for reply in found for token in reply.tokens[reply.first :])
+    counts = Counter(token for reply in texts for token in reply.tokens[reply.first :])
     ranked = [token for token, _ in counts.most_common(num)]
     return np.array(sorted(token for token in ranked if token < vocab_size), np.int64)
 
 
 def _windows(llm: LLM, path: Path) -> list[Reply]:
     """A text file's windows, as long as replies."""
-    found = list(of_text(path.name, llm.encode(read_text(path)), MAX_REPLY // 2))
-    if not found:
+    windows = list(of_text(path.name, llm.encode(read_text(path)), MAX_REPLY // 2))
+    if not windows:
         raise ConfigError(f"{path} holds no text to learn from")
-    return found
+    return windows
 
 
 def new_trainer(
@@ -101,19 +100,19 @@ def new_trainer(
     origin: Mapping[str, object],
 ) -> Trainer:
     """Make a run over the target's states, up to so many GB of them kept beside the replies."""
-    config, is_whole = llm.config, learner.piece is None
+    config, reads_all = llm.config, learner.piece is None
     made_by = [
         digest(open_checkpoint(llm.path).files),
         config.quant,
         config.head_bits,
         config.kv,
         learner.layers,
-        is_whole,
+        reads_all,
     ]
     read = StateReader(
         llm.model,
         learner.layers,
-        whole=is_whole,
+        all_rows=reads_all,
         max_len=min(llm.max_len, MAX_REPLY),
         folder=data.path.with_suffix(".states") / digest_of(made_by),
         max_nbytes=round(states_gb * 1e9),
@@ -130,36 +129,36 @@ def digest_of(value: object) -> str:
 def run(
     llm: LLM, trainer: Trainer, data: Data, command: str, *, is_first: bool = True
 ) -> tuple[dict[str, object], Mapping[str, Acceptance], EngineRun] | None:
-    """Train to the end, measure the best weights and write them. Ctrl-C writes a checkpoint and says how far it came.
+    """Train to the end, measure the best weights and write them. Ctrl-C writes a checkpoint and notes the progress.
 
     Returns the record, what was measured by domain, and the run in the engine; None unless this process `is_first`.
     """
-    done, interrupts = trainer.progress, Interrupts()
+    steps = trainer.run(data.texts, data.train, data.held_out)
     if is_first:
         _say_needs(trainer, data)
     try:
-        with interrupts, tables.counter("training", trainer.settings.tokens) as show:
-            for done in trainer.run(data.texts, data.train, data.held_out):
+        with tables.counter("training", trainer.settings.tokens) as show:
+            while (done := _whole_step(steps)) is not None:
                 if is_first:
                     show(done.tokens)
                 if is_first and "tau" in done.history[-1]:
                     is_tried = trainer.learner.is_tried_early
                     _note(done, _written(llm, trainer, data, command)[1] if is_tried else None)
-                interrupts.check()
     except KeyboardInterrupt:
-        if interrupts.is_between_steps:
+        if trainer.progress.step:  # else an earlier run's checkpoint was not read yet
             trainer.save()
         if is_first:
-            left = f"{done.tokens} of {trainer.settings.tokens} tokens are learned"
+            num_tokens = trainer.progress.tokens
+            left = f"{num_tokens} of {trainer.settings.tokens} tokens are learned"
             console.note(f"{left}; the same command goes on", dim=True)
         raise
     if not is_first:
         return None
     trainer.learner.net.load_state_dict(trainer.best)
     parts = trainer.measure(data.held_out)
-    record, found = _written(llm, trainer, data, command, parts)
+    record, in_engine = _written(llm, trainer, data, command, parts)
     _draw(trainer, data.model)
-    return record, simulated.by_domain(parts), found
+    return record, simulated.by_domain(parts), in_engine
 
 
 def _written(
@@ -167,15 +166,15 @@ def _written(
 ) -> tuple[dict[str, object], EngineRun]:
     """Write the best weights so far with what was measured of them, and draft with them. Raises ForerunError."""
     learner, folder = trainer.learner, trainer.folder
-    found = simulated.by_domain(parts) if parts else {}
+    by_domain = simulated.by_domain(parts) if parts else {}
     temperatures = simulated.temperatures(parts) if parts else [1.0] * learner.depth
     target = {"name": data.model, "tokenizer": data.vocabulary}
     with writing(folder):
         learner.write(folder, trainer.best, data.ids, target, temperatures)
-        figures = learner.figures(llm, folder, data.ids, found["all"].tau) if parts else {}
+        figures = learner.figures(llm, folder, data.ids, by_domain["all"].tau) if parts else {}
         name, options = learner.name, learner.drafter_options(folder)
         in_engine = held_out.measure(llm, data.held_out, name, **options)
-        measured = figures | {name: asdict(each) for name, each in found.items()}
+        measured = figures | {name: asdict(each) for name, each in by_domain.items()}
         record = record_of(trainer, data, measured, command, in_engine if parts else None)
         write_record(folder, record, trainer.progress.history)
     return record, in_engine
@@ -218,33 +217,10 @@ def write_record(
     files.replace(folder / RECORD, json.dumps(record, indent=2).encode() + b"\n")
 
 
-class Interrupts:
-    """Ctrl-C waits for the end of a step, so that the run goes on as it would have; a second one does not wait."""
-
-    def __init__(self) -> None:
-        self.is_between_steps = self._is_asked = False
-        self._before: Any = None
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.getsignal(signal.SIGINT)
-        if self._before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._note)
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._before)
-
-    def check(self) -> None:
-        """Between steps: raises KeyboardInterrupt if it was asked for."""
-        if self._is_asked:
-            self.is_between_steps = True
-            raise KeyboardInterrupt
-
-    def _note(self, *_: object) -> None:
-        if self._is_asked:
-            raise KeyboardInterrupt
-        self._is_asked = True
+def _whole_step(steps: Iterator[Progress]) -> Progress | None:
+    """Take the next step, None at the end; Ctrl-C waits for its end, so that the run goes on as it would have."""
+    with handled_later():
+        return next(steps, None)
 
 
 def _note(done: Progress, run: EngineRun | None) -> None:
@@ -263,7 +239,9 @@ def _say_needs(trainer: Trainer, data: Data) -> None:
     train, texts, measured = data.train, data.texts, data.held_out
     rows = lengths([*texts, *train], trainer.depth)
     width = trainer.target.config.hidden_size * (1 + len(trainer.learner.layers))
-    seen = sum(len(r.tokens) - (0 if trainer.read.whole else r.first - 1) for r in (*train, *texts))
+    seen = sum(
+        len(r.tokens) - (0 if trainer.read.all_rows else r.first - 1) for r in (*train, *texts)
+    )
     weights = sum(weight.numel() for weight in trainer.learner.net.parameters())
     disk_mb = weights * (4 * 3 + BYTES_A_NUMBER) / 1e6
     states = min(seen * (BYTES_A_NUMBER * width + 12), trainer.read.max_nbytes)
@@ -280,13 +258,13 @@ def _draw(trainer: Trainer, model: str) -> None:
     """Loss and accept length over the run, beside its metrics.csv; a line on stderr without matplotlib."""
     try:
         history, folder = trainer.progress.history, trainer.folder
-        draw_run("training", history, folder, folder.name, title=model)
+        draw(("training",), history, folder, folder.name, title=model)
     except (ConfigError, OSError) as error:
         console.note(f"no plot: {error}", dim=True)
 
 
 def show(
-    trainer: Trainer, record: Mapping[str, Any], found: Mapping[str, Acceptance], run: EngineRun
+    trainer: Trainer, record: Mapping[str, Any], by_domain: Mapping[str, Acceptance], run: EngineRun
 ) -> None:
     """Print what was measured by domain, and how to use the drafter."""
     learner, folder = trainer.learner, trainer.folder
@@ -302,7 +280,7 @@ def show(
         "alpha": lambda row: f"{row[1].alpha[0]:.3f}",
         "tau in the engine": lambda row: f"{run.tau[row[0]]:.3f}",
     }
-    show_table(found.items(), columns)
+    show_table(by_domain.items(), columns)
     given = ",".join(f"{key}={value}" for key, value in learner.drafter_options(folder).items())
     out = tables.report()
     for line in (*learner.notes(record), str(run)):
@@ -311,13 +289,13 @@ def show(
 
 
 def has_bf16() -> bool:
-    """Whether the processor multiplies bf16 itself; emulated it would be slower than fp32."""
+    """Tell whether the processor multiplies bf16 itself; emulated it would be slower than fp32."""
     return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 @contextmanager
 def processes() -> Iterator[bool]:
-    """Join the other processes of `torchrun`, if there are any; whether this is the first."""
+    """Join the other processes of `torchrun`, if there are any; yields whether this is the first."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield True
         return

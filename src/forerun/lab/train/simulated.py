@@ -39,11 +39,11 @@ class Acceptance:
     """By step: shares of rows whose guess is the target's likeliest token, all before it read as in the text."""
     tau_sampled: float
     alpha: tuple[float, ...]
-    """By step: mean chance to be accepted at temperature 1."""
+    """By step: mean probability to be accepted at temperature 1."""
 
     @classmethod
     def of(cls, parts: Sequence[SimulatedReply]) -> Acceptance:
-        """Of replies that were measured."""
+        """Sum up replies that were measured."""
         greedy = [part.match for part in parts if part.is_greedy] or [part.match for part in parts]
         match = torch.cat([part.match for part in parts]).float()
         alpha = torch.cat([part.alpha for part in parts])
@@ -68,7 +68,7 @@ class SimulatedReply:
     alpha: Tensor
     """(N, K)."""
     right: Tensor
-    """(K, temperatures): summed log-chances given to the target's likeliest token where all before were right."""
+    """(K, temperatures): summed log-probabilities of the target's likeliest token where all before were right."""
 
 
 @torch.no_grad()
@@ -79,42 +79,32 @@ def measure(
     read: StateReader,
     ids: Ids,
     head: Tensor,
-    depth: int,
 ) -> list[SimulatedReply]:
     """Run the network along replies. `head` (V', D) are the target's rows of the draft vocabulary `ids`."""
-    found, tokens = [], torch.from_numpy(ids)
+    measured, tokens = [], torch.from_numpy(ids)
+    index_of = torch.full((target.config.vocab_size,), -1)
+    index_of[tokens] = torch.arange(len(ids))
     for reply in replies:
-        piece = batches.whole(reply, depth)
-        if piece is None:
+        if (piece := batches.whole_piece(reply, learner.depth)) is None:
             continue
-        batch = batches.pack([piece], depth, read)
+        batch = batches.pack([piece], learner.depth, read)
         p = batches.teacher(batch, target, ids).float()
         matches, alphas, right = [], [], []
         reached = torch.ones(len(batch.at), dtype=torch.bool)
-        place = torch.full((target.config.vocab_size,), -1).index_put_(
-            (tokens,), torch.arange(len(ids))
-        )
         for index, out in enumerate(learner.outputs(batch)):
             rows = batch.at + 1 + index
             logits = (out.to(head.dtype) @ head.T).float()
             matches.append(tokens[logits.argmax(-1)] == batch.best[rows])
             alphas.append(torch.minimum(logits.softmax(-1), p[rows]).sum(-1))
-            right.append(_by_temperature(logits[reached], place[batch.best[rows]][reached]))
+            right.append(_by_temperature(logits[reached], index_of[batch.best[rows]][reached]))
             reached = reached & matches[-1]
-        found.append(
-            SimulatedReply(
-                reply.domain,
-                reply.temperature == 0,
-                torch.stack(matches, 1),
-                torch.stack(alphas, 1),
-                torch.stack(right),
-            )
-        )
-    return found
+        stacked = torch.stack(matches, 1), torch.stack(alphas, 1), torch.stack(right)
+        measured.append(SimulatedReply(reply.domain, reply.temperature == 0, *stacked))
+    return measured
 
 
 def by_domain(parts: Sequence[SimulatedReply]) -> dict[str, Acceptance]:
-    """Of each domain, and of `all`."""
+    """Sum up the replies of each domain, and of `all`."""
     groups: dict[str, list[SimulatedReply]] = defaultdict(list)
     for part in parts:
         groups[part.domain].append(part)
@@ -124,18 +114,18 @@ def by_domain(parts: Sequence[SimulatedReply]) -> dict[str, Acceptance]:
 
 
 def temperatures(parts: Sequence[SimulatedReply]) -> list[float]:
-    """By depth: the temperature at which a draft's chances are most nearly right."""
+    """Return by depth the temperature that calibrates a draft's probabilities best."""
     total = torch.stack([part.right for part in parts]).sum(0)
     return [round(TEMPERATURES[i], 2) for i in total.argmax(-1).tolist()]
 
 
 def _by_temperature(logits: Tensor, best: Tensor) -> Tensor:
-    """Summed log-chances (temperatures,) of the guess being right or not, by the chance q of the likeliest token."""
+    """Sum the log-probabilities (temperatures,) of the guess being right or not, by q of the likeliest token."""
     sums = []
     for temperature in TEMPERATURES:
-        chance, guess = (logits / temperature).softmax(-1).max(-1)
-        chance = chance.clamp(1e-6, 1 - 1e-6)
-        sums.append(torch.where(guess == best, chance.log(), (1 - chance).log()).sum())
+        p_accept, guess = (logits / temperature).softmax(-1).max(-1)
+        p_accept = p_accept.clamp(1e-6, 1 - 1e-6)
+        sums.append(torch.where(guess == best, p_accept.log(), (1 - p_accept).log()).sum())
     return torch.stack(sums)
 
 
@@ -150,7 +140,7 @@ def bigram_match(
     likeliest = {a: follows.most_common(1)[0][0] for a, follows in pairs.items()}
     hits = []
     for reply in held_out:
-        if (piece := batches.whole(reply, depth)) is not None:
+        if (piece := batches.whole_piece(reply, depth)) is not None:
             states = read(reply)
             hits += [
                 likeliest.get(reply.tokens[row + 1]) == int(states.best[row + 1 - states.start])

@@ -33,24 +33,24 @@ class Source:
 
 
 def path_of(answers: Path) -> Path:
-    """Where the sources of a store are."""
+    """Return the file for the sources of a store."""
     return answers.with_suffix(".sources.json")
 
 
 def of_prompts(prompts: str, licence: str | None) -> Source:
-    """What a file of prompts says; `licence` stands for those of its prompts that name none."""
+    """Read where prompts come from and their licences; `licence` stands for those of its prompts that name none."""
     if prompts == BUILTIN:
         return Source(BUILTIN, "", {OWN: 1})
     text = read_text(prompts)
     lines = [line for line in text.split("\n") if line.strip()]
-    found = Counter(_licence(line) or licence or UNKNOWN for line in lines)
+    licences = Counter(_licence(line) or licence or UNKNOWN for line in lines)
     return Source(
-        Path(prompts).name, hashlib.sha256(text.encode()).hexdigest(), dict(found.most_common())
+        Path(prompts).name, hashlib.sha256(text.encode()).hexdigest(), dict(licences.most_common())
     )
 
 
 def note(answers: Path, source: Source) -> None:
-    """Add a source, or take its place if the same file was noted before. Raises ForerunError."""
+    """Add a source, or replace it if the same file was noted before. Raises ForerunError."""
     known = {each.sha256: each for each in read(answers)} | {source.sha256: source}
     text = json.dumps([asdict(each) for each in known.values()], indent=2) + "\n"
     path = path_of(answers)
@@ -60,7 +60,7 @@ def note(answers: Path, source: Source) -> None:
 
 
 def read(answers: Path) -> list[Source]:
-    """The sources of a store; none if nothing was noted. Raises ConfigError for a damaged file."""
+    """Read the sources of a store; none if nothing was noted. Raises ConfigError for a damaged file."""
     path = path_of(answers)
     if not path.exists():
         return []
@@ -71,7 +71,7 @@ def read(answers: Path) -> list[Source]:
 
 
 def _licence(line: str) -> str:
-    """Of one prompt, where its line is JSON and says so."""
+    """Return the licence of one prompt, if its line is JSON with one."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError:

@@ -35,7 +35,7 @@ NAMES = ("last", "taps", "log_normaliser", "best")
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Of a text's rows from `start` on. Row r has read token r, and says what token r + 1 may be."""
+    """Of a text's rows from `start` on. Row r has read token r, and predicts token r + 1."""
 
     start: int
     last: Tensor
@@ -59,12 +59,12 @@ class StateReader:
         model: Model,
         layers: tuple[int, ...],
         *,
-        whole: bool,
+        all_rows: bool,
         max_len: int,
         folder: Path,
         max_nbytes: int,
     ) -> None:
-        self.model, self.layers, self.whole = model, layers, whole
+        self.model, self.layers, self.all_rows = model, layers, all_rows
         self.folder, self.max_nbytes = folder, max_nbytes
         self.num_computed = 0
         """Tokens the target has read."""
@@ -72,8 +72,8 @@ class StateReader:
         self._nbytes = sum(path.stat().st_size for path in folder.glob(f"*{SUFFIX}"))
 
     def __call__(self, reply: Reply) -> States:
-        """The states of a text. Raises CapacityError if it is longer than `max_len`."""
-        start = 0 if self.whole else reply.first - 1
+        """Return the states of a text. Raises CapacityError if it is longer than `max_len`."""
+        start = 0 if self.all_rows else reply.first - 1
         path = self.folder / f"{_digest(reply.tokens, start)}{SUFFIX}"
         with suppress(OSError, SafetensorError, TypeError):  # not there, or damaged
             return States(start, **load(path.read_bytes()))

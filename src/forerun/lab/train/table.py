@@ -19,24 +19,24 @@ HELD_OUT = 20
 
 
 def tokens_a_pass(texts: Iterable[Text], file: FileTable | None, order: int) -> float:
-    """Tokens a pass (tau) that a tree of `MEASURED_NODES` from the table alone would bring on these answers."""
+    """Count the tokens a pass (tau) that trees of `MEASURED_NODES` from the table alone bring on these answers."""
     from forerun import _native
 
     nothing = _native.LiveTable(order, 0)
     num_tokens = num_passes = 0
     for prompt, answer in texts:
-        tokens, place = [*prompt, *answer], len(prompt)
-        while place < len(tokens):
-            tail = tokens[max(0, place - order) : place]
+        tokens, position = [*prompt, *answer], len(prompt)
+        while position < len(tokens):
+            tail = tokens[max(0, position - order) : position]
             tree = _native.grow_tree(tail, file, nothing, (), MEASURED_NODES, MIN_CHANCE)
             below = {
                 (parent, token): i for i, (token, parent) in enumerate(zip(*tree[:2], strict=True))
             }
             node: int | None = -1
             num_passes += 1
-            while place < len(tokens) and node is not None:
-                node = below.get((node, tokens[place]))
-                num_tokens, place = num_tokens + 1, place + 1
+            while position < len(tokens) and node is not None:
+                node = below.get((node, tokens[position]))
+                num_tokens, position = num_tokens + 1, position + 1
     return num_tokens / num_passes if num_passes else 1.0
 
 
@@ -53,8 +53,8 @@ def measure(
     is_held_out = [not hash(prompt) % HELD_OUT for prompt, _ in texts]
     if all(is_held_out) or not any(is_held_out):  # few prompts
         is_held_out = [not i % HELD_OUT for i in range(len(texts))]
-    held_out = [text for text, held in zip(texts, is_held_out, strict=True) if held]
-    others = [text for text, held in zip(texts, is_held_out, strict=True) if not held]
+    held_out = [text for text, is_out in zip(texts, is_held_out, strict=True) if is_out]
+    others = [text for text, is_out in zip(texts, is_held_out, strict=True) if not is_out]
     if not others:
         return [{"mb": 0.0, "contexts": 0, "tau": 1.0}]
     counted, figures, known = count_contexts(others, order), list[dict[str, float]](), 0

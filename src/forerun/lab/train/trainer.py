@@ -146,8 +146,8 @@ class Trainer:
         if not path.exists():
             return
         try:
-            held: Any = torch.load(path, weights_only=True)
-            origin, progress = held["origin"], Progress(**held["progress"])
+            checkpoint: Any = torch.load(path, weights_only=True)
+            origin, progress = checkpoint["origin"], Progress(**checkpoint["progress"])
         except Exception as error:  # torch raises what its unpickler meets
             raise _damaged(path, error) from error
         differing = [key for key in self.origin if origin.get(key) != self.origin[key]]
@@ -156,11 +156,11 @@ class Trainer:
                 f"{path} is of a run with another {', '.join(differing)}: choose another -o, or delete it"
             )
         try:
-            self.learner.net.load_state_dict(held["net"])
-            self.optimizer.load(held["optimizer"])
+            self.learner.net.load_state_dict(checkpoint["net"])
+            self.optimizer.load(checkpoint["optimizer"])
         except Exception as error:  # of a version with another optimizer
             raise _damaged(path, error) from error
-        self.best, self.progress = held["best"], progress
+        self.best, self.progress = checkpoint["best"], progress
 
     def save(self) -> None:
         """Write the checkpoint, whole or not at all. Raises ForerunError if there is no room."""
@@ -181,19 +181,19 @@ class Trainer:
 
     def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
         """What is left of the run, in order."""
-        done, whole = self.progress, sum(self.settings.stages)
+        done, total = self.progress, sum(self.settings.stages)
         until = 0.0
-        for stage, (share, own) in enumerate(
+        for stage, (share, texts_of_stage) in enumerate(
             zip(self.settings.stages, (texts, replies), strict=True)
         ):
-            until += self.settings.tokens * share / whole
+            until += self.settings.tokens * share / total
             if stage < done.stage or not share:
                 continue
             if stage > done.stage:
                 done.stage, done.epoch, done.batch = stage, 0, 0
             for epoch in count(done.epoch):
                 seed = (self.settings.seed, stage, epoch)
-                args = (own, self.depth, self.learner.piece, self.settings.batch, seed)
+                args = (texts_of_stage, self.depth, self.learner.piece, self.settings.batch, seed)
                 if epoch > done.epoch:
                     done.epoch, done.batch = epoch, 0
                 for pieces in islice(batches.epoch(*args), done.batch, None):
@@ -205,11 +205,11 @@ class Trainer:
 
     def _step(self, pieces: Sequence[Piece], share: float, loss: Loss) -> dict[str, float]:
         """One step of the weights; the loss a row and alpha by step."""
-        own = pieces[rank() :: world()]
+        ours = pieces[rank() :: world()]
         num_rows = sum(piece.stop - piece.start for piece in pieces)
         sums = torch.zeros(1 + self.depth)
-        if own:
-            batch = batches.pack(own, self.depth, self.read)
+        if ours:
+            batch = batches.pack(ours, self.depth, self.read)
             p = batches.teacher(batch, self.target, self.ids)
             total = torch.zeros(())
             with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
@@ -249,10 +249,10 @@ class Trainer:
         if not all_finite(self.learner.net.parameters()):
             raise self._broken()
         held_out = held_out[:LIVE]
-        found, done = self.acceptance(held_out), self.progress
-        done.history[-1] |= {"tau": found.tau, "tau_sampled": found.tau_sampled}
-        if found.tau + found.tau_sampled > done.best_tau:
-            done.best_tau, done.best_tokens = found.tau + found.tau_sampled, done.tokens
+        acceptance, done = self.acceptance(held_out), self.progress
+        done.history[-1] |= {"tau": acceptance.tau, "tau_sampled": acceptance.tau_sampled}
+        if acceptance.tau + acceptance.tau_sampled > done.best_tau:
+            done.best_tau, done.best_tokens = acceptance.tau + acceptance.tau_sampled, done.tokens
             done.num_worse = 0
             self.best = _copy(self.learner.net.state_dict())
         else:
@@ -260,24 +260,24 @@ class Trainer:
         if done.stage and done.tokens >= GATE_TOKENS:
             if self._gate is None:
                 self._gate = bigram_match(replies, held_out, self.read, self.depth)
-            if found.match[0] <= self._gate:
+            if acceptance.match[0] <= self._gate:
                 raise ForerunError(
-                    f"after {done.tokens} tokens the first guess is right {found.match[0]:.3f} of the time, a table of "
-                    f"token pairs {self._gate:.3f}: the replies are not this model's, or --lr does not fit"
+                    f"after {done.tokens} tokens the first guess is right {acceptance.match[0]:.3f} of the time, a "
+                    f"table of token pairs {self._gate:.3f}: the replies are not this model's, or --lr does not fit"
                 )
 
     def acceptance(self, replies: Sequence[Reply]) -> Acceptance:
-        """Of the weights as they are now."""
+        """Measure the acceptance of the weights as they are now."""
         return Acceptance.of(self.measure(replies))
 
     def measure(self, replies: Sequence[Reply]) -> list[simulated.SimulatedReply]:
-        """Reply by reply; raises ConfigError if none is long enough."""
-        found = simulated.measure(
-            self.learner, self.target, replies, self.read, self.ids, self.head, self.depth
+        """Measure reply by reply; raises ConfigError if none is long enough."""
+        measured = simulated.measure(
+            self.learner, self.target, replies, self.read, self.ids, self.head
         )
-        if not found:
+        if not measured:
             raise ConfigError(f"no reply that is held out has more than {self.depth + 1} tokens")
-        return found
+        return measured
 
     def _loss(self, share: float) -> Loss:
         if self.settings.loss != "kl+lk":
@@ -300,12 +300,12 @@ def _damaged(path: Path, error: Exception) -> ConfigError:
 
 
 def rank() -> int:
-    """Of this process among those of `torchrun`."""
+    """Return the number of this process among those of `torchrun`."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def world() -> int:
-    """Processes that train together."""
+    """Return how many processes train together."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 

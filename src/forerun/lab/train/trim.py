@@ -1,6 +1,6 @@
-"""Cut a draft's head to the tokens its target says most, and measure what lists of each size bring.
+"""Cut a draft's head to the tokens that its target generates most, and measure what lists of each size bring.
 
-Source: VocabTrim (arXiv 2506.22694), which counts what the target says, keeps the commonest, and reports MBSU: the
+Source: VocabTrim (arXiv 2506.22694), which counts what the target generates, keeps the commonest, and reports MBSU: the
 tokens of a pass over what its drafting costs, tau / (c gamma + 1), where c is what a step of the draft reads of a pass.
 
 V vocabulary, n tokens of a list.
@@ -30,7 +30,7 @@ from forerun.lab.bench.run import Bench, EngineSystem
 from forerun.lab.bench.summary import Row
 from forerun.lab.output import Column, show_table, writing
 from forerun.lab.store import Store
-from forerun.lab.train.answers import default_path, kept
+from forerun.lab.train.answers import answers_in, default_path
 from forerun.llm import LLM
 from forerun.model.config import ModelConfig, flops_per_token
 from forerun.model.model import Model
@@ -67,18 +67,18 @@ def coverage(counts: Counts, tokens: Ids | None) -> float:
 
 
 def cost(draft: ModelConfig, target: ModelConfig, size: int | None) -> float:
-    """Weights a step of the draft reads, its head cut to `size` tokens, as a share of a pass of the target."""
+    """Return what a step of the draft reads, its head cut to `size` tokens, as a share of a pass of the target."""
     saved = 0 if size is None else 2 * draft.hidden_size * (draft.vocab_size - size)
     return (flops_per_token(draft) - saved) / flops_per_token(target)
 
 
 def mbsu(tau: float, cost: float, num_draft: int) -> float:
-    """Tokens of a pass over what its drafting costs: memory-bound speed-up."""
+    """Return the memory-bound speed-up: tokens of a pass over what its drafting costs."""
     return tau / (1 + cost * num_draft)
 
 
-def said(llm: LLM, answers: Path | None, texts: Path | None, vocab_size: int) -> Counts:
-    """Count what the target says, in its answers and in a text. Raises ConfigError where there is nothing."""
+def counted(llm: LLM, answers: Path | None, texts: Path | None, vocab_size: int) -> Counts:
+    """Count the tokens of the target's answers and of a text. Raises ConfigError where there is nothing."""
     if answers is None and texts is None:
         name = name_of(llm.path)
         answers = default_path(name)
@@ -87,13 +87,13 @@ def said(llm: LLM, answers: Path | None, texts: Path | None, vocab_size: int) ->
                 f"there are no answers of {name} to count: forerun train table makes them, or give "
                 "--answers or --texts"
             )
-    counts = count(_said(llm, answers, texts), vocab_size)
+    counts = count(_texts(llm, answers, texts), vocab_size)
     if not counts.any():
         raise ConfigError(f"{answers or texts} holds no tokens to count")
     return counts
 
 
-def _said(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Sequence[int]]:
+def _texts(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Sequence[int]]:
     if answers is not None:
         origin, results = store.read(answers)
         if (theirs := origin.get("vocabulary")) != (ours := fingerprint(llm.tokenizer)):
@@ -103,7 +103,7 @@ def _said(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Sequen
             )
         known = Store(origin)  # in memory: the file may be growing
         known.path, known.results = answers, results
-        yield from (answer for _, answer in kept(known))
+        yield from (answer for _, answer in answers_in(known))
     if texts is not None:
         for line in read_text(texts).splitlines(keepends=True):
             yield llm.tokenizer.encode(line, bos=False)
@@ -113,16 +113,16 @@ def needed(llm: LLM, vocab_size: int, size: int | None) -> list[int]:
     """Return the tokens that every list has. Raises ConfigError for a size that cannot be."""
     from forerun.drafting.draft_head import must_have
 
-    found = must_have(llm.tokenizer, vocab_size)
+    always_listed = must_have(llm.tokenizer, vocab_size)
     if size is not None and size > vocab_size:
         raise ConfigError(
             f"--size {size} is more than the {vocab_size} tokens of the vocabulary: give fewer, or auto"
         )
-    if size is not None and size < len(found):
+    if size is not None and size < len(always_listed):
         raise ConfigError(
-            f"--size {size} is too few: {len(found)} tokens are bytes or marks, which every list has"
+            f"--size {size} is too few: {len(always_listed)} tokens are bytes or marks, which every list has"
         )
-    return found
+    return always_listed
 
 
 def measure(
@@ -153,8 +153,10 @@ def measure(
 
         return EngineSystem(str(size or WHOLE), partial(build, heads[size]), llm.tokenizer, params)
 
-    asked = [replace(prompt, turns=prompt.turns[:1]) for prompt in prompts]
-    bench = Bench(workload.groups(asked, 1), [*map(system, heads)], llm.encode, Store({}), ROUNDS)
+    first_turns = [replace(prompt, turns=prompt.turns[:1]) for prompt in prompts]
+    bench = Bench(
+        workload.groups(first_turns, 1), [*map(system, heads)], llm.encode, Store({}), ROUNDS
+    )
     bench.run("measuring")
     rows = summary.totals(bench.rounds, bench.store.origin, WHOLE)
     figures = []
@@ -179,7 +181,7 @@ def fastest(figures: Sequence[Row], out: Path) -> int:
 
 
 def save(llm: LLM, draft: str, out: Path, counts: Counts, tokens: Ids) -> dict[str, object]:
-    """Write the folder; what it says of itself, and which share of what was counted its tokens are."""
+    """Write the folder; return its figures, among them the share of the counted tokens that it covers."""
     from forerun.drafters.draft_model import trimmed
 
     made = trimmed.TrimmedConfig(

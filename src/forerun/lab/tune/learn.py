@@ -14,7 +14,7 @@ from forerun.hub.names import name_of
 from forerun.lab.bench.run import resolved
 from forerun.lab.output import writing
 from forerun.lab.store import Store
-from forerun.lab.train.answers import default_path, fill, kept
+from forerun.lab.train.answers import answers_in, default_path, fill
 from forerun.llm import LLM
 
 OWN_WEIGHT = 4
@@ -44,7 +44,7 @@ def make(
 ) -> Made:
     """Let the model answer prompts, and write its table; answers to those left out, by id, do not count.
 
-    Ctrl-C says how far it came. Raises ForerunError.
+    After Ctrl-C a note tells how far it came. Raises ForerunError.
     """
     from forerun.drafters.recycling import shared_replies, table_file
 
@@ -53,14 +53,16 @@ def make(
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     store = fill(llm, prompts, default_path(name), num_tokens)
-    own = _texts(store, left_out)
+    own_texts = _texts(store, left_out)
     others = shared_replies.texts(_encoder(llm))
     id_nbytes = counting.id_nbytes(llm.model.config.vocab_size)
     nbytes = round(SIZE_MB * 1e6) - table_file.HEAD_NBYTES
-    table = counting.make([*others, *own * OWN_WEIGHT], shared_replies.ORDER, nbytes, id_nbytes)
+    table = counting.make(
+        [*others, *own_texts * OWN_WEIGHT], shared_replies.ORDER, nbytes, id_nbytes
+    )
     with writing(path):
         table_file.save(path, table, model=name, vocabulary=vocabulary)
-    num_own = sum(len(answer) for _, answer in own)
+    num_own = sum(len(answer) for _, answer in own_texts)
     return Made(path, default_path(name), num_own, table.num_contexts)
 
 
@@ -75,8 +77,8 @@ def drafters(llm: LLM) -> tuple[str, str]:
     """Name the default drafter with the best table besides the model's own, and as it is. Raises OSError."""
     from forerun.drafters.recycling import shared_replies, table_file
 
-    own, vocabulary = path_of(llm), fingerprint(llm.tokenizer)
-    others = [path for path in table_file.fitting_tables(llm.tokenizer, None) if path != own]
+    own_table, vocabulary = path_of(llm), fingerprint(llm.tokenizer)
+    others = [path for path in table_file.fitting_tables(llm.tokenizer, None) if path != own_table]
     if not others:
         shared_replies.make(_encoder(llm), vocabulary, llm.tokenizer.vocab_size)
         others = [shared_replies.path_of(vocabulary)]
@@ -108,4 +110,4 @@ def _encoder(llm: LLM) -> Callable[[str], list[int]]:
 def _texts(store: Store, left_out: Collection[str]) -> list[counting.Text]:
     """The answers of a store to all prompts but some."""
     ids = (key.rpartition("/")[0] for key in store.results)
-    return [text for name, text in zip(ids, kept(store), strict=True) if name not in left_out]
+    return [text for name, text in zip(ids, answers_in(store), strict=True) if name not in left_out]

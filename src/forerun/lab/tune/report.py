@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import accumulate
+from operator import itemgetter
 from statistics import fmean, median
+from typing import Any
 
 import click
 
@@ -18,10 +20,10 @@ from forerun.drafting.parse import split_list
 from forerun.drafting.spec import DrafterSpec
 from forerun.lab.bench import summary
 from forerun.lab.bench.kernels import Case, in_turns, timers
-from forerun.lab.bench.report import over_baseline, speedup
+from forerun.lab.bench.report import ratio, speedup
 from forerun.lab.bench.run import Bench, EngineSystem, Message
 from forerun.lab.bench.workload import PromptGroup
-from forerun.lab.output import Column, show_table
+from forerun.lab.output import Column, number, show_table
 from forerun.lab.store import Store
 from forerun.lab.tune.learn import Made
 from forerun.lab.tune.search import PLAIN, Autotune, DrafterFigures, candidates
@@ -36,7 +38,7 @@ MEASURED = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup
 
 
 def specs_of(given: str | None) -> list[DrafterSpec]:
-    """The drafters to try, each once; a misspelt one is refused before anything is loaded."""
+    """Read the drafters to try, each once; a misspelt one is refused before anything is loaded."""
     names = candidates() if given is None else split_list(given)
     specs = {(spec := DrafterSpec.of(name)).text(): spec for name in names}
     specs.pop(PLAIN, None)
@@ -75,7 +77,7 @@ def check(
 
 
 def encode(llm: LLM, chat: Sequence[Message]) -> list[int]:
-    """Token ids of a conversation; a base model goes on with its words."""
+    """Encode a conversation; a base model goes on with its words."""
     if llm.tokenizer.chat_template is not None:
         return llm.encode([*chat])
     return llm.encode("".join(str(message["content"]) for message in chat))
@@ -84,12 +86,12 @@ def encode(llm: LLM, chat: Sequence[Message]) -> list[int]:
 def taus(
     llm: LLM, names: Sequence[str], groups: Sequence[PromptGroup], max_tokens: int
 ) -> list[float]:
-    """Tokens a pass with every draft in full, which no load changes; of an LLM without a controller."""
-    asked = [
+    """Count tokens a pass with every draft in full, which no load changes; of an LLM without a controller."""
+    prompts = [
         encode(llm, [{"role": "user", "content": each.prompts[0].turns[0]}]) for each in groups
     ]
     search = Autotune(
-        lambda name: llm.with_drafter(name).engine, asked, max_tokens, CostCurve({1: 1.0})
+        lambda name: llm.with_drafter(name).engine, prompts, max_tokens, CostCurve({1: 1.0})
     )
     return [search.figures(name).tau for name in names]
 
@@ -109,27 +111,22 @@ def compare(
     )
     bench.run(f"{names[-1]} beside plain decoding")
     rows = summary.rows(bench.rounds, bench.store.origin, names[0])
-    found = {row["drafter"]: row for row in rows if row["category"] == summary.ALL}
+    totals = {row["drafter"]: row for row in rows if row["category"] == summary.ALL}
     for name in names:
-        if found[name]["identical"] != found[name]["prompts"]:
+        if totals[name]["identical"] != totals[name]["prompts"]:
             console.note(f"{name} changed tokens: forerun verify -d shows where")
             raise click.exceptions.Exit(1)
-    return [found[name] for name in names]
+    return [totals[name] for name in names]
 
 
 def learned(
-    made: Made,
-    before: Mapping[str, object],
-    after: Mapping[str, object],
-    in_full: Sequence[float],
-    *,
-    is_kept: bool,
-) -> dict[str, object]:
-    """What was made and what it brought, as JSON values."""
+    made: Made, before: summary.Row, after: summary.Row, in_full: Sequence[float], note: str
+) -> dict[str, Any]:
+    """Return what was made and what it brought, as JSON values; `table` is None if it is not better than before."""
     keys = ("speedup", "speedup_lo", "speedup_hi", "tau")
     gain = {key: after[key] for key in ("over_baseline", "over_baseline_lo", "over_baseline_hi")}
     return {
-        "table": str(made.path) if is_kept else None,
+        "table": str(made.path) if in_full[1] > in_full[0] else None,
         "answers": str(made.answers),
         "tokens": made.num_tokens,
         "contexts": made.num_contexts,
@@ -137,47 +134,42 @@ def learned(
         "measured": {key: after[key] for key in MEASURED},
         "tau_in_full": [round(tau, 4) for tau in in_full],
         **gain,
+        "network": note,
     }
 
 
-def show_learned(
-    made: Made,
-    before: Mapping[str, object],
-    after: Mapping[str, object],
-    in_full: Sequence[float],
-    note: str,
-    *,
-    is_kept: bool,
-) -> None:
-    """A line before and after, where the table lies, and whether a network would pay."""
+def show_learned(document: Mapping[str, Any]) -> None:
+    """Print the drafter before and after, where the table lies, and whether a network would pay."""
+    rows = (
+        ("default", document["before"], "1.00x"),
+        ("with the table", document["measured"], ratio(document, "over_baseline")),
+    )
     columns: dict[str, Column] = {
-        "drafter": lambda row: "default" if row is before else "with the table",
-        "speed-up": speedup,
-        "tau": ("tau", 2),
-        "over default": over_baseline,
+        "drafter": itemgetter(0),
+        "speed-up": lambda row: ratio(row[1], "speedup"),
+        "tau": lambda row: number(row[1]["tau"], 2),
+        "over default": itemgetter(2),
     }
-    show_table((before, after), columns)
+    show_table(rows, columns)
     out = tables.report()
+    before, after = document["tau_in_full"]
     out.print(
-        f"{after['prompts']} prompts that it did not learn from, tokens as in plain decoding; {tables.TAU}"
+        f"{document['measured']['prompts']} prompts that it did not learn from, tokens as in plain decoding; "
+        f"{tables.TAU}"
     )
-    out.print(f"with every draft in full: tau {in_full[0]:.3f}, with the table {in_full[1]:.3f}")
-    where = (
-        f"{made.path}: the default drafter finds it"
-        if is_kept
-        else "no better than what is there: not kept"
-    )
-    out.print(f"{where} ({made.num_tokens} tokens of answers in {made.answers})", soft_wrap=True)
-    out.print(note, soft_wrap=True)
+    out.print(f"with every draft in full: tau {before:.3f}, with the table {after:.3f}")
+    where = "no better than what is there: not kept"
+    if document["table"]:
+        where = f"{document['table']}: the default drafter finds it"
+    made_of = f"{document['tokens']} tokens of answers in {document['answers']}"
+    out.print(f"{where} ({made_of})", soft_wrap=True)
+    out.print(document["network"], soft_wrap=True)
 
 
 def document(
-    chosen: str,
-    measured: Mapping[str, object],
-    costs: CostCurve,
-    tried: Iterable[DrafterFigures],
+    chosen: str, measured: Mapping[str, object], costs: CostCurve, tried: Iterable[DrafterFigures]
 ) -> dict[str, object]:
-    """The results as JSON values; `drafters` are all settings that were tried."""
+    """Return the results as JSON values; `drafters` are all settings that were tried."""
     return {
         "drafter": chosen,
         "measured": dict(measured),
@@ -195,7 +187,7 @@ def show(
     best: Sequence[DrafterFigures],
     num_tried: int,
 ) -> None:
-    """A line for each drafter's best setting, and the choice as `-d` takes it."""
+    """Print a line for each drafter's best setting, and the choice as `-d` takes it."""
     columns: dict[str, Column] = {
         "setting": "drafter",
         "tau": ("tau", 2),

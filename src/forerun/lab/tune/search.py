@@ -152,7 +152,7 @@ class Autotune:
         return figures(climb(given, method_of(spec.name).grids, lambda o: figures(o).speedup))
 
     def figures(self, drafter: str) -> DrafterFigures:
-        """What a setting showed: it is run once."""
+        """Return the figures of a setting, which is run once."""
         if drafter not in self.tried:
             self.tried[drafter] = self._measure(drafter)
         return self.tried[drafter]
@@ -174,7 +174,7 @@ def climb(
 ) -> Options:
     """Change one option at a time along its grid (ascending) as long as the score rises.
 
-    An option that is not at its default was asked for, and stays.
+    An option that is not at its default was given, and stays.
     """
     defaults = {each.name: each.default for each in fields(options)}
     free = {
@@ -189,10 +189,10 @@ def climb(
         for name, grid in free.items():
             for step in (1, -1):
                 while (near := _neighbour(best, name, grid, step)) is not None:
-                    found = score(near)
-                    if found < highest * GAIN:
+                    reached = score(near)
+                    if reached < highest * GAIN:
                         break
-                    best, highest, has_moved = near, found, True
+                    best, highest, has_moved = near, reached, True
     return best
 
 
@@ -209,7 +209,7 @@ def _neighbour(options: Options, name: str, grid: Sequence[float], step: int) ->
 
 
 def candidates() -> list[str]:
-    """Every drafter whose `Options()` needs no arguments, but those that are tuned only when named."""
+    """List the drafters whose `Options()` needs no arguments, but for those that are tuned only when named."""
     described = {
         name: options.describe(find(name).Options)
         for name in registry.names("drafters")
@@ -219,6 +219,6 @@ def candidates() -> list[str]:
 
 
 def winner(figures: Sequence[DrafterFigures]) -> str:
-    """The setting with the highest score; `none` where no score is above 1."""
+    """Return the setting with the highest score; `none` where no score is above 1."""
     best = max(figures, key=lambda each: each.speedup, default=None)
     return PLAIN if best is None or best.speedup <= 1 else best.drafter

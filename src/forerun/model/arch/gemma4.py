@@ -44,7 +44,7 @@ _BARE = {
     "router_norm": ("router.scale", "ffn_gate_inp.scale"),
     "experts_scale": ("router.per_expert_scale", "ffn_down_exps.scale"),
 }
-"""Tensors whose whole name this is, after the layer's."""
+"""Tensors without `.weight` behind their names."""
 
 
 def config(settings: Settings) -> ModelConfig:
@@ -88,7 +88,7 @@ def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
         return plain_source(name, config, kind)
     if not is_gguf:
         experts = "model.layers.{i}.experts."
-        return expert_source(name, config, kind, each=f"{experts}{{e}}.", whole=experts)
+        return expert_source(name, config, kind, each=f"{experts}{{e}}.", fused=experts)
     usual = plain_source(name, config, kind)
     if name == "expert_down":
         return usual
@@ -108,17 +108,17 @@ def _hf_layers(settings: Settings) -> list[LayerConfig]:
     given = settings.get("per_layer_config")
     layers = []
     for i, window in enumerate(windows):
-        own: object = usual if window is None else {}
+        sizes: object = usual if window is None else {}
         if isinstance(given, Mapping):
-            own = given.get(str(i), given.get(i, {}))
-        if not isinstance(own, Mapping):
-            raise LoadError(f"'per_layer_config' has {short_repr(own)}, but must have objects")
+            sizes = given.get(str(i), given.get(i, {}))
+        if not isinstance(sizes, Mapping):
+            raise LoadError(f"'per_layer_config' has {short_repr(sizes)}, but must have objects")
         layers.append(
             LayerConfig(
                 None,
                 window,
-                head_dim=_own(own, "head_dim", settings.size("head_dim"), WIDTH_UNIT),
-                num_kv_heads=_own(own, "num_key_value_heads", settings.size("num_kv_heads")),
+                head_dim=_size_of(sizes, "head_dim", settings.size("head_dim"), WIDTH_UNIT),
+                num_kv_heads=_size_of(sizes, "num_key_value_heads", settings.size("num_kv_heads")),
                 intermediate_size=settings.size("intermediate_size"),
                 has_values=window is not None or not is_same,
             )
@@ -132,9 +132,9 @@ def _hf_layers(settings: Settings) -> list[LayerConfig]:
     return _finished(settings, layers, experts)
 
 
-def _own(own: Mapping[str, object], key: str, usual: int, unit: int = 1) -> int:
+def _size_of(sizes: Mapping[str, object], key: str, usual: int, unit: int = 1) -> int:
     """Return a size of a layer, or the usual one. Raises LoadError."""
-    value = own.get(key)
+    value = sizes.get(key)
     if value is None:
         return usual
     if not isinstance(value, int) or not 0 < value <= 1 << 12 or value % unit:
@@ -146,8 +146,8 @@ def _own(own: Mapping[str, object], key: str, usual: int, unit: int = 1) -> int:
 
 def _gguf_layers(settings: Settings) -> list[LayerConfig]:
     windows = settings.windows(6)
-    whole = settings.size("head_dim")
-    local = settings.integer("attention.key_length_swa", whole, high=1 << 12)
+    full = settings.size("head_dim")
+    local = settings.integer("attention.key_length_swa", full, high=1 << 12)
     kv_heads, widths = settings.by_layer("num_kv_heads"), settings.by_layer("intermediate_size")
     settings.fixed |= {
         "num_kv_heads": kv_heads[0],
@@ -159,7 +159,7 @@ def _gguf_layers(settings: Settings) -> list[LayerConfig]:
         LayerConfig(
             None,
             window,
-            head_dim=whole if window is None else local,
+            head_dim=full if window is None else local,
             num_kv_heads=kv_heads[i],
             intermediate_size=widths[i],
             has_values=f"blk.{i}.attn_v.weight" in names,
@@ -172,15 +172,15 @@ def _gguf_layers(settings: Settings) -> list[LayerConfig]:
 def _finished(
     settings: Settings, layers: list[LayerConfig], experts: ExpertsConfig | None
 ) -> list[LayerConfig]:
-    """Add ropes and experts, and leave out what is as in the whole model."""
+    """Add ropes and experts, and leave out sizes that are the model's."""
     sizes = settings.sizes()
-    own = {layer.head_dim for layer in layers if layer.sliding_window is None}
-    if len(own) > 1 or any(
+    head_dims = {layer.head_dim for layer in layers if layer.sliding_window is None}
+    if len(head_dims) > 1 or any(
         layer.head_dim != sizes["head_dim"] for layer in layers if layer.sliding_window
     ):
         raise LoadError("heads that differ between layers of one kind are not supported")
-    dim = next(iter(own), None) or sizes["head_dim"]
-    whole, local = ropes(settings, dim, 10_000.0, is_local_plain=True, local_dim=sizes["head_dim"])
+    dim = next(iter(head_dims), None) or sizes["head_dim"]
+    full, local = ropes(settings, dim, 10_000.0, is_local_plain=True, local_dim=sizes["head_dim"])
     if experts is not None:
         experts = replace(experts, has_norms=True)
     finished = []
@@ -192,7 +192,7 @@ def _finished(
             )
         layer = replace(
             layer,
-            rope=whole if layer.sliding_window is None else local,
+            rope=full if layer.sliding_window is None else local,
             experts=experts,
             head_dim=_unless(layer.head_dim, sizes["head_dim"]),
             num_kv_heads=_unless(kv_heads, sizes["num_kv_heads"]),

@@ -46,21 +46,23 @@ def config(settings: Settings) -> ModelConfig:
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Return where a canonical weight lies: Hugging Face interleaves the rows of gate and up."""
     if kind == "gguf":
-        own = {"mlp_norm": "post_attention_norm", "sinks": "attn_sinks"}.get(name)
-        return TensorSource(f"blk.{{i}}.{own}") if own else plain_source(name, config, kind)
+        renamed = {"mlp_norm": "post_attention_norm", "sinks": "attn_sinks"}.get(name)
+        return TensorSource(f"blk.{{i}}.{renamed}") if renamed else plain_source(name, config, kind)
     if name == "router":
         return TensorSource("model.layers.{i}.mlp.router")
     if not name.startswith("expert_"):
         return plain_source(name, config, kind)
     experts = experts_of(config)
-    whole = TensorSource("model.layers.{i}.mlp.experts.down_proj", num_experts=experts.num_experts)
+    stacked = TensorSource(
+        "model.layers.{i}.mlp.experts.down_proj", num_experts=experts.num_experts
+    )
     if name != "expert_down":
-        whole = replace(
-            whole,
+        stacked = replace(
+            stacked,
             name="model.layers.{i}.mlp.experts.gate_up_proj",
             part=slice(name == "expert_up", None, 2),
             num_rows=2 * experts.intermediate_size,
         )
     # In MXFP4 rows are outputs; the unpacked floats are stored the other way round.
-    whole = replace(whole, suffixes=(".weight", "_bias"))
-    return replace(whole, otherwise=replace(whole, suffixes=("", "_bias"), is_transposed=True))
+    stacked = replace(stacked, suffixes=(".weight", "_bias"))
+    return replace(stacked, otherwise=replace(stacked, suffixes=("", "_bias"), is_transposed=True))

@@ -11,12 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.model.arch.base.mapping import (
-    experts_of,
-    interleaved_source,
-    llama_like,
-    read_experts,
-)
+from forerun.model.arch.base.mapping import experts_of, interleaved_source, llama_like, read_experts
 from forerun.model.arch.base.recurrent import (
     attends,
     either,
@@ -191,9 +186,9 @@ def _state_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource | 
         return replace(state, is_log=name == "decay" and kind == "hf")
     if name not in ("z", "in_proj", "dt"):
         return None
-    own = recurrent_of(config)
-    ends = own.value_width, own.value_width + own.num_channels(config.hidden_size)
-    total = ends[1] + own.num_heads
+    mamba = recurrent_of(config)
+    ends = mamba.value_width, mamba.value_width + mamba.num_channels(config.hidden_size)
+    total = ends[1] + mamba.num_heads
     parts = {"z": slice(0, ends[0]), "in_proj": slice(*ends), "dt": slice(ends[1], total)}
-    where = _MAMBA + "in_proj" if kind == "hf" else "blk.{i}.ssm_in"
-    return TensorSource(where, parts[name], total)
+    tensor = _MAMBA + "in_proj" if kind == "hf" else "blk.{i}.ssm_in"
+    return TensorSource(tensor, parts[name], total)

@@ -94,9 +94,9 @@ def config(settings: Settings) -> ModelConfig:
             raise LoadError(
                 f"'mlp_only_layers' is {short_repr(dense)}, but must be a list of layers"
             )
-        own = None if is_gguf else settings.get("intermediate_size")
+        dense_size = None if is_gguf else settings.get("intermediate_size")
         layers = [
-            replace(layer, intermediate_size=own)
+            replace(layer, intermediate_size=dense_size)
             if i in dense or (i + 1) % step
             else replace(layer, experts=experts)
             for i, layer in enumerate(layers)

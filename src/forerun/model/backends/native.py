@@ -54,9 +54,18 @@ def unsupported(config: ModelConfig, device: str) -> str | None:
     if device != "cpu":
         return "the native kernels are for the CPU"
     layers = [config.layer(i) for i in range(config.num_layers)]
-    own = {size for each in layers for size in (each.intermediate_size, each.head_dim) if size}
-    own |= {each.experts.intermediate_size for each in layers if each.experts is not None}
-    widths = (config.hidden_size, config.intermediate_size, config.head_dim, *sorted(own))
+    sizes_by_layer = {
+        size for each in layers for size in (each.intermediate_size, each.head_dim) if size
+    }
+    sizes_by_layer |= {
+        each.experts.intermediate_size for each in layers if each.experts is not None
+    }
+    widths = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.head_dim,
+        *sorted(sizes_by_layer),
+    )
     if any(width % _UNIT for width in widths):
         return f"hidden, MLP, expert and head sizes must be multiples of {_UNIT}, but are {widths}"
     if (config.per_layer_width or 0) % (2 * _UNIT):
@@ -90,8 +99,8 @@ class NativeDecoder:
             if isa == "auto":
                 native.note_choice(runtime.isa)
         self.config = config
-        self.own = config
-        """What this process holds: all of it, but for one of several processes."""
+        self.shard = config
+        """The part of the model in this process: all of it, but for one of several processes."""
         self.digest = ""
         """Of the packed weights, if they were read from a file that has it."""
         self.runtime = runtime
@@ -106,10 +115,7 @@ class NativeDecoder:
         layer = self.config.layer(index)
         frequencies, factor = np.empty(0, np.float32), 1.0
         if layer.rope is not None:
-            frequencies, factor = (
-                layer.rope.inverse_frequencies(),
-                layer.rope.attention_factor,
-            )
+            frequencies, factor = (layer.rope.inverse_frequencies(), layer.rope.attention_factor)
         self._native.set_attention(index, layer.sliding_window or 0, frequencies, factor)
 
     @property
@@ -221,11 +227,7 @@ class NativeDecoder:
         self._native.check()
 
     def forward(
-        self,
-        batch: Batch,
-        cache: KVCache,
-        taps: tuple[int, ...] = (),
-        inputs: Floats | None = None,
+        self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = (), inputs: Floats | None = None
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -280,12 +282,7 @@ class NativeDecoder:
         return logits
 
     def topk(
-        self,
-        hidden: Floats,
-        k: int,
-        *,
-        log_normaliser: bool = False,
-        logits: Floats | None = None,
+        self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
         """Return the k likeliest tokens of each row; see `model.model.Model`. Writes no logits unless asked for."""
         shape = len(hidden), k
@@ -330,7 +327,7 @@ class NativeDecoder:
     ) -> NativeCache:
         """Return a cache that fits this model; `auto` is fp16."""
         return NativeCache(
-            self.own,
+            self.shard,
             num_slots,
             max_len,
             kv,

@@ -4,12 +4,12 @@ A slot has a table of blocks: row r lies in row `r % BLOCK_ROWS` of block `table
 Committed rows never change, so sequences share them: whole blocks for good, a block that is only in
 part the same until one of its holders writes to it, who then copies it. Scratch rows above the
 committed ones get blocks of their own when they are reserved, and give them back when they are not
-kept: rewinding is a call, not a trick. So a slot takes the memory of its rows, and an idle slot none.
+kept: rewinding is one call. So a slot takes the memory of its rows, and an idle slot none.
 
 Layers with a recurrent state have no rows in blocks: see `states.py`. Their sequences share whole blocks only, as
 far as there is a checkpoint of the state.
 
-Where the memory comes from and how rows lie in a block is the subclass's affair.
+Subclasses provide the memory, and know how rows lie in a block.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KVCache(ABC):
         self.states: StateTable | None = None
         """Recurrent states, if the model has any."""
         self.disk: DiskTier | None = None
-        """What keeps blocks for other processes, if anything does."""
+        """Stores blocks on disk for other processes; None: nothing does."""
         self.draft_rows: int | None = None
         """The most rows of a draft, if there are recurrent states; they have room for no more."""
         self.rows_from_disk = [0] * num_slots
@@ -94,13 +94,13 @@ class KVCache(ABC):
         return self.pool.num_blocks * self.block_nbytes + states
 
     def usage(self) -> float:
-        """Share of the blocks that open slots hold."""
+        """Return the share of the blocks that open slots use."""
         return self.pool.num_used / self.pool.num_blocks
 
     def open(
         self, tokens: Sequence[int], *, reuse: bool = True, spare: int = 0
     ) -> tuple[int, int] | None:
-        """Return a slot for a sequence of these tokens, and how many rows of theirs it holds already.
+        """Return a slot for a sequence of these tokens, and how many rows of them it has already.
 
         With `reuse` those may be rows that earlier sequences computed, less than all tokens: one is
         left to compute. None if no slot is free, or not the memory for the tokens' rows and `spare`
@@ -110,7 +110,7 @@ class KVCache(ABC):
             return None
         nodes, table, length = self._find(tokens[:-1]) if reuse else ([], [], 0)
         for block in table:
-            self.pool.hold(block)
+            self.pool.incref(block)
         wanted = blocks_of(len(tokens)) - len(table) + spare
         is_alone = len(self._free_slots) == self.num_slots
         if wanted > self.pool.num_free + self.pool.num_idle and not is_alone:
@@ -155,7 +155,7 @@ class KVCache(ABC):
         stop = length + rows
         if stop > self.max_len:
             return False
-        if rows and length % BLOCK_ROWS and not self._own_last_block(slot):
+        if rows and length % BLOCK_ROWS and not self._copy_on_write(slot):
             return False
         while len(table) * BLOCK_ROWS < stop:
             block = self.pool.take()
@@ -168,11 +168,11 @@ class KVCache(ABC):
     def lacking(self, slot: int, rows: int) -> int:
         """Return the blocks that `reserve` of so many rows would take from the pool."""
         length, table = self._lengths[slot], self._tables[slot]
-        copied = rows and length % BLOCK_ROWS and not self._can_own_last_block(slot)
+        copied = rows and length % BLOCK_ROWS and not self._can_write_last_block(slot)
         return max(0, blocks_of(length + rows) - len(table)) + bool(copied)
 
-    def room(self, slot: int, more: int = 0) -> int:
-        """Return the rows above the committed ones that a slot's blocks have, with so many blocks more."""
+    def free_rows(self, slot: int, more: int = 0) -> int:
+        """Return the rows above the committed ones in a slot's blocks and in `more` further ones."""
         return (len(self._tables[slot]) + more) * BLOCK_ROWS - self._lengths[slot]
 
     def length(self, slot: int) -> int:
@@ -232,7 +232,7 @@ class KVCache(ABC):
         self._free_table(slot, blocks_of(length))
 
     def _find(self, tokens: Sequence[int]) -> tuple[list[Node], list[int], int]:
-        """Return where a prefix of `tokens` is held: the nodes of its whole blocks, all its blocks, its length."""
+        """Return where a prefix of `tokens` is cached: the nodes of its whole blocks, all its blocks, its length."""
         path, length = self.pool.find(tokens)
         nodes = path[: length // BLOCK_ROWS]
         if self.states is not None:
@@ -241,8 +241,8 @@ class KVCache(ABC):
             return nodes, [node.block for node in nodes], len(nodes) * BLOCK_ROWS
         table, start = [node.block for node in path], len(nodes) * BLOCK_ROWS
         # The last block of a running sequence is not in the tree yet.
-        for slot, held in enumerate(self._nodes):
-            if held[: len(nodes)] != nodes:
+        for slot, path in enumerate(self._nodes):
+            if path[: len(nodes)] != nodes:
                 continue
             known = self._tokens[slot][start : min(self._lengths[slot], start + BLOCK_ROWS)]
             num_common = common_prefix(known, tokens[start:])
@@ -254,11 +254,11 @@ class KVCache(ABC):
     def _read_from_disk(self, slot: int, length: int) -> int:
         """Add the whole blocks that are on disk to a slot of `length` rows; return how many rows it has then."""
         nodes = self._nodes[slot]
-        found = [] if self.disk is None else self.disk.extend(nodes, self._tokens[slot])
-        if found:
-            self._free_table(slot, len(nodes))  # what was held of a block in part
-            nodes += found
-            for node in found:
+        loaded = [] if self.disk is None else self.disk.extend(nodes, self._tokens[slot])
+        if loaded:
+            self._free_table(slot, len(nodes))  # a block that was shared in part
+            nodes += loaded
+            for node in loaded:
                 self._append(slot, node.block)
         self.rows_from_disk[slot] = max(0, len(nodes) * BLOCK_ROWS - length)
         return length + self.rows_from_disk[slot]
@@ -271,7 +271,7 @@ class KVCache(ABC):
             parent = nodes[-1] if nodes else self.pool.root
             node = self.pool.insert(parent, tuple(tokens[stop - BLOCK_ROWS : stop]), table[i])
             if node.block != table[i]:
-                self.pool.hold(node.block)
+                self.pool.incref(node.block)
                 self.pool.release([table[i]])
                 self._place(slot, i, node.block)
             nodes.append(node)
@@ -284,7 +284,7 @@ class KVCache(ABC):
         return nodes[index].block if 0 <= index < len(nodes) else None
 
     def _enter_last_block(self, slot: int, tokens: tuple[int, ...]) -> None:
-        """Make the tree know the rows of a block that is not full, unless it knows them."""
+        """Enter the rows of a block that is not full in the tree, unless it has them."""
         parent = self._nodes[slot][-1] if self._nodes[slot] else self.pool.root
         block = self._tables[slot][len(self._nodes[slot])]
         if any(known[: len(tokens)] == tokens for known in parent.children):
@@ -292,8 +292,8 @@ class KVCache(ABC):
         if self.pool.claim(block, len(tokens)):
             self.pool.insert(parent, tokens, block)
 
-    def _own_last_block(self, slot: int) -> bool:
-        """Make the slot the only holder of the block of its next row; False if there is no block for a copy."""
+    def _copy_on_write(self, slot: int) -> bool:
+        """Copy the block of the next row if other slots or the tree use it; False if there is no block for a copy."""
         index, num_rows = divmod(self._lengths[slot], BLOCK_ROWS)
         block = self._tables[slot][index]
         if self.pool.claim(block, num_rows):
@@ -306,7 +306,7 @@ class KVCache(ABC):
         self._place(slot, index, copy)
         return True
 
-    def _can_own_last_block(self, slot: int) -> bool:
+    def _can_write_last_block(self, slot: int) -> bool:
         index, num_rows = divmod(self._lengths[slot], BLOCK_ROWS)
         return self.pool.can_claim(self._tables[slot][index], num_rows)
 
@@ -319,7 +319,7 @@ class KVCache(ABC):
             del self._nodes[slot][num_blocks:]
 
     def _set_aside(self) -> None:
-        """Keep a block for every open slot of the cache that others have their memory of."""
+        """Reserve a block for each open slot, if other caches take their memory from this one's pool."""
         shared = self.pool.shared
         if shared.pools[0] is self.pool:
             shared.set_aside = (self.num_slots - len(self._free_slots)) * self.pool.block_nbytes

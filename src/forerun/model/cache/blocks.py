@@ -1,7 +1,7 @@
-"""Blocks of cache rows: who holds them, and the prefix tree that finds them again by their tokens.
+"""Blocks of cache rows: which are in use, and the prefix tree that finds them again by their tokens.
 
 A block is `BLOCK_ROWS` rows of keys and values, known here by its number only. It is *free*, or
-*held* by one or more sequences, or *idle*: no sequence holds it, but the tree knows its tokens, so
+*used* by one or more sequences, or *idle*: no sequence uses it, but the tree knows its tokens, so
 that a sequence that begins like an earlier one need not compute them again. The row law makes that
 exact: a row is the same whoever computed it. Idle blocks are given up, least recently used first,
 when free ones run out.
@@ -31,7 +31,7 @@ def blocks_of(rows: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A block by its tokens; its parent holds those before them. Only a node of a whole block has children."""
+    """A block by its tokens; its parent has those before them. Only a node of a whole block has children."""
 
     block: int
     tokens: tuple[int, ...]
@@ -92,7 +92,7 @@ class BlockPool:
         """A heap: the lowest is taken first, so that what is in use lies close together and in order."""
         self._unbacked: list[int] = []
         """A heap: blocks without memory, whose bytes other pools may have."""
-        self._num_holders = [0] * num_blocks
+        self._ref_counts = [0] * num_blocks
         self._nodes: dict[int, Node] = {}
         self._idle: dict[int, int] = {}
         """Least recently used first, with `num_released` then. A child is always before its parent."""
@@ -105,7 +105,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that hold nothing, as far as there are bytes for them."""
+        """Blocks without contents, as far as there are bytes for them."""
         if not self._unbacked:
             return len(self._free)
         return len(self._free) + min(
@@ -114,7 +114,7 @@ class BlockPool:
 
     @property
     def num_idle(self) -> int:
-        """Blocks that no sequence holds, but which may be found again: given up when needed."""
+        """Blocks that no sequence uses, but which may be found again: given up when needed."""
         others = sum(
             len(other._idle) * other.block_nbytes
             for other in self.shared.pools
@@ -125,7 +125,7 @@ class BlockPool:
 
     @property
     def num_used(self) -> int:
-        """Blocks that sequences hold; one that several share counts once."""
+        """Blocks that sequences use; one that several share counts once."""
         return self.num_blocks - len(self._free) - len(self._unbacked) - len(self._idle)
 
     @property
@@ -134,11 +134,11 @@ class BlockPool:
         return len(self._free) * self.block_nbytes
 
     def take(self) -> int | None:
-        """Return a block for one holder, free or else the least recently used idle one; None if all are held."""
+        """Return a block with one user, free or else the least recently used idle one; None if all are used."""
         if not self._free and not self._obtain():
             return None
         block = heappop(self._free)
-        self._num_holders[block] = 1
+        self._ref_counts[block] = 1
         return block
 
     def _obtain(self) -> bool:
@@ -181,18 +181,18 @@ class BlockPool:
         self.num_evicted += len(evicted)
         return len(evicted)
 
-    def hold(self, block: int) -> None:
-        """One more sequence holds a block, which is held or idle."""
-        if self._num_holders[block] == 0:
+    def incref(self, block: int) -> None:
+        """Count one more sequence that uses a block, which is used or idle."""
+        if self._ref_counts[block] == 0:
             del self._idle[block]
-        self._num_holders[block] += 1
+        self._ref_counts[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """A sequence lets its last blocks go, given in order: the last of them are given up first."""
+        """Count one user less of a sequence's last blocks, given in order: the last of them are evicted first."""
         self.shared.num_released += 1
         for block in reversed([*blocks]):
-            self._num_holders[block] -= 1
-            if self._num_holders[block]:
+            self._ref_counts[block] -= 1
+            if self._ref_counts[block]:
                 continue
             if block in self._nodes:
                 self._idle[block] = self.shared.num_released
@@ -219,17 +219,17 @@ class BlockPool:
         return path, length + num_common
 
     def insert(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
-        """Enter a held block below `parent`, or the node that has these tokens already: look at its block."""
+        """Enter a used block below `parent`, or the node that has these tokens already: look at its block."""
         if (known := parent.children.get(tokens)) is None:
             known = self._nodes[block] = parent.children[tokens] = Node(block, tokens, parent)
         return known
 
     def knows(self, node: Node) -> bool:
-        """Return whether the node's block holds its rows: until it has been given up."""
+        """Return whether the node's block still has its rows: it has not been evicted."""
         return self._nodes.get(node.block) is node
 
     def claim(self, block: int, num_rows: int) -> bool:
-        """Return whether its holder may write rows of a block from row `num_rows` on; the tree must not know them.
+        """Return whether its user may write rows of a block from row `num_rows` on; the tree must not know them.
 
         A block that the tree knows up to that row at most leaves the tree.
         """
@@ -242,7 +242,7 @@ class BlockPool:
     def can_claim(self, block: int, num_rows: int) -> bool:
         """Return whether `claim` would be granted."""
         node = self._nodes.get(block)
-        return self._num_holders[block] == 1 and (node is None or len(node.tokens) <= num_rows)
+        return self._ref_counts[block] == 1 and (node is None or len(node.tokens) <= num_rows)
 
     def claim_all(self, block: int) -> bool:
         """Like `claim`, but the tree forgets what it knows of the block unless others build on it."""

@@ -36,18 +36,18 @@ _ABOUT = "model.json"
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a block or of a state, and whether it is whole or (still, or for ever) unfinished."""
+    """A file of a block or of a state, and whether it is complete, or being written (or was when its process ended)."""
 
     path: Path
     kind: str
     nbytes: int
     used_ns: int
-    is_whole: bool
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """What a folder holds of one model. `used_s` is when some of it was used last, in seconds since 1970."""
+    """The blocks of one model in a folder. `used_s` is when some of it was used last, in seconds since 1970."""
 
     name: str
     kv: str
@@ -83,20 +83,22 @@ class PromptFolder:
             if named := _FILE.fullmatch(path.name):
                 with suppress(FileNotFoundError):  # another process has deleted or renamed it
                     stat = path.stat()
-                    is_whole = not named[1] and not named[4]
-                    yield StoredFile(path, named[3], stat.st_size, stat.st_mtime_ns, is_whole)
+                    is_complete = not named[1] and not named[4]
+                    yield StoredFile(path, named[3], stat.st_size, stat.st_mtime_ns, is_complete)
 
     def make_room(self, nbytes: int) -> int:
         """Delete what was used longest ago until so many bytes fit; return what is taken then. Raises OSError."""
         entries = [entry for folder in self._folders() for entry in self.entries(folder)]
         oldest_ns = time.time_ns() - int(ABANDONED_S * 1e9)
-        entries.sort(key=lambda entry: (entry.is_whole or entry.used_ns > oldest_ns, entry.used_ns))
+        entries.sort(
+            key=lambda entry: (entry.is_complete or entry.used_ns > oldest_ns, entry.used_ns)
+        )
         taken = sum(entry.nbytes for entry in entries)
         limit = self.limit_nbytes - nbytes
         if taken > limit:
             limit -= int(self.limit_nbytes * SLACK)
         for entry in entries:
-            is_abandoned = not entry.is_whole and entry.used_ns <= oldest_ns
+            is_abandoned = not entry.is_complete and entry.used_ns <= oldest_ns
             if taken > limit or is_abandoned:
                 entry.path.unlink(missing_ok=True)
                 taken -= entry.nbytes
@@ -104,16 +106,16 @@ class PromptFolder:
 
     def models(self) -> list[StoredModel]:
         """Return what there is of each model, the largest first. Raises OSError."""
-        found = []
+        stored = []
         for folder in self._folders():
             if entries := [*self.entries(folder)]:
                 about = _about(folder)
-                num_blocks = sum(entry.kind == KV and entry.is_whole for entry in entries)
+                num_blocks = sum(entry.kind == KV and entry.is_complete for entry in entries)
                 nbytes = sum(entry.nbytes for entry in entries)
                 used_s = max(entry.used_ns for entry in entries) / 1e9
                 names = about.get("model", "unknown"), about.get("kv", "unknown")
-                found.append(StoredModel(*names, num_blocks, nbytes, used_s))
-        return sorted(found, key=lambda model: -model.nbytes)
+                stored.append(StoredModel(*names, num_blocks, nbytes, used_s))
+        return sorted(stored, key=lambda model: -model.nbytes)
 
     def clear(self) -> int:
         """Delete all that is stored, and nothing else; return the bytes that were freed. Raises OSError."""

@@ -75,7 +75,7 @@ class StateTable:
         """Return whether there is a checkpoint behind a block."""
         return block in self._checkpoints
 
-    def kept(self, block: int) -> tuple[int, int] | None:
+    def checkpoint_of(self, block: int) -> tuple[int, int] | None:
         """Return the state of the checkpoint behind a block, and the number of its use; None if there is none."""
         state = self._checkpoints.get(block)
         return None if state is None else (state, self._num_taken[state])

@@ -61,7 +61,7 @@ class StoredBlock(NamedTuple):
 
 
 class PromptStore:
-    """What a folder holds of one model. One thread opens sequences and closes them; another writes."""
+    """The blocks of one model in a folder. One thread opens sequences and closes them; another writes."""
 
     def __init__(
         self, folder: PromptFolder, identity: Mapping[str, object], about: dict[str, str]
@@ -114,8 +114,8 @@ class PromptStore:
                 mark, crc, block_s, name = HEAD.unpack(head)
                 if kind == KV and self._is_slow(data.nbytes, block_s):
                     return False
-                is_whole = file.readinto(data.data) == data.nbytes and not file.read(1)
-            if not is_whole or (mark, name) != (_MARK, key) or crc != _crc(kind, head, data):
+                is_complete = file.readinto(data.data) == data.nbytes and not file.read(1)
+            if not is_complete or (mark, name) != (_MARK, key) or crc != _crc(kind, head, data):
                 raise ValueError("it is damaged")
         except FileNotFoundError:
             return False

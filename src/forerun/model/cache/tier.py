@@ -1,6 +1,6 @@
 """The second tier of a cache: blocks that the pool does not know are read from disk, those of closed slots kept there.
 
-It moves bytes between a `PromptStore` and the memory of blocks and states; who holds which is the pool's affair.
+It moves bytes between a `PromptStore` and the memory of blocks and states; which are used is up to the pool.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from forerun.model.cache.store import STEP_NS, Bytes, PromptStore, StoredBlock, 
 
 
 class DiskTier:
-    """What lies below a pool, and the states of recurrent layers if there are any."""
+    """The disk below a pool of blocks, and below the states of recurrent layers if there are any."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class DiskTier:
         self.store.keep([StoredBlock(node.tokens, self._parts(node)) for node in nodes])
 
     def extend(self, nodes: Sequence[Node], tokens: Sequence[int]) -> list[Node]:
-        """Return the nodes, held once more, of the whole blocks of a text behind `nodes` that were read from disk.
+        """Return the nodes of the whole blocks of a text behind `nodes` that are on disk, each in use once more.
 
         With recurrent states: of those up to the last one behind which there is a state.
         """
@@ -46,19 +46,19 @@ class DiskTier:
         if self._states is not None:
             while keys and not self.store.has(keys[-1][0], STATE):
                 keys.pop()
-        found: list[Node] = []
+        loaded: list[Node] = []
         for index, (key, part) in enumerate(keys, len(nodes)):
-            parent = (found or nodes or [self._pool.root])[-1]
+            parent = (loaded or nodes or [self._pool.root])[-1]
             if (node := parent.children.get(part)) is not None:
-                self._pool.hold(node.block)  # known, but without a state
+                self._pool.incref(node.block)  # known, but without a state
             elif (node := self._read(parent, key, part, now - index * STEP_NS)) is None:
                 break
-            found.append(node)
+            loaded.append(node)
         if self._states is None or not keys:
-            return found
-        if len(found) == len(keys) and self._read_state(found[-1], keys[-1][0], now):
-            return found
-        self._pool.release(node.block for node in found)
+            return loaded
+        if len(loaded) == len(keys) and self._read_state(loaded[-1], keys[-1][0], now):
+            return loaded
+        self._pool.release(node.block for node in loaded)
         return []
 
     def _read(self, parent: Node, key: bytes, tokens: tuple[int, ...], used_ns: int) -> Node | None:
@@ -67,27 +67,29 @@ class DiskTier:
         data = self._block_bytes(block)
         if self.store.read(key, data, used_ns):
             return self._pool.insert(parent, tokens, block)
-        data[:] = 0  # what is no number would spread from rows that are not in use
+        data[:] = 0  # a NaN would spread, even from rows that are not in use
         self._pool.release([block])
         return None
 
     def _read_state(self, node: Node, key: bytes, used_ns: int) -> bool:
         assert self._states is not None
         return self._states.restore(
-            node.block,
-            lambda state: self.store.read(key, self._state_bytes(state), used_ns, STATE),
+            node.block, lambda state: self.store.read(key, self._state_bytes(state), used_ns, STATE)
         )
 
     def _parts(self, node: Node) -> list[StoredPart]:
-        """Say what there is of a block, and until when."""
+        """Return what a block has, each part with a check that it is still there."""
         is_known = partial(self._pool.knows, node)
         parts = [StoredPart(KV, self._block_bytes(node.block), is_known)]
-        if self._states is not None and (kept := self._states.kept(node.block)) is not None:
-            is_same = partial(self._has, node, kept)
-            parts.append(StoredPart(STATE, self._state_bytes(kept[0]), is_same))
+        if (
+            self._states is not None
+            and (checkpoint := self._states.checkpoint_of(node.block)) is not None
+        ):
+            is_same = partial(self._has, node, checkpoint)
+            parts.append(StoredPart(STATE, self._state_bytes(checkpoint[0]), is_same))
         return parts
 
-    def _has(self, node: Node, kept: tuple[int, int]) -> bool:
+    def _has(self, node: Node, checkpoint: tuple[int, int]) -> bool:
         """Return whether a checkpoint is the same still."""
         assert self._states is not None
-        return self._pool.knows(node) and self._states.kept(node.block) == kept
+        return self._pool.knows(node) and self._states.checkpoint_of(node.block) == checkpoint

@@ -114,15 +114,13 @@ def digest(decoder: PackedArrays) -> str:
     weights = sorted(decoder.packed(), key=lambda weight: weight[0])
     total = hashlib.sha256(repr([weight[:3] for weight in weights]).encode())
     arrays = [array for *_, arrays in weights for array in arrays]
-    for chunk in chunks(
-        arrays
-    ):  # on one thread: a program that ends has no pool of them for a copy under way
+    for chunk in chunks(arrays):  # on one thread: at the end of a program there is no pool for it
         total.update(hashlib.sha256(chunk.data).digest())
     return total.hexdigest()
 
 
 def finish_writing() -> None:
-    """Wait until every copy that is being written is whole: its decoder's memory is not freed before."""
+    """Wait for the copies that are being written: their decoders' memory is not freed before."""
     for thread in threading.enumerate():
         if thread.name == _WRITER:
             thread.join()
@@ -136,7 +134,7 @@ class PackedFile:
     name: str
     key: Mapping[str, object]
     min_nbytes: int
-    """Of weights that are kept."""
+    """Fewer bytes of weights are not stored."""
     is_mapped: bool = False
     """Whether decoders compute out of the file itself, whose pages all processes share."""
 
@@ -179,14 +177,14 @@ class PackedFile:
         """Give the decoder its weights and return their digest; empty, with some set or none, if it cannot be used."""
         try:
             with open_to_read(self.path) as file:
-                found = self._read(file, decoder)
+                digest = self._read(file, decoder)
         except FileNotFoundError:
             return ""
         except (OSError, ValueError, MemoryError) as error:
             _log.info("packing again, because %s does not serve: %s", self.path, error)
             return ""
         self.folder.touch(self.path)
-        return found
+        return digest
 
     def save(self, decoder: PackedArrays) -> None:
         """Write the decoder's weights, where there is room for them; those that are mapped take their place."""
@@ -201,7 +199,7 @@ class PackedFile:
             self.load(decoder)
 
     def save_meanwhile(self, decoder: PackedArrays) -> None:
-        """Do so while the decoder is used, which changes none of its weights; a process that ends waits for it."""
+        """Save while the decoder is used, which changes none of its weights; a process that ends waits for it."""
         if self.is_mapped:
             self.save(decoder)  # the decoder shall compute out of the file
         else:
@@ -228,14 +226,14 @@ class PackedFile:
                 arrays.append(data[:nbytes])
                 data = data[nbytes:]
         with ThreadPoolExecutor(decoder.num_threads) as pool:
-            found = sum(pool.map(checksum, chunks(arrays))) % 2**64
-        if found != header["checksum"]:
+            actual = sum(pool.map(checksum, chunks(arrays))) % 2**64
+        if actual != header["checksum"]:
             raise ValueError("its bytes have changed")
         decoder.check()
         return str(header["digest"])
 
     def _write(self, decoder: PackedArrays) -> None:
-        weights = sorted(decoder.packed(), key=_is_norm)  # matrices are whole lines of 64 bytes
+        weights = sorted(decoder.packed(), key=_is_norm)  # matrices are multiples of 64 bytes
         arrays = [array for *_, arrays in weights for array in arrays]
         header = {
             "key": self.key,

@@ -34,8 +34,8 @@ def fill(
     """
     missing = dict.fromkeys(weight_shapes(decoder.config) if names is None else names)
     total = len(missing)
-    if packed is not None and (found := packed.load(decoder)):
-        decoder.digest = found
+    if packed is not None and (digest := packed.load(decoder)):
+        decoder.digest = digest
         if not packed.is_mapped and system.HAS_HUGE_PAGES:
             _move_meanwhile(decoder)
         if progress is not None:
@@ -48,7 +48,7 @@ def fill(
         rounded = quantize_weight(name, stored, quant)
         decoder.add(name, rounded, bias)
         if rounded.format.is_flat:
-            packed = None  # its file has no place for what becomes of inputs
+            packed = None  # its file cannot store how inputs are split
         stored.release()
         missing.pop(name, None)
         if progress is not None:
@@ -91,17 +91,17 @@ def fill_blank(
 def _with_biases(
     items: Iterable[tuple[str, StoredTensor]],
 ) -> Iterable[tuple[str, StoredTensor, StoredTensor | None]]:
-    held: tuple[str, StoredTensor] | None = None
+    pending: tuple[str, StoredTensor] | None = None
     for name, stored in items:
-        if held and name == f"{held[0]}.bias":
-            yield *held, stored
-            held = None
+        if pending and name == f"{pending[0]}.bias":
+            yield *pending, stored
+            pending = None
             continue
-        if held:
-            yield *held, None
-        held = name, stored
-    if held:
-        yield *held, None
+        if pending:
+            yield *pending, None
+        pending = name, stored
+    if pending:
+        yield *pending, None
 
 
 def _with_rounded_head(

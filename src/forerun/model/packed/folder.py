@@ -29,12 +29,12 @@ LIMIT_NBYTES = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PackedCopy:
-    """A file of the folder, and whether it is whole or (still, or for ever) unfinished."""
+    """A file of the folder, and whether it is complete, or being written (or was when its process ended)."""
 
     path: Path
     nbytes: int
     used_ns: int
-    is_whole: bool
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class PackedFolder:
         if not self.path.is_dir():
             return 0
         with files.locked(self.path / ".lock"):
-            leftovers = [e for e in self.entries() if not e.is_whole and not _is_locked(e.path)]
+            leftovers = [e for e in self.entries() if not e.is_complete and not _is_locked(e.path)]
             return _delete([e for e in self.entries() if e.path in paths or e in leftovers])
 
     @contextmanager
     def replacing(self, target: Path, nbytes: int) -> Iterator[IO[bytes]]:
-        """Open a file to write `nbytes` to, which takes the target's place at the end: readers see a whole one.
+        """Open a file to write `nbytes` to, which takes the target's place at the end: readers see a complete one.
 
         As far as needed, files go before that were used longest ago. Raises OSError, with nothing deleted for it, if
         there is no room.
@@ -78,7 +78,7 @@ class PackedFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             with files.locked(self.path / ".lock"):
-                self._make_room(nbytes)
+                self._evict(nbytes)
                 file = stack.enter_context(
                     tempfile.NamedTemporaryFile(
                         dir=self.path, prefix=f"{target.name}.", delete=False
@@ -91,17 +91,17 @@ class PackedFolder:
             file.flush()
             system.put_in_place(file.file, file.name, target)
 
-    def _make_room(self, nbytes: int) -> None:
+    def _evict(self, nbytes: int) -> None:
         entries = self.entries()
-        useless = [e for e in entries if not e.is_whole and not _is_locked(e.path)]
-        writing = [e for e in entries if not e.is_whole and e not in useless]
-        rest = [e for e in entries if e.is_whole]
+        useless = [e for e in entries if not e.is_complete and not _is_locked(e.path)]
+        writing = [e for e in entries if not e.is_complete and e not in useless]
+        rest = [e for e in entries if e.is_complete]
         over = nbytes + sum(e.nbytes for e in (*writing, *rest)) - self.limit_nbytes
-        doomed = []
+        evicted = []
         while over > 0 and rest:
-            doomed.append(rest.pop(0))
-            over -= doomed[-1].nbytes
-        going = [*useless, *doomed]
+            evicted.append(rest.pop(0))
+            over -= evicted[-1].nbytes
+        going = [*useless, *evicted]
         free = shutil.disk_usage(self.path).free + sum(e.nbytes for e in going)
         if over > 0:
             taken = sum(e.nbytes for e in writing)

@@ -189,8 +189,8 @@ class Eagle3(nn.Module):
         """
         attention = self.midlayer.self_attn
         x, residual = self.midlayer.inputs(self.embed(tokens), g)
-        query, own = attention.project(x, positions)
-        seen = own if before is None else Keys(*map(_join, before, own))
+        query, added = attention.project(x, positions)
+        seen = added if before is None else Keys(*map(_join, before, added))
         scores = attention.scores(query, seen.keys)
         length, stop = scores.shape[-2:]
         future = torch.ones(length, stop, dtype=torch.bool, device=x.device).triu(stop - length + 1)
@@ -212,8 +212,8 @@ class Eagle3(nn.Module):
         if self.config.target_head:
             assert self.target_rows is not None, "the target's head"
             return functional.linear(out, self.target_rows)
-        found: Tensor = self.lm_head(out)
-        return found
+        logits: Tensor = self.lm_head(out)
+        return logits
 
 
 def _join(earlier: Tensor, later: Tensor) -> Tensor:

@@ -12,12 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from forerun.drafters.mlp_speculator.config import (
-    EPS,
-    GATE_TABLES,
-    NUM_GATES,
-    MLPSpeculatorConfig,
-)
+from forerun.drafters.mlp_speculator.config import EPS, GATE_TABLES, NUM_GATES, MLPSpeculatorConfig
 
 
 class RecurrentState(NamedTuple):
@@ -60,10 +55,10 @@ class MLPSpeculator(nn.Module):
         self.config = config
         self.register_buffer("embedding", embedding, persistent=False)
         self.register_buffer("target_rows", head, persistent=False)
-        own = 1 if config.tie_weights else config.n_predict
+        num_sets = 1 if config.tie_weights else config.n_predict
         inner, width = config.inner_dim, config.num_parts * config.inner_dim
         sources = [config.hidden_size] + [inner] * (
-            min(config.n_predict, 2 if own == 1 else own) - 1
+            min(config.n_predict, 2 if num_sets == 1 else num_sets) - 1
         )
         projections = [nn.Linear(source, width, bias=False) for source in sources]
         if config.target_embedding:
@@ -72,13 +67,13 @@ class MLPSpeculator(nn.Module):
             self.head_map = nn.Linear(inner, config.hidden_size, bias=False)
         else:
             self.head = _modules(
-                nn.Linear(inner, config.vocab_size, bias=False) for _ in range(own)
+                nn.Linear(inner, config.vocab_size, bias=False) for _ in range(num_sets)
             )
         if config.cell == "mlp":
             self.proj = nn.ModuleList(projections)
-            self.ln = _modules(ScaledNorm(inner) for _ in range(own))
+            self.ln = _modules(ScaledNorm(inner) for _ in range(num_sets))
             if not config.target_embedding:
-                self.emb = _modules(nn.Embedding(config.vocab_size, inner) for _ in range(own))
+                self.emb = _modules(nn.Embedding(config.vocab_size, inner) for _ in range(num_sets))
             return
         self.projs = nn.ModuleList(projections)
         self.cell_ln = _modules([ScaledNorm(inner)])
@@ -144,8 +139,8 @@ class MLPSpeculator(nn.Module):
         if self.config.target_head:
             assert self.target_rows is not None, "the target's head"
             return functional.linear(out, self.target_rows)
-        found: Tensor = self.head[self._own(index)](out)
-        return found
+        logits: Tensor = self.head[self._own(index)](out)
+        return logits
 
     def _out(self, x: Tensor) -> Tensor:
         if not self.config.target_head:

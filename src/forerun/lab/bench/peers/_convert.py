@@ -20,10 +20,7 @@ def checkpoint(gguf: Path, folder: Path) -> None:
 
     source = {"gguf_file": gguf.name, "local_files_only": True}
     model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent,
-        dtype=torch.float16,
-        quantization_config=GgufConfig(dequantize=True),
-        **source,
+        gguf.parent, dtype=torch.float16, quantization_config=GgufConfig(dequantize=True), **source
     )
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(gguf.parent, **source).save_pretrained(folder)

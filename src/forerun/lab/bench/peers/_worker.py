@@ -39,19 +39,19 @@ class Clock:
         self.start_s = self.first_s = self.end_s = time.perf_counter()
 
     def emit(self, token_ids: list[int]) -> None:
-        """These tokens are final; those beyond what was asked for do not count."""
+        """Note final tokens; those beyond what was asked for do not count."""
         now_s = time.perf_counter()
-        kept = [int(token) for token in token_ids][: self.num_tokens - len(self.token_ids)]
-        if not kept:
+        emitted = [int(token) for token in token_ids][: self.num_tokens - len(self.token_ids)]
+        if not emitted:
             return
         if not self.token_ids:
-            self.first_s, self.num_first = now_s, len(kept)
-        self.token_ids += kept
+            self.first_s, self.num_first = now_s, len(emitted)
+        self.token_ids += emitted
         self.end_s = now_s
 
 
 def measure(generate: Generate, prompt: list[int], num_tokens: int) -> dict[str, object]:
-    """Generate and say how long it took. Raises RuntimeError if there are fewer tokens than asked for."""
+    """Generate, and return the times. Raises RuntimeError if there are fewer tokens than asked for."""
     clock = Clock(num_tokens)
     generate(prompt, num_tokens, clock.emit)
     if len(clock.token_ids) < num_tokens:
@@ -76,7 +76,7 @@ def burst(action: Callable[[], object], least_s: float = 0.05, least: int = 3) -
 
 
 def peak_rss_mb() -> float:
-    """The most memory this process held; Linux's `ru_maxrss` would begin at what its parent held."""
+    """Return the most memory this process had, in MB; Linux's `ru_maxrss` would begin at what its parent held."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         peak_kb = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

@@ -64,13 +64,13 @@ class Setup:
 
 
 def adapters() -> dict[str, ModuleType]:
-    """The files of all peers, by the peers' names."""
+    """Import the modules of all peers, by the peers' names."""
     modules = [registry.load(KIND, name) for name in registry.names(KIND)]
     return {module.NAME: module for module in modules}
 
 
 def adapter(name: str) -> ModuleType:
-    """A peer's file. Raises ConfigError with the closest name if there is none."""
+    """Return a peer's module. Raises ConfigError with the closest name if there is none."""
     modules = adapters()
     if name not in modules:
         raise ConfigError(unknown("peer", name, modules))
@@ -78,7 +78,7 @@ def adapter(name: str) -> ModuleType:
 
 
 def systems(name: str, setup: Setup) -> list[PeerSystem]:
-    """A peer in each of its ways of answering; those with a draft model only if there is one."""
+    """Make a system of each of a peer's ways of answering; those with a draft model only if there is one."""
     module = adapter(name)
     left_out = {PASSES, LOGITS} | ({DRAFT_MODEL} if setup.draft is None else set())
     return [PeerSystem(module, way, setup) for way in module.WAYS if way not in left_out]
@@ -87,7 +87,7 @@ def systems(name: str, setup: Setup) -> list[PeerSystem]:
 def peers(
     llm: LLM, names: Sequence[str], folder: Path, specs: Sequence[str], params: SamplingParams
 ) -> list[PeerSystem]:
-    """Every peer that was asked for, in each of its ways; they draft with the files that our drafters draft with."""
+    """Make the named peers, each in all of its ways; they draft with the files that our drafters draft with."""
     if names and (not params.is_greedy or changed(params) or llm.config.max_num_seqs > 1):
         raise ConfigError(
             "peers decode greedily and one prompt at a time: temperature 0, batch 1 and no other option of sampling"
@@ -105,7 +105,7 @@ def peers(
 
 
 def draft_models(specs: Sequence[str]) -> list[str]:
-    """The models that drafters `draft_model` load, the target itself left out."""
+    """Return the models that drafters `draft_model` load, the target itself left out."""
     chosen = [DrafterSpec.of(spec) for spec in specs]
     parts = [part for spec in chosen for part in (spec.parts or (spec,))]
     models = [str(part.options["model"]) for part in parts if part.name == DRAFT_MODEL]
@@ -113,7 +113,7 @@ def draft_models(specs: Sequence[str]) -> list[str]:
 
 
 def single(name: str, way: str, setup: Setup) -> PeerSystem:
-    """A peer that runs single passes, to be timed, or gives logits. Raises ConfigError if it has none."""
+    """Make a peer that runs single passes, to be timed, or gives logits. Raises ConfigError if it cannot."""
     if way not in adapter(name).WAYS:
         what = "run single passes" if way == PASSES else "give logits"
         raise ConfigError(f"{name} cannot {what} here: choose llama.cpp")
@@ -121,7 +121,7 @@ def single(name: str, way: str, setup: Setup) -> PeerSystem:
 
 
 def is_installed(name: str, folder: Path) -> bool:
-    """Whether `make peers` has completed the peer's environment."""
+    """Tell whether `make peers` has completed the peer's environment."""
     return (folder / adapter(name).NAME / STAMP).exists()
 
 
@@ -135,12 +135,12 @@ class PeerSystem(System):
         self._process: subprocess.Popen[str] | None = None
 
     def restart(self, warm_up: Prompt) -> None:
-        """A new process with the model loaded, after a short answer."""
+        """Start a new process with the model loaded, and warm it up with a short answer."""
         self.start()
         self._ask(warm_up, WARM_UP_TOKENS)
 
     def start(self) -> None:
-        """A new process with the model loaded. Raises PeerError."""
+        """Start a new process with the model loaded. Raises PeerError."""
         self.close()
         if not (self._home / "bin" / "python").exists():
             raise PeerError(f"{self.peer} is not installed: run make peers")
@@ -169,11 +169,11 @@ class PeerSystem(System):
     def answer(
         self, prompts: Sequence[Prompt], lengths: Sequence[int] | None = None
     ) -> Measurement:
-        """As many tokens as plain decoding gave, whatever they are: peers are compared by speed, on equal counts."""
+        """Generate as many tokens as plain decoding did, whatever they are: speeds are compared on equal counts."""
         assert lengths is not None, "plain decoding comes first"
-        said = [self._ask(prompt, n) for prompt, n in zip(prompts, lengths, strict=True)]
+        replies = [self._ask(prompt, n) for prompt, n in zip(prompts, lengths, strict=True)]
         keys = ("token_ids", "ttft_s", "decode_s", "decode_tokens", "peak_rss_mb")
-        ids, ttft_s, decode_s, counts, peaks = zip(*map(itemgetter(*keys), said), strict=True)
+        ids, ttft_s, decode_s, counts, peaks = zip(*map(itemgetter(*keys), replies), strict=True)
         return Measurement(
             self.name,
             token_ids=[*ids],
@@ -185,18 +185,18 @@ class PeerSystem(System):
         )
 
     def seconds(self, case: Case) -> float:
-        """Seconds of one pass of the case, for a system of the way `passes`."""
-        found = self._request({"pass": [case.num_seqs, case.rows, case.context]})["seconds"]
-        return float(found)
+        """Return the seconds of one pass of the case, for a system of the way `passes`."""
+        seconds = self._request({"pass": [case.num_seqs, case.rows, case.context]})["seconds"]
+        return float(seconds)
 
     def logits(self, tokens: Prompt) -> NDArray[np.float32]:
-        """The logits (n, V) after each of the tokens (n,), for a system of the way `logits`."""
+        """Return the logits (n, V) after each of the tokens (n,), for a system of the way `logits`."""
         with tempfile.NamedTemporaryFile(suffix=".f32") as file:
             self._request({"logits": list(tokens), "file": file.name})
             return np.fromfile(file.name, np.float32).reshape(len(tokens), -1)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, if there is one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -232,11 +232,7 @@ class PeerSystem(System):
         with log.open("w", encoding="utf-8") as file:
             command = self._command(CONVERTER, model, target)
             done = subprocess.run(
-                command,
-                env=self._environment(),
-                check=False,
-                stdout=file,
-                stderr=subprocess.STDOUT,
+                command, env=self._environment(), check=False, stdout=file, stderr=subprocess.STDOUT
             )
         if done.returncode != 0:
             last = _last_line(log.read_text(encoding="utf-8", errors="replace"))

@@ -21,7 +21,7 @@ Emit = Callable[[list[int]], None]
 
 
 def convert(gguf: str, checkpoint: Callable[[], str], target: str) -> None:
-    """Its reader saves beside the file it reads, so it is shown a link."""
+    """Convert through a link to the file, as the reader saves beside what it reads."""
     import openvino_genai as genai
 
     Path(target).mkdir()
@@ -67,7 +67,7 @@ def load(
             return genai.StreamingStatus.RUNNING
 
         def end(self) -> None:
-            """Nothing is held back."""
+            """End the stream; no token waits."""
 
     def generate(prompt: list[int], num_tokens: int, emit: Emit) -> None:
         ids = np.array([prompt], dtype=np.int64)

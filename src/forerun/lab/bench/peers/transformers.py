@@ -22,7 +22,7 @@ Emit = Callable[[list[int]], None]
 
 
 def convert(gguf: str, checkpoint: Callable[[], str], target: str) -> None:
-    """It reads the folder as it is."""
+    """Write the folder that it reads."""
     Path(checkpoint()).rename(target)
 
 
@@ -65,7 +65,7 @@ def load(
             self.is_prompt = False
 
         def end(self) -> None:
-            """Nothing is held back."""
+            """End the stream; no token waits."""
 
     def generate(prompt: list[int], num_tokens: int, emit: Emit) -> None:
         ids = torch.tensor([prompt])

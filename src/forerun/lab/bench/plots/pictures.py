@@ -1,4 +1,4 @@
-"""The pictures, a function each: it draws into the axes it is given, and says False if there is nothing to draw."""
+"""The pictures, a function each: it draws into the axes it is given, and returns False if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.lab.bench.memory import REFERENCE
 from forerun.lab.bench.pass_costs import PassCosts
 from forerun.lab.bench.plots.style import (
     INK,
@@ -32,44 +31,46 @@ WINDOW = 40
 
 
 def speedups(axes: Axes, rows: Rows) -> bool:
-    """A band a category, a point with its interval a system; plain decoding is the line at 1."""
+    """Draw a band a category and a point with its interval a system; plain decoding is the line at 1."""
     series = systems(rows)
     if not series:
         return False
     if len(series) > CROWD:
-        series = {n: [row for row in own if row["category"] == ALL] for n, own in series.items()}
-    each = [row for own in series.values() for row in own]
-    places = {c: y for y, c in enumerate(dict.fromkeys([ALL, *(row["category"] for row in each)]))}
+        series = {
+            n: [row for row in drawn if row["category"] == ALL] for n, drawn in series.items()
+        }
+    each = [row for drawn in series.values() for row in drawn]
+    heights = {c: y for y, c in enumerate(dict.fromkeys([ALL, *(row["category"] for row in each)]))}
     step = 0.8 / len(series)
-    for i, ((name, own), look) in enumerate(zip(series.items(), _looks(series), strict=True)):
-        for row in own:
-            y = places[row["category"]] - 0.4 + (i + 0.5) * step
+    for i, ((name, drawn), look) in enumerate(zip(series.items(), _looks(series), strict=True)):
+        for row in drawn:
+            y = heights[row["category"]] - 0.4 + (i + 0.5) * step
             value = row["speedup"]
             label = f"{name}  {value:.2f}x" if row["category"] == ALL else None
             axes.plot(_interval(row), [y, y], color=look["color"], linewidth=1.6, alpha=0.55)
             axes.plot(value, y, linestyle="", label=label, **look)
-    for y in range(0, len(places), 2):
+    for y in range(0, len(heights), 2):
         axes.axhspan(y - 0.5, y + 0.5, color=SHADE, linewidth=0, zorder=0)
     axes.axvline(1, color=INK, linewidth=1)
     lows, highs = zip(*map(_interval, each), strict=True)
     log_ticks(axes, "x", min(0.9, 0.93 * min(lows)), max(2, 1.1 * max(highs)))
-    axes.set_ylim(len(places) - 0.5, -0.5)
-    axes.set_yticks([*places.values()], [place.replace("_", " ") for place in places])
+    axes.set_ylim(len(heights) - 0.5, -0.5)
+    axes.set_yticks([*heights.values()], [category.replace("_", " ") for category in heights])
     axes.get_yticklabels()[0].set_fontweight("bold")
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("times the speed of plain decoding (1), with the 95 % interval over prompts")
     axes.grid(visible=False, axis="y")
     figure = axes.get_figure(root=True)
     assert figure is not None
-    figure.set_figheight(1.5 + 0.16 * len(places) * max(len(series), 2))
+    figure.set_figheight(1.5 + 0.16 * len(heights) * max(len(series), 2))
     return True
 
 
 def acceptance(axes: Axes, rows: Rows) -> bool:
-    """Share of drafts whose token at each depth was kept."""
+    """Draw the share of drafts whose token at each depth was accepted."""
     series, longest = systems(rows), 0
-    for (name, own), look in zip(series.items(), _looks(series), strict=True):
-        rates = own[0].get("acceptance_by_depth") if own[0]["category"] == ALL else None
+    for (name, drawn), look in zip(series.items(), _looks(series), strict=True):
+        rates = drawn[0].get("acceptance_by_depth") if drawn[0]["category"] == ALL else None
         if rates:
             last = max((depth for depth, rate in enumerate(rates, 1) if rate), default=1)
             rates = rates[: last + 1]  # one zero is enough
@@ -86,7 +87,7 @@ def acceptance(axes: Axes, rows: Rows) -> bool:
 
 
 def curves(axes: Axes, costs: Sequence[PassCosts]) -> bool:
-    """v(k), a line a document; below it a draft of k - 1 tokens must not fall in tokens a pass. Logarithmic both."""
+    """Draw v(k), a line a document: a draft of k - 1 tokens pays if its pass brings more than v tokens."""
     if not costs:
         return False
     widest = max(cost.widest for cost in costs)
@@ -142,43 +143,8 @@ def training(axes: Axes, history: Sequence[Mapping[str, float]]) -> bool:
     return True
 
 
-def kept(axes: Axes, rows: Rows) -> bool:
-    """Draw speed kept against generation memory cut, percent both; bars are 95 % intervals."""
-    drafters = [*dict.fromkeys(row["drafter"] for row in rows if "error" not in row)]
-    if not drafters:
-        return False
-    for drafter, look in zip(drafters, looks([False] * len(drafters)), strict=True):
-        mine = [row for row in rows if row["drafter"] == drafter and "error" not in row]
-        cuts, shares = [row["cut"] for row in mine], [100 * row["kept"] for row in mine]
-        axes.plot(cuts, shares, label=drafter, **look)
-        for row in mine:
-            if row["kept_lo"] is not None:
-                ends = [100 * row["kept_lo"], 100 * row["kept_hi"]]
-                axes.plot([row["cut"]] * 2, ends, color=look["color"], linewidth=1)
-    axes.scatter(*REFERENCE, marker="*", s=90, color=SOFT, label="SpecMemo, as published")
-    axes.axhline(100, color=SOFT, linestyle="--", linewidth=1)
-    axes.set_xlabel("generation memory cut, %")
-    axes.set_ylabel("speculative tok/s kept, %")
-    axes.set_ylim(bottom=0)
-    return True
-
-
-def calibration(axes: Axes, rows: Rows) -> bool:
-    """Draw shares accepted against chances said, a line for each drafter that says any."""
-    rows = [row for row in rows if row["bins"]]
-    for row, look in zip(rows, looks([False] * len(rows)), strict=True):
-        said, right, counts = zip(*row["bins"], strict=True)
-        axes.plot(said, right, label=row["drafter"], color=look["color"], linewidth=1)
-        sizes = 4 + 80 * np.sqrt(np.array(counts) / max(counts))
-        axes.scatter(said, right, sizes, marker=look["marker"], color=look["color"])
-    axes.plot([0, 1], [0, 1], color=SOFT, linestyle="--", linewidth=1)
-    axes.set_xlabel("chance said (larger marks: more nodes)")
-    axes.set_ylabel("share accepted")
-    return bool(rows)
-
-
 def _looks(series: dict[str, list[Row]]) -> list[Look]:
-    return looks(["peer" in own[0] for own in series.values()])
+    return looks(["peer" in drawn[0] for drawn in series.values()])
 
 
 def _interval(row: Row) -> tuple[float, float]:

@@ -49,31 +49,27 @@ STYLE = {
 
 
 def looks(are_peers: Sequence[bool]) -> list[Look]:
-    """A colour and a marker for each system, no two alike among the first 49 of ours; peers are grey."""
+    """Choose a colour and a marker for each system, no two alike among the first 49 of ours; peers are grey."""
     ours, peers = count(), count()
-    found = []
+    chosen = []
     for is_peer in are_peers:
         colours, i = (PEERS, next(peers)) if is_peer else (OURS, next(ours))
         marker = MARKERS[(i + i // len(colours)) % len(MARKERS)]
-        found.append({"color": colours[i % len(colours)], "marker": marker})
-    return found
+        chosen.append({"color": colours[i % len(colours)], "marker": marker})
+    return chosen
 
 
 def systems(rows: Rows) -> dict[str, list[Row]]:
-    """The rows of each system but plain decoding, which is the measure."""
-    found: dict[str, list[Row]] = {}
+    """Return the rows of each system, plain decoding left out."""
+    series: dict[str, list[Row]] = {}
     for row in rows:
         if "error" not in row and label(row) != "none":
-            found.setdefault(label(row), []).append(row)
-    return found
+            series.setdefault(label(row), []).append(row)
+    return series
 
 
 def log_ticks(
-    axes: Axes,
-    name: Literal["x", "y"],
-    low: float,
-    high: float,
-    ticks: Sequence[float] = TICKS,
+    axes: Axes, name: Literal["x", "y"], low: float, high: float, ticks: Sequence[float] = TICKS
 ) -> None:
     """Make an axis logarithmic, with plain numbers."""
     ticks = [tick for tick in ticks if low <= tick <= high]

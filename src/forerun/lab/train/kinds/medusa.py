@@ -37,7 +37,7 @@ class MedusaLearner(Learner):
         self.net = Medusa(self.shape)
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
-        """Of the last state alone."""
+        """Compute the outputs from the last state alone."""
         hidden = batch.last[batch.at]
         return [self.net.output(hidden, index).float() for index in range(self.depth)]
 

@@ -57,13 +57,13 @@ class RecurrentLearner(Learner):
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5 * (2**0.5 if is_input else 1))
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
-        """Rows are independent of each other: only the state and the tokens after it are read."""
+        """Compute the outputs; rows do not depend on each other: only the state and the tokens after it are read."""
         added = self.net.token_map(batch.embedded(self.source))
-        state, found = self.net.begin(batch.last[batch.at]), []
+        state, outputs = self.net.begin(batch.last[batch.at]), []
         for index in range(self.shape.n_predict):
             state, out = self.net.advance(state, added[batch.at + 1 + index], index)
-            found.append(out.float())
-        return found
+            outputs.append(out.float())
+        return outputs
 
 
 LEARNER = RecurrentLearner
@@ -73,21 +73,21 @@ shipped = files.shipped
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
     read = network_folder.read(folder, target)
-    config, found, tokens = files.stored(read, target)
+    config, weights, tokens = files.stored(read, target)
     is_lstm = config.cell == "lstm"
-    if (map := found.pop("emb_map.weight", None)) is not None:
+    if (map := weights.pop("emb_map.weight", None)) is not None:
         table = target.model.embed(np.arange(config.vocab_size)) @ map.T
         parts = np.split(table, table.shape[1] // config.inner_dim, 1)
         tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]] if is_lstm else ["emb.0"]
-        found |= {f"{n}.weight": t for n, t in zip(tables, parts, strict=True)}
-    if (map := found.pop("head_map.weight", None)) is not None:
-        found["head.0.weight"] = projected_head(target.model, None, map)
+        weights |= {f"{n}.weight": t for n, t in zip(tables, parts, strict=True)}
+    if (map := weights.pop("head_map.weight", None)) is not None:
+        weights["head.0.weight"] = projected_head(target.model, None, map)
     elif tokens is not None:
-        for name in [name for name in found if name.startswith("head.")]:
+        for name in [name for name in weights if name.startswith("head.")]:
             rows = np.zeros((config.vocab_size, config.inner_dim), np.float32)
-            rows[tokens], found[name] = found[name], rows
+            rows[tokens], weights[name] = weights[name], rows
     prefix = "" if is_lstm else "speculator."
-    return _theirs(config), {prefix + name: array for name, array in found.items()}
+    return _theirs(config), {prefix + name: array for name, array in weights.items()}
 
 
 def _theirs(ours: MLPSpeculatorConfig) -> dict[str, object]:

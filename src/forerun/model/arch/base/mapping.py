@@ -93,10 +93,10 @@ def expert_source(
     config: ModelConfig,
     kind: Kind,
     each: str = "model.layers.{i}.mlp.experts.{e}.",
-    whole: str = "model.layers.{i}.mlp.experts.",
+    fused: str = "model.layers.{i}.mlp.experts.",
     parts: Mapping[str, str] | None = None,
 ) -> TensorSource:
-    """Return the weights of all experts: of a Hugging Face folder a tensor `each` or one of the `whole`.
+    """Return the weights of all experts: of a Hugging Face folder a tensor `each`, or one `fused` tensor for all.
 
     `parts` are the last names of gate, up and down. GGUF has one tensor; older files have one an expert.
     """
@@ -105,12 +105,12 @@ def expert_source(
     if kind == "gguf":
         older = TensorSource(f"blk.{{i}}.ffn_{part}.{{e}}", num_experts=count)
         return TensorSource(f"blk.{{i}}.ffn_{part}_exps", num_experts=count, otherwise=older)
-    fused = TensorSource(f"{whole}down_proj", num_experts=count, suffixes=("", "_bias"))
+    stacked = TensorSource(f"{fused}down_proj", num_experts=count, suffixes=("", "_bias"))
     if part != "down":
         rows = slice(0, inner) if part == "gate" else slice(inner, 2 * inner)
-        fused = replace(fused, name=f"{whole}gate_up_proj", part=rows, num_rows=2 * inner)
+        stacked = replace(stacked, name=f"{fused}gate_up_proj", part=rows, num_rows=2 * inner)
     last = f"{part}_proj" if parts is None else parts[part]
-    return TensorSource(each + last, num_experts=count, otherwise=fused)
+    return TensorSource(each + last, num_experts=count, otherwise=stacked)
 
 
 def experts_of(config: ModelConfig) -> ExpertsConfig:
@@ -142,7 +142,7 @@ def read_experts(
     if num_active > num_experts:
         raise LoadError(
             f"a row cannot choose {num_active} of {num_experts} experts "
-            f"({settings.spelled('num_active')}, {settings.spelled('num_experts')})"
+            f"({settings.described('num_active')}, {settings.described('num_experts')})"
         )
     width = settings.width(keys[2], high=1 << 20)
     if num_experts * max(width, settings.size("hidden_size")) >= 1 << 31:
@@ -161,8 +161,8 @@ def read_layers(
     """Return each layer's window and rope; the options are those of `Settings.windows` and `ropes`."""
     windows = settings.windows(period)
     head_dim = settings.sizes()["head_dim"]
-    whole, local = ropes(settings, head_dim, local_theta, is_local_plain, scaling)
-    return [LayerConfig(whole if window is None else local, window) for window in windows]
+    full, local = ropes(settings, head_dim, local_theta, is_local_plain, scaling)
+    return [LayerConfig(full if window is None else local, window) for window in windows]
 
 
 def by_layer(layers: Sequence[LayerConfig]) -> dict[str, Any]:

@@ -73,12 +73,12 @@ def read_state(
     if heads % key_heads:
         raise LoadError(
             f"{heads} heads of values cannot share {key_heads} of keys evenly "
-            f"({settings.spelled('state_heads')}, {settings.spelled('state_key_heads')})"
+            f"({settings.described('state_heads')}, {settings.described('state_key_heads')})"
         )
     if width % (heads * WIDTH_UNIT):
         raise LoadError(
             f"{heads} heads cannot divide {width} values evenly, into multiples of {WIDTH_UNIT} "
-            f"({settings.spelled('state_heads')}, {settings.spelled('value_dim')})"
+            f"({settings.described('state_heads')}, {settings.described('value_dim')})"
         )
     return RecurrentConfig(kind, kernel, heads, key_heads, key_dim, width // heads, **others)
 
@@ -94,17 +94,17 @@ def mixed(
 
 
 def state_source(
-    name: str, names: Mapping[str, str], bare: Sequence[str] = ()
+    name: str, names: Mapping[str, str], without_suffix: Sequence[str] = ()
 ) -> TensorSource | None:
     """Return a weight of a recurrent layer by the file's `names`, None for another weight.
 
-    `bare` are those without `.weight` behind their names.
+    `without_suffix` are those without `.weight` behind their names.
     """
     if name not in names:
         return None
     source = TensorSource(names[name], is_flat=name in _VECTORS)
     if source.is_flat:  # a bias of the convolution is a weight of its own
-        source = replace(source, suffixes=("" if name in bare else ".weight", ""))
+        source = replace(source, suffixes=("" if name in without_suffix else ".weight", ""))
     return source
 
 

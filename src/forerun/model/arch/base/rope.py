@@ -45,23 +45,23 @@ def ropes(
     """
     extra = scaling or {}
     if settings.is_gguf:
-        whole = rope_from_gguf(settings, head_dim, extra)
+        full = rope_from_gguf(settings, head_dim, extra)
         key = "rope.freq_base_swa"
     else:
         given = _given(settings)
         if any(isinstance(value, Mapping) for value in given.values()):
             kinds = [given.get(f"{kind}_attention") for kind in ("full", "sliding")]
-            whole, local = (
+            full, local = (
                 rope_from_hf(settings, dim, kind or kinds[0] or {}, extra)
                 for kind, dim in zip(kinds, (head_dim, local_dim or head_dim), strict=True)
             )
-            return whole, local
-        whole = rope_from_hf(settings, head_dim, given, extra)
+            return full, local
+        full = rope_from_hf(settings, head_dim, given, extra)
         key = "rope_local_base_freq"
-    theta = settings.number(key, local_theta or whole.theta, low=_THETA[0], high=_THETA[1])
+    theta = settings.number(key, local_theta or full.theta, low=_THETA[0], high=_THETA[1])
     if is_local_plain:
-        return whole, RopeConfig(theta, local_dim or whole.rotary_dim)
-    return whole, replace(whole, theta=theta)
+        return full, RopeConfig(theta, local_dim or full.rotary_dim)
+    return full, replace(full, theta=theta)
 
 
 def _given(settings: Settings) -> Mapping[str, Any]:
@@ -202,8 +202,8 @@ def _llama3(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
     original = scaling.number(_ORIGINAL, None, *_LENGTH)
     exponents = np.arange(0, rotary_dim, 2) / rotary_dim
     turns = original / (2 * math.pi * theta**exponents)
-    kept = ((turns - low) / (high - low)).clip(0, 1)
-    return tuple((1 / (kept + (1 - kept) / factor)).tolist()), 1.0
+    unscaled = ((turns - low) / (high - low)).clip(0, 1)
+    return tuple((1 / (unscaled + (1 - unscaled) / factor)).tolist()), 1.0
 
 
 def _yarn(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:

@@ -142,12 +142,12 @@ class Settings:
         if num_heads % num_kv_heads:
             raise LoadError(
                 f"{num_heads} query heads cannot share {num_kv_heads} kv heads evenly "
-                f"({self.spelled('num_heads')}, {self.spelled('num_kv_heads')})"
+                f"({self.described('num_heads')}, {self.described('num_kv_heads')})"
             )
         if self.get(self.keys["head_dim"]) is None and width % num_heads:
             raise LoadError(
                 f"{num_heads} heads cannot divide a hidden size of {width} evenly "
-                f"({self.spelled('num_heads')}, {self.spelled('hidden_size')})"
+                f"({self.described('num_heads')}, {self.described('hidden_size')})"
             )
         defaults = {
             "num_kv_heads": num_kv_heads,
@@ -164,7 +164,7 @@ class Settings:
                 )
         return sizes
 
-    def spelled(self, field: str) -> str:
+    def described(self, field: str) -> str:
         """Return the file's key of a size and its value, for messages."""
         key = self.keys[field]
         value = self.get(key)

@@ -48,7 +48,7 @@ class TensorSource:
     otherwise: TensorSource | None = None
     """Where to look if it is not there."""
 
-    def found(self, layer: str, names: Container[str]) -> TensorSource:
+    def resolve(self, layer: str, names: Container[str]) -> TensorSource:
         """Return this source or, if its first tensor is not there but that of another spelling is, the other."""
         source: TensorSource | None = self
         while source is not None and source.tensors(layer)[0] not in names:
@@ -61,23 +61,23 @@ class TensorSource:
         suffix = self.suffixes[is_bias]
         return [self.name.format(i=layer, e=e) + suffix for e in experts]
 
-    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of each of the checkpoint's tensors, from that of the weight or of its bias."""
         rows, *others = shape
         rows = rows // (self.num_experts or 1)
         if self.part is not None:
             rows = self.num_rows * self.num_runs
-        own = (rows, *others)
+        shape = (rows, *others)
         if self.num_experts == 0 or "{e}" in self.name:
-            return own
-        return (self.num_experts, *(own[::-1] if self.is_transposed else own))
+            return shape
+        return (self.num_experts, *(shape[::-1] if self.is_transposed else shape))
 
-    def fits(self, stored: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-        """Return whether a tensor of the checkpoint has the shape `whole`, or as many numbers where shapes vary."""
-        return math.prod(stored) == math.prod(whole) if self.is_flat else stored == whole
+    def fits(self, stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+        """Return whether a tensor of the checkpoint has the shape `expected`, or as many numbers where shapes vary."""
+        return math.prod(stored) == math.prod(expected) if self.is_flat else stored == expected
 
     def take(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
-        """Return the weight or the bias from the checkpoint's tensors, each of which has the shape `whole`."""
+        """Return the weight or the bias from the checkpoint's tensors, each of the shape `stored_shape`."""
         stored = self._cut(self._joined(parts), config)
         for part in parts:
             if not np.may_share_memory(part.data, stored.data):  # what was copied is not needed
@@ -91,7 +91,7 @@ class TensorSource:
         return stored.changed(lambda values: values * self.factor + self.offset)
 
     def _cut(self, stored: StoredTensor, config: ModelConfig) -> StoredTensor:
-        """Return its own rows in their order."""
+        """Return the rows of the weight, in its order."""
         if isinstance(self.part, slice) and self.num_runs == 1 and not self.num_experts:
             stored = stored.rows(self.part)
         elif self.part is not None:

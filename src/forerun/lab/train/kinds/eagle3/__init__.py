@@ -103,42 +103,42 @@ class Eagle3Learner(Learner):
         self.net.norm.weight.copy_(weights["norm"].reshape(-1))
 
     def _strongest(self, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        """The neurons of the target's MLP that are kept, ascending: those that can say most."""
+        """Return the neurons of the target's MLP with the largest weights, ascending."""
         strength = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
-        kept: Tensor = strength.topk(self.shape.intermediate_size).indices.sort().values
-        return kept
+        strongest: Tensor = strength.topk(self.shape.intermediate_size).indices.sort().values
+        return strongest
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Text by text: rows of one do not see another's."""
-        found: list[list[Tensor]] = [[] for _ in range(self.depth)]
+        outputs: list[list[Tensor]] = [[] for _ in range(self.depth)]
         embedded = batch.embedded(self.source)
         for piece in batch.pieces:
             here = slice(piece.first, piece.stop)
             steps = self._unroll(
                 batch.taps[here], embedded[piece.first :], piece.stop - piece.first
             )
-            for step, out in zip(found, steps, strict=True):
+            for step, out in zip(outputs, steps, strict=True):
                 step.append(out[piece.start - piece.first :].float())
-        return [torch.cat(step) for step in found]
+        return [torch.cat(step) for step in outputs]
 
     def _unroll(self, taps: Tensor, embedded: Tensor, length: int) -> list[Tensor]:
         """Each step's outputs (L, D). A row sees the true rows up to its own, then its own drafted ones."""
-        net, attention, found = self.net, self.net.midlayer.self_attn, []
+        net, attention, outputs = self.net, self.net.midlayer.self_attn, []
         g = net.fuse(taps)[None]
         positions = torch.arange(length)[None]
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        own: list[Keys] = []
+        step_keys: list[Keys] = []
         for index in range(self.depth):
             tokens = embedded[1 + index : 1 + index + length][None]
             x, residual = net.midlayer.inputs(tokens, g)
             query, keys = attention.project(x, positions + index)
-            own.append(keys)
-            scores = [attention.scores(query, own[0].keys).masked_fill(future, -torch.inf)]
-            scores += [attention.own_scores(query, drafted.keys) for drafted in own[1:]]
-            a = net.midlayer.finish(residual, attention.mix(query, own, scores))
-            found.append(net.output(a)[0])
+            step_keys.append(keys)
+            scores = [attention.scores(query, step_keys[0].keys).masked_fill(future, -torch.inf)]
+            scores += [attention.own_scores(query, drafted.keys) for drafted in step_keys[1:]]
+            a = net.midlayer.finish(residual, attention.mix(query, step_keys, scores))
+            outputs.append(net.output(a)[0])
             g = net.feedback(a)
-        return found
+        return outputs
 
 
 LEARNER = Eagle3Learner
@@ -156,9 +156,9 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
     tensors["d2t"] = tokens - np.arange(len(tokens))
     tensors["t2d"] = np.isin(np.arange(vocab_size), tokens)
     inputs = [layer + 1 for layer in weights.config.layers]
-    kept: Mapping[str, object] = {k: v for k, v in config.items() if k not in _NOT_THEIRS}
+    shared: Mapping[str, object] = {k: v for k, v in config.items() if k not in _NOT_THEIRS}
     return {
-        **kept,
+        **shared,
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "num_hidden_layers": 1,

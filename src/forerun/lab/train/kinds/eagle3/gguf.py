@@ -62,9 +62,9 @@ def _check_supported(config: Eagle3Config) -> None:
         "norms of q and k": config.qk_norm,
         "scaled positions here": config.rope_factors is not None,
     }
-    if found := [name for name, value in has.items() if value]:
+    if unsupported := [name for name, value in has.items() if value]:
         raise LoadError(
-            f"llama.cpp has no {' and no '.join(found)}: train with forerun train drafter --kind eagle3 --gguf"
+            f"llama.cpp has no {' and no '.join(unsupported)}: train with forerun train drafter --kind eagle3 --gguf"
         )
 
 

@@ -1,4 +1,4 @@
-"""Networks that draft in torch, nothing rounded: the oracles of the native ones, whose trees they grow in Python.
+"""Networks that draft, in torch and nothing rounded: oracles of the native ones, with trees grown in Python.
 
 B sequences, R rows of a step, D width of the target, p inner width, V' tokens of a head.
 """
@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
 import torch
 from torch import Tensor
 
 from forerun.core.arrays import Floats, Ids
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.medusa.drafting import MedusaWeights
-from forerun.drafters.mlp_speculator.drafting import RecurrentWeights, heads_of
+from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.drafting import best_first
-from forerun.drafting.best_first import MAX_STEPS, GuessTree, Step, TakeSteps
-from forerun.drafting.networks.drafter import DraftRequest
-from forerun.drafting.networks.steps import grow_request
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, Step, TakeSteps, grow
 from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa
@@ -42,7 +44,7 @@ class TorchStateNetwork:
         assert states is not None, "it reads the target's states"
         take_steps = self.new_draft(states if request.rows is None else states[[*request.rows]])
         alone = self.sees_depth_alone
-        return grow_request(request, self.max_depth, take_steps, sees_depth_alone=alone)
+        return grow(request, self.max_depth, take_steps, sees_depth_alone=alone)
 
 
 def target_logits(target: Model, state: Tensor, tokens: Ids | None) -> Floats:
@@ -58,11 +60,12 @@ class TorchRecurrent(TorchStateNetwork):
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         super().__init__(weights.config.max_depth)
         self.weights, self.target, self.tokens = weights, target, weights.tokens
-        self.heads = [torch.from_numpy(rows) for rows in heads_of(weights)]
+        names = (f"head.{i}.weight" for i in range(weights.config.n_predict))
+        self.heads = [torch.from_numpy(weights.tensors[n]) for n in names if n in weights.tensors]
         with torch.device("meta"):  # its own head takes no memory: it is not used
             self.net = MLPSpeculator(weights.config)
-        own = {n: torch.from_numpy(t) for n, t in weights.tensors.items() if "head" not in n}
-        self.net.load_state_dict(own, strict=False, assign=True)
+        tensors = {n: torch.from_numpy(t) for n, t in weights.tensors.items() if "head" not in n}
+        self.net.load_state_dict(tensors, strict=False, assign=True)
         self.net.requires_grad_(False)
 
     def new_draft(self, hidden: Floats) -> TakeSteps:
@@ -98,16 +101,12 @@ class TorchRecurrent(TorchStateNetwork):
         return self.net.advanced(state, added, depth)
 
     def likeliest(self, state: Tensor, step: Step) -> tuple[Ids, Floats]:
-        """Return the tokens (k,) to guess after a state (p,), and their chances."""
+        """Return the tokens (k,) to guess after a state (p,), and their probabilities."""
         if self.heads:
             logits = (self.heads[min(step.depth, len(self.heads) - 1)] @ state).numpy()
         else:
             logits = target_logits(self.target, state, self.tokens)
         return best_first.likeliest(logits, step, self.tokens, self.weights.temperatures)
-
-    def nbytes(self) -> int:
-        """Count the bytes of the weights; a head of the target's counts there."""
-        return sum(tensor.nbytes for tensor in self.weights.tensors.values())
 
 
 class TorchMedusa(TorchStateNetwork):
@@ -118,8 +117,8 @@ class TorchMedusa(TorchStateNetwork):
         self.weights, self.target = weights, target
         with torch.device("meta"):
             self.net = Medusa(weights.config)
-        own = {name: torch.from_numpy(each) for name, each in weights.tensors.items()}
-        self.net.load_state_dict(own, assign=True)
+        tensors = {name: torch.from_numpy(each) for name, each in weights.tensors.items()}
+        self.net.load_state_dict(tensors, assign=True)
         self.net.requires_grad_(False)
 
     def new_draft(self, hidden: Floats) -> TakeSteps:
@@ -132,17 +131,13 @@ class TorchMedusa(TorchStateNetwork):
         return take_steps
 
     def likeliest(self, state: Tensor, step: Step) -> tuple[Ids, Floats]:
-        """Return the tokens (k,) that the head of a depth guesses after a state (D,), and their chances."""
+        """Return the tokens (k,) that the head of a depth guesses after a state (D,), and their probabilities."""
         tokens = self.weights.tokens
         if self.weights.config.target_head:
             logits = target_logits(self.target, self.net.output(state, step.depth), tokens)
         else:
             logits = self.net.logits(state, step.depth).numpy()
         return best_first.likeliest(logits, step, tokens, self.weights.temperatures)
-
-    def nbytes(self) -> int:
-        """Count the bytes of the weights; the head is the target's own."""
-        return sum(tensor.nbytes for tensor in self.weights.tensors.values())
 
 
 @dataclass(slots=True)
@@ -171,17 +166,6 @@ class TorchEagle:
         self.net.requires_grad_(False)
         self.slots: dict[int, _Rows] = {}
 
-    def clear(self, slot: int) -> None:
-        """Forget the rows of a slot."""
-        self.slots.pop(slot, None)
-
-    def reuse(self, slot: int, source: int, rows: int) -> None:
-        """Begin a slot with the first rows of a slot, which may be the same; `feed` goes on from there."""
-        held = self.slots[source].keys
-        assert held is not None
-        keys = Keys(held.keys[:, :, :rows], held.values[:, :, :rows])
-        self.slots[slot] = _Rows(keys, rows)
-
     def feed(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
         """Add rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
         rows = self.slots.setdefault(slot, _Rows())
@@ -198,37 +182,27 @@ class TorchEagle:
         after: list[dict[int, tuple[Tensor, Keys]]] = []
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
-            found, here = [], {}
+            guesses, here = [], {}
             for step in steps:
-                own = rows[step.sequence]
-                assert own.keys is not None
-                assert own.g is not None
+                fed = rows[step.sequence]
+                assert fed.keys is not None
+                assert fed.g is not None
                 if number:
                     g, keys = after[step.parent][step.sequence]
                 else:  # the last fed row again, over those before it
-                    g, keys = own.g, Keys(own.keys.keys[:, :, :-1], own.keys.values[:, :, :-1])
-                g, logits, keys = self._run(keys, g, [step.token], own.length - 1 + step.depth)
+                    g, keys = fed.g, Keys(fed.keys.keys[:, :, :-1], fed.keys.values[:, :, :-1])
+                g, logits, keys = self._run(keys, g, [step.token], fed.length - 1 + step.depth)
                 here[step.sequence] = g, keys
-                found.append(
+                guesses.append(
                     best_first.likeliest(
                         logits[0, -1].numpy(), step, self.weights.tokens, self.weights.temperatures
                     )
                 )
             after.append(here)
-            return found
+            return guesses
 
         request.tokens = [each.token for each in rows]
-        return grow_request(request, MAX_STEPS, take_steps)
-
-    def nbytes(self) -> int:
-        """Count the weights, the rows of the target's head included."""
-        held = [*self.net.state_dict().values(), *self.net.buffers()]
-        return sum(tensor.nbytes for tensor in (*held, *self.weights.tensors.values()))
-
-    def row_nbytes(self) -> int:
-        """Count what a row keeps: fp32, and a new cache while the old one is there."""
-        config = self.weights.config
-        return 2 * 8 * config.num_key_value_heads * config.head_dim
+        return grow(request, MAX_STEPS, take_steps)
 
     def _run(
         self, keys: Keys | None, g: Tensor, tokens: Sequence[int], position: int
