@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torch")
+
 import safetensors.torch
 import torch
 

@@ -5,6 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 import transformers
 from hypothesis import example, given

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from forerun.weights.checkpoint import open_checkpoint

@@ -15,6 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from forerun.core.batch import Segment

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+pytest.importorskip("torch")
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from forerun import LLM, SamplingParams
