@@ -274,7 +274,10 @@ class LLM(OfOneProcess):
     def submit(
         self, prompt: Prompt, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> RequestHandle:
-        """Queue a prompt without running anything: whoever waits for a request moves all of them on."""
+        """Queue a prompt without running anything: whoever waits for a request moves all of them on.
+
+        So does this, where a grammar takes its time. Raises RequestError, CapacityError.
+        """
         return self._submit(encode(prompt, self.tokenizer), sampling_params, sink)
 
     def default_params(self) -> SamplingParams:
@@ -387,7 +390,8 @@ class LLM(OfOneProcess):
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> RequestHandle:
-        return self.loop.submit(prompt.token_ids, sampling_params, sink, prompt=prompt.text)
+        request = self.loop.submit(prompt.token_ids, sampling_params, sink, prompt=prompt.text)
+        return request.wait_for_grammar()
 
     def _run(
         self,
@@ -447,7 +451,7 @@ class LLM(OfOneProcess):
             drafter,
             config,
             eos_ids=eos_ids,
-            grammars=self.grammars.start,
+            grammars=self.grammars.begin,
             logit_rows=logit_rows,
             draft_forced=self.drafter_spec.name != "none",
             encode=partial(self.tokenizer.encode, bos=False),

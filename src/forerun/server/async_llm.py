@@ -119,9 +119,10 @@ class AsyncLLM:
         encoded = await asyncio.to_thread(read, llm)
         params = params or llm.default_params()
         if params.structured_outputs is not None:  # compiled here, not between two steps
-            await asyncio.to_thread(llm.grammars.start, params.structured_outputs)
+            await asyncio.to_thread(llm.grammars.begin, params.structured_outputs)
         request = self._worker.submit([encoded], params)
         await request.accepted()
+        await request.compiled()
         return request
 
 
