@@ -52,6 +52,7 @@ from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model, read_config
 from forerun.model.model import Model
 from forerun.model.packed.file import MIN_NBYTES, PackedFile, finish_writing
+from forerun.model.packed.fill import wait_for_move
 from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.place import Place
 from forerun.spellings import calls
@@ -302,7 +303,7 @@ class LLM(OfOneProcess):
         """End its requests, and let go of the weights: they are freed with the last LLM that shares them.
 
         `with LLM(...) as llm:` does so at the end of the block. Nothing can be asked any more. Harmless if done before.
-        Waits for a packed copy and for prompts that are being written.
+        Waits for a packed copy, for prompts that are being written, and for a weight that is being moved.
         """
         if self._loop is None:
             return
@@ -311,6 +312,7 @@ class LLM(OfOneProcess):
         finish_writing()
         store.finish_writing()
         del self.model, self.grammars
+        wait_for_move()
         return_freed()
 
     def __repr__(self) -> str:
