@@ -99,6 +99,8 @@ def test_the_line_of_an_answer_tells_both_speeds_and_one_token_has_none() -> Non
         measured(5, 0.5) == "5 tokens, 2.0 tok/s; first token after 0.50 s, prompt 2,000 tokens/s"
     )
     assert measured(1, 0.5) == "1 token; first token after 0.50 s, prompt 2,000 tokens/s"
+    for num_cached in (999, 1000):
+        assert "prompt" not in measured(5, 0.5, num_cached)
     assert measured(5, 0.5, 1000) == "5 tokens, 2.0 tok/s; first token after 0.50 s"
     assert measured(0, None) == "0 tokens"
 

@@ -188,7 +188,7 @@ class Measured:
         if self.ttft_s is not None:
             text += f"; first token after {self.ttft_s:.2f} s"
             num_read = self.num_prompt - self.num_cached_tokens
-            text += f", prompt {num_read / self.ttft_s:,.0f} tokens/s" if num_read > 0 else ""
+            text += f", prompt {num_read / self.ttft_s:,.0f} tokens/s" if num_read > 1 else ""
         if self.stats.drafted:
             text += (
                 f"; {drafter}: {tokens_per_pass(self.stats.tau)}, "
