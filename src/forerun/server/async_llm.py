@@ -102,6 +102,9 @@ class AsyncLLM:
             self._worker.llm = None
             llm.close()
 
+    def __repr__(self) -> str:
+        return f"Async{llm!r}" if (llm := self._worker.llm) is not None else "AsyncLLM(no model)"
+
     async def __aenter__(self) -> Self:
         return self
 
