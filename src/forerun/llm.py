@@ -53,6 +53,7 @@ from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model, read_config
 from forerun.model.model import Model
 from forerun.model.packed.file import MIN_NBYTES, PackedFile, finish_writing
+from forerun.model.packed.fill import wait_for_move
 from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.launch import Launch
 from forerun.spellings import calls
@@ -275,7 +276,10 @@ class LLM(OfOneProcess):
     def submit(
         self, prompt: Prompt, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> RequestHandle:
-        """Queue a prompt without running anything: whoever waits for a request moves all of them on."""
+        """Queue a prompt without running anything: whoever waits for a request moves all of them on.
+
+        So does this, where a grammar takes its time. Raises RequestError, CapacityError.
+        """
         return self._submit(encode(prompt, self.tokenizer), sampling_params, sink)
 
     def default_params(self) -> SamplingParams:
@@ -300,7 +304,7 @@ class LLM(OfOneProcess):
         """End its requests, and let go of the weights: they are freed with the last LLM that shares them.
 
         `with LLM(...) as llm:` does so at the end of the block. Nothing can be asked any more. Harmless if done before.
-        Waits for a packed copy and for prompts that are being written.
+        Waits for a packed copy, for prompts that are being written, and for a weight that is being moved.
         """
         if self._loop is None:
             return
@@ -309,6 +313,7 @@ class LLM(OfOneProcess):
         finish_writing()
         store.finish_writing()
         del self.model, self.grammars
+        wait_for_move()
         return_freed()
 
     def __repr__(self) -> str:
@@ -388,7 +393,8 @@ class LLM(OfOneProcess):
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> RequestHandle:
-        return self.loop.submit(prompt.token_ids, sampling_params, sink, prompt=prompt.text)
+        request = self.loop.submit(prompt.token_ids, sampling_params, sink, prompt=prompt.text)
+        return request.wait_for_grammar()
 
     def _run(
         self,
@@ -448,7 +454,7 @@ class LLM(OfOneProcess):
             drafter,
             config,
             eos_ids=eos_ids,
-            grammars=self.grammars.start,
+            grammars=self.grammars.begin,
             logit_rows=logit_rows,
             draft_forced=self.drafter_spec.name != "none",
             encode=partial(self.tokenizer.encode, bos=False),

@@ -286,16 +286,16 @@ def test_files_that_are_not_its_own_stay(talk, tmp_path):
     with pytest.raises(ConfigError, match="exists: name another file"):
         talk.save(str(path))
     for name, message in [
-        (path, "cannot load"),
-        (tmp_path / "none", "cannot load"),
-        (tmp_path, "cannot load"),
+        (path, "is no JSON"),
+        (tmp_path / "none", "no such file"),
+        (tmp_path, "is a folder"),
     ]:
         with pytest.raises(ConfigError, match=message):
             talk.load(str(name))
     path.write_text('[{"role": "user"}]')
     with pytest.raises(ConfigError, match="no list of messages"):
         talk.load(str(path))
-    with pytest.raises(ConfigError, match="cannot save"):
+    with pytest.raises(ConfigError, match=r"cannot write .*: No such file or directory$"):
         talk.save(str(tmp_path / "no" / "folder"))
     assert talk.messages == []
 
@@ -424,6 +424,32 @@ def test_a_file_goes_before_the_next_message_alone(talk, tmp_path):
     for name, message in (("b", "is not UTF-8 text"), ("c", "no such file")):
         with pytest.raises(ConfigError, match=message):
             talk.read(str(tmp_path / name))
+
+
+def test_a_file_that_does_not_fit_can_be_taken_back(talk, tmp_path):
+    talk.send("Hi")
+    before = [*talk.messages]
+    (tmp_path / "long.txt").write_text("word " * 300)
+    assert "1,500 characters" in talk.read(str(tmp_path / "long.txt"))
+    for _ in range(2):
+        with pytest.raises(CapacityError, match="/undo takes back what was read"):
+            talk.send("Why?")
+    assert talk.undo() == "taken back: what was read"
+    assert talk.messages == before
+    talk.send("Why?")
+    assert talk.messages[2]["content"] == "Why?"
+
+
+def test_a_message_that_nothing_answers_is_forgotten_in_words_and_its_file_stays(talk, tmp_path):
+    """As after Ctrl-C while the prompt is read."""
+    (tmp_path / "a.txt").write_text("It was red.")
+    talk.read(str(tmp_path / "a.txt"))
+    talk.model.params = replace(GREEDY, max_tokens=0)
+    assert talk.send("Which?").endswith("\nnothing answers it: the message is forgotten")
+    assert talk.messages == []
+    talk.model.params = GREEDY
+    talk.send("Which colour?")
+    assert talk.messages[0]["content"] == "It was red.\n\nWhich colour?"
 
 
 def test_settings_change_within_a_chat(talk):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import logging
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
+import click
 import pytest
 
 from forerun import LLM, SamplingParams
 from forerun.cli import console
+from forerun.cli.main import main
 from forerun.core.types import Event, TextPiece
 from forerun.drafting.base import Drafter
 from forerun.engine.stats import SpecStats
@@ -89,6 +92,39 @@ def test_a_terminal_is_told_how_far_a_long_prompt_is_read(default_model, monkeyp
     assert told.getvalue() == "", "no terminal"
 
 
+@pytest.mark.parametrize("colour", ["", "1"])
+def test_an_error_is_broken_between_words_in_a_terminal_and_is_one_line_elsewhere(
+    monkeypatch, colour
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("sys.argv", ["forerun", "generate", "-t", "many", "hi"])
+    if colour:
+        monkeypatch.setenv("NO_COLOR", colour)
+    said = []
+    for stream in (TerminalErrors(), io.StringIO()):
+        monkeypatch.setattr("sys.stderr", stream)
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        said.append(click.unstyle(stream.getvalue()).splitlines())
+    assert max(map(len, said[0])) <= 30 < len(said[1][0])
+    assert " ".join(line.strip() for line in said[0]) == said[1][0]
+
+
+@pytest.mark.parametrize("columns", [4, 20, 40, 200])
+def test_a_line_that_is_drawn_again_never_breaks_into_two(monkeypatch, columns) -> None:
+    """Else each second of a long path's loading leaves a line behind."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(console, "SILENT_S", 0.01)
+    monkeypatch.setattr("sys.stderr", told := TerminalErrors())
+    with console.working(f"loading /{'folder/' * 12}model.gguf"):
+        while told.getvalue().count("\r\033[2K") < 3:
+            time.sleep(0.01)
+    drawn = [click.unstyle(line) for line in told.getvalue().split("\r\033[2K")]
+    assert max(map(len, drawn)) <= max(columns - 1, 4)
+    assert drawn[-1] == "", "the line is gone in the end"
+    assert columns < 200 or drawn[1] == f"loading /{'folder/' * 12}model.gguf ..."
+
+
 def measured(tokens: int, ttft_s: float | None, num_cached: int = 0) -> str:
     counts = console.Measured(tokens, 2.5, SpecStats(), 0.0, 0.0, ttft_s, num_cached, 1000)
     return counts.line("suffix")
@@ -99,6 +135,8 @@ def test_the_line_of_an_answer_tells_both_speeds_and_one_token_has_none() -> Non
         measured(5, 0.5) == "5 tokens, 2.0 tok/s; first token after 0.50 s, prompt 2,000 tokens/s"
     )
     assert measured(1, 0.5) == "1 token; first token after 0.50 s, prompt 2,000 tokens/s"
+    for num_cached in (999, 1000):
+        assert "prompt" not in measured(5, 0.5, num_cached)
     assert measured(5, 0.5, 1000) == "5 tokens, 2.0 tok/s; first token after 0.50 s"
     assert measured(0, None) == "0 tokens"
 

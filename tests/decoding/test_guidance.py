@@ -264,7 +264,7 @@ def test_a_matcher_is_handed_to_one_request_alone(plain):
     """Compiled once, copied for each: two threads on one matcher would be an error of the library."""
     form = FORMS["regex"]
     first, second = (plain.grammars.start(form) for _ in range(2))
-    kept = plain.grammars._known[form]
+    kept = plain.grammars._known[form].result()
     assert len({id(state.matcher) for state in (first, second, kept)}) == 3
     assert not first.matcher.is_error()
     first.matcher.try_consume_tokens([int(first.allowed().argmax())])  # as no request does

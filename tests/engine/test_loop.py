@@ -9,7 +9,7 @@ import threading
 import time
 from asyncio import CancelledError
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Event, FinishReason
+from forerun.decoding.grammar import Compiling, GrammarState
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import suffix
 from forerun.drafting.base import Target
@@ -161,6 +162,55 @@ def test_others_step_while_a_request_is_prepared(loop, answers, slow):
     assert other.runs[0].seq.generated == answers[1]
     handle.wait()
     assert [run.seq.generated for run in handle.runs] == [answers[0]] * 3
+
+
+def asks_for_a_grammar_in_the_making(loop) -> tuple[RequestHandle, Future[GrammarState]]:
+    """A request whose grammar is compiled by nobody, and what stands for that."""
+    compiled = Future[GrammarState]()
+    loop.engine._grammars = lambda wanted: Compiling(compiled, lambda state: state)
+    form = StructuredOutputsParams(regex="a")
+    return loop.submit(PROMPTS[0], replace(GREEDY, n=2, structured_outputs=form)), compiled
+
+
+def test_a_prompt_is_read_while_its_grammar_is_compiled(loop, answers):
+    handle, compiled = asks_for_a_grammar_in_the_making(loop)
+    other = loop.submit(PROMPTS[1], GREEDY)
+    other.wait()
+    assert other.runs[0].seq.generated == answers[1]
+    for run in handle.runs:
+        assert loop.engine.num_read(run.seq) == len(PROMPTS[0]) - 1
+        assert not run.seq.generated
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(handle.wait)
+        third = loop.submit(PROMPTS[2], GREEDY)  # nobody is kept out by who waits
+        third.wait()
+        compiled.set_result(Form(loop.engine.model.config.vocab_size, 10**6))
+        waiting.result(WAIT_S)
+    assert third.runs[0].seq.generated == answers[2]
+    assert [run.seq.generated for run in handle.runs] == [answers[0]] * 2
+    for run in handle.runs:
+        assert run.stats.drafted > run.stats.accepted > 0
+
+
+@pytest.mark.parametrize("wait", [RequestHandle.wait, RequestHandle.wait_for_grammar])
+def test_a_grammar_that_cannot_be_compiled_ends_its_request_alone(loop, answers, wait):
+    handle, compiled = asks_for_a_grammar_in_the_making(loop)
+    other = loop.submit(PROMPTS[1], GREEDY)
+    compiled.set_exception(RequestError("regex cannot be used: no"))
+    with pytest.raises(RequestError, match="regex cannot be used: no"):
+        wait(handle)
+    other.wait()
+    assert other.runs[0].seq.generated == answers[1]
+    assert handle.is_finished
+    assert is_idle(loop)
+
+
+def test_a_request_can_be_cancelled_while_its_grammar_is_compiled(loop):
+    handle, _ = asks_for_a_grammar_in_the_making(loop)
+    loop.step()
+    handle.cancel()
+    assert handle.wait_for_grammar().output().outputs[0].finish_reason == "abort"
+    assert is_idle(loop)
 
 
 def test_the_time_to_the_first_token_begins_with_the_request(loop, monkeypatch):

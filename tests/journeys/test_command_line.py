@@ -170,6 +170,10 @@ def test_another_template_may_be_given(shell, tmp_path):
             "forerun generate hi --chat-template {%x%}",
             "the chat template is not valid: Encountered",
         ),
+        (
+            "forerun generate hi --chat-template chatlm",
+            "--chat-template must be a file of Jinja, its text, or chatml; no such file: chatlm",
+        ),
         ("forerun generate caf\udce9", "the prompt is not UTF-8 text"),
     ],
 )

@@ -303,6 +303,10 @@ MISTAKES = [
     (lambda llm: SamplingParams(max_new_tokens=1), "did you mean 'max_tokens'"),
     (lambda llm: llm.generate("x", lora_request="a"), "lora_request='a' is not supported"),
     (lambda llm: llm.generate("x", sampling_param=GREEDY), "did you mean 'sampling_params'"),
+    (
+        lambda llm: llm.generate("x", max_tokens=4),
+        r"max_tokens is a sampling parameter: give SamplingParams\(max_tokens=...\)",
+    ),
     (lambda llm: llm.generate("x", {"temperature": 0}), "must be a SamplingParams or a list"),
     (lambda llm: llm.generate(["x", "y"], [GREEDY]), "2 prompts but 1 sampling params"),
     (lambda llm: llm.generate({"promt": "x"}), "'promt': did you mean 'prompt'"),
@@ -428,7 +432,9 @@ def test_texts_have_vectors_and_like_ones_score_higher(smollm2) -> None:
         dots = [sum(x * y for x, y in zip(vectors[0], one, strict=True)) for one in vectors[1:]]
         assert scores == pytest.approx(dots, abs=1e-4)
     assert scores[0] > scores[1]
-    assert smollm2.embed(texts_[0])[0].prompt_token_ids == smollm2.encode(texts_[0])
+    (one,) = smollm2.embed(texts_[0])
+    assert repr(one.outputs) == f"EmbeddingOutput(hidden_size={len(one.outputs.embedding)})"
+    assert one.prompt_token_ids == smollm2.encode(texts_[0])
     with pytest.raises(RequestError, match="one text or as many as text_2, got 2 and 3"):
         smollm2.score(texts_[:2], texts_)
     with pytest.raises(RequestError, match="'pool': did you mean 'pooling'"):

@@ -25,6 +25,7 @@ def test_streams_and_answers_are_those_of_the_llm(llm):
     async def run():
         async with AsyncLLM(llm) as made:
             events = [event async for event in made.stream(PROMPT, GREEDY)]
+            assert repr(made) == f"Async{llm!r}"
             both = await asyncio.gather(*(made.generate(PROMPT, GREEDY) for _ in range(2)))
             return events, [one.outputs[0] for one in both]
 

@@ -19,7 +19,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "help": ("", "list these commands"),
     "exit": ("", "end the chat, as Ctrl-D does"),
     "clear": ("", "forget the conversation; the system message stays"),
-    "undo": ("", "take the last message and its answer back"),
+    "undo": ("", "take back a file, or the last message and its answer"),
     "regen": ("", "answer the last message again"),
     "read": ("FILE", "put a file's text before the next message"),
     "set": ("[NAME VALUE]", "sample otherwise, such as temperature .7; else show how"),

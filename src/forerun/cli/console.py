@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
@@ -34,11 +35,22 @@ SILENT_S = 1.0
 REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its speed says little about others"
 
 
-def note(text: object, *, nl: bool = True, **style: Any) -> None:
+def note(text: object, **style: Any) -> None:
     """Print what is not the answer on stderr, in a terminal broken between words and in a style of `click.style`."""
-    color = False if "NO_COLOR" in os.environ else None
-    wrap = WordWrap.of(sys.stderr) if nl else WordWrap(None)  # a line that is drawn again stays one
-    click.secho(wrap.push(str(text)) + wrap.flush(), err=True, color=color, nl=nl, **style)
+    wrap = WordWrap.of(sys.stderr)
+    _secho(wrap.push(str(text)) + wrap.flush(), **style)
+
+
+def redraw(text: str) -> None:
+    """Draw a terminal's last line again, of a longer text its end: what is broken into two lines cannot be."""
+    most = max(shutil.get_terminal_size().columns - 1, 4)
+    click.echo("\r\033[2K", err=True, nl=False, color=True)
+    if text:
+        _secho(text if len(text) <= most else f"...{text[3 - most :]}", nl=False, dim=True)
+
+
+def _secho(text: str, **style: Any) -> None:
+    click.secho(text, err=True, color=False if "NO_COLOR" in os.environ else None, **style)
 
 
 @contextmanager
@@ -47,13 +59,13 @@ def working(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    note(f"{what} ...", dim=True, nl=False)
+    redraw(f"{what} ...")
     has_ended, start_s = threading.Event(), time.monotonic()
 
     def count() -> None:
         while not has_ended.wait(SILENT_S):
             lasted_s = time.monotonic() - start_s
-            note(f"\r\033[2K{what} ... {lasted_s:.0f} s", dim=True, nl=False)
+            redraw(f"{what} ... {lasted_s:.0f} s")
 
     counting = threading.Thread(target=count, daemon=True)
     counting.start()
@@ -62,7 +74,7 @@ def working(what: str) -> Iterator[None]:
     finally:
         has_ended.set()
         counting.join()
-        click.echo("\r\033[2K", err=True, nl=False)
+        redraw("")
 
 
 @contextmanager
@@ -122,10 +134,10 @@ def _events(llm: LLM, request: RequestHandle) -> Iterator[Event]:
                 text = (
                     f"reading the prompt, {read:,} of {seq.num_prompt:,}, {_minutes(left_s)} left"
                 )
-                note(f"\r\033[2K{text}", dim=True, nl=False)
+                redraw(text)
                 is_shown = True
         if is_shown:
-            click.echo("\r\033[2K", err=True, nl=False)
+            redraw("")
         yield from stream
     finally:
         stream.close()
@@ -188,7 +200,7 @@ class Measured:
         if self.ttft_s is not None:
             text += f"; first token after {self.ttft_s:.2f} s"
             num_read = self.num_prompt - self.num_cached_tokens
-            text += f", prompt {num_read / self.ttft_s:,.0f} tokens/s" if num_read > 0 else ""
+            text += f", prompt {num_read / self.ttft_s:,.0f} tokens/s" if num_read > 1 else ""
         if self.stats.drafted:
             text += (
                 f"; {drafter}: {tokens_per_pass(self.stats.tau)}, "

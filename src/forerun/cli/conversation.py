@@ -9,7 +9,7 @@ from pathlib import Path
 
 from forerun.cli import console
 from forerun.cli.chat_models import LocalModel, Message, RemoteModel, Unfinished
-from forerun.core.errors import ConfigError
+from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.files import read_text
 
 
@@ -36,8 +36,14 @@ class Conversation:
 
     def send(self, text: str) -> str:
         """Print the answer to a message and return a line about it. A message without an answer is forgotten."""
-        content = "\n\n".join([*self.attached, text])
-        line = self._answer([*self.messages, {"role": "user", "content": content}], None)
+        content, before = "\n\n".join([*self.attached, text]), self.messages
+        try:
+            line = self._answer([*before, {"role": "user", "content": content}], None)
+        except CapacityError as error:
+            way_out = "; /undo takes back what was read" if self.attached else ""
+            raise CapacityError(f"{error}{way_out}") from error
+        if self.messages is before:
+            return f"{line}\nnothing answers it: the message is forgotten"
         self.attached = []
         return line
 
@@ -67,7 +73,10 @@ class Conversation:
         return self._answer(messages, None)
 
     def undo(self) -> str:
-        """Take the last message and its answer back."""
+        """Take back the files that go before the next message, or else the last message and its answer."""
+        if self.attached:
+            self.attached = []
+            return "taken back: what was read"
         at = self._last_question
         text = " ".join(self.messages[at]["content"].split())
         self.messages, self.unfinished = self.messages[:at], None
@@ -112,7 +121,7 @@ class Conversation:
         try:
             path.write_text(json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n", "utf-8")
         except OSError as error:
-            raise ConfigError(f"cannot save: {error}") from error
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from error
         self.file = path
         return f"saved {_count(len(self.messages), 'message')} to {path}"
 
@@ -120,9 +129,9 @@ class Conversation:
         """Take the messages of a file instead of those that are here."""
         path = Path(name).expanduser()
         try:
-            messages = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot load: {error}") from error
+            messages = json.loads(read_text(path))
+        except ValueError as error:
+            raise ConfigError(f"{path} is no JSON: {error}") from error
         if not isinstance(messages, list) or not all(map(_is_message, messages)):
             raise ConfigError(f"{path} is no list of messages with role and content")
         self._replace(messages)
@@ -145,7 +154,7 @@ class Conversation:
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _is_message(value: object) -> bool:

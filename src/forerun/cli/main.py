@@ -150,8 +150,11 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _refuse(message: str) -> int:
-    """Print one line on stderr about what the user can put right."""
+    """Print one line on stderr about what the user can put right, in a terminal broken between words."""
+    from forerun.cli.wrap import WordWrap
+
     has_colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    mark = "\033[1;31merror:\033[0m" if has_colours else "error:"
-    print(mark, " ".join(message.split()), file=sys.stderr)
+    wrap = WordWrap.of(sys.stderr)
+    mark = wrap.push("error:", "\033[1;31m{}\033[0m" if has_colours else "{}")
+    print(mark + wrap.push(f" {' '.join(message.split())}") + wrap.flush(), file=sys.stderr)
     return 2

@@ -87,7 +87,10 @@ def read_template(given: str | None) -> str | None:
         return given and CHATML
     if "{" in given or " " in given:
         return given
-    return read_text(Path(given))
+    if not (path := Path(given).expanduser()).exists():
+        what = "--chat-template must be a file of Jinja, its text, or chatml"
+        raise ConfigError(f"{what}; no such file: {given}")
+    return read_text(path)
 
 
 def read_setting(text: str) -> tuple[str, Any]:

@@ -101,7 +101,7 @@ def _remove_models(names: Sequence[str], yes: bool) -> None:
     models: list[tuple[str, Path, bool]] = []
     for name in dict.fromkeys(names):
         if (elsewhere := opt.path_of(name)) != name:
-            models.append((f"what was made of {elsewhere}, which stays", Path(elsewhere), False))
+            models.append((f"what was made of {elsewhere}", Path(elsewhere), False))
         else:
             model = hub.in_cache(name)
             assert model.path is not None
@@ -110,7 +110,8 @@ def _remove_models(names: Sequence[str], yes: bool) -> None:
         copies = packed.of_model(path)
         if copies:
             nbytes = sizes.format_size(sum(copy.nbytes for copy in copies))
-            what += f" and its packed copies ({nbytes})"
+            what += f" and its packed copies ({nbytes})" if is_ours else f" ({nbytes})"
+        what += "" if is_ours else "; the model stays"
         if not yes and not _confirms(f"delete {what}?"):
             _say(f"{path.stem} stays")
             continue

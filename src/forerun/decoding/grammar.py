@@ -10,8 +10,10 @@ N nodes of the draft, V vocabulary.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +40,41 @@ class GrammarState(Protocol):
     def forced(self) -> Sequence[int]:
         """Return the coming tokens that have no alternative, end tokens left out; empty if the next one has."""
         ...
+
+
+class Compiling:
+    """The state before the first token, while a thread compiles the grammar: whoever asks it waits for that.
+
+    Its methods raise what compiling raises.
+    """
+
+    def __init__(self, compiled: Future[Any], start: Callable[[Any], GrammarState]) -> None:
+        self.compiled, self._start = compiled, start
+
+    def is_ready(self, timeout_s: float = 0) -> bool:
+        """Tell whether nobody would have to wait, after at most so many seconds."""
+        return bool(wait([self.compiled], timeout_s).done)
+
+    @cached_property
+    def state(self) -> GrammarState:
+        """The state in whose place this is."""
+        return self._start(self.compiled.result())
+
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Mask (V,) of the tokens that may come first."""
+        return self.state.allowed()
+
+    def allows(self, token: int) -> bool:
+        """Return what the mask says of one token."""
+        return self.state.allows(token)
+
+    def advance(self, token: int) -> GrammarState | None:
+        """Return the state after the first token; None if it is not allowed or ends the output."""
+        return self.state.advance(token)
+
+    def forced(self) -> Sequence[int]:
+        """Return the first tokens that have no alternative."""
+        return self.state.forced()
 
 
 def without_forbidden(draft: Draft, state: GrammarState) -> Draft:

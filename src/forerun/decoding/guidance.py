@@ -13,8 +13,10 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.decoding import gbnf, schemas
+from forerun.decoding.grammar import Compiling, GrammarState
 from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 NUM_CACHED = 16
 """Grammars that are kept compiled."""
+SOON_S = 0.02
+"""A grammar that is compiled within it is waited for: a pass takes as long."""
 MAX_LEXER_STATES = 100_000
 """States of the automata of one grammar, about 0.5 kB each; a text with a `maxLength` takes 20 of them a token."""
 MAX_MASK_ITEMS = 1_000_000
@@ -52,30 +57,64 @@ class Grammars:
         """`vocab_size` is that of the model's head, which may be padded."""
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._words: LLTokenizer | None = None
-        self._known: OrderedDict[StructuredOutputsParams, Guided] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known: OrderedDict[StructuredOutputsParams, Future[Guided]] = OrderedDict()
+        self._lock, self._words_lock = threading.Lock(), threading.Lock()
+
+    def read_ahead(self) -> None:
+        """Read the vocabulary in a thread, before a request asks for it; where that cannot be, the request is told."""
+
+        def read() -> None:
+            with suppress(RequestError):
+                self._vocabulary()
+
+        threading.Thread(target=read).start()
 
     def start(self, wanted: StructuredOutputsParams) -> Guided | Anything | BeforeMark:
         """Return the state before the first token. Raises RequestError for what cannot be compiled."""
+        compiled = None if wanted.bounds_thought else self._compiled(wanted)[0].result()
+        return self._own(wanted, compiled)
+
+    def begin(self, wanted: StructuredOutputsParams) -> GrammarState:
+        """Return the state before the first token, at once: what takes long goes on in a thread.
+
+        That is the first grammar of all, for which the vocabulary is read. Raises RequestError for what cannot be
+        compiled, as does such a state.
+        """
+        if wanted.bounds_thought:
+            return self.start(wanted)
+        compiled, is_new = self._compiled(wanted)
+        state = Compiling(compiled, partial(self._own, wanted))
+        return state.state if state.is_ready(SOON_S if is_new else 0) else state
+
+    def _compiled(self, wanted: StructuredOutputsParams) -> tuple[Future[Guided], bool]:
+        """Return a grammar that may still be in the making, and whether that begins now."""
+        with self._lock:
+            is_new = wanted not in self._known
+            if is_new:
+                self._known[wanted] = _with_deep_stack(partial(self._compile, wanted))
+            self._known.move_to_end(wanted)
+            while len(self._known) > NUM_CACHED:
+                self._known.popitem(last=False)
+            return self._known[wanted], is_new
+
+    def _own(
+        self, wanted: StructuredOutputsParams, compiled: Guided | None
+    ) -> Guided | Anything | BeforeMark:
+        """Return a request's own state before the first token; without a grammar anything may come."""
+        state: Guided | Anything = Anything(self._vocab_size)
+        if compiled is not None:
+            with self._lock:
+                state = compiled.copy()
         mark = wanted.after
-        state = Anything(self._vocab_size) if wanted.bounds_thought else self._start(wanted)
         if not mark or wanted.max_before is None:
             return state
         tokens = self._tokenizer.encode(mark, bos=False)
         return BeforeMark(state, self._tokenizer, mark.encode(), (*tokens,), wanted.max_before)
 
-    def _start(self, wanted: StructuredOutputsParams) -> Guided:
-        with self._lock:
-            if wanted in self._known:
-                self._known.move_to_end(wanted)
-                return self._known[wanted].copy()
-            words = self._words = self._words or self._read_vocabulary()
-        state = _with_deep_stack(lambda: self._compile(wanted, words))
-        with self._lock:
-            self._known[wanted] = state
-            while len(self._known) > NUM_CACHED:
-                self._known.popitem(last=False)
-            return state.copy()
+    def _vocabulary(self) -> LLTokenizer:
+        with self._words_lock:
+            self._words = self._words or self._read_vocabulary()
+            return self._words
 
     def _read_vocabulary(self) -> LLTokenizer:
         try:
@@ -89,7 +128,15 @@ class Grammars:
         words: Any = TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
         return LLTokenizer(words, eos_token=sorted(self._tokenizer.eos_ids))
 
-    def _compile(self, wanted: StructuredOutputsParams, words: LLTokenizer) -> Guided:
+    def _compile(self, wanted: StructuredOutputsParams) -> Guided:
+        try:
+            return self._compile_for(wanted, self._vocabulary())
+        except BaseException:
+            with self._lock:
+                self._known.pop(wanted, None)
+            raise
+
+    def _compile_for(self, wanted: StructuredOutputsParams, words: LLTokenizer) -> Guided:
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(
@@ -112,15 +159,16 @@ class Grammars:
         return state
 
 
-def _with_deep_stack(work: Callable[[], Guided]) -> Guided:
+def _with_deep_stack(work: Callable[[], Guided]) -> Future[Guided]:
     """Run in a thread of its own: the library compiles recursively, and a short text can hold thousands of rules."""
-    with ThreadPoolExecutor(1) as pool, _stack_size:
+    pool = ThreadPoolExecutor(1)
+    with _stack_size:
         before = threading.stack_size(STACK_NBYTES)
         try:
-            future = pool.submit(work)  # starts the thread
+            return pool.submit(work)  # starts the thread
         finally:
             threading.stack_size(before)
-    return future.result()
+            pool.shutdown(wait=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

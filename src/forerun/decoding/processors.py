@@ -24,7 +24,7 @@ from forerun.core.arrays import Floats
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise, no_token
 from forerun.core.types import TokenLogprob
-from forerun.decoding.grammar import GrammarState
+from forerun.decoding.grammar import Compiling, GrammarState
 
 Row = Floats
 
@@ -64,6 +64,11 @@ class LogitsPipeline:
     def has_grammar(self) -> bool:
         """Tell whether a grammar says which tokens may come."""
         return self._grammar is not None
+
+    @property
+    def compiling(self) -> Compiling | None:
+        """The grammar, if the first token has yet to be chosen and the grammar was not compiled when it was given."""
+        return self._grammar if isinstance(self._grammar, Compiling) else None
 
     def grammar_after(self, generated: Sequence[int]) -> GrammarState | None:
         """Return the grammar's state after the committed tokens, each read once; None without a grammar.

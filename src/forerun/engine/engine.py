@@ -42,6 +42,7 @@ from forerun.model.config import attention_flops
 from forerun.model.model import Hidden, Model
 
 NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
+MOMENT_S = 0.01
 
 
 class Prepared(NamedTuple):
@@ -148,6 +149,8 @@ class Engine:
         """Run one pass of the target for all running sequences, and return what it made final."""
         self.scheduler.admit()
         steps, clock = self._steps(), self.timers.clock
+        if not steps:
+            self._await_grammar()
         begun_s = clock()
         self.proposer.propose(steps)
         proposed_s = clock()
@@ -243,11 +246,18 @@ class Engine:
         for seq in self.scheduler.running:
             state, tokens = self.sequences[seq.id], self.scheduler.pending(seq)
             if not state.has_begun:
+                if not state.grammar_is_ready():
+                    tokens = tokens[:-1]  # the last one's row says what comes first
                 tokens = tokens[:room]
                 room -= len(tokens)
             if tokens:
                 steps.append(SequenceStep(state, tokens, self.cache.length(seq.slot)))
         return steps
+
+    def _await_grammar(self) -> None:
+        """Wait a moment where there is nothing to do before a grammar is compiled; others may submit in between."""
+        for seq in self.scheduler.running[:1]:
+            self.sequences[seq.id].grammar_is_ready(MOMENT_S)
 
     def _verify(self, work: Pass, hidden: Hidden) -> None:
         """Verify the drafts, up to where each sequence ends.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, Self
 from weakref import finalize
 
 from forerun.core.types import Event
@@ -60,6 +60,19 @@ class RequestHandle:
     def events(self) -> EventStream:
         """Return what each step makes final, to the end. Leaving early cancels the request."""
         return EventStream(self)
+
+    def wait_for_grammar(self) -> Self:
+        """Wait until its grammar is compiled; prompts are read meanwhile. Raises RequestError if it cannot be."""
+        run = self.runs[0]
+        try:
+            while not (run.grammar_is_ready() or self.is_finished):
+                self.loop.step(self)
+            if run.grammar_is_ready() and (compiling := run.pipeline.compiling) is not None:
+                compiling.compiled.result()
+        except BaseException:  # the caller gets no handle
+            self.cancel()
+            raise
+        return self
 
     def wait(self) -> None:
         """Run to the end. Raises the error that ended the request."""

@@ -65,6 +65,11 @@ class SequenceState:
         pipeline = self.pipeline
         return pipeline.grammar_after(self.seq.generated) if pipeline.has_grammar else None
 
+    def grammar_is_ready(self, timeout_s: float = 0) -> bool:
+        """Tell whether the first token can be chosen without waiting for a grammar, after at most so many seconds."""
+        compiling = self.pipeline.compiling
+        return compiling is None or compiling.is_ready(timeout_s)
+
     @property
     def needs_only_argmax(self) -> bool:
         """Whether it needs only the likeliest token of each row."""

@@ -22,6 +22,14 @@ class EmbeddingOutput:
 
     embedding: list[float]
 
+    @property
+    def hidden_size(self) -> int:
+        """Count its numbers."""
+        return len(self.embedding)
+
+    def __repr__(self) -> str:
+        return f"EmbeddingOutput(hidden_size={self.hidden_size})"
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequestOutput:

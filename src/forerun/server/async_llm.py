@@ -102,6 +102,9 @@ class AsyncLLM:
             self._worker.llm = None
             llm.close()
 
+    def __repr__(self) -> str:
+        return f"Async{llm!r}" if (llm := self._worker.llm) is not None else "AsyncLLM(no model)"
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -119,9 +122,10 @@ class AsyncLLM:
         encoded = await asyncio.to_thread(read, llm)
         params = params or llm.default_params()
         if params.structured_outputs is not None:  # compiled here, not between two steps
-            await asyncio.to_thread(llm.grammars.start, params.structured_outputs)
+            await asyncio.to_thread(llm.grammars.begin, params.structured_outputs)
         request = self._worker.submit([encoded], params)
         await request.accepted()
+        await request.compiled()
         return request
 
 

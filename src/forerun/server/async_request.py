@@ -129,6 +129,15 @@ class AsyncRequest:
             self.cancel()
             raise
 
+    async def compiled(self) -> None:
+        """Wait until its grammar is compiled, while its prompt is read. Raises RequestError if it cannot be."""
+        try:
+            if self.runs and (compiling := self.runs[0].pipeline.compiling) is not None:
+                await asyncio.shield(asyncio.wrap_future(compiling.compiled))
+        except BaseException:
+            self.cancel()
+            raise
+
     async def events(self) -> AsyncIterator[list[StreamEvent]]:
         """Yield what came, as many steps together as came since the last time. Raises what ended the request.
 

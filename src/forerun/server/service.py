@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from forerun.core.errors import ConfigError, RequestError
 from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
-from forerun.core.structured import StructuredOutputsParams
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, Closed
 from forerun.server.bodies import BodyQueue
@@ -115,6 +115,8 @@ class Service:
         """Take note that loading has ended, for the engine thread."""
         if (llm := self.worker.llm) is not None:
             self.drafter, self.max_len = llm.drafter_spec.name, llm.max_len
+            if llm.config.budget_nbytes is None:
+                llm.grammars.read_ahead()
         self.on_loaded()
 
     def llm(self) -> LLM:
@@ -236,8 +238,11 @@ class Service:
             self._check_lengths(prompts, field)
             if isinstance(params.prediction, str):  # here and once, not by the engine for each of n
                 params.prediction = await self._predicted(params.prediction)
-            if params.structured_outputs is not None and body is not None:
-                await self._compile(params.structured_outputs, body.form_field)
+            form_field = body.form_field if body else "structured_outputs"
+            if (form := params.structured_outputs) is not None:
+                check_bounds(form, self.config, form_field)
+                with _form_errors(form_field):
+                    await asyncio.to_thread(self.llm().grammars.begin, form)
             stream, progress = (body.stream, body.return_progress) if body else (False, False)
             interval_s = self.config.stream_interval if stream else math.inf
             request = self.worker.submit(
@@ -247,6 +252,8 @@ class Service:
         finally:
             self._num_entering -= num_new
         await request.accepted()
+        with _form_errors(form_field):
+            await request.compiled()
         return request
 
     async def _predicted(self, text: str) -> tuple[int, ...]:
@@ -256,15 +263,6 @@ class Service:
         if len(tokens) > self._limit():
             raise too_long(len(tokens), self._limit(), self.llm().max_len, "prediction")
         return tuple(tokens)
-
-    async def _compile(self, form: StructuredOutputsParams, field: str) -> None:
-        """Compile a grammar in another thread; the engine finds it ready. Raises ApiError."""
-        check_bounds(form, self.config, field)
-        try:
-            await asyncio.to_thread(self.llm().grammars.start, form)
-        except RequestError as error:
-            message = str(error).replace("structured_outputs", field)
-            raise invalid(message, field) from error
 
     @property
     def num_running(self) -> int:
@@ -306,3 +304,12 @@ class Service:
             return
         now_s = time.perf_counter()
         self.metrics.finish(request, now_s)
+
+
+@contextmanager
+def _form_errors(field: str) -> Iterator[None]:
+    """Raise ApiError that names the request's field, for what is wrong with a grammar."""
+    try:
+        yield
+    except RequestError as error:
+        raise invalid(str(error).replace("structured_outputs", field), field) from error

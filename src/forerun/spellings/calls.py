@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
-from forerun.core.errors import reject
+from forerun.core.errors import RequestError, reject
+from forerun.core.params import SamplingParams
 
 _ALL: Mapping[str, tuple[object, ...]] = {
     "lora_request": (None, []),
@@ -33,4 +34,7 @@ _NEUTRAL: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 def check(method: Callable[..., object], others: Mapping[str, object]) -> None:
     """Raise RequestError for arguments besides a method's own, unless they ask for nothing."""
     known = inspect.signature(method).parameters.keys() - {"others"}
+    if "sampling_params" in known:
+        for name in sorted(others.keys() & SamplingParams.__dataclass_fields__):
+            raise RequestError(f"{name} is a sampling parameter: give SamplingParams({name}=...)")
     reject(others, _NEUTRAL.get(method.__name__, _ALL), "argument", known)

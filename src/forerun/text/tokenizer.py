@@ -200,7 +200,7 @@ class Tokenizer(OfOneProcess):
         if source is None:
             raise RequestError(
                 "the model has no chat template: complete the text as it is (--raw, llm.generate), "
-                "or use an instruction-tuned model"
+                "give a template (--chat-template chatml), or use an instruction-tuned model"
             )
         return kind(source, self.text_of(self.bos_id), self.text_of(self.eos_id))
 

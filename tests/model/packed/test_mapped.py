@@ -7,12 +7,15 @@ import pytest
 pytest.importorskip("torch")
 
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
 
+from forerun.core import system
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
+from forerun.model.packed.fill import wait_for_move
 from tests.arrays import same_bits
 from tests.model.packed.models import FAMILIES, TOKENS, UNEVEN, load, only_file, saved
 from tests.model.tiny import prefill
@@ -87,6 +90,28 @@ def test_a_model_may_go_while_its_weights_move(tmp_path) -> None:
         prefill(load(folder), TOKENS)
     moved()
     assert str(only_file()) not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.skipif(not system.HAS_HUGE_PAGES, reason="weights stay where they are mapped")
+def test_who_lets_go_of_a_model_can_wait_for_the_weight_that_moves(tmp_path, monkeypatch) -> None:
+    """The decoder is freed then, not at some time after."""
+    folder, moves, may_move = saved(tmp_path), threading.Event(), threading.Event()
+    move = NativeDecoder.move_to_memory
+
+    def move_later(decoder: NativeDecoder, name: str) -> None:
+        moves.set()
+        may_move.wait(60)
+        move(decoder, name)
+
+    monkeypatch.setattr(NativeDecoder, "move_to_memory", move_later)
+    load(folder)
+    model = weakref.ref(load(folder))
+    assert moves.wait(60)
+    assert model() is not None
+    threading.Timer(0.05, may_move.set).start()
+    wait_for_move()
+    assert model() is None
+    moved()
 
 
 def test_a_changed_file_is_not_mapped(tmp_path) -> None:

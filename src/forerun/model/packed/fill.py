@@ -37,7 +37,7 @@ def fill(
     if packed is not None and (digest := packed.load(decoder)):
         decoder.digest = digest
         if not packed.is_mapped and system.HAS_HUGE_PAGES:
-            _move_meanwhile(decoder)
+            _Mover(decoder).start()
         if progress is not None:
             progress(total, total)
         return
@@ -59,20 +59,37 @@ def fill(
         packed.save_meanwhile(decoder)
 
 
-def _move_meanwhile(decoder: PackedWeights) -> None:
-    """Move mapped weights into huge pages beside the first passes, while the decoder and the program live."""
-    names, alive = [name for name, *_ in decoder.packed()], weakref.ref(decoder)
+class _Mover(threading.Thread):
+    """Moves mapped weights into huge pages beside the first passes, while the decoder and the program live."""
 
-    def move() -> None:
+    def __init__(self, decoder: PackedWeights) -> None:
+        super().__init__(name="forerun-weights")
+        self._names = [name for name, *_ in decoder.packed()]
+        self._decoder = weakref.ref(decoder)
+        self.moves = threading.Lock()
+        """Held with the decoder, for a weight at a time."""
+
+    def run(self) -> None:
         system.lower_priority()
-        for name in names:
-            mapped = alive()
-            if mapped is None or not threading.main_thread().is_alive():
-                return
-            mapped.move_to_memory(name)
-            del mapped
+        for name in self._names:
+            with self.moves:
+                if not self._move(name):
+                    return
 
-    threading.Thread(target=move, name="forerun-weights").start()
+    def _move(self, name: str) -> bool:
+        decoder = self._decoder()
+        if decoder is None or not threading.main_thread().is_alive():
+            return False
+        decoder.move_to_memory(name)
+        return True
+
+
+def wait_for_move() -> None:
+    """Wait until a decoder that nobody else holds is freed: it is held for one weight."""
+    for thread in threading.enumerate():
+        if isinstance(thread, _Mover):
+            with thread.moves:
+                pass
 
 
 def fill_blank(
