@@ -1,8 +1,8 @@
 """What ends an answer: what transformers ends at by generation_config.json, and llama.cpp by the tokens of a GGUF.
 
 `fixtures/ends.json` names for each model its control tokens (those that matter), the ends in its generation_config.json
-(else its tokenizer's), and what llama.cpp (that of llama-cpp-python 0.3.36) puts into `special_eog_ids`. `also` are ends
-of ours beyond both: the tokens before a file's name, of models that fill in.
+(else its tokenizer's), and what llama.cpp (that of llama-cpp-python 0.3.36) puts into `special_eog_ids`. `also` are
+ends of ours beyond both: the tokens before a file's name, of models that fill in.
 """
 
 from __future__ import annotations
