@@ -211,6 +211,8 @@ def test_thoughts_and_calls_that_are_not_asked_for_are_text() -> None:
 
 def test_forced_calls_have_the_form_of_the_grammar() -> None:
     text = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
+    assert parts(KIMI, text, [], is_forced=True) == CALL
+    text = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>'
     assert parts(HARMONY, text, [], is_forced=True) == CALL
 
 

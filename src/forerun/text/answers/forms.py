@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forerun.text.answers.calls import CLOSE, HERMES, NAMED_HEAD, CallSyntax, Tools
-from forerun.text.answers.harmony import HarmonyParser
+from forerun.text.answers.harmony import FINAL, HarmonyParser
 from forerun.text.answers.parser import AnswerParser, MarkParser, PlainParser, Thinking
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ class AnswerForm:
     is_harmony: bool = False
 
     def begun(self, prompt: str) -> Thinking | None:
-        """Return the thought that a prompt has begun; None if it has not."""
+        """Return the thought that a prompt has begun, as gpt-oss' all have; None if it has not."""
+        if self.is_harmony:
+            return Thinking("", FINAL, True) if prompt.endswith("<|start|>assistant") else None
         if self.thinking is None or not prompt.rstrip().endswith(self.thinking.open):
             return None
         return replace(self.thinking, has_begun=True)
@@ -91,14 +93,14 @@ class AnswerForm:
     def parser(
         self, prompt: str, *, tools: Tools, with_reasoning: bool = True, is_forced: bool = False
     ) -> AnswerParser:
-        """Return what splits an answer to a prompt that offers tools. `is_forced`: a grammar made Hermes' calls."""
-        if is_forced:
-            return MarkParser(thinking=self.begun(prompt) if with_reasoning else None, tools=tools)
+        """Return what splits an answer to a prompt that offers tools. `is_forced`: a grammar made its calls."""
         if self.is_harmony:
             in_text = prompt.rfind("<|message|>") > prompt.rfind(
                 "<|start|>"
             )  # that it goes on with
             return HarmonyParser(bool(tools), with_reasoning, in_text=in_text)
+        if is_forced:  # in Hermes' form
+            return MarkParser(thinking=self.begun(prompt) if with_reasoning else None, tools=tools)
         thinking = self.thinking if with_reasoning else None
         if thinking is not None:
             thinking = self.begun(prompt) or thinking

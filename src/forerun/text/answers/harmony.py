@@ -8,6 +8,7 @@ A message to a function is a call, one on the analysis channel is what the model
 
 from __future__ import annotations
 
+import json
 import re
 
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
@@ -17,6 +18,29 @@ _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _FUNCTION = re.compile(r"to=functions\.([\w.-]+)")
 _LONGEST_MARK = 16
+
+CHANNEL, FINAL, CALL = (
+    "<|channel|>",
+    f"<|channel|>final{_BODY}",
+    "<|channel|>commentary to=functions.",
+)
+"""What the last message of an answer begins with; any, one to the reader, a call."""
+NEXT = "<|end|><|start|>assistant"
+"""What stands between two messages of an answer."""
+ARGUMENTS = f" <|constrain|>json{_BODY}"
+"""What stands between a function's name and its arguments."""
+
+
+def in_lark(text: str) -> str:
+    """Write a text with control tokens for a grammar in Lark."""
+    pieces = re.split(f"({_MARK.pattern})", text)
+    return " ".join(one if _MARK.match(one) else json.dumps(one) for one in pieces if one)
+
+
+EARLIER = f"""
+message: {in_lark(f"{CHANNEL}analysis{_BODY}")} body {in_lark(NEXT)}
+body: /(?s:.*)/"""
+"""The rule `message` of a grammar in Lark: a thought before the last one."""
 
 
 class HarmonyParser:
