@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 
+from forerun.text.answers.json_text import JsonText
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
 
 _BODY, _MARK = "<|message|>", re.compile(r"<\|[a-z]+\|>")
@@ -43,6 +44,9 @@ body: /(?s:.*)/"""
 """The rule `message` of a grammar in Lark: a thought before the last one."""
 
 
+Body = TextPart | ReasoningPart | ArgumentsPart
+
+
 class HarmonyParser:
     """Split an answer into what is thought, said and called."""
 
@@ -53,10 +57,9 @@ class HarmonyParser:
         self.num_calls = 0
         self._with_calls, self._with_reasoning = with_calls, with_reasoning
         self._held = ""
-        self._kind: type[TextPart | ReasoningPart | ArgumentsPart] | None = (
-            TextPart if in_text else None
-        )
+        self._kind: type[Body] | None = TextPart if in_text else None
         """What the body that is being read is; None in a head."""
+        self._json = JsonText()
 
     def read(self, text: str, *, is_last: bool) -> list[Part]:
         """Split more text; `is_last` if none will follow."""
@@ -78,7 +81,7 @@ class HarmonyParser:
         self._held = body
         called, channel = _FUNCTION.search(head), _CHANNEL.search(head)
         if called is not None and self._with_calls:
-            self._kind = ArgumentsPart
+            self._kind, self._json = ArgumentsPart, JsonText()
             self.num_calls += 1
             return [CallPart(called[1])]
         is_thought = channel is not None and channel[1] == "analysis" and self._with_reasoning
@@ -91,7 +94,7 @@ class HarmonyParser:
         if starts:
             at, kind = min(starts), self._kind
             body, self._held, self._kind = self._held[:at], self._held[at:], None
-            return [kind(body)]
+            return [self._part(kind, body)]
         kept = (
             len(self._held)
             if is_last
@@ -102,4 +105,9 @@ class HarmonyParser:
         if not kept:
             return None
         body, self._held = self._held[:kept], self._held[kept:]
-        return [self._kind(body)]
+        return [self._part(self._kind, body)]
+
+    def _part(self, kind: type[Body], text: str) -> Part:
+        if kind is ArgumentsPart and not self._json.is_complete:
+            text = self._json.push(text)[0]
+        return kind(text)
