@@ -8,7 +8,6 @@ A state is copied in a few microseconds: branches of a draft need no way back.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import threading
 from collections import OrderedDict
@@ -29,8 +28,6 @@ from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-
-_log = logging.getLogger(__name__)
 
 NUM_CACHED = 16
 """Grammars that are kept compiled."""
@@ -106,7 +103,10 @@ class Grammars:
         if matcher.is_error():
             raise _refused(wanted, matcher.get_error())
         state = Guided(matcher, self._vocab_size, self._tokenizer.eos_ids)
-        tokens = np.flatnonzero(state.allowed())
+        try:
+            tokens = np.flatnonzero(state.allowed())
+        except RequestError as error:
+            raise _refused(wanted, "it is too complex") from error
         if not len(tokens):
             raise _refused(wanted, "nothing matches it")
         after = state.advance(int(tokens[-1]))
@@ -139,22 +139,21 @@ class Guided:
         return Guided(self.matcher.deep_copy(), self.vocab_size, self.eos_ids)
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Mask (V,) of the tokens that may come next. Only the end, if the library has reached its limits."""
-        mask: NDArray[np.bool_]
-        if not self.matcher.is_error():
-            bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
-            mask = np.unpackbits(bits, count=self.vocab_size, bitorder="little").view(np.bool_)
-            if not self.matcher.is_error():
-                return mask
-        _log.warning("a structured output was cut: %s", one_line(self.matcher.get_error()))
-        mask = np.zeros(self.vocab_size, np.bool_)
-        mask[[*self.eos_ids]] = True
+        """Mask (V,) of the tokens that may come next. Raises RequestError if the library has reached its limits."""
+        bits = b"" if self.matcher.is_error() else self.matcher.compute_bitmask()
+        if self.matcher.is_error():
+            raise RequestError(
+                "structured_outputs became too complex in mid-answer: make bounds of repetitions smaller, "
+                f"or leave a pattern out ({one_line(self.matcher.get_error())})"
+            )
+        found = np.unpackbits(
+            np.frombuffer(bits, np.uint8), count=self.vocab_size, bitorder="little"
+        )
+        mask: NDArray[np.bool_] = found.view(np.bool_)
         return mask
 
     def allows(self, token: int) -> bool:
         """Return what the mask says of one token."""
-        if self.matcher.is_error():
-            return token in self.eos_ids
         if token in self.eos_ids:
             return self.matcher.is_accepting()
         return self.matcher.validate_tokens([token]) == 1
