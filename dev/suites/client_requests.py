@@ -2,7 +2,7 @@
 
     .venv/bin/python -m dev.suites.client_requests NAME=requests.jsonl ...
 
-Reads what a recording proxy kept, a request a line (`path`, `body`), and writes `tests/server/fixtures/clients.json`:
+Reads what `dev.suites.agents` kept, a request a line, and writes `tests/server/fixtures/clients.json`:
 of a conversation the last request, of its tools those that have something the others have not, a keyword of their
 schema, a type, a call.
 """
@@ -67,7 +67,11 @@ def few(tools: list[Any], called: str) -> list[Any]:
 def requests(path: Path) -> list[dict[str, Any]]:
     """Return a client's requests, those that another one goes on with left out."""
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    asked = [one for one in found if one["body"] is not None]
+    asked = [
+        {"path": one["request"].split()[1], "body": json.loads(one["body"])}
+        for one in found
+        if one["body"]
+    ]
     said = [_CACHED.sub("", json.dumps(_said(one["body"])))[:-1] for one in asked]
     return [
         one

@@ -416,6 +416,9 @@ VALUES = {
     "truth": ({"type": "boolean"}, "True", True),
     "list": ({"type": "array"}, '["a"]', ["a"]),
     "unknown": (None, "[1]", [1]),
+    "python": ({"type": "array"}, "['a', True, None]", ["a", True, None]),
+    "no list": ({"type": "array"}, "[b'a']", "[b'a']"),
+    "no number": ({"type": "object"}, "{'a': 1e999}", "{'a': 1e999}"),
     "no json": ({"type": "integer"}, "NaN", "NaN"),
     "marks": ({"type": "string"}, "a </parameter> b", "a </parameter> b"),
 }

@@ -44,7 +44,7 @@ body: /(?s:.*)/"""
 """The rule `message` of a grammar in Lark: a thought before the last one."""
 
 
-Body = TextPart | ReasoningPart | ArgumentsPart
+_Body = TextPart | ReasoningPart | ArgumentsPart
 
 
 class HarmonyParser:
@@ -57,7 +57,7 @@ class HarmonyParser:
         self.num_calls = 0
         self._with_calls, self._with_reasoning = with_calls, with_reasoning
         self._held = ""
-        self._kind: type[Body] | None = TextPart if in_text else None
+        self._kind: type[_Body] | None = TextPart if in_text else None
         """What the body that is being read is; None in a head."""
         self._json = JsonText()
 
@@ -107,7 +107,7 @@ class HarmonyParser:
         body, self._held = self._held[:kept], self._held[kept:]
         return [self._part(self._kind, body)]
 
-    def _part(self, kind: type[Body], text: str) -> Part:
+    def _part(self, kind: type[_Body], text: str) -> Part:
         if kind is ArgumentsPart and not self._json.is_complete:
             text = self._json.push(text)[0]
         return kind(text)

@@ -1,9 +1,11 @@
-"""Calls whose names and values are tags; a value has the type that the tool's schema says.
+"""Calls whose names and values are tags.
 
-<function=f><parameter=x>1</parameter></function>, <invoke name="f"><parameter name="x">1</parameter></invoke>
-f<arg_key>x</arg_key><arg_value>1</arg_value>
-<|open|>call tool="f"<|sep|><|open|>argument key="x"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|>
-<invoke name="f"><x>1</x></invoke>, a mark of MiniMax M3's before each tag
+    <function=f><parameter=x>1</parameter></function>, <invoke name="f"><parameter name="x">1</parameter></invoke>
+    f<arg_key>x</arg_key><arg_value>1</arg_value>
+    <|open|>call tool="f"<|sep|><|open|>argument key="x"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|>
+    <invoke name="f"><x>1</x></invoke>, a mark of MiniMax M3's before each tag
+
+A value has the type that the tool's schema says.
 """
 
 from __future__ import annotations
@@ -116,9 +118,10 @@ def _literal(text: str) -> str:
     """Write a list or dictionary of Python as JSON; what is none as a text."""
     try:
         value = ast.literal_eval(text)
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        value = text
-    return json.dumps(value if isinstance(value, list | dict) else text, ensure_ascii=False)
+        return _quoted(text)
+    return written if isinstance(value, list | dict) else _quoted(text)
 
 
 def _no_json(name: str) -> NoReturn:
