@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.text.answers.forms import AnswerForm, form_of
@@ -323,6 +323,7 @@ UNESCAPED = r"""{"x": "C:\work\\x \u00e9 \u12 \" \_
         (HARMONY, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "<|call|>"),
     ],
 )
+@settings(max_examples=20)
 @given(data=st.data())
 def test_what_is_not_escaped_in_arguments_is(
     form: AnswerForm, head: str, tail: str, data: st.DataObject
