@@ -343,6 +343,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=25)
 @given(
     value=st.dictionaries(st.text(), JSON),
     is_ascii=st.booleans(),
