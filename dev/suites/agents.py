@@ -2,9 +2,9 @@
 
     .venv/bin/python -m dev.suites.agents --model FILE.gguf
 
-Codex with `--oss` (as it asks Ollama), ollama's JavaScript client and guidance, each installed from npm or PyPI into
-the work folder, unchanged. Every request is kept there whole, in `requests.jsonl`, to be made a case of a fast test
-where one fails. A client that cannot be installed is skipped. Exits 1 if a client fails or is answered with an error.
+Each is installed from npm or PyPI into the work folder, unchanged, and asked one question. Every request is kept there
+whole, in `requests.jsonl`, of which `client_requests` makes cases of a fast test. A client that cannot be installed is
+skipped. Exits 1 if a client fails or is answered with an error.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import urllib.error
 import urllib.request
 import venv
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 
 from dev.suites.serving import served
 from forerun.lab.output import markdown_table
@@ -30,7 +31,8 @@ from forerun.lab.output import markdown_table
 RESULTS = Path(__file__).with_name("agents.md")
 OLLAMA_PORT = 11434
 """Where Codex looks for Ollama."""
-LIMIT_S = 400.0
+LIMIT_S = 900.0
+ASKED = "Say hello in one word."
 OLLAMA = """
 import { Ollama } from 'ollama'
 const ollama = new Ollama({ host: process.env.URL })
@@ -62,40 +64,62 @@ json.loads(formed["x"])
 """
 
 
-@dataclass
+OPENCODE = """{"autoupdate": false, "share": "disabled", "provider": {"own": {"npm": "@ai-sdk/openai-compatible",
+  "options": {"baseURL": "$URL/v1", "apiKey": "none"}, "models": {"$MODEL": {}}}}}"""
+CONTINUE = """{name: own, version: 1.0.0, schema: v1, models: [{name: own, provider: openai, model: $MODEL,
+  apiBase: $URL/v1, apiKey: none, capabilities: [tool_use]}]}"""
+
+
+@dataclass(frozen=True)
 class Client:
-    """A client, how it is installed, and the command of a turn in the folder where it is."""
+    """A client: its packages, of npm or of PyPI, the files that it reads, and the command of a turn beside them.
+
+    `$URL` and `$MODEL` stand for the server's address and the model's name, `$ASK` for a question.
+    """
 
     name: str
-    package: str
-    install: Callable[[Path, str], None]
-    turn: Callable[[Path, str], list[str]]
+    packages: str
+    command: str
+    files: Mapping[str, str] = field(default_factory=dict)
 
-
-def _npm(folder: Path, package: str) -> None:
-    (folder / "turn.mjs").write_text(OLLAMA)
-    subprocess.run(["npm", "install", "--silent", package], cwd=folder, check=True)
-
-
-def _pip(folder: Path, packages: str) -> None:
-    (folder / "turn.py").write_text(GUIDANCE)
-    venv.create(folder, with_pip=True)
-    command = [folder / "bin" / "python", "-m", "pip", "install", "-q", *packages.split()]
-    subprocess.run(command, check=True)
-
-
-def _codex(folder: Path, model: str) -> list[str]:
-    program = str(folder / "node_modules" / ".bin" / "codex")
-    how = ["--oss", "--local-provider", "ollama", "-m", model, "--skip-git-repo-check"]
-    return [program, "exec", *how, "Say hello in one word."]
+    def install(self, folder: Path) -> None:
+        """Install into the folder. Raises OSError, CalledProcessError."""
+        if "turn.py" in self.files:
+            venv.create(folder, with_pip=True)
+            install = [str(folder / "bin" / "pip"), "install", "-q"]
+        else:
+            install = ["npm", "install", "--silent"]
+        subprocess.run([*install, *self.packages.split()], cwd=folder, check=True)
 
 
 CLIENTS = (
-    Client("Codex --oss", "@openai/codex", _npm, _codex),
-    Client("ollama (JavaScript)", "ollama", _npm, lambda folder, model: ["node", "turn.mjs"]),
     Client(
-        *("guidance", "guidance openai", _pip),
-        lambda folder, model: [str(folder / "bin" / "python"), "turn.py"],
+        *("Codex --oss", "@openai/codex"),
+        'codex exec --oss --local-provider ollama -m "$MODEL" --skip-git-repo-check "$ASK"',
+    ),
+    Client("ollama (JavaScript)", "ollama", "node turn.mjs", {"turn.mjs": OLLAMA}),
+    Client("guidance", "guidance openai", "python turn.py", {"turn.py": GUIDANCE}),
+    Client(
+        *("Continue", "@continuedev/cli", 'cn --config config.yaml -p "$ASK"'),
+        {"config.yaml": CONTINUE},
+    ),
+    Client(
+        *("cline", "cline"),
+        'cline auth -p openai-compatible -k none -m "$MODEL" -b "$URL/v1" && '
+        'cline -P openai-compatible -m "$MODEL" "$ASK"',
+    ),
+    Client(
+        *("opencode", "opencode-ai", 'opencode run -m "own/$MODEL" "$ASK"'),
+        {"opencode.json": OPENCODE},
+    ),
+    Client(
+        *("qwen-code", "@qwen-code/qwen-code"),
+        'OPENAI_BASE_URL=$URL/v1 OPENAI_API_KEY=none OPENAI_MODEL=$MODEL qwen --auth-type openai -p "$ASK"',
+    ),
+    Client(
+        *("Claude Code", "@anthropic-ai/claude-code"),
+        "ANTHROPIC_BASE_URL=$URL ANTHROPIC_AUTH_TOKEN=none ANTHROPIC_MODEL=$MODEL "
+        'CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 claude -p "$ASK"',
     ),
 )
 
@@ -150,7 +174,7 @@ def main() -> None:
         folder = work / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            client.install(folder, client.package)
+            client.install(folder)
         except (OSError, subprocess.CalledProcessError):
             rows.append([client.name, "not installed", ""])
             continue
@@ -176,11 +200,16 @@ def _turn(
     """Whether a client's turn ended well, and what it sent."""
     recorder = Recorder(url)
     threading.Thread(target=recorder.serve_forever, daemon=True).start()
-    own = {"URL": f"http://127.0.0.1:{OLLAMA_PORT}", "CODEX_HOME": str(folder)}
+    own = {"URL": f"http://127.0.0.1:{OLLAMA_PORT}", "MODEL": model, "ASK": ASKED}
+    for file, text in client.files.items():
+        (folder / file).write_text(Template(text).safe_substitute(own))
+    homes = dict.fromkeys(("HOME", "CODEX_HOME"), str(folder))
+    programs = (folder / "node_modules" / ".bin", folder / "bin", os.environ["PATH"])
+    own |= {**homes, "PATH": os.pathsep.join(map(str, programs))}
     try:
         with (folder / "output.txt").open("w") as log:
             done = subprocess.run(
-                client.turn(folder, model),
+                ["bash", "-c", client.command],
                 cwd=folder,
                 env={**os.environ, **own},
                 timeout=LIMIT_S,

@@ -13,6 +13,7 @@ import pytest
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
+from forerun.decoding import guidance
 from forerun.decoding.guidance import NUM_CACHED, Grammars, _Vocabulary
 from forerun.llm import LLM
 from forerun.weights.checkpoint import open_checkpoint
@@ -258,6 +259,20 @@ def test_a_grammar_beyond_the_limits_of_the_library_is_refused(plain):
     schema = {"$ref": "#/$defs/r0", "$defs": {**either, "r1200": {"type": "integer"}}}
     with pytest.raises(RequestError, match="json cannot be used: it is too complex"):
         plain.grammars.start(StructuredOutputsParams(json=schema))
+
+
+def test_an_answer_that_comes_to_the_limits_ends_with_an_error_alone(plain, monkeypatch):
+    """It is no answer that looks complete; others go on."""
+    monkeypatch.setattr(guidance, "MAX_LEXER_STATES", 1000)
+    form = StructuredOutputsParams(regex="[a-z ]{4,600}(very|x)[0-9]{300}")
+    params = SamplingParams(temperature=0, max_tokens=200, structured_outputs=form)
+    free = SamplingParams(temperature=0, max_tokens=24)
+    drafting = plain.with_drafter("lookahead:window=0")
+    requests = [drafting.submit(QUESTION, one) for one in (params, free)]
+    requests[1].wait()
+    with pytest.raises(RequestError, match="too complex in mid-answer: make bounds"):
+        requests[0].wait()
+    assert len(requests[1].output().outputs[0].token_ids) == 24
 
 
 def test_a_matcher_is_handed_to_one_request_alone(plain):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -44,10 +45,15 @@ def faults(document: object, kind: Any) -> list[str]:
     if getattr(kind, "__name__", "") == "Completion":
         text = text.replace('"finish_reason": null', '"finish_reason": "stop"')
     try:
-        parsed = TypeAdapter(kind).validate_json(text, strict=True)
+        parsed = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         return [f"{one['loc']}: {one['msg']}" for one in error.errors()]
     return [*_unknown(parsed)]
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _unknown(value: object, path: str = "") -> Iterator[str]:

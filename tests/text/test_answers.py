@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.text.answers.forms import AnswerForm, form_of
+from forerun.text.answers.json_text import JsonText
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
 
 QWEN = form_of("{% if x %}<think>{% endif %}<tool_call>")
@@ -28,7 +30,17 @@ LFM2, PHI, KIMI, DEEPSEEK, GLM, MINIMAX, COMMAND = map(
         *("<tool_call><arg_key>", "<minimax:tool_call>", "<|START_THINKING|><|START_ACTION|>"),
     ),
 )
-TOOLS = {"f": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string"}}}}
+KIMI_K3, MINIMAX_M1, MINIMAX_M3, GIGACHAT, COMMAND_PLUS = map(
+    form_of,
+    (
+        *("<|end_of_msg|><|open|>", "<tool_calls>", "<mm:think>]<]minimax[>[", "<|role_sep|>"),
+        r"'\nAction:\n```json\n[\n'",
+    ),
+)
+TOOLS = {
+    "f": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string"}}},
+    "g": {"type": "object", "properties": {"z": {"type": "object"}}},
+}
 CALL = [CallPart("f"), ArgumentsPart('{"x": 1}')]
 BOTH = [CallPart("f"), ArgumentsPart('{"x": 1, "y": "a, b: {c}"}')]
 XML = (
@@ -131,6 +143,52 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         '<function name="f"><param name="x">1</param><param name="y">a, b: {c}</param></function>',
         BOTH,
     ),
+    (
+        KIMI_K3,
+        "<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>Well.<|close|>response<|sep|>"
+        '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="x" type="number"<|sep|>1'
+        '<|close|>argument<|sep|><|open|>argument key="y" type="string"<|sep|>a, b: {c}<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+        [ReasoningPart("hm"), TextPart("Well."), *BOTH],
+    ),
+    (
+        MINIMAX_M3,
+        '</mm:think>Well.]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">]<]minimax[>[<x>1]<]minimax[>[</x>'
+        "]<]minimax[>[<y>a, b: {c}]<]minimax[>[</y>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+        [TextPart("Well."), *BOTH],
+    ),
+    (
+        MINIMAX_M3,
+        ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="g">]<]minimax[>[<x>]<]minimax[>[<a>true]<]minimax[>[</a>'
+        "]<]minimax[>[<b>]<]minimax[>[<item>1]<]minimax[>[</item>]<]minimax[>[<item><y>]<]minimax[>[</item>"
+        ']<]minimax[>[</b>]<]minimax[>[</x>]<]minimax[>[</invoke>]<]minimax[>[<invoke name="f">]<]minimax[>[</invoke>'
+        "]<]minimax[>[</tool_call>",
+        [
+            *(CallPart("g"), ArgumentsPart('{"x": {"a": true, "b": [1, "<y>"]}}')),
+            *(CallPart("f"), ArgumentsPart("{}")),
+        ],
+    ),
+    (
+        GIGACHAT,
+        'Well.<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {"x": 1}}',
+        [TextPart("Well."), *CALL],
+    ),
+    (
+        COMMAND_PLUS,
+        'Well.\nAction:\n```json\n[\n    {\n        "tool_name": "f",\n        "parameters": {"x": 1}\n    }\n]```\n',
+        [TextPart("Well."), *CALL],
+    ),
+    (
+        MINIMAX_M1,
+        '<tool_calls>\n{"name": "f", "arguments": {"x": 1}}\n{"name": "f", "arguments": {"x": 1}}\n</tool_calls>',
+        CALL * 2,
+    ),
+    (
+        form_of("<seed:tool_call>"),
+        "<seed:tool_call>\n<function=g>\n<parameter=z>{'a': True, 'b': None}</parameter>\n</function>\n"
+        "</seed:tool_call>",
+        [CallPart("g"), ArgumentsPart('{"z": {"a": true, "b": null}}')],
+    ),
     (COMMAND, "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", [TextPart("Yes.")]),
     (
         HARMONY,
@@ -211,6 +269,8 @@ def test_thoughts_and_calls_that_are_not_asked_for_are_text() -> None:
 
 def test_forced_calls_have_the_form_of_the_grammar() -> None:
     text = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
+    assert parts(KIMI, text, [], is_forced=True) == CALL
+    text = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>'
     assert parts(HARMONY, text, [], is_forced=True) == CALL
 
 
@@ -247,12 +307,70 @@ def test_results_that_a_model_makes_up_behind_its_call_are_left_out() -> None:
         assert parts(QWEN, text, []) == [TextPart(text)]
 
 
-def test_a_backslash_that_is_not_escaped_loses_no_call() -> None:
-    text = r'{"name": "f", "arguments": {"x": "C:\work\\x \u00e9 \" \_"}}'
-    (call, arguments) = parts(QWEN, text, [])
+UNESCAPED = r"""{"x": "C:\work\\x \u00e9 \u12 \" \_
+"}"""
+"""What a model writes of a path, and a line that it ends in a text."""
+
+
+@pytest.mark.parametrize(
+    ("form", "head", "tail"),
+    [
+        (QWEN, '{"name": "f", "arguments": ', "}"),
+        (QWEN, '<tool_call>{"name": "f", "arguments": ', "}</tool_call>"),
+        (QWEN, "<tool_call>\n<function=f>\n", "\n</function>\n</tool_call>"),
+        (MISTRAL, "[TOOL_CALLS]f[ARGS]", ""),
+        (KIMI, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        (HARMONY, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "<|call|>"),
+    ],
+)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_what_is_not_escaped_in_arguments_is(
+    form: AnswerForm, head: str, tail: str, data: st.DataObject
+) -> None:
+    text = head + UNESCAPED + tail
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8))
+    (call, arguments) = parts(form, text, cuts)
     assert call == CallPart("f")
     assert isinstance(arguments, ArgumentsPart)
-    assert json.loads(arguments.text) == {"x": 'C:\\work\\x é " \\_'}
+    assert json.loads(arguments.text) == {"x": 'C:\\work\\x é \\u12 " \\_\n'}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=25)
+@given(
+    value=st.dictionaries(st.text(), JSON),
+    is_ascii=st.booleans(),
+    cuts=st.lists(st.integers(0, 99)),
+)
+def test_json_stays_as_it_is(value: dict[str, Any], is_ascii: bool, cuts: list[int]) -> None:
+    text, json_text, written = json.dumps(value, ensure_ascii=is_ascii), JsonText(), ""
+    for start, stop in itertools.pairwise(sorted({0, *cuts, len(text)})):
+        written += json_text.push(text[start:stop])[0]
+    assert written == text
+    assert json_text.is_complete
+
+
+def test_a_mark_ends_a_call_whose_text_has_no_end() -> None:
+    r"""As of a path: in "C:\" the quote is escaped. A mark within a text that ends is of the text."""
+    head = '<tool_call>{"name": "f", "arguments": {"x": "'
+    text = head + 'C:\\"}}</tool_call>Done.'
+    for cuts in ([], [*range(len(text))]):
+        (call, arguments, said) = parts(QWEN, text, cuts)
+        assert (call, said) == (CallPart("f"), TextPart("Done."))
+        assert isinstance(arguments, ArgumentsPart)
+        assert json.loads(arguments.text) == {"x": 'C:"}}'}
+    text = head + 'a</tool_call> b"}}</tool_call>Done.'
+    for cuts in ([], [*range(len(text))]):
+        (_, arguments, said) = parts(QWEN, text, cuts)
+        assert arguments == ArgumentsPart('{"x": "a</tool_call> b"}')
+        assert said == TextPart("Done.")
 
 
 def test_texts_in_gemmas_quotes_may_hold_anything() -> None:
@@ -300,6 +418,9 @@ VALUES = {
     "truth": ({"type": "boolean"}, "True", True),
     "list": ({"type": "array"}, '["a"]', ["a"]),
     "unknown": (None, "[1]", [1]),
+    "python": ({"type": "array"}, "['a', True, None]", ["a", True, None]),
+    "no list": ({"type": "array"}, "[b'a']", "[b'a']"),
+    "no number": ({"type": "object"}, "{'a': 1e999}", "{'a': 1e999}"),
     "no json": ({"type": "integer"}, "NaN", "NaN"),
     "marks": ({"type": "string"}, "a </parameter> b", "a </parameter> b"),
 }

@@ -188,6 +188,12 @@ def test_the_user_says_what_the_system_cannot(tools: list | None) -> None:
     assert found == f"system:Be brief.;user:{MESSAGES[1]['content']}\n\nNow.;"
 
 
+def test_parameters_without_a_description_have_one_where_the_template_needs_it() -> None:
+    source = "{% for t in tools %}{{ t.function.parameters.properties.x.description.upper() }}.{% endfor %}"
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {}}}}}
+    assert rendered(source, MESSAGES, [tool]) == "."
+
+
 def test_tools_without_parameters_have_some_where_the_template_needs_them() -> None:
     source = "{% for t in tools %}{{ t.function.parameters.properties | length }}{% endfor %}"
     assert rendered(source, MESSAGES, [TOOL]) == "0"

@@ -83,7 +83,7 @@ def test_qwens_ids_equal_llama_cpps() -> None:
 
 
 def test_smollm2s_special_tokens_and_template(smollm2: Tokenizer) -> None:
-    ends = {smollm2.encode(text)[0] for text in ("<|endoftext|>", "<|im_end|>")}
+    ends = {smollm2.encode(text)[0] for text in ("<|endoftext|>", "<|im_end|>", "<reponame>")}
     assert smollm2.eos_ids == ends
     assert (smollm2.vocab_size, smollm2.bos_id) == (49152, 1)
     text = smollm2.apply_chat_template([{"role": "user", "content": "Hi"}])
@@ -158,10 +158,10 @@ def test_a_byte_level_vocabulary_stands_for_bytes(byte_level: Tokenizer) -> None
     tokens, _, _ = byte_level_vocabulary()
     assert byte_level.token_bytes(tokens.index("hello")) == b"hello"
     assert byte_level.token_bytes(tokens.index("Ġwo")) == b" wo"
-    assert byte_level.token_bytes(tokens.index("[PAD]")) is None
+    assert byte_level.token_bytes(tokens.index("[PAD260]")) is None
     assert byte_level.token_bytes(len(tokens)) is None
     assert byte_level.token_bytes(-1) is None
-    assert byte_level.vocab_size == tokens.index("[PAD]")
+    assert byte_level.vocab_size == tokens.index("[PAD260]")
 
 
 def test_smollm_splits_digits_before_merging_and_gpt2_does_not(tmp_path: Path) -> None:

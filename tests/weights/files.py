@@ -27,7 +27,7 @@ def byte_level_vocabulary() -> tuple[list[str], list[int], list[str]]:
     """Tokens, types and merges of a small byte-level BPE: 256 bytes, a few words, an end token, padding."""
     merges = ["h e", "l l", "he ll", "hell o", "Ġ w", "Ġw o", "1 2"]
     words = [merge.replace(" ", "") for merge in merges]
-    special = ["<|endoftext|>", "<|im_end|>", "<tool>", "[PAD]"]
+    special = ["<|endoftext|>", "<|im_end|>", "<tool>", "[PAD260]"]
     types = [TokenType.NORMAL] * (256 + len(words))
     types += [TokenType.CONTROL, TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNUSED]
     return byte_alphabet() + words + special, [int(kind) for kind in types], merges

@@ -110,8 +110,9 @@ class Masks:
     def _judged(self, schema: Any, start: Any, test: dict[str, Any], times: list[float]) -> str:
         text = json.dumps(test["data"], ensure_ascii=False)
         tokens = self._tokenizer.encode(text, special=False, bos=False)
-        written = self._writes(start, tokens, times)
-        if written is None:
+        try:
+            written = self._writes(start, tokens, times)
+        except RequestError:
             return "cut"
         kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
         if not test["valid"]:
@@ -122,21 +123,21 @@ class Masks:
             return "valid: accepted"
         return "rejected" if kind(closed(schema)).is_valid(test["data"]) else "left out by choice"
 
-    def _writes(self, start: Guided, tokens: Sequence[int], times: list[float]) -> bool | None:
-        """Whether the form allows these tokens and then the end; None at the library's limits. Times masks, in us."""
+    def _writes(self, start: Guided, tokens: Sequence[int], times: list[float]) -> bool:
+        """Whether the form allows these tokens and then the end. Times masks, in us.
+
+        Raises RequestError at the library's limits.
+        """
         state = start
         for token in tokens:
             before = time.perf_counter()
             allowed = state.allowed()
             times.append((time.perf_counter() - before) * 1e6)
-            if state.matcher.is_error():
-                return None
             after = state.advance(token) if allowed[token] else None
             if after is None:
                 return False
             state = after
-        ends = bool(state.allowed()[[*self._tokenizer.eos_ids]].any())
-        return None if state.matcher.is_error() else ends
+        return bool(state.allowed()[[*self._tokenizer.eos_ids]].any())
 
 
 def main() -> None:

@@ -8,14 +8,13 @@ A state is copied in a few microseconds: branches of a draft need no way back.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +25,11 @@ from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.decoding import gbnf, schemas
 from forerun.decoding.grammar import Compiling, GrammarState
+from forerun.decoding.thought import Anything, BeforeMark, behind_mark, closing
 from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-
-_log = logging.getLogger(__name__)
 
 NUM_CACHED = 16
 """Grammars that are kept compiled."""
@@ -69,7 +67,7 @@ class Grammars:
 
         threading.Thread(target=read).start()
 
-    def start(self, wanted: StructuredOutputsParams) -> Guided | Anything | BeforeMark:
+    def start(self, wanted: StructuredOutputsParams) -> GrammarState:
         """Return the state before the first token. Raises RequestError for what cannot be compiled."""
         compiled = None if wanted.bounds_thought else self._compiled(wanted)[0].result()
         return self._own(wanted, compiled)
@@ -97,19 +95,18 @@ class Grammars:
                 self._known.popitem(last=False)
             return self._known[wanted], is_new
 
-    def _own(
-        self, wanted: StructuredOutputsParams, compiled: Guided | None
-    ) -> Guided | Anything | BeforeMark:
+    def _own(self, wanted: StructuredOutputsParams, compiled: Guided | None) -> GrammarState:
         """Return a request's own state before the first token; without a grammar anything may come."""
-        state: Guided | Anything = Anything(self._vocab_size)
+        state: GrammarState = Anything()
         if compiled is not None:
             with self._lock:
                 state = compiled.copy()
         mark = wanted.after
         if not mark or wanted.max_before is None:
             return state
-        tokens = self._tokenizer.encode(mark, bos=False)
-        return BeforeMark(state, self._tokenizer, mark.encode(), (*tokens,), wanted.max_before)
+        tokens = self._tokenizer.encode(closing(mark), bos=False)
+        given = (mark.encode(), (*tokens,), wanted.max_before)
+        return BeforeMark(state, self._vocab_size, self._tokenizer, *given)
 
     def _vocabulary(self) -> LLTokenizer:
         with self._words_lock:
@@ -143,14 +140,17 @@ class Grammars:
             max_lexer_states=MAX_LEXER_STATES, step_max_items=MAX_MASK_ITEMS, verbose_errors=False
         )
         try:
-            source = _behind_mark(_source(wanted, self._tokenizer), wanted.after, self._tokenizer)
+            source = behind_mark(_source(wanted, self._tokenizer), wanted.after, self._tokenizer)
         except Exception as error:  # its own kinds, by what is wrong with the grammar
             raise _refused(wanted, str(error)) from error
         matcher = LLMatcher(words, source, log_level=0, limits=limits)
         if matcher.is_error():
             raise _refused(wanted, matcher.get_error())
         state = Guided(matcher, self._vocab_size, self._tokenizer.eos_ids)
-        tokens = np.flatnonzero(state.allowed())
+        try:
+            tokens = np.flatnonzero(state.allowed())
+        except RequestError as error:
+            raise _refused(wanted, "it is too complex") from error
         if not len(tokens):
             raise _refused(wanted, "nothing matches it")
         after = state.advance(int(tokens[-1]))
@@ -184,22 +184,21 @@ class Guided:
         return Guided(self.matcher.deep_copy(), self.vocab_size, self.eos_ids)
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Mask (V,) of the tokens that may come next. Only the end, if the library has reached its limits."""
-        mask: NDArray[np.bool_]
-        if not self.matcher.is_error():
-            bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
-            mask = np.unpackbits(bits, count=self.vocab_size, bitorder="little").view(np.bool_)
-            if not self.matcher.is_error():
-                return mask
-        _log.warning("a structured output was cut: %s", one_line(self.matcher.get_error()))
-        mask = np.zeros(self.vocab_size, np.bool_)
-        mask[[*self.eos_ids]] = True
+        """Mask (V,) of the tokens that may come next. Raises RequestError if the library has reached its limits."""
+        bits = b"" if self.matcher.is_error() else self.matcher.compute_bitmask()
+        if self.matcher.is_error():
+            raise RequestError(
+                "structured_outputs became too complex in mid-answer: make bounds of repetitions smaller, "
+                f"or leave a pattern out ({one_line(self.matcher.get_error())})"
+            )
+        found = np.unpackbits(
+            np.frombuffer(bits, np.uint8), count=self.vocab_size, bitorder="little"
+        )
+        mask: NDArray[np.bool_] = found.view(np.bool_)
         return mask
 
     def allows(self, token: int) -> bool:
         """Return what the mask says of one token."""
-        if self.matcher.is_error():
-            return token in self.eos_ids
         if token in self.eos_ids:
             return self.matcher.is_accepting()
         return self.matcher.validate_tokens([token]) == 1
@@ -218,73 +217,6 @@ class Guided:
         if not self.matcher.compute_ff_bytes():  # the cheaper question
             return ()
         return self.matcher.compute_ff_tokens()
-
-
-@dataclass(frozen=True, slots=True)
-class Anything:
-    """All tokens, always: behind a thought whose length alone is bounded."""
-
-    vocab_size: int
-
-    def allowed(self) -> None:
-        """All."""
-
-    def allows(self, token: int) -> bool:
-        """Return what is said of one token."""
-        return True
-
-    def advance(self, token: int) -> Anything:
-        """Return the same state."""
-        return self
-
-    def forced(self) -> Sequence[int]:
-        """None."""
-        return ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BeforeMark:
-    """Anything up to a mark, which is written once `num_left` tokens have not brought it; then what `inner` allows."""
-
-    inner: Guided | Anything
-    tokenizer: Tokenizer
-    mark: bytes
-    closing: tuple[int, ...]
-    """What is left of the mark's tokens."""
-    num_left: int
-    end: bytes = b""
-    """Of what has been written, as long as the mark."""
-
-    def allowed(self) -> NDArray[np.bool_] | None:
-        """Mask (V,) of the tokens that may come next; None: all."""
-        if self.num_left > 0:
-            return self.inner.allowed()
-        mask = np.zeros(self.inner.vocab_size, np.bool_)
-        mask[self.closing[0]] = True
-        return mask
-
-    def allows(self, token: int) -> bool:
-        """Return what the mask says of one token."""
-        return self.inner.allows(token) if self.num_left > 0 else token == self.closing[0]
-
-    def advance(self, token: int) -> Guided | Anything | BeforeMark | None:
-        """Return the state after one more token; None if the token is not allowed."""
-        inner = self.inner.advance(token) if self.allows(token) else None
-        text = self.end + (self.tokenizer.token_bytes(token) or b"")
-        if inner is None or self.mark in text:
-            return inner
-        closing = self.closing if self.num_left > 0 else self.closing[1:]
-        return replace(
-            self,
-            inner=inner,
-            closing=closing,
-            num_left=self.num_left - 1,
-            end=text[-len(self.mark) :],
-        )
-
-    def forced(self) -> Sequence[int]:
-        """Return the coming tokens that have no alternative."""
-        return self.inner.forced() if self.num_left > 0 else self.closing
 
 
 class _Vocabulary:
@@ -331,20 +263,6 @@ def _source(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
     if schemas.LargeNumbers.are_in(schema):
         return LLMatcher.grammar_from_lark(schemas.LargeNumbers(schema, layout).lark())
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=layout)
-
-
-def _behind_mark(source: str, mark: str | None, tokenizer: Tokenizer) -> str:
-    """Return a grammar of anything up to a mark, empty lines, and what `source` allows."""
-    if not mark:
-        return source
-    token = tokenizer.special_texts.get(mark)
-    if token is None:
-        begun = f"start: thought gap @answer\nthought[lazy]: /(?s:.*){gbnf.spelled(mark)}/"
-    else:  # which no text has
-        begun = f"start: thought <[{token}]> gap @answer\nthought: /(?s:.*)/"
-    lines = {"lark_grammar": f"{begun}\ngap: /\\n{{0,2}}/"}
-    inner = json.loads(source)["grammars"][0] if source[:1] == "{" else {"lark_grammar": source}
-    return json.dumps({"grammars": [lines, inner | {"name": "answer"}]})
 
 
 _ITS_OPTION = re.compile(r"Enable 'coerce_one_of' option to approximate oneOf with anyOf")

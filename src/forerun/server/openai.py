@@ -214,9 +214,8 @@ async def submit(
     toolbox = _toolbox(service, body)
     # an agent's turn ends where the context does
     most = None if toolbox.tools else DEFAULT_MAX_TOKENS
-    params = service.params(body, max_tokens=most)
-    params.structured_outputs = toolbox.form(params.structured_outputs)
-    form = service.form
+    params, form = service.params(body, max_tokens=most), service.form
+    params.structured_outputs = toolbox.form(params.structured_outputs, in_channels=form.is_harmony)
     if has_special_marks(form, service.llm().tokenizer):
         params.skip_special_tokens = False
 

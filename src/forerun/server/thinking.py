@@ -98,9 +98,11 @@ def bounded(
 ) -> StructuredOutputsParams | None:
     """Put the form of an answer, if it has one, behind a thought that its prompt has begun and that has a bound.
 
-    Without a budget of tokens, a thought before a form has half of the answer's `most`.
+    Without a budget of tokens, a thought before a form has half of the answer's `most`. A thought without a mark at its
+    beginning, gpt-oss', goes before calls and texts alike: no bound alone ends it.
     """
     bound = budget or (None if most is None else most // 2)
     if form is not None:
-        return replace(form, after=begun.close, max_before=bound)
-    return StructuredOutputsParams(after=begun.close, max_before=budget) if budget else None
+        return replace(form, after=form.after or begun.close, max_before=bound)
+    is_bounded = budget and begun.open
+    return StructuredOutputsParams(after=begun.close, max_before=budget) if is_bounded else None

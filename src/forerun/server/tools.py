@@ -12,6 +12,7 @@ from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.server.errors import invalid, must_be
 from forerun.spellings.requests import note
 from forerun.text.answers.calls import CLOSE, OPEN, schemas_of
+from forerun.text.answers.harmony import ARGUMENTS, CALL, CHANNEL, FINAL, in_lark
 from forerun.text.messages import Message, Tools
 from forerun.text.tool_calls import described
 
@@ -78,24 +79,41 @@ class Toolbox:
             return messages, self.tools
         return described(messages, self.tools), None
 
-    def form(self, answer: StructuredOutputsParams | None) -> StructuredOutputsParams | None:
-        """Choose the form of the answer: calls if they are required; calls or its own form if it has one."""
+    def form(
+        self, answer: StructuredOutputsParams | None, *, in_channels: bool = False
+    ) -> StructuredOutputsParams | None:
+        """Choose the form of the answer: calls if they are required; calls or its own form if it has one.
+
+        `in_channels`: as gpt-oss writes them.
+        """
         tools = self.required or (self.tools if answer is not None else ())
         if not tools:
             return answer
-        lines = [f"f{i}: {_head(tool)} a{i} {_quoted('}')}" for i, tool in enumerate(tools)]
-        lines += [f"a{i}: %json {_schema(tool)}" for i, tool in enumerate(tools)]
-        several = f' ("\\n" call){{0,{MAX_CALLS - 1}}}' if self.is_parallel else ""
-        start = f"call{several}"
+        lines = [f"a{i}: %json {_schema(tool)}" for i, tool in enumerate(tools)]
+        either = " | ".join(f"f{i}" for i in range(len(tools)))
+        if in_channels:  # one call, which ends the answer
+            start, call, after = "call", either, CALL if self.required else CHANNEL
+            before = "" if self.required else CALL.removeprefix(CHANNEL)
+            heads = [in_lark(f"{before}{_name(tool)}{ARGUMENTS}") for tool in tools]
+            lines += [f"f{i}: {head} a{i}" for i, head in enumerate(heads)]
+        else:
+            several = f' ("\\n" call){{0,{MAX_CALLS - 1}}}' if self.is_parallel else ""
+            start, call = (
+                f"call{several}",
+                f"{_quoted(OPEN + chr(10))} ({either}) {_quoted(chr(10) + CLOSE)}",
+            )
+            lines += [f"f{i}: {_head(tool)} a{i} {_quoted('}')}" for i, tool in enumerate(tools)]
+            after = None
         if not self.required:
             if answer is None or not (answer.json or answer.json_object):
                 message = "tools go with a response_format of JSON only"
                 raise invalid(message, "response_format")
-            start += " | answer"
+            start += (
+                f" | {in_lark(FINAL.removeprefix(CHANNEL))} answer" if in_channels else " | answer"
+            )
             lines.append(f"answer: %json {_laid_out(json.loads(answer.source or '{}'))}")
-        either = " | ".join(f"f{i}" for i in range(len(tools)))
-        call = f"call: {_quoted(OPEN + chr(10))} ({either}) {_quoted(chr(10) + CLOSE)}"
-        return StructuredOutputsParams(grammar="\n".join([f"start: {start}", call, *lines]))
+        grammar = "\n".join([f"start: {start}", f"call: {call}", *lines])
+        return StructuredOutputsParams(grammar=grammar, after=after)
 
 
 def is_hosted(tool: Mapping[str, Any]) -> bool:

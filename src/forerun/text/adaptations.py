@@ -60,12 +60,16 @@ def _nine(given: str) -> str:
 
 
 def _with_parameters(messages: Messages, tools: Tools | None) -> tuple[Messages, Tools | None]:
-    """Give every tool a description and a schema with properties."""
+    """Give every tool a description and a schema with properties, each of which has a description."""
     filled = []
     for tool in tools or ():
         function: Any = tool.get("function")
         if isinstance(function, dict):
             parameters = _NO_PARAMETERS | (function.get("parameters") or {})
+            if isinstance(named := parameters["properties"], dict):
+                known = {key: one for key, one in named.items() if isinstance(one, dict)}
+                told = {key: {"description": "", **one} for key, one in known.items()}
+                parameters = parameters | {"properties": named | told}
             tool = {**tool, "function": {"description": "", **function, "parameters": parameters}}
         filled.append(tool)
     return messages, filled or tools

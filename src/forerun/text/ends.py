@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from forerun.text.fill_in import FillIn
+from forerun.text.fill_in import NAMES, FillIn
 
 END_TEXTS = (
     *("</s>", "<eos>", "[EOS]", "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"),
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<end_of_utterance>"),
-    *("<EOT>", "_<EOT>", "[EOT]", "[e~[", "<turn|>", "<|tool_response>"),
+    *("<EOT>", "_<EOT>", "▁<EOT>", "[EOT]", "[e~[", "<turn|>", "<|tool_response>"),
     *("<|return|>", "<|call|>", "<|calls|>", "<|flush|>"),
+    *("<|file_sep|>", "<|repo_name|>", "<reponame>", *NAMES["pad"]),
 )
-"""Of the known models: ends of texts and turns; of MiniMax and Gemma 4; of messages to a reader or a tool."""
+"""Of the known models: ends of texts and turns; of MiniMax and Gemma 4; of messages to a reader or a tool; what parts
+files, and padding."""
 
 _NO_ENDS = {
     ("<|return|>", "<|call|>"): "<|end|>",
     ("<|flush|>", "<|call|>"): "<|end|>",
     ("<|flush|>", "<|calls|>"): "<|end|>",
     ("<|tool_response>",): "</s>",
+    ("<|plamo:eos|>",): "</s>",
 }
-"""What is none where these are there: gpt-oss and Solar go on with the next message, Gemma 4 writes HTML."""
+"""What is none where these are there: gpt-oss and Solar go on with the next message, Gemma 4 and PLaMo write HTML."""
 
 
 def written_ends(id_of: Callable[[str], int | None]) -> set[int]:

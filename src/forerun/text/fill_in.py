@@ -15,7 +15,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
                "<|code_middle|>", "<|middle|>"),
     "file": ("<|file_sep|>", "<file_sep>", "<filename>"),
     "repo": ("<|repo_name|>", "<repo_name>", "<reponame>"),
-    "pad": ("<|fim_pad|>", "<fim_pad>", "<fim-pad>"),
+    "pad": ("<|fim_pad|>", "<fim_pad>", "<fim-pad>", "<PAD>", "[PAD]"),
 }  # fmt: skip
 """Names of the tokens: Qwen-Coder; StarCoder and Granite; SantaCoder; DeepSeek-Coder; Code Llama; Codestral; GLM 4.5;
 Falcon-H1."""

@@ -1,7 +1,7 @@
 """How families write tool calls: what stands between their marks (`forms.py`), in one of five syntaxes.
 
     objects   {"name": "f", "arguments": {"x": 1}}, a list of them, or several one after the other
-    tags      <function=f><parameter=x>1</parameter></function>, <invoke name="f">..., f<arg_key>x</arg_key>...
+    tags      <function=f><parameter=x>1</parameter></function> and the like: `tags.py`
     colon     call:f{x:1,y:<|"|>text<|"|>}
     named     f[ARGS]{"x": 1}, functions.f:0<|tool_call_argument_begin|>{"x": 1}, function<sep>f```json {"x": 1}```
     python    [f(x=1), g("text")]
@@ -14,12 +14,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-Tools = Mapping[str, Mapping[str, Any]]
-"""By name of a function that is offered: the JSON schema of its arguments."""
+from forerun.text.answers.json_text import mended
+from forerun.text.answers.tags import Tools, read_tags
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -50,27 +50,8 @@ NAMED_HEAD = re.compile(
 """What stands before arguments that can be handed on while they are written: the name, in quotes as `json`."""
 _BETWEEN = re.compile(r"(?:[\s,;]|```\w*)*")
 _NAMES, _ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
-_FUNCTION = re.compile(
-    r'<(?:function=|(?:function|invoke) name=)"?([^">]+)"?>(.*?)(?:</(?:function|invoke)>(?=\s*(?:<|$))|$)',
-    re.DOTALL,
-)
-_PARAMETER = re.compile(
-    r'<param(?:eter)?(?:=| name=)"?([^">]+)"?[^>]*>\n?(.*?)\n?(?:</param(?:eter)?>(?=\s*(?:<param(?:eter)?[ =]|$))|$)',
-    re.DOTALL,
-)
-_PAIRS = re.compile(r"\s*([\w.-]+)\s*((?:<arg_key>.*</arg_value>)?)\s*", re.DOTALL)
-_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 _COLON = re.compile(r"\s*call:\s*([\w.-]+)\s*(\{.*\})\s*", re.DOTALL)
 _COLON_TOKEN = re.compile(rf'<\|"\|>(.*?)<\|"\|>|({_STRING})|([A-Za-z_][\w.-]*)(?=\s*:)', re.DOTALL)
-_TYPES = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    list: "array",
-    dict: "object",
-}
-_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +95,9 @@ def _id(groups: Mapping[str, str | None]) -> str | None:
     return groups["call_id"] or (groups["id"] if groups["number"] else None)
 
 
-_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|)')
-"""Of JSON; a backslash before anything else, as of a path, is one that the model did not escape."""
-
-
 def _objects(body: str, tools: Tools) -> list[Call] | None:
     """Read objects and lists of them. JSON behind the first calls is no answer: results that a model made up."""
-    body = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", body)
+    body = mended(body)
     decoder, calls, at = json.JSONDecoder(strict=False), list[Call](), _end_of(_BETWEEN, body, 0)
     are_over = False
     try:
@@ -134,6 +111,10 @@ def _objects(body: str, tools: Tools) -> list[Call] | None:
     except (ValueError, RecursionError):
         return None
     return calls
+
+
+def _tags(body: str, tools: Tools) -> list[Call]:
+    return [Call(name, arguments) for name, arguments in read_tags(body, tools)]
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
@@ -157,67 +138,6 @@ def _object(value: object, tools: Tools) -> Call | None:
     return Call(name, spelled(given), own if isinstance(own, str) else None)
 
 
-def _tags(body: str, tools: Tools) -> list[Call] | None:
-    """Read names and values as tags; a value has the type that the tool's schema says."""
-    body = body.replace("｜DSML｜", "")
-    found = [(name, _PARAMETER.findall(inner), inner) for name, inner in _FUNCTION.findall(body)]
-    if not found and (alone := _PAIRS.fullmatch(body)) is not None:
-        if not alone[2] and alone[1] not in tools:
-            return None
-        found = [(alone[1], _PAIR.findall(alone[2]), "")]
-    calls = []
-    for name, pairs, inner in found:
-        if not pairs and inner.strip().startswith("{"):  # <function=f>{"x": 1}</function>
-            calls.append(Call(name.strip(), inner.strip()))
-            continue
-        schema = tools.get(name.strip(), {})
-        values = (
-            f"{json.dumps(key.strip())}: {_typed(value, key.strip(), schema)}"
-            for key, value in pairs
-        )
-        calls.append(Call(name.strip(), f"{{{', '.join(values)}}}"))
-    return calls
-
-
-def _typed(text: str, key: str, schema: Mapping[str, Any]) -> str:
-    """Write a value as JSON: a text where the schema has one, else as it stands if it is JSON."""
-    properties = schema.get("properties")
-    own = properties.get(key) if isinstance(properties, Mapping) else None
-    types = set() if own is None else {*_types(own, schema)}
-    word = text.strip()
-    word = word if "string" in types else _WORDS.get(word, word)
-    try:
-        value = json.loads(word, parse_constant=_no_json)
-    except (ValueError, RecursionError):
-        return json.dumps(text, ensure_ascii=False)
-    kind = _TYPES.get(type(value), "null")
-    is_text = "string" in types and (kind not in types or kind in ("integer", "number", "boolean"))
-    return json.dumps(text, ensure_ascii=False) if is_text else word
-
-
-def _no_json(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-def _types(schema: object, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
-    """Yield the types that a schema allows, as far as it says them."""
-    if not isinstance(schema, Mapping) or not depth:
-        return
-    stated = schema.get("type", ())
-    yield from [stated] if isinstance(stated, str) else stated
-    for value in [schema["const"]] if "const" in schema else schema.get("enum", ()):
-        yield _TYPES.get(type(value), "null")
-    reference = schema.get("$ref")
-    inner = [part for name in ("anyOf", "oneOf", "allOf") for part in schema.get(name, ())]
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target: Any = root
-        for step in reference[2:].split("/"):
-            target = target.get(step) if isinstance(target, Mapping) else None
-        inner.append(target)
-    for part in inner:
-        yield from _types(part, root, depth - 1)
-
-
 def _colon(body: str, tools: Tools) -> list[Call] | None:
     """Read `call:name{...}`, whose keys have no quotes and whose texts have quotes of their own."""
 
@@ -236,7 +156,8 @@ def _colon(body: str, tools: Tools) -> list[Call] | None:
 
 def _named(body: str, tools: Tools) -> list[Call] | None:
     found = NAMED_HEAD.match(body)
-    arguments = "" if found is None else body[found.end() :].strip().removesuffix("```").strip()
+    given = "" if found is None else body[found.end() :].strip().removesuffix("```").strip()
+    arguments = mended(given)
     try:
         json.loads(arguments, strict=False)
     except ValueError:

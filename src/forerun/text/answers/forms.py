@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forerun.text.answers.calls import CLOSE, HERMES, NAMED_HEAD, CallSyntax, Tools
-from forerun.text.answers.harmony import HarmonyParser
+from forerun.text.answers.harmony import FINAL, HarmonyParser
 from forerun.text.answers.parser import AnswerParser, MarkParser, PlainParser, Thinking
+from forerun.text.answers.tags import M3_MARK
 
 if TYPE_CHECKING:
     from forerun.text.tokenizer import Tokenizer
@@ -45,6 +46,20 @@ CALLS = (
     CallSyntax("<function=", CLOSE, None),  # Qwen3-Coder, which forgets the mark before it
     CallSyntax("<function name=", "</function>", None),  # MiniCPM5
     CallSyntax("<|function_call|>", "", None),  # GigaChat 3.1
+    CallSyntax(
+        *("function call<|role_sep|>", "", None, "<|role_sep|>"),  # GigaChat 3
+        silent=("<|message_sep|>",),
+    ),
+    CallSyntax(
+        *("<|open|>call tool=", "<|close|>call<|sep|>", None, "<|end_of_msg|>"),  # Kimi K3
+        silent=tuple(
+            f"<|{what}|>{name}<|sep|>"
+            for name in ("response", "tools", "message")
+            for what in ("open", "close")
+        ),
+    ),
+    CallSyntax(f"{M3_MARK}<tool_call>", f"{M3_MARK}</tool_call>", None, M3_MARK),  # MiniMax M3
+    CallSyntax("Action:", "", None, r"Action:\n```json"),  # Command R+
     CallSyntax("<tool_calls>", "</tool_calls>"),  # MiniMax M1, Hunyuan, Jamba, Apriel
     CallSyntax("<function_calls>", "</function_calls>"),  # OLMo 3
     CallSyntax("<|tool_call|>", "<|/tool_call|>", sign="<|/tool_call|>"),  # Phi-4
@@ -59,6 +74,8 @@ THOUGHTS = (
     Thinking("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
     Thinking("<seed:think>", "</seed:think>"),
     Thinking("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    Thinking("<mm:think>", "</mm:think>"),  # MiniMax M3
+    Thinking("<|open|>think<|sep|>", "<|close|>think<|sep|>", sign="<|end_of_msg|>"),  # Kimi K3
     Thinking("<think>", "</think>"),
     Thinking("Here is my thought process:", "Here is my response:"),  # Granite 3
 )
@@ -75,7 +92,9 @@ class AnswerForm:
     is_harmony: bool = False
 
     def begun(self, prompt: str) -> Thinking | None:
-        """Return the thought that a prompt has begun; None if it has not."""
+        """Return the thought that a prompt has begun, as gpt-oss' all have; None if it has not."""
+        if self.is_harmony:
+            return Thinking("", FINAL, True) if prompt.endswith("<|start|>assistant") else None
         if self.thinking is None or not prompt.rstrip().endswith(self.thinking.open):
             return None
         return replace(self.thinking, has_begun=True)
@@ -91,14 +110,14 @@ class AnswerForm:
     def parser(
         self, prompt: str, *, tools: Tools, with_reasoning: bool = True, is_forced: bool = False
     ) -> AnswerParser:
-        """Return what splits an answer to a prompt that offers tools. `is_forced`: a grammar made Hermes' calls."""
-        if is_forced:
-            return MarkParser(thinking=self.begun(prompt) if with_reasoning else None, tools=tools)
+        """Return what splits an answer to a prompt that offers tools. `is_forced`: a grammar made its calls."""
         if self.is_harmony:
             in_text = prompt.rfind("<|message|>") > prompt.rfind(
                 "<|start|>"
             )  # that it goes on with
             return HarmonyParser(bool(tools), with_reasoning, in_text=in_text)
+        if is_forced:  # in Hermes' form
+            return MarkParser(thinking=self.begun(prompt) if with_reasoning else None, tools=tools)
         thinking = self.thinking if with_reasoning else None
         if thinking is not None:
             thinking = self.begun(prompt) or thinking
@@ -118,11 +137,11 @@ def form_of(
     signs = {each: each.sign or each.open for each in CALLS}
     own = [each for each, sign in signs.items() if sign in text]
     own += [each for each, sign in signs.items() if token_id(sign) is not None]
-    thinking = (one for one in THOUGHTS if one.open in text or one.close in text)
+    thinking = (one for one in THOUGHTS if (one.sign or one.open) in text or one.close in text)
     return AnswerForm(own[0] if own else HERMES, next(thinking, None))
 
 
 def has_special_marks(form: AnswerForm, tokenizer: Tokenizer) -> bool:
-    """Return whether some of a form's marks are control tokens, which a text leaves out unless it is asked for them."""
-    ids = (tokenizer.encoder.token_to_id(mark) for mark in form.marks)
-    return any(one is not None and tokenizer.is_special(one) for one in ids)
+    """Return whether a form's marks have control tokens, which a text leaves out unless it is asked for them."""
+    ids = (i for mark in form.marks for i in tokenizer.encode(mark, bos=False))
+    return any(map(tokenizer.is_special, ids))

@@ -8,8 +8,10 @@ A message to a function is a call, one on the analysis channel is what the model
 
 from __future__ import annotations
 
+import json
 import re
 
+from forerun.text.answers.json_text import JsonText
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
 
 _BODY, _MARK = "<|message|>", re.compile(r"<\|[a-z]+\|>")
@@ -17,6 +19,32 @@ _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _FUNCTION = re.compile(r"to=functions\.([\w.-]+)")
 _LONGEST_MARK = 16
+
+CHANNEL, FINAL, CALL = (
+    "<|channel|>",
+    f"<|channel|>final{_BODY}",
+    "<|channel|>commentary to=functions.",
+)
+"""What the last message of an answer begins with; any, one to the reader, a call."""
+NEXT = "<|end|><|start|>assistant"
+"""What stands between two messages of an answer."""
+ARGUMENTS = f" <|constrain|>json{_BODY}"
+"""What stands between a function's name and its arguments."""
+
+
+def in_lark(text: str) -> str:
+    """Write a text with control tokens for a grammar in Lark."""
+    pieces = re.split(f"({_MARK.pattern})", text)
+    return " ".join(one if _MARK.match(one) else json.dumps(one) for one in pieces if one)
+
+
+EARLIER = f"""
+message: {in_lark(f"{CHANNEL}analysis{_BODY}")} body {in_lark(NEXT)}
+body: /(?s:.*)/"""
+"""The rule `message` of a grammar in Lark: a thought before the last one."""
+
+
+_Body = TextPart | ReasoningPart | ArgumentsPart
 
 
 class HarmonyParser:
@@ -29,10 +57,9 @@ class HarmonyParser:
         self.num_calls = 0
         self._with_calls, self._with_reasoning = with_calls, with_reasoning
         self._held = ""
-        self._kind: type[TextPart | ReasoningPart | ArgumentsPart] | None = (
-            TextPart if in_text else None
-        )
+        self._kind: type[_Body] | None = TextPart if in_text else None
         """What the body that is being read is; None in a head."""
+        self._json = JsonText()
 
     def read(self, text: str, *, is_last: bool) -> list[Part]:
         """Split more text; `is_last` if none will follow."""
@@ -54,7 +81,7 @@ class HarmonyParser:
         self._held = body
         called, channel = _FUNCTION.search(head), _CHANNEL.search(head)
         if called is not None and self._with_calls:
-            self._kind = ArgumentsPart
+            self._kind, self._json = ArgumentsPart, JsonText()
             self.num_calls += 1
             return [CallPart(called[1])]
         is_thought = channel is not None and channel[1] == "analysis" and self._with_reasoning
@@ -67,7 +94,7 @@ class HarmonyParser:
         if starts:
             at, kind = min(starts), self._kind
             body, self._held, self._kind = self._held[:at], self._held[at:], None
-            return [kind(body)]
+            return [self._part(kind, body)]
         kept = (
             len(self._held)
             if is_last
@@ -78,4 +105,9 @@ class HarmonyParser:
         if not kept:
             return None
         body, self._held = self._held[:kept], self._held[kept:]
-        return [self._kind(body)]
+        return [self._part(self._kind, body)]
+
+    def _part(self, kind: type[_Body], text: str) -> Part:
+        if kind is ArgumentsPart and not self._json.is_complete:
+            text = self._json.push(text)[0]
+        return kind(text)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
 from forerun.text.answers.calls import HERMES, Call, CallSyntax, Tools, read_calls
+from forerun.text.answers.json_text import JsonText
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
 
 _BARE_BEGUN = re.compile(
@@ -34,6 +36,8 @@ class Thinking:
     close: str
     has_begun: bool = False
     """Whether the prompt ends behind the opening mark."""
+    sign: str = ""
+    """The mark in the template that tells the family, if it is not `open`."""
 
 
 class AnswerParser(Protocol):
@@ -80,7 +84,10 @@ class MarkParser:
         self._read: Callable[[], list[Part] | None] = self._read_bare
         if thinking is not None:
             self._read = self._read_thought if thinking.has_begun else self._read_first
-        self._scanner = _ObjectScanner()
+        self._json = JsonText()
+        self._ahead: JsonText | None = None
+        """Reads on where a mark stands in the arguments, as far as `_num_seen`."""
+        self._num_seen = 0
 
     def read(self, text: str, *, is_last: bool) -> list[Part]:
         """Split more text; `is_last` if none will follow."""
@@ -105,6 +112,8 @@ class MarkParser:
     def flush(self) -> list[Part]:
         """Return the rest: no text will follow."""
         parts = self._push(len(self._raw))
+        if self._read == self._read_arguments:
+            parts += self._last_arguments()
         held, self._held = self._held, ""
         if self._read == self._read_call and self._syntax is not None:
             return parts + self._called(held, self._syntax.open + held)
@@ -118,14 +127,26 @@ class MarkParser:
             return parts
         return parts + ([TextPart(held)] if held else [])
 
+    def _last_arguments(self) -> list[Part]:
+        """Return arguments that have no end: a mark in them was none, and ends them, or they are cut."""
+        assert self._syntax is not None
+        before, mark, after = self._held.partition(self._syntax.close or "\0")
+        part = self._arguments(len(before))
+        if not mark:
+            return [part]
+        self._held, self._read = after, self._read_text
+        return [part, ArgumentsPart(self._json.rest()), *self._push(0)]
+
     def _read_first(self) -> list[Part] | None:
         """Tell whether the answer begins with a thought."""
         assert self._thinking is not None
-        mark, begun = self._thinking.open, self._held.lstrip()
-        if begun.startswith(mark):
-            self._held, self._read = begun[len(mark) :], self._read_thought
-            return []
-        if mark.startswith(begun):
+        begun, then = self._held.lstrip(), (self._read_thought, self._read_gap)
+        marks = (self._thinking.open, self._thinking.close)  # the second alone: no thought
+        for mark, read in zip(marks, then, strict=True):
+            if begun.startswith(mark):
+                self._held, self._read = begun[len(mark) :], read
+                return []
+        if any(mark.startswith(begun) for mark in marks):
             return None
         self._read = self._read_bare
         return []
@@ -187,7 +208,7 @@ class MarkParser:
         if (begun := self._syntax.begun(self._held)) is not None:
             name, own, start = begun
             self._held, self._read = self._held[start:], self._read_arguments
-            self._scanner = _ObjectScanner()
+            self._json = JsonText()
             self.num_calls += 1
             return [_call_part(name, own)]
         if not self._syntax.close:
@@ -199,23 +220,40 @@ class MarkParser:
         return self._called(body, self._syntax.open + body + mark)
 
     def _read_arguments(self) -> list[Part] | None:
-        if not self._held:
+        """Hand arguments on. A mark may stand in a text of theirs; whether it does, the object's end tells."""
+        assert self._syntax is not None
+        close = self._syntax.close
+        kept = len(self._held) - _num_open(self._held, [close])
+        if close and close in self._held:
+            self._ahead = self._ahead or copy(self._json)
+            length = self._ahead.push(self._held[self._num_seen :])[1]
+            self._num_seen = len(self._held)
+            if not length:
+                return None
+            kept = self._num_seen
+        if not kept:
             return None
-        length = self._scanner.push(self._held)
-        arguments, self._held = self._held[:length], self._held[length:]
-        if self._scanner.is_complete:
+        self._ahead, self._num_seen = None, 0
+        return [self._arguments(kept)]
+
+    def _arguments(self, kept: int) -> ArgumentsPart:
+        """Take as much of the arguments as there is, of so many characters."""
+        arguments, length = self._json.push(self._held[:kept])
+        self._held = self._held[length or kept :]
+        if self._json.is_complete:
             self._read = self._read_end
-        return [ArgumentsPart(arguments)]
+        return ArgumentsPart(arguments)
 
     def _read_end(self) -> list[Part] | None:
         assert self._syntax is not None
-        if self._syntax.close:
-            _, mark, after = self._held.partition(self._syntax.close)
-            if not mark:
-                return None
-            self._held = after
-        self._read = self._read_text
-        return []
+        if not self._syntax.close:
+            self._read = self._read_text
+            return []
+        others, mark, after = self._held.partition(self._syntax.close)
+        if not mark:
+            return None
+        self._held, self._read = after, self._read_text
+        return self._parts(read_calls(others.strip().removeprefix("}"), self._tools) or [])
 
     def _called(self, body: str, whole: str) -> list[Part]:
         """Return the calls in a body that is complete; the whole as text if it holds none."""
@@ -237,33 +275,6 @@ def _call_part(name: str, own: str | None) -> CallPart:
 
 def _shown(parts: Sequence[Part]) -> list[Part]:
     return [part for part in parts if isinstance(part, CallPart) or part.text]
-
-
-class _ObjectScanner:
-    """Finds the end of a JSON object in a text that comes in pieces."""
-
-    def __init__(self) -> None:
-        self.is_complete = False
-        self._depth = 0
-        self._in_string = self._escaped = False
-
-    def push(self, text: str) -> int:
-        """Return how many of the characters belong to the object."""
-        for i, sign in enumerate(text):
-            if self._escaped:
-                self._escaped = False
-            elif self._in_string:
-                self._escaped, self._in_string = sign == "\\", sign != '"'
-            elif sign == '"':
-                self._in_string = True
-            elif sign in "{[":
-                self._depth += 1
-            elif sign in "}]":
-                self._depth -= 1
-                if not self._depth:
-                    self.is_complete = True
-                    return i + 1
-        return len(text)
 
 
 def _num_open(text: str, marks: Sequence[str]) -> int:

@@ -1,0 +1,147 @@
+"""Calls whose names and values are tags.
+
+    <function=f><parameter=x>1</parameter></function>, <invoke name="f"><parameter name="x">1</parameter></invoke>
+    f<arg_key>x</arg_key><arg_value>1</arg_value>
+    <|open|>call tool="f"<|sep|><|open|>argument key="x"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|>
+    <invoke name="f"><x>1</x></invoke>, a mark of MiniMax M3's before each tag
+
+A value has the type that the tool's schema says.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from forerun.text.answers.json_text import mended
+
+Tools = Mapping[str, Mapping[str, Any]]
+"""By name of a function that is offered: the JSON schema of its arguments."""
+
+M3_MARK = "]<]minimax[>["
+_PLAIN = {"｜DSML｜": "", "<|open|>": "<", "<|close|>": "</", "<|sep|>": ">"}
+"""What DeepSeek and Kimi K3 write within tags or for their signs."""
+_FUNCTION = re.compile(
+    r'<(?:function=|(?:function|invoke) name=|call tool=)"?([^">]+)"?[^>]*>(.*?)'
+    r"(?:</(?:function|invoke|call)>(?=\s*(?:[<\]]|$))|$)",
+    re.DOTALL,
+)
+_PARAMETER = re.compile(
+    r'<(?:param(?:eter)?(?:=| name=)|argument key=)"?([^">]+)"?[^>]*>\n?(.*?)\n?'
+    r"(?:</(?:param(?:eter)?|argument)>(?=\s*(?:<(?:param(?:eter)?[ =]|argument )|$))|$)",
+    re.DOTALL,
+)
+_TAG = re.compile(rf"{re.escape(M3_MARK)}<(/?)([^<>]+)>")
+_PAIRS = re.compile(r"\s*([\w.-]+)\s*((?:<arg_key>.*</arg_value>)?)\s*", re.DOTALL)
+_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+}
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def read_tags(body: str, tools: Tools) -> list[tuple[str, str]]:
+    """Return the names in a body of calls, and the arguments as JSON."""
+    for written, plain in _PLAIN.items():
+        body = body.replace(written, plain)
+    found = [(name, _PARAMETER.findall(inner), inner) for name, inner in _FUNCTION.findall(body)]
+    if not found and (alone := _PAIRS.fullmatch(body)) is not None:
+        if not alone[2] and alone[1] not in tools:
+            return []
+        found = [(alone[1], _PAIR.findall(alone[2]), "")]
+    calls = []
+    for name, pairs, inner in found:
+        name = name.strip()
+        if not pairs and inner.strip().startswith("{"):  # <function=f>{"x": 1}</function>
+            calls.append((name, mended(inner.strip())))
+        else:
+            schema = tools.get(name, {})
+            calls.append((name, _object(pairs or _children(inner), schema, schema)))
+    return calls
+
+
+def _children(text: str) -> list[tuple[str, str]]:
+    """Return the outermost of MiniMax M3's tags in a text, and what stands in each."""
+    found, depth, name, start = [], 0, "", 0
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            name, start = (name, start) if depth else (tag[2], tag.end())
+        elif depth == 1:
+            found.append((name, text[start : tag.start()]))
+        depth += -1 if tag[1] else 1
+    return found
+
+
+def _object(pairs: Sequence[tuple[str, str]], schema: object, root: Mapping[str, Any]) -> str:
+    """Write names and values as a JSON object of a schema."""
+    named = schema.get("properties") if isinstance(schema, Mapping) else None
+    known: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
+    values = (
+        f"{json.dumps(key)}: {_typed(value, known.get(key), root)}"
+        for key, value in ((key.strip(), value) for key, value in pairs)
+    )
+    return f"{{{', '.join(values)}}}"
+
+
+def _typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
+    """Write a value as JSON: a text where its schema has one, else as it stands if it is JSON or Python's."""
+    types = {*_types(schema, root)}
+    if children := _children(text):
+        if {name for name, _ in children} != {"item"} or "object" in types:
+            return _object(children, schema, root)
+        items = schema.get("items") if isinstance(schema, Mapping) else None
+        return f"[{', '.join(_typed(value, items, root) for _, value in children)}]"
+    word = text.strip()
+    word = word if "string" in types else _WORDS.get(word, word)
+    try:
+        value = json.loads(word, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return _literal(word) if types <= {"array", "object", "null"} else _quoted(text)
+    kind = _TYPES.get(type(value), "null")
+    is_text = "string" in types and (kind not in types or kind in ("integer", "number", "boolean"))
+    return _quoted(text) if is_text else word
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _literal(text: str) -> str:
+    """Write a list or dictionary of Python as JSON; what is none as a text."""
+    try:
+        value = ast.literal_eval(text)
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return _quoted(text)
+    return written if isinstance(value, list | dict) else _quoted(text)
+
+
+def _no_json(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _types(schema: object, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
+    """Yield the types that a schema allows, as far as it says them."""
+    if not isinstance(schema, Mapping) or not depth:
+        return
+    stated = schema.get("type", ())
+    yield from [stated] if isinstance(stated, str) else stated
+    for value in [schema["const"]] if "const" in schema else schema.get("enum", ()):
+        yield _TYPES.get(type(value), "null")
+    reference = schema.get("$ref")
+    inner = [part for name in ("anyOf", "oneOf", "allOf") for part in schema.get(name, ())]
+    if isinstance(reference, str) and reference.startswith("#/"):
+        target: Any = root
+        for step in reference[2:].split("/"):
+            target = target.get(step) if isinstance(target, Mapping) else None
+        inner.append(target)
+    for part in inner:
+        yield from _types(part, root, depth - 1)
