@@ -52,7 +52,7 @@ class Compiling:
         self.compiled, self._start = compiled, start
 
     def is_ready(self, timeout_s: float = 0) -> bool:
-        """Tell whether nobody would have to wait, after at most so many seconds."""
+        """Tell whether it is compiled, after waiting for at most so many seconds."""
         return bool(wait([self.compiled], timeout_s).done)
 
     @cached_property

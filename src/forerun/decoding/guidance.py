@@ -59,7 +59,7 @@ class Grammars:
         self._lock, self._words_lock = threading.Lock(), threading.Lock()
 
     def read_ahead(self) -> None:
-        """Read the vocabulary in a thread, before a request asks for it; where that cannot be, the request is told."""
+        """Read the vocabulary in a thread, before the first request needs it; that request raises what is wrong."""
 
         def read() -> None:
             with suppress(RequestError):

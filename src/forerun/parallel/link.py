@@ -43,7 +43,7 @@ HELLO_NBYTES = 4096
 """Of what a connection says before it is known to be a rank's, at most."""
 MAX_STRAYS = 64
 """Connections that may be open without having said whose they are."""
-NOBODY = (None, None)
+UNKNOWN = (None, None)
 
 
 class Address(NamedTuple):
@@ -120,7 +120,7 @@ class Listener:
     def _greeted(
         self, one: socket.socket, strays: dict[socket.socket, bytearray]
     ) -> tuple[object, object] | None:
-        """Read on in what a connection says first; its rank and kind when it is there, NOBODY if it is no rank's."""
+        """Read on in what a connection says first; its rank and kind when they are there, UNKNOWN if it is no rank."""
         said = strays.get(one)
         if said is None:
             return None  # dropped while others were read
@@ -129,11 +129,11 @@ class Listener:
             if len(said) >= nbytes:
                 nbytes += HEADER.unpack(said[:nbytes])[0]
             if nbytes > HELLO_NBYTES:
-                return NOBODY
+                return UNKNOWN
             piece = one.recv(nbytes - len(said))  # and nothing of what follows
             said += piece
             if not piece:
-                return NOBODY
+                return UNKNOWN
             if len(said) < nbytes or nbytes == HEADER.size:
                 return None
             word, rank, kind = json.loads(said[HEADER.size :])
@@ -141,8 +141,10 @@ class Listener:
         except BlockingIOError:
             return None
         except (OSError, ValueError, TypeError, RecursionError):
-            return NOBODY
-        return (rank, kind) if known and isinstance(rank, int) and isinstance(kind, str) else NOBODY
+            return UNKNOWN
+        return (
+            (rank, kind) if known and isinstance(rank, int) and isinstance(kind, str) else UNKNOWN
+        )
 
 
 class Leader:

@@ -67,9 +67,9 @@ def _with_parameters(messages: Messages, tools: Tools | None) -> tuple[Messages,
         if isinstance(function, dict):
             parameters = _NO_PARAMETERS | (function.get("parameters") or {})
             if isinstance(named := parameters["properties"], dict):
-                known = {key: one for key, one in named.items() if isinstance(one, dict)}
-                told = {key: {"description": "", **one} for key, one in known.items()}
-                parameters = parameters | {"properties": named | told}
+                schemas = {key: one for key, one in named.items() if isinstance(one, dict)}
+                filled_in = {key: {"description": "", **one} for key, one in schemas.items()}
+                parameters = parameters | {"properties": named | filled_in}
             tool = {**tool, "function": {"description": "", **function, "parameters": parameters}}
         filled.append(tool)
     return messages, filled or tools
@@ -116,8 +116,6 @@ _STEPS: tuple[Adaptation, ...] = (
     *(_with_ids, _with_parameters, _one_call_each),
     lambda messages, tools: (_merged_into_user(messages, 1), tools),
     lambda messages, tools: (_merged_into_user(messages, 0), tools),
-    lambda messages, tools: (
-        _merged_into_user(described(messages, tools), 0),
-        None,
-    ),  # calls as text
+    # calls as text:
+    lambda messages, tools: (_merged_into_user(described(messages, tools), 0), None),
 )

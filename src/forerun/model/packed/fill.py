@@ -85,7 +85,7 @@ class _Mover(threading.Thread):
 
 
 def wait_for_move() -> None:
-    """Wait until a decoder that nobody else holds is freed: it is held for one weight."""
+    """Wait for the weights that are being moved: their decoders, if nothing else refers to them, are freed then."""
     for thread in threading.enumerate():
         if isinstance(thread, _Mover):
             with thread.moves:
