@@ -38,8 +38,7 @@ from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, request_batch, vectors
 from forerun.engine.answers import parsed
 from forerun.engine.engine import Engine
-from forerun.engine.lock import EngineLock
-from forerun.engine.loop import EngineLoop
+from forerun.engine.loop import EngineLock, EngineLoop
 from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
