@@ -98,17 +98,12 @@ inline F round(F x) {  // to the nearest integer, ties to even
     constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
 }
-inline F pow2(F n) {  // 2^n for whole n in -126..127
+inline F pow2(F n) {  // 2^n for whole n in -127..127, 0 for -127
     const __m256i bias = _mm256_set1_epi32(127);
     const __m256i a = _mm256_add_epi32(_mm256_cvtps_epi32(n.a), bias);
     const __m256i b = _mm256_add_epi32(_mm256_cvtps_epi32(n.b), bias);
     return {_mm256_castsi256_ps(_mm256_slli_epi32(a, 23)),
             _mm256_castsi256_ps(_mm256_slli_epi32(b, 23))};
-}
-inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
-    const __m256 bound = _mm256_set1_ps(limit);
-    return {_mm256_and_ps(y.a, _mm256_cmp_ps(x.a, bound, _CMP_NLT_UQ)),
-            _mm256_and_ps(y.b, _mm256_cmp_ps(x.b, bound, _CMP_NLT_UQ))};
 }
 // A bit for every lane that is not below the limit.
 inline unsigned not_below(F x, float limit) {

@@ -74,13 +74,10 @@ inline F abs(F x) { return {_mm512_abs_ps(x.v)}; }
 inline F round(F x) {  // to the nearest integer, ties to even
     return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-inline F pow2(F n) {  // 2^n for whole n in -126..127
+inline F pow2(F n) {  // 2^n for whole n in -127..127, 0 for -127
     const __m512i word =
         _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
     return {_mm512_castsi512_ps(word)};
-}
-inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
-    return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(limit), _CMP_NLT_UQ), y.v)};
 }
 
 // A bit for every lane that is not below the limit.

@@ -118,17 +118,10 @@ FORERUN_INLINE F abs(F x) {
 FORERUN_INLINE F round(F x) {  // to the nearest integer, ties to even
     return each([&](int i) { return vrndnq_f32(x.v[i]); });
 }
-FORERUN_INLINE F pow2(F n) {  // 2^n for whole n in -126..127
+FORERUN_INLINE F pow2(F n) {  // 2^n for whole n in -127..127, 0 for -127
     return each([&](int i) {
         const int32x4_t word = vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127));
         return vreinterpretq_f32_s32(vshlq_n_s32(word, 23));
-    });
-}
-FORERUN_INLINE F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
-    const float32x4_t bound = vdupq_n_f32(limit);
-    return each([&](int i) {
-        return vreinterpretq_f32_u32(
-            vbicq_u32(vreinterpretq_u32_f32(y.v[i]), vcltq_f32(x.v[i], bound)));
     });
 }
 // A bit for every lane that is not below the limit.

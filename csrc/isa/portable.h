@@ -89,15 +89,12 @@ inline F abs(F x) {
 inline F round(F x) {  // to the nearest integer, ties to even
     return each([&](int i) { return __builtin_nearbyintf(x.v[i]); });
 }
-inline F pow2(F n) {  // 2^n for whole n in -126..127
+inline F pow2(F n) {  // 2^n for whole n in -127..127, 0 for -127
     return each([&](int i) {
         const bool is_number = n.v[i] == n.v[i];
         return float_of_word(
             static_cast<std::uint32_t>((is_number ? static_cast<int>(n.v[i]) : 0) + 127) << 23);
     });
-}
-inline F zero_below(F x, float limit, F y) {  // y where x >= limit, else 0
-    return each([&](int i) { return x.v[i] < limit ? 0.0f : y.v[i]; });
 }
 // A bit for every lane that is not below the limit.
 inline unsigned not_below(F x, float limit) {
