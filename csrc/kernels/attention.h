@@ -3,9 +3,9 @@
 // Keys lie in blocks of 16, so the lanes of a vector are 16 keys and a score needs no sum across
 // lanes; values lie row after row, lanes across E (kv.h). A chunk is 64 absolute positions: its scores
 // are put in order of position, its exponentials summed in that order, its values added in that
-// order to those of the chunks before it in its run (types.h). What a row cannot see is never added. So
-// neither the cache row of a tree row, nor its siblings, nor how many rows attend, nor how runs are
-// spread over threads, changes a bit.
+// order, or as whole numbers in any, to those of the chunks before it in its run (types.h). What a row
+// cannot see is never added. So neither the cache row of a tree row, nor its siblings, nor how many rows
+// attend, nor how runs are spread over threads, changes a bit.
 
 #pragma once
 
@@ -92,6 +92,45 @@ void add_values(const T* const* rows, int head_dim, int count, const float* weig
         for (; e < head_dim; e += kTile)
             add_lanes<T, P, 1>(rows, head_dim, count, from, states + p, e, ahead);
     });
+}
+
+// Weights of pairs as codes, 0 to 127, of the values of 4 rows at a time, from row `first` of a slot on.
+struct CodedWeights {
+    std::uint8_t* codes;  // (pairs, 4 * num_groups), with kNoWeight added
+    int first, num_groups;
+
+    std::uint8_t* of(int pair) const { return codes + pair * 4 * num_groups; }
+};
+inline constexpr std::uint8_t kNoWeight = kIsOffset8 ? 0 : 128;  // so that dots are those of the codes
+
+// Adds weights times int8 values to E * 16 outputs of P pairs: sums of whole numbers, exact in any order, times a
+// factor a pair.
+template <int P, int E, std::size_t N>
+void add_dots(const KvHead& head, const CodedWeights (&weights)[N], int pair, int first, const float* factors,
+              Attended* states, std::ptrdiff_t ahead) {
+    Wide acc[P][E];
+    for (int p = 0; p < P; ++p)
+        for (int e = 0; e < E; ++e) acc[p][e] = zero_wide();
+    for (const CodedWeights& part : weights)
+        for (int g = 0; g < part.num_groups; ++g) {
+            const int row = part.first + 4 * g;
+            const std::uint8_t* values = head.values<std::uint8_t>(row / kChunk) +
+                                         row % kChunk * head.head_dim + 4 * first;
+            Bytes value[E];
+            for (int e = 0; e < E; ++e) fetch(values + e * 4 * kTile, 4 * kTile, ahead);
+            for (int e = 0; e < E; ++e) value[e] = load_bytes(values + e * 4 * kTile);
+#pragma GCC unroll 6
+            for (int p = 0; p < P; ++p) {
+                const Four weight = four(part.of(pair + p) + 4 * g);
+#pragma GCC unroll 4
+                for (int e = 0; e < E; ++e) add_flat8(acc[p][e], weight, value[e]);
+            }
+        }
+    for (int p = 0; p < P; ++p)
+        for (int e = 0; e < E; ++e) {
+            float* out = states[pair + p].out + first + e * kTile;
+            store(out, fma(to_float(acc[p][e]), splat(factors[pair + p]), load(out)));
+        }
 }
 
 // int4 values are unpacked once for all pairs, as many rows at a time as stay in the processor's cache.
@@ -210,13 +249,11 @@ void chunk_scores(const Attention& a, int chunk, const typename KvTypes<T>::Quer
     }
 }
 
-// Where the values of a chunk's positions lie, for all queries or as one sees them on its path, and the scales
-// of int8 ones.
+// Where the values of a chunk's positions lie, for all queries or as one sees them on its path.
 template <class T>
 struct ValueRows {
     using Value = typename KvTypes<T>::Value;
     const Value* rows[kChunk];
-    float scales[kChunk];
 
     static std::size_t stride_of(const KvHead& head) {
         const auto dim = static_cast<std::size_t>(head.head_dim);
@@ -226,9 +263,6 @@ struct ValueRows {
         const std::size_t stride = stride_of(head);
         const Value* page = head.values<Value>(chunk);
         for (int j = 0; j < kChunk; ++j) rows[j] = page + j * stride;
-        if constexpr (std::is_same_v<T, Int8>)
-            for (int j = 0; j < kChunk; j += kTile)
-                store(scales + j, load(head.value_factors<float>(chunk) + j));
     }
     void find(const KvHead& head, int chunk, const Query& query) {
         find(head, chunk);
@@ -237,10 +271,8 @@ struct ValueRows {
         const int start = chunk * kChunk;
         const Span span = seen(query, chunk);
         for (int p = span.first > query.base ? span.first : query.base; p < span.stop; ++p) {
-            const int row = query.path[p - query.base], own = row / kChunk;
-            rows[p - start] = head.values<Value>(own) + row % kChunk * stride;
-            if constexpr (std::is_same_v<T, Int8>)
-                scales[p - start] = head.value_factors<float>(own)[row % kChunk];
+            const int row = query.path[p - query.base];
+            rows[p - start] = head.values<Value>(row / kChunk) + row % kChunk * stride;
         }
     }
 };
@@ -291,33 +323,25 @@ inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, 
     }
 }
 
-inline void scale_weights(float* weights, const float* scales, Span span) {
-    for (int j = 0; j < span.stop - span.first; ++j) weights[j] *= scales[j];
+// Bytes from values of a chunk to keys of the next one.
+inline std::ptrdiff_t next_chunk(const Attention& a, int chunk) {
+    if (chunk >= a.last_chunk) return 0;
+    return a.head.keys<std::uint8_t>(chunk + 1) - a.head.values<std::uint8_t>(chunk);
 }
 
-// K and V are the forms of keys and of values.
-template <class K, class V>
-void attend_chunk(const Attention& a, const typename KvTypes<K>::Query* q, int chunk, Attended* states) {
+// Adds weights times values, for every query in order of position: what it alone sees, what all see, what it alone
+// sees.
+template <class V>
+void add_chunk(const Attention& a, int chunk, float* weights, float*, Attended* states) {
     const KvHead& head = a.head;
     const int start = chunk * kChunk;
-    float* weights = a.scratch;
-    chunk_scores<K>(a, chunk, q, weights, weights + kMaxPairs * kChunk);
-    for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
-
-    const std::ptrdiff_t ahead =
-        chunk < a.last_chunk
-            ? head.template keys<std::uint8_t>(chunk + 1) - head.template values<std::uint8_t>(chunk)
-            : 0;
+    const std::ptrdiff_t ahead = next_chunk(a, chunk);
     const auto add = [&](Span span, const ValueRows<V>& values, int query, int num_queries) {
         if (span.first >= span.stop) return;
         const int j = span.first - start, pair = query * a.group, count = num_queries * a.group;
-        float* from = weights + pair * kChunk + j;
-        if constexpr (std::is_same_v<V, Int8>)
-            for (int p = 0; p < count; ++p) scale_weights(from + p * kChunk, values.scales + j, span);
-        add_values(values.rows + j, head.head_dim, span.stop - span.first, from, states + pair, count,
-                   ahead);
+        add_values(values.rows + j, head.head_dim, span.stop - span.first, weights + pair * kChunk + j,
+                   states + pair, count, ahead);
     };
-    // For every query in order of position: what it alone sees, what all see, what it alone sees.
     ValueRows<V> common, own;
     common.find(head, chunk);
     const Span shared = seen_by_all(a, chunk);
@@ -332,6 +356,68 @@ void attend_chunk(const Attention& a, const typename KvTypes<K>::Query* q, int c
     add_own([&](Span span) { return Span{span.first, std::min(span.stop, shared.first)}; });
     add(shared, common, 0, a.num_queries);
     add_own([&](Span span) { return Span{std::max(span.first, shared.stop), span.stop}; });
+}
+
+// Turns a pair's weights (64), times the values' scales, into codes. Returns what these are multiplied by, NaN if a
+// weight is not finite.
+inline float code_weights(float* weights, const float* scales, std::uint8_t* codes) {
+    for (int j = 0; j < kChunk; j += kTile) store(weights + j, mul(load(weights + j), load(scales + j)));
+    const RowScale row = row_scale(weights, kChunk);
+    for (int j = 0; j < kChunk; j += kTile)
+        row_codes(weights + j, row, reinterpret_cast<std::int8_t*>(codes) + j);
+    for (int j = 0; j < kChunk; ++j) codes[j] ^= kNoWeight;
+    return row.scale;
+}
+
+// int8 values: a chunk's weights become whole numbers as well. Those of rows on a path stand at these rows' own places.
+template <class V>
+    requires std::is_same_v<V, Int8>
+void add_chunk(const Attention& a, int chunk, float* weights, float* above, Attended* states) {
+    const KvHead& head = a.head;
+    const int start = chunk * kChunk, num_pairs = a.num_queries * a.group, base = a.queries[0].base;
+    const bool has_paths = a.queries[0].path && start + kChunk > base;
+    const int first_row = base / 4 * 4, num_above = has_paths ? (a.row_stop + 3 - first_row) / 4 : 0;
+
+    std::uint8_t codes[kMaxPairs * kChunk];
+    const CodedWeights coded[] = {{codes, start, kChunk / 4},
+                                  {reinterpret_cast<std::uint8_t*>(above), first_row, num_above}};
+    std::fill_n(coded[1].codes, num_pairs * 4 * num_above, kNoWeight);
+    float factors[kMaxPairs];
+    for (int i = 0; i < a.num_queries; ++i) {
+        const Query& query = a.queries[i];
+        const Span span = seen(query, chunk);
+        const auto on_path = [&](const auto& visit) {
+            if (has_paths)
+                for (int p = std::max(span.first, base); p < span.stop; ++p) visit(p - start, query.path[p - base]);
+        };
+        float scales[kChunk] = {};  // of what the query sees
+        const float* own = head.value_factors<float>(chunk);
+        for (int p = span.first; p < span.stop; ++p) scales[p - start] = own[p - start];
+        on_path([&](int j, int row) { scales[j] = head.value_factors<float>(row / kChunk)[row % kChunk]; });
+        for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair) {
+            std::uint8_t* dense = coded[0].of(pair);
+            factors[pair] = code_weights(weights + pair * kChunk, scales, dense);
+            on_path([&](int j, int row) {
+                coded[1].of(pair)[row - first_row] = std::exchange(dense[j], kNoWeight);
+            });
+        }
+    }
+    const std::ptrdiff_t ahead = next_chunk(a, chunk);
+    by_parts<kPairsAside>(num_pairs, [&]<int P>(int pair) {
+        int e = 0;
+        for (; head.head_dim - e >= kSide * kTile; e += kSide * kTile)
+            add_dots<P, kSide>(head, coded, pair, e, factors, states, ahead);
+        for (; e < head.head_dim; e += kTile) add_dots<P, 1>(head, coded, pair, e, factors, states, ahead);
+    });
+}
+
+// K and V are the forms of keys and of values.
+template <class K, class V>
+void attend_chunk(const Attention& a, const typename KvTypes<K>::Query* q, int chunk, Attended* states) {
+    float *weights = a.scratch, *above = weights + kMaxPairs * kChunk;
+    chunk_scores<K>(a, chunk, q, weights, above);
+    for (int i = 0; i < a.num_queries; ++i) exp_scores_of(a, i, chunk, weights, states);
+    add_chunk<V>(a, chunk, weights, above, states);
 }
 
 template <class K, class V>

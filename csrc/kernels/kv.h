@@ -5,14 +5,16 @@
 //                               8 i + 0..3 in the low halves of bytes, 8 i + 4..7 in the high ones
 // key factors, of 64 rows:      -                scales (E / 32, 64)   scales, then minima (E / 32, 64)
 //                                                fp16                  fp16
-// values, per row:              floats (E)       int8 (E)              per 32 dimensions 16 bytes, the
+// values, per row:              floats (E)       -                     per 32 dimensions 16 bytes, the
 //                               first 16 in the low halves; then scale, minimum (E / 32, 2) fp16
+//         per 4 rows:           -                int8 (E, 4)           -
 // value factors:                -                scales (64) fp32      -
 //
 // int8: value = scale * code, scale = largest / 127, of a row of values and of 32 dimensions of a key:
 // some dimensions of keys are many times the others. int4: value = scale * code + minimum, scale =
 // (largest - minimum) / 15. Queries are rounded like int8 values, so a score is a few
-// sums of whole numbers times factors: exact, and the same on every instruction set. A row with NaN or infinity gets NaN
+// sums of whole numbers times factors: exact, and the same on every instruction set. So are the sums of int8 values:
+// their weights are rounded like them, for a chunk and a query head at a time. A row with NaN or infinity gets NaN
 // factors: whoever sees it gets NaN, no other row does.
 
 #pragma once
@@ -47,7 +49,6 @@ struct KvTypes {
 template <>
 struct KvTypes<Int8> {
     using Query = CodedQuery;
-    using Value = std::int8_t;
     static constexpr int kSide = kRowTile >= 8 ? 2 : 1;
 };
 template <>
@@ -171,7 +172,7 @@ void score_blocks(const KvHead& head, int chunk, int row, const CodedQuery* q, f
             store(out + p * stride + b * kTile, mul(total[p][b], splat(q[p].scale)));
 }
 
-// One row of values, 16 at a time. int8 ones are still to be multiplied by their row's scale.
+// One row of values, 16 at a time.
 template <class T>
 struct ValueRow {
     const T* values;
@@ -307,8 +308,12 @@ template <>
 inline void write_value<Int8>(const KvHead& head, int chunk, int row, const float* v) {
     const RowScale scale = row_scale(v, head.head_dim);
     head.value_factors<float>(chunk)[row] = scale.scale;
-    std::int8_t* values = head.values<std::int8_t>(chunk) + row * head.head_dim;
-    for (int e = 0; e < head.head_dim; e += kTile) row_codes(v + e, scale, values + e);
+    std::int8_t* values = head.values<std::int8_t>(chunk) + row / 4 * 4 * head.head_dim + row % 4;
+    for (int e = 0; e < head.head_dim; e += kTile) {
+        std::int8_t codes[kTile];
+        row_codes(v + e, scale, codes);
+        for (int i = 0; i < kTile; ++i) values[(e + i) * 4] = codes[i];
+    }
 }
 template <>
 inline void write_value<Int4>(const KvHead& head, int chunk, int row, const float* v) {

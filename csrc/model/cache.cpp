@@ -23,7 +23,7 @@ void move_shares(std::uint8_t* from, std::uint8_t* to, int source, int target, s
 }
 
 // Keys lie in blocks of 16 rows, whose numbers alternate: one by one if they are floats, 4 bytes of
-// codes at a time. Values lie row after row.
+// codes at a time. Values lie row after row; int8 ones in fours of rows, a byte of each in turn.
 void move_row(const KvHead& head, int from, int to) {
     const KvPage& page = *head.page;
     const int dim = head.head_dim, source = from % kChunk, target = to % kChunk,
@@ -53,7 +53,8 @@ void move_row(const KvHead& head, int from, int to) {
         case KvForm::F32: values(4 * width); break;
         case KvForm::F16: values(2 * width); break;
         case KvForm::Int8:
-            values(width);
+            move_shares(head.values<Byte>(old) + source / 4 * 4 * width,
+                        head.values<Byte>(now) + target / 4 * 4 * width, source % 4, target % 4, 1, 4, dim);
             move_shares(head.value_factors<Byte>(old), head.value_factors<Byte>(now), source,
                         target, 4, 0, 1);
             break;

@@ -28,8 +28,8 @@ from forerun.core import files, system
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.folder import KV, PromptFolder, touch
 
-VERSION = 1
-"""Of the files."""
+VERSION = 2
+"""Of the files, and of how keys and values lie in a block."""
 HEAD = struct.Struct("<8sId20s")
 """Mark, CRC-32 of all behind it, seconds that reading a block's tokens took, key; then what lies in memory."""
 _MARK = b"forerun" + bytes([VERSION])
