@@ -46,7 +46,7 @@ def test_where_rows_cost_too_much_to_draft_a_network_has_to_make_up_for_that_fir
         (None, {}, "it is made after the table (--no-network leaves it out)"),
         (True, {"speedup": PAYS - 0.01}, "it is made, as --network says"),
         (None, {"speedup": PAYS - 0.01}, "none is made, from 1.05x on it pays: from --tokens 250k"),
-        (None, {"speedup": 0.9, "pays_from": None}, "with no number of answers it would be"),
+        (None, {"speedup": 0.9, "pays_from": None}, "more answers are not expected to change that"),
     ],
 )
 def test_what_it_takes_and_brings_and_whether_it_is_made_is_said(is_made, changes, said):

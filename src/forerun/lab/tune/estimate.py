@@ -76,7 +76,7 @@ class Estimate:
             return takes, brings + "it is made, as --network says"
         if self.pays:
             return takes, brings + "it is made after the table (--no-network leaves it out)"
-        enough = "with no number of answers it would be"
+        enough = "more answers are not expected to change that"
         if self.pays_from is not None:
             enough = f"from --tokens {self.pays_from // 1000}k on it would be"
         return takes, f"{brings}none is made, from {PAYS}x on it pays: {enough}; --network makes it"
@@ -101,7 +101,9 @@ def estimate(
     of_prompts = fmean(len(llm.tokenizer.encode(p.turns[0])) for p in prompts) / answers.MAX_TOKENS
     width = llm.config.max_num_seqs
     answer_s = plain_ms / 1e3 * costs.v(width) / width + of_prompts / read_rate
-    cost, worth = worth_of(before, STEPS * _step_nbytes(begin) / llm.model.nbytes())
+    # One that was trained before drafts already, by default.
+    added = 0.0 if begin.path else STEPS * _step_nbytes(begin) / llm.model.nbytes()
+    cost, worth = worth_of(before, added)
     gain = GOING_ON_GAIN if begin.path else gain_of(tokens)
     needed = tokens_for(PAYS / worth)
     return Estimate(
