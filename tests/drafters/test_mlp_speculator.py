@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -251,18 +252,36 @@ def test_the_network_that_ships_for_a_target_is_found_by_its_size_and_tokenizer(
 ):
     monkeypatch.setattr(files, "SHIPPED", tmp_path)
     theirs, here = "mlp_speculator++recycling", with_tokenizer()
-    assert files.shipped(here) is None
+    assert files.fitting(here) == []
     assert DrafterSpec.of("auto").for_target(here).text() == "recycling"
     trained = folder.describe_target(here, "a model")
     save(tmp_path / "of-another", LSTM | {"target": trained | {"num_layers": 99}}, LSTM_TENSORS)
-    assert files.shipped(here) is None
+    assert files.fitting(here) == []
     save(tmp_path / "ours", LSTM | {"target": trained}, LSTM_TENSORS)
-    assert files.shipped(here) == tmp_path / "ours"
-    assert files.shipped(target()) is None, "without a tokenizer nothing can be compared"
+    assert files.fitting(here) == [tmp_path / "ours"]
+    assert files.fitting(target()) == [], "without a tokenizer nothing can be compared"
     assert DrafterSpec.of("auto").for_target(here).text() == theirs
     assert DrafterSpec.of("auto").build(here).network is not None
     assert DrafterSpec.of("auto", num_draft=3).for_target(here).text() == "recycling:num_draft=3"
     assert DrafterSpec.of("recycling").for_target(here).text() == "recycling"
+
+
+def test_the_network_made_here_for_a_model_comes_before_what_ships_and_that_before_others(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    monkeypatch.setattr(files, "SHIPPED", tmp_path / "shipped")
+    here = dataclasses.replace(with_tokenizer(), path=Path("models/mine.gguf"))
+    config = LSTM | {"target": folder.describe_target(here, "a model")}
+    for path in ("networks/another", "networks/mine", "shipped/theirs"):
+        save(tmp_path / path, config, LSTM_TENSORS)
+    damaged = tmp_path / "networks" / "damaged" / "config.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    found = ["networks/mine", "shipped/theirs", "networks/another"]
+    assert files.fitting(here) == [tmp_path / path for path in found]
+    assert "damaged/config.json is no JSON file" in caplog.text
+    assert files.networks_dir() == tmp_path / "networks"
 
 
 def test_without_a_network_that_ships_a_folder_is_asked_for():

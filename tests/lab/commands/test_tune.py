@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from forerun import LLM, SamplingParams
+from forerun.drafters.mlp_speculator.files import networks_dir
 from forerun.drafters.recycling import shared_replies, table_file
 from forerun.drafting.spec import DrafterSpec
+from forerun.engine.stats import SpecStats
+from forerun.lab.train import answers
+from forerun.lab.train.trainer import Trainer
 from forerun.lab.tune import report
 from tests.cli.helpers import the_json
 
@@ -44,6 +52,8 @@ def test_what_it_prints_is_what_d_takes(forerun, default_model):
     assert DrafterSpec.of(printed).text() in (SPELLED, "none")
 
 
+NUM_PROBED = 2
+"""Steps of learning that the estimate times."""
 LEARN = ("--tokens", "60", "--limit", 1, "-n", 8, "-c", 128, "-t", 1)
 
 
@@ -57,11 +67,47 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture
+def many(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """So many prompts that a network can be made, with short answers."""
+    monkeypatch.setattr(answers, "MAX_TOKENS", 24)
+    prompts.write_text("".join(f"Count to {i}.\n" for i in range(120)))
+    return prompts
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """How many times as fast as the table alone a network is found to be, instead of the machine's clock.
+
+    In full it has twice the tokens a pass: one of a random model learns little.
+    """
+    found, compare, in_full = {"network": 1.5}, report.compare, report.in_full
+
+    def compared(*args):
+        row = compare(*args)
+        return lambda *names: row(*names) | {"over_baseline": found["network"]}
+
+    def counted(*args):
+        figures = in_full(*args)
+
+        def doubled(name):
+            count = figures(name)
+            return replace(count, emitted=count.emitted * (1 + ("network-" in name)))
+
+        return doubled
+
+    monkeypatch.setattr(report, "compare", compared)
+    monkeypatch.setattr(report, "in_full", counted)
+    return found
+
+
 def test_what_is_learned_is_found_by_the_default_drafter(forerun, tiny_gguf, prompts):
     given = ("tune", tiny_gguf, "--prompts", prompts, *LEARN)
-    code, out, _ = forerun(*given, "--json")
+    code, out, err = forerun(*given, "--json")
     document = the_json(out)
     assert code == 0
+    assert "no network: 2 prompts are too few to learn from and to measure on" in err
+    assert document["network"] is None
     assert document["tokens"] >= 60
     assert document["measured"]["identical"] == document["measured"]["prompts"] == 1
     before, after = document["tau_in_full"]
@@ -74,6 +120,75 @@ def test_what_is_learned_is_found_by_the_default_drafter(forerun, tiny_gguf, pro
     assert Path(document["answers"]).read_text(encoding="utf-8") == answers, (
         "nothing is asked again"
     )
-    assert "network" in out
-    assert "with every draft in full: tau" in out
+    assert "tau in full" in out
     assert "prompts that it did not learn from" in out
+
+
+def test_a_network_goes_on_after_ctrl_c_and_the_default_drafter_finds_it(
+    forerun, tiny_gguf, many, clock, monkeypatch
+):
+    given = ("tune", tiny_gguf, "--prompts", many, *LEARN)
+    given += ("--tokens", "2.8k", "--network", "--json")
+    step, made = Trainer._step, []
+
+    def steps(*args):
+        made.append(0)
+        if len(made) == NUM_PROBED + 2:
+            signal.raise_signal(signal.SIGINT)
+        return step(*args)
+
+    monkeypatch.setattr(Trainer, "_step", steps)
+    code, _, err = forerun(*given)
+    assert code == 130
+    assert "expected of it: 1.00 times the tokens a pass" in err
+    assert "it is made, as --network says" in err
+    assert "tokens are learned; the same command goes on" in err
+    assert not networks_dir().exists()
+    code, out, err = forerun(*given)
+    network = the_json(out)["network"]
+    assert code == 0, err
+    assert network["measured"]["identical"] == network["measured"]["prompts"] == 1
+    record = json.loads((Path(network["path"]) / "train.json").read_text())
+    lines = (Path(network["trained"]) / "metrics.csv").read_text().splitlines()[1:]
+    assert [int(line.partition(",")[0]) for line in lines] == [*range(1, len(lines) + 1)]
+    assert len(made) == 2 * NUM_PROBED + len(lines), "no step is made twice"
+    assert record["command"].startswith("forerun tune -m")
+
+    plain, auto = LLM(tiny_gguf, drafter="none"), LLM(tiny_gguf)
+    assert auto.drafter_spec.text() == "mlp_speculator++recycling"
+    params = [SamplingParams(temperature=t, seed=3, max_tokens=60) for t in (0.0, 1.0)]
+    asked = ["Count to 7."] * 2
+    wanted, ours = (llm.generate(asked, params) for llm in (plain, auto))
+    assert [o.outputs[0].token_ids for o in ours] == [o.outputs[0].token_ids for o in wanted]
+    stats = SpecStats.total(o.outputs[0].stats for o in ours)
+    assert stats.drafted > stats.accepted > 0
+
+    clock["network"] = 0.9
+    code, out, _ = forerun(*given)
+    assert code == 0
+    assert the_json(out)["network"]["path"] is None
+    assert LLM(tiny_gguf).drafter_spec.text() == "recycling", "what is no faster does not stay"
+
+
+def test_a_network_that_would_not_pay_is_not_made(forerun, tiny_gguf, many):
+    given = ("tune", tiny_gguf, "--prompts", many, *LEARN)
+    code, out, err = forerun(*given)
+    assert code == 0, err
+    assert "none is made, from 1.05x on it pays" in err
+    assert "and a network" not in out
+    code, out, err = forerun(*given, "--no-network")
+    assert code == 0
+    assert "a network" not in out + err
+
+
+def test_a_network_that_cannot_be_made_is_a_line(forerun, tiny_gguf, prompts):
+    code, _, err = forerun("tune", tiny_gguf, "--prompts", prompts, *LEARN, "--network")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "2 prompts are too few" in err
+    assert "give --prompts with 100 or more" in err
+
+
+def test_what_d_looks_for_is_no_network(forerun, tiny_gguf):
+    code, _, err = forerun("tune", tiny_gguf, "-d", "all", "--network")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "-d decides --network itself: leave it out" in err

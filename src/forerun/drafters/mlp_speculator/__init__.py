@@ -26,7 +26,8 @@ class Options(NetworkOptions):
     """Which network, and how much it guesses."""
 
     model: str = files.AUTO
-    """A folder of `forerun train drafter`, a checkpoint of IBM or Snowflake; auto: what ships for the model."""
+    """A folder of `forerun train drafter`, a checkpoint of IBM or Snowflake; auto: what `forerun tune` made for the
+    model, or ships for it."""
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)
@@ -57,6 +58,6 @@ METHOD = Method(
     unshared=as_given,
     example=example,
     tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
-    bundled_for=lambda target: files.shipped(target) is not None,
+    bundled_for=lambda target: bool(files.fitting(target)),
     grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
 )

@@ -9,6 +9,7 @@ D width of the target, V its vocabulary, V' rows of the head, p inner width, n d
 
 from __future__ import annotations
 
+import logging
 from importlib import resources
 from pathlib import Path
 
@@ -21,17 +22,20 @@ from forerun.drafting.base import Target
 from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
+from forerun.hub.names import cache_root, name_of
 from forerun.model.model import projected_head
 from forerun.model.packed.file import PackedFile
 from forerun.text.hf_tokenizer import read_json
 
 MODEL_TYPE = "mlp_speculator"
 AUTO = "auto"
-"""The name of the network that ships for the target."""
+"""The name of the network that was made for the target on this machine, or ships for it."""
 SHIPPED = Path(str(resources.files("forerun.drafters.mlp_speculator"))) / "shipped"
 """Networks that came with the package, a folder each."""
 _CELLS = {"mlp": False, "sum_rnn": False, "lstm": True, "sum_lstm": True}
 _PREFIX = "speculator."
+
+_log = logging.getLogger(__name__)
 
 
 def check_folder(model: str) -> None:
@@ -74,24 +78,40 @@ def packed_file(model: str, target: Target, bits: int) -> PackedFile | None:
 
 
 def _path(model: str, target: Target) -> Path:
-    path = shipped(target) if model == AUTO else Path(model).expanduser()
-    if path is None:
+    if model != AUTO:
+        return Path(model).expanduser()
+    if not (known := fitting(target)):
         raise LoadError(
             "no network ships for this model: give model=FOLDER, as forerun train drafter writes it"
         )
-    return path
+    return known[0]
 
 
-def shipped(target: Target) -> Path | None:
-    """Find the network that came with the package for this target, or for one of its size and tokenizer."""
+def networks_dir() -> Path:
+    """Return the folder of networks that were made on this machine, one by a model's name; it may not exist yet."""
+    return cache_root() / "networks"
+
+
+def fitting(target: Target) -> list[Path]:
+    """List the networks made for a target or for one of its size and tokenizer.
+
+    One made here for this model is first, then those that came with the package. Unreadable ones are logged and left
+    out.
+    """
     if target.vocabulary is None:
-        return None
-    here = network_folder.describe_target(target, "")
-    for config in sorted(SHIPPED.glob(f"*/{network_folder.CONFIG}")):
-        trained = read_json(config).get("target")
-        if isinstance(trained, dict) and trained | {"name": ""} == here:
-            return config.parent
-    return None
+        return []
+    here, found = network_folder.describe_target(target, ""), []
+    own = None if target.path is None else networks_dir() / name_of(target.path)
+    for folder in (SHIPPED, networks_dir()):
+        for config in sorted(folder.glob(f"*/{network_folder.CONFIG}")):
+            try:
+                trained = read_json(config).get("target")
+            except LoadError as error:
+                _log.warning("passed over: %s", error)
+                continue
+            if isinstance(trained, dict) and trained | {"name": ""} == here:
+                found.append(config.parent)
+    return sorted(found, key=lambda path: path != own)
 
 
 def stored(

@@ -12,8 +12,6 @@ from forerun.core.config import EngineConfig
 from forerun.lab.commands import _training as shared
 
 RATES = {"muon": 0.02, "adamw": 0.001}
-GOING_ON = 0.25
-"""Times the rate, for a trained drafter: at the whole one it unlearns in 100k tokens what 600k do not bring back."""
 OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf")
 """Options that a trained drafter has decided already."""
 
@@ -26,8 +24,8 @@ OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf")
     "--from",
     "begin",
     type=opt.PATH,
-    help="Go on with a drafter: a folder, or auto for the one that ships. Kind and sizes are its own, its draft "
-    "vocabulary too unless --draft-vocab is given.",
+    help="Go on with a drafter: a folder, or auto for the one that drafts by default. Kind and sizes are its own, its "
+    "draft vocabulary too unless --draft-vocab is given.",
 )
 @click.option("--depth", default=3, help="Tokens of a draft to train for.")
 @click.option("--cell", default="lstm", help="Of mlp_speculator: lstm or mlp.")
@@ -94,7 +92,7 @@ def command(
     counts = {"depth": depth, "draft-vocab": vocab, "batch": batch, "head-layers": head_layers}
     for name, value in counts.items():
         opt.check_least(f"--{name}", value, 1)
-    rate = RATES.get(optimizer, 0.0) * (1 if begin is None else GOING_ON)
+    rate = RATES.get(optimizer, 0.0) * (1 if begin is None else networks.GOING_ON)
     settings = shared.settings_of(
         *(tokens, eval_every, loss, text),
         batch=batch,

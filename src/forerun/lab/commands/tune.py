@@ -1,4 +1,4 @@
-"""`forerun tune`: a table of the model's own answers where drafters find it, or the best options of some drafters."""
+"""`forerun tune`: a table and a network of the model's own answers, or the best options of some drafters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _options as shared
-from forerun.lab.commands._training import count_of, leave_out
+from forerun.lab.commands._training import command_of, count_of, leave_out, load
 from forerun.lab.output import publish
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ ALL = "all"
     "--drafter",
     help="Make nothing, but find the best options of NAME[:option=value,...],NAME,...; all: of all that need none.",
 )
+@click.option(
+    "--network/--no-network",
+    default=None,
+    help="Make a network as well, or none; default: one if it is expected to pay, as two lines say before.",
+)
 @click.option("--limit", default=9, help="Prompts to measure on, evenly over the categories.")
 @click.option("-n", "--max-tokens", "--n-predict", default=64, help="New tokens a prompt, at most.")
 @click.option("--repeats", default=10, help="With -d, passes of each size; medians count.")
@@ -41,30 +46,34 @@ def command(
     prompts: str,
     tokens: str,
     drafters: str | None,
+    network: bool | None,
     limit: int,
     max_tokens: int,
     repeats: int,
     as_json: bool,
 ) -> None:
-    """Make drafting faster for a model: its answers to prompts become a table, which the default drafter finds.
+    """Make drafting faster for a model: a table of its answers to prompts and, where it is expected to pay, a network.
 
-    Measured on prompts that it did not learn from. Ctrl-C loses nothing: the same command goes on where it was. With -d
-    it looks for the fastest drafter and options instead, and prints them as `-d` takes them.
+    The default drafter finds both. They are measured on prompts that they did not learn from. Ctrl-C loses nothing: the
+    same command goes on where it was. With -d it looks for the fastest drafter and options instead, and prints them as
+    `-d` takes them.
     """
     from forerun.drafting.spec import DrafterSpec
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
-    from forerun.lab.tune import report
+    from forerun.lab.tune import outcome, report, run
 
     if drafters is None:
         leave_out(context, ("repeats",), because="tune without -d")
     else:
-        leave_out(context, ("tokens",), because="-d")
+        leave_out(context, ("tokens", "network"), because="-d")
     known, num_tokens = read(prompts), count_of(tokens)
     chosen = workload.choose(known, limit)
     others = [prompt for prompt in known if prompt not in chosen] or chosen
     if drafters is None:
-        _learn(opt.load(config), others, chosen, num_tokens, max_tokens, as_json=as_json)
+        goal = run.Goal(others, chosen, num_tokens, network, max_tokens)
+        document = run.run(load(config), goal, command_of(context))
+        publish(document, lambda: outcome.show(document), as_json=as_json)
         return
     specs = report.specs_of(None if drafters == ALL else drafters)
     llm = opt.load(config)
@@ -72,32 +81,6 @@ def command(
         specs.append(auto)
     checked_on = workload.choose(others, limit)
     _search(llm, specs, chosen, checked_on, max_tokens, repeats, config.model, as_json=as_json)
-
-
-def _learn(
-    llm: LLM,
-    learned: list[TaskPrompt],
-    measured: list[TaskPrompt],
-    num_tokens: int,
-    max_tokens: int,
-    *,
-    as_json: bool,
-) -> None:
-    """Make the table, and compare the default drafter with itself without it."""
-    from forerun.lab.bench import workload
-    from forerun.lab.tune import learn, report
-
-    left_out = {prompt.id for prompt in measured} - {prompt.id for prompt in learned}
-    made = learn.make(llm, learned, left_out, num_tokens)
-    names = learn.drafters(llm)
-    groups = workload.groups(measured, 1)
-    in_full = report.taus(llm, names, groups, max_tokens)
-    before, after = report.compare(llm, names, groups, max_tokens)
-    note = learn.network_note(llm, made.num_tokens)
-    document = report.learned(made, before, after, in_full, note)
-    if document["table"] is None:
-        made.path.unlink()
-    publish(document, lambda: report.show_learned(document), as_json=as_json)
 
 
 def _search(

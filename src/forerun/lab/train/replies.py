@@ -42,12 +42,17 @@ class Reply:
         return len(self.tokens) - self.first
 
 
-def of_store(store: Store) -> list[Reply]:
-    """Read the replies of a store that are worth learning from. Raises ConfigError if there are none."""
+def of_store(store: Store, left_out: Collection[str] = ()) -> list[Reply]:
+    """Read the replies of a store that are worth learning from, but for those to prompts that are left out, by id.
+
+    Raises ConfigError if there are none.
+    """
     replies, seen = [], set[tuple[int, ...]]()
     for (key, row), (prompt, answer) in zip(store.results.items(), answers_in(store), strict=True):
         tokens = (*prompt, *answer)
         if len(answer) < MIN_LENGTH or tokens in seen or is_loop(answer):
+            continue
+        if prompt_of(key) in left_out:
             continue
         seen.add(tokens)
         domain = str(row.get("category", "all"))
@@ -77,7 +82,7 @@ def is_loop(tokens: Sequence[int]) -> bool:
 
 def split(replies: Collection[Reply]) -> tuple[list[Reply], list[Reply]]:
     """Split replies into those to train on and, of other prompts, to test on. Raises ConfigError if either is empty."""
-    held_keys = {reply.key for reply in replies if not _number(reply) % HELD_OUT}
+    held_keys = {reply.key for reply in replies if is_held_out(prompt_of(reply.key))}
     train = [reply for reply in replies if reply.key not in held_keys]
     held_out = [reply for reply in replies if reply.key in held_keys][:MAX_HELD_OUT]
     if not train or not held_out:
@@ -89,5 +94,11 @@ def split(replies: Collection[Reply]) -> tuple[list[Reply], list[Reply]]:
     return train, held_out
 
 
-def _number(reply: Reply) -> int:
-    return zlib.crc32(reply.key.rpartition("/")[0].encode())
+def is_held_out(prompt: str) -> bool:
+    """Tell whether the replies to a prompt, by its id, are measured on."""
+    return not zlib.crc32(prompt.encode()) % HELD_OUT
+
+
+def prompt_of(key: str) -> str:
+    """Return the id of the prompt that a reply answers."""
+    return key.rpartition("/")[0]

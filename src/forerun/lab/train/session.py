@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -59,8 +59,14 @@ class Data:
     ids: Ids
 
 
-def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int) -> Data:
-    """Read the store of replies and the texts. Raises ConfigError."""
+def read_data(
+    llm: LLM,
+    answers: Path | None,
+    texts: Sequence[Path],
+    vocab: int,
+    left_out: Collection[str] = (),
+) -> Data:
+    """Read the store of replies, but for those to prompts that are left out, and the texts. Raises ConfigError."""
     name = name_of(llm.path)
     path = answers or default_path(name)
     if not path.exists():
@@ -68,7 +74,7 @@ def read_data(llm: LLM, answers: Path | None, texts: Sequence[Path], vocab: int)
     vocabulary = fingerprint(llm.tokenizer)
     store = open_store(name, vocabulary, path)
     longest = min(llm.max_len, MAX_REPLY)
-    short = [reply for reply in replies.of_store(store) if len(reply.tokens) <= longest]
+    short = [reply for reply in replies.of_store(store, left_out) if len(reply.tokens) <= longest]
     train, measured = replies.split(short)
     ids = draft_ids(train, vocab, llm.model.config.vocab_size)
     windows = [window for each in texts for window in _windows(llm, each)]

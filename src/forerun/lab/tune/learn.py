@@ -1,4 +1,4 @@
-"""What `forerun tune` makes: a table of a model's own answers, counted with the replies that ship."""
+"""The table that `forerun tune` makes: of a model's own answers, counted with the replies that ship."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from forerun.lab.bench.run import resolved
 from forerun.lab.output import writing
 from forerun.lab.store import Store
 from forerun.lab.train.answers import answers_in, default_path, fill
+from forerun.lab.train.replies import prompt_of
+from forerun.lab.tune import network
 from forerun.llm import LLM
 
 OWN_WEIGHT = 4
 """Times a model's own answer counts as one of another's (dev/LOG.md)."""
 SIZE_MB = 8.0
-NETWORK_TOKENS = 300_000
-"""Tokens of replies with which a network begins to guess better than a table."""
-NETWORK_GAIN = 1.17
-"""Tokens a pass with a network and a table over those with the table: both that ship."""
-NETWORK_NBYTES = 10_500_000
-"""The largest that ships; a narrow model's has 12 bytes for each pair of numbers of its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +70,28 @@ def path_of(llm: LLM) -> Path:
 
 
 def drafters(llm: LLM) -> tuple[str, str]:
-    """Name the default drafter with the best table besides the model's own, and as it is. Raises OSError."""
+    """Name the default drafter without what was made of the model's own answers, and with their table.
+
+    Raises ForerunError.
+    """
     from forerun.drafters.recycling import shared_replies, table_file
 
     own_table, vocabulary = path_of(llm), fingerprint(llm.tokenizer)
     others = [path for path in table_file.fitting_tables(llm.tokenizer, None) if path != own_table]
     if not others:
-        shared_replies.make(_encoder(llm), vocabulary, llm.tokenizer.vocab_size)
+        with writing(table_file.tables_dir()):
+            shared_replies.make(_encoder(llm), vocabulary, llm.tokenizer.vocab_size)
         others = [shared_replies.path_of(vocabulary)]
     auto = resolved(llm, "auto")
-    return auto.replace("recycling", f"recycling:table={others[0]}"), auto
+    if network.own_folder(llm).exists():
+        other = network.other(llm)
+        auto = auto.replace(f"{network.KIND}++", f"{network.KIND}:model={other}++" if other else "")
+    return with_table(auto, others[0]), with_table(auto, own_table)
 
 
-def network_note(llm: LLM, num_tokens: int) -> str:
-    """Say whether a network would pay besides the table, by its size, and what it takes."""
-    config = llm.model.config
-    if "++" in resolved(llm, "auto"):
-        return "a network drafts already"
-    nbytes = min(12 * config.hidden_size**2, NETWORK_NBYTES)
-    gain = NETWORK_GAIN / (1 + nbytes / llm.model.nbytes())
-    if gain < 1.05:
-        return f"a network would not pay: {nbytes / 1e6:.1f} MB beside a model of {llm.model.nbytes() / 1e6:.0f} MB"
-    if num_tokens < NETWORK_TOKENS:
-        need = f"from {NETWORK_TOKENS // 1000}k tokens of answers on (here {num_tokens})"
-    else:
-        need = "forerun train drafter makes one of these answers"
-    return f"a network may bring {gain:.2f} times more: {need}; docs/training.md"
+def with_table(drafter: str, table: Path) -> str:
+    """Name the default drafter with a table."""
+    return drafter.replace("recycling", f"recycling:table={table}")
 
 
 def _encoder(llm: LLM) -> Callable[[str], list[int]]:
@@ -109,5 +101,5 @@ def _encoder(llm: LLM) -> Callable[[str], list[int]]:
 
 def _texts(store: Store, left_out: Collection[str]) -> list[counting.Text]:
     """The answers of a store to all prompts but some."""
-    ids = (key.rpartition("/")[0] for key in store.results)
+    ids = map(prompt_of, store.results)
     return [text for name, text in zip(ids, answers_in(store), strict=True) if name not in left_out]

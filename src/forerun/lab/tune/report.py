@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import accumulate
-from operator import itemgetter
 from statistics import fmean, median
-from typing import Any
 
 import click
 
@@ -20,12 +18,11 @@ from forerun.drafting.parse import split_list
 from forerun.drafting.spec import DrafterSpec
 from forerun.lab.bench import summary
 from forerun.lab.bench.kernels import Case, in_turns, timers
-from forerun.lab.bench.report import ratio, speedup
+from forerun.lab.bench.report import speedup
 from forerun.lab.bench.run import Bench, EngineSystem, Message
 from forerun.lab.bench.workload import PromptGroup
-from forerun.lab.output import Column, number, show_table
+from forerun.lab.output import Column, show_table
 from forerun.lab.store import Store
-from forerun.lab.tune.learn import Made
 from forerun.lab.tune.search import PLAIN, Autotune, DrafterFigures, candidates
 from forerun.llm import LLM
 
@@ -34,7 +31,7 @@ ROUNDS = 2
 CONTEXTS, WIDTHS = (128, 512), (1, 2, 4, 8, 16, 32)
 """Of the passes that are timed; widths are rows."""
 MEASURED = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup_hi", "tau")
-"""Of the winner's results, those that are shown."""
+"""Of a drafter's results, those that are shown."""
 
 
 def specs_of(given: str | None) -> list[DrafterSpec]:
@@ -70,7 +67,7 @@ def check(
     """Measure the choice beside plain decoding, as users run it; return it, `none` if it is clearly slower."""
     if chosen == PLAIN:
         return chosen, {}
-    row = compare(llm, [chosen], groups, max_tokens)[0]
+    row = compare(llm, [chosen], groups, max_tokens)(chosen, chosen)
     highest = row["speedup_hi"]
     is_slower = isinstance(highest, float) and highest < 1
     return PLAIN if is_slower else chosen, {key: row[key] for key in MEASURED}
@@ -83,25 +80,26 @@ def encode(llm: LLM, chat: Sequence[Message]) -> list[int]:
     return llm.encode("".join(str(message["content"]) for message in chat))
 
 
-def taus(
-    llm: LLM, names: Sequence[str], groups: Sequence[PromptGroup], max_tokens: int
-) -> list[float]:
-    """Count tokens a pass with every draft in full, which no load changes; of an LLM without a controller."""
+def in_full(
+    llm: LLM, groups: Sequence[PromptGroup], max_tokens: int, costs: CostCurve
+) -> Callable[[str], DrafterFigures]:
+    """Return what counts the tokens a pass of a drafter with every draft in full, which no load changes.
+
+    Of an LLM without a controller.
+    """
     prompts = [
         encode(llm, [{"role": "user", "content": each.prompts[0].turns[0]}]) for each in groups
     ]
-    search = Autotune(
-        lambda name: llm.with_drafter(name).engine, prompts, max_tokens, CostCurve({1: 1.0})
-    )
-    return [search.figures(name).tau for name in names]
+    return Autotune(lambda name: llm.with_drafter(name).engine, prompts, max_tokens, costs).figures
 
 
 def compare(
     llm: LLM, names: Sequence[str], groups: Sequence[PromptGroup], max_tokens: int
-) -> list[summary.Row]:
-    """Measure drafters in turns with plain decoding, as users run them; a row each, the ratio to the first in it.
+) -> Callable[[str, str], summary.Row]:
+    """Measure drafters in turns with plain decoding, as users run them.
 
-    Ends the command where one changes a token.
+    Returns what gives a drafter's row, with the ratio of its speed to another's. Ends the command where one changes a
+    token.
     """
     llm.config = replace(llm.config, controller=True)
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
@@ -109,61 +107,18 @@ def compare(
     bench = Bench(
         groups, systems, partial(encode, llm), Store({"temperature": 0}), num_rounds=ROUNDS
     )
-    bench.run(f"{names[-1]} beside plain decoding")
-    rows = summary.rows(bench.rounds, bench.store.origin, names[0])
-    totals = {row["drafter"]: row for row in rows if row["category"] == summary.ALL}
+    bench.run("comparing with plain decoding")
+
+    def row(name: str, baseline: str) -> summary.Row:
+        rows = summary.rows(bench.rounds, bench.store.origin, baseline)
+        return next(r for r in rows if (r["drafter"], r["category"]) == (name, summary.ALL))
+
     for name in names:
-        if totals[name]["identical"] != totals[name]["prompts"]:
+        total = row(name, name)
+        if total["identical"] != total["prompts"]:
             console.note(f"{name} changed tokens: forerun verify -d shows where")
             raise click.exceptions.Exit(1)
-    return [totals[name] for name in names]
-
-
-def learned(
-    made: Made, before: summary.Row, after: summary.Row, in_full: Sequence[float], note: str
-) -> dict[str, Any]:
-    """Return what was made and what it brought, as JSON values; `table` is None if it is not better than before."""
-    keys = ("speedup", "speedup_lo", "speedup_hi", "tau")
-    gain = {key: after[key] for key in ("over_baseline", "over_baseline_lo", "over_baseline_hi")}
-    return {
-        "table": str(made.path) if in_full[1] > in_full[0] else None,
-        "answers": str(made.answers),
-        "tokens": made.num_tokens,
-        "contexts": made.num_contexts,
-        "before": {key: before[key] for key in keys},
-        "measured": {key: after[key] for key in MEASURED},
-        "tau_in_full": [round(tau, 4) for tau in in_full],
-        **gain,
-        "network": note,
-    }
-
-
-def show_learned(document: Mapping[str, Any]) -> None:
-    """Print the drafter before and after, where the table lies, and whether a network would pay."""
-    rows = (
-        ("default", document["before"], "1.00x"),
-        ("with the table", document["measured"], ratio(document, "over_baseline")),
-    )
-    columns: dict[str, Column] = {
-        "drafter": itemgetter(0),
-        "speed-up": lambda row: ratio(row[1], "speedup"),
-        "tau": lambda row: number(row[1]["tau"], 2),
-        "over default": itemgetter(2),
-    }
-    show_table(rows, columns)
-    out = tables.report()
-    before, after = document["tau_in_full"]
-    out.print(
-        f"{document['measured']['prompts']} prompts that it did not learn from, tokens as in plain decoding; "
-        f"{tables.TAU}"
-    )
-    out.print(f"with every draft in full: tau {before:.3f}, with the table {after:.3f}")
-    where = "no better than what is there: not kept"
-    if document["table"]:
-        where = f"{document['table']}: the default drafter finds it"
-    made_of = f"{document['tokens']} tokens of answers in {document['answers']}"
-    out.print(f"{where} ({made_of})", soft_wrap=True)
-    out.print(document["network"], soft_wrap=True)
+    return row
 
 
 def document(

@@ -14,6 +14,7 @@ leaves out drafts that are not worth their rows, so with it the result is better
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -38,6 +39,8 @@ Options = TypeVar("Options", bound="DataclassInstance")
 GAIN = 1.005
 """The least gain of a change: costs are measured, with noise."""
 PLAIN = "none"
+_PATH = re.compile(r"[^=]*/")
+"""The folders of a file that an option names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ class Autotune:
         engine.proposer.controller = recorder = Recorder(engine.config.draft_budget)
         # The seed: lookahead draws its first window.
         params = SamplingParams(temperature=0, max_tokens=self.max_tokens, seed=0)
-        for prompt in tables.track(self.prompts, drafter):
+        for prompt in tables.track(self.prompts, _PATH.sub("", drafter)):
             engine.add(prompt, params)
             while engine.has_work:
                 engine.step()

@@ -67,7 +67,7 @@ class RecurrentLearner(Learner):
 
 
 LEARNER = RecurrentLearner
-shipped = files.shipped
+fitting = files.fitting
 
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
