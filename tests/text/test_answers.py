@@ -145,6 +145,11 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         BOTH,
     ),
     (
+        form_of("<function name="),
+        '<function name="f"><param name="y"><![CDATA[<b>1</b>]]></param></function>',
+        [CallPart("f"), ArgumentsPart('{"y": "<b>1</b>"}')],
+    ),
+    (
         KIMI_K3,
         "<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>Well.<|close|>response<|sep|>"
         '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="x" type="number"<|sep|>1'

@@ -35,6 +35,7 @@ _PARAMETER = re.compile(
     r"(?:</(?:param(?:eter)?|argument)>(?=\s*(?:<(?:param(?:eter)?[ =]|argument )|$))|$)",
     re.DOTALL,
 )
+_CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 _TAG = re.compile(rf"{re.escape(M3_MARK)}<(/?)([^<>]+)>")
 _PAIRS = re.compile(r"\s*([\w.-]+)\s*((?:<arg_key>.*</arg_value>)?)\s*", re.DOTALL)
 _PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
@@ -94,6 +95,8 @@ def _object(pairs: Sequence[tuple[str, str]], schema: object, root: Mapping[str,
 
 def _typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
     """Write a value as JSON: a text where its schema has one, else as it stands if it is JSON or Python's."""
+    if (raw := _CDATA.fullmatch(text)) is not None:  # MiniCPM5's, of texts with signs of tags
+        return _quoted(raw[1])
     types = {*types_of(schema, root)}
     if children := _children(text):
         if {name for name, _ in children} != {"item"} or "object" in types:
