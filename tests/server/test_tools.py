@@ -7,7 +7,9 @@ import json
 import pytest
 
 from forerun.spellings.requests import note
-from tests.server.conftest import post, tool
+from tests.decoding.test_calls import FAMILIES, TEMPLATE
+from tests.server.conftest import post, running, tool
+from tests.server.test_reasoning import with_template
 
 pytest.importorskip("llguidance", reason="required calls need llguidance")
 
@@ -92,6 +94,17 @@ def test_a_conversation_goes_on_after_a_call(client):
     messages = [*QUESTION, called.model_dump(exclude_none=True), result]
     own = OWN | {"messages": messages, "max_tokens": 8}
     assert client.chat.completions.create(tools=[WEATHER], **own).choices[0].message.content
+
+
+def test_a_required_call_is_written_as_the_template_writes_it_on_the_next_turn(llm):
+    body = OWN | {"tools": [WEATHER], "tool_choice": NAMED, "logprobs": True}
+    with running(lambda: with_template(llm, TEMPLATE % FAMILIES["qwen coder"])) as (url, _):
+        (choice,) = post(url, "/v1/chat/completions", body)["choices"]
+        written = "".join(one["token"] for one in choice["logprobs"]["content"])
+        assert written.startswith("<tool_call>\n<function=weather>\n<parameter=city>\n")
+        said = body | {"messages": [*QUESTION, choice["message"]], "add_generation_prompt": False}
+        prompts = [post(url, "/apply-template", one)["prompt"] for one in (body, said)]
+        assert prompts[1].startswith(prompts[0] + written.removesuffix("<|im_end|>"))
 
 
 def test_strict_arguments_are_noted_where_calls_are_free(url, caplog):

@@ -37,6 +37,7 @@ KIMI_K3, MINIMAX_M1, MINIMAX_M3, GIGACHAT, COMMAND_PLUS = map(
         r"'\nAction:\n```json\n[\n'",
     ),
 )
+HUNYUAN, SOLAR, MUSE = map(form_of, ("':opensource'", "<|tool_call:begin|>", "<atem:invoke"))
 TOOLS = {
     "f": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "string"}}},
     "g": {"type": "object", "properties": {"z": {"type": "object"}}},
@@ -144,6 +145,11 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         BOTH,
     ),
     (
+        form_of("<function name="),
+        '<function name="f"><param name="y"><![CDATA[<b>1</b>]]></param></function>',
+        [CallPart("f"), ArgumentsPart('{"y": "<b>1</b>"}')],
+    ),
+    (
         KIMI_K3,
         "<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>Well.<|close|>response<|sep|>"
         '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="x" type="number"<|sep|>1'
@@ -189,6 +195,28 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         "</seed:tool_call>",
         [CallPart("g"), ArgumentsPart('{"z": {"a": true, "b": null}}')],
     ),
+    (
+        HUNYUAN,
+        "<think:opensource>hm</think:opensource><tool_calls:opensource>\n<tool_call:opensource>f"
+        "<tool_sep:opensource>\n<arg_key:opensource>x</arg_key:opensource>\n<arg_value:opensource>1"
+        "</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+        [ReasoningPart("hm"), *CALL],
+    ),
+    (
+        SOLAR,
+        "<|think|>hm<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>f"
+        '<|tool_call:args|>{"x": 1}<|tool_call:end|>',
+        [ReasoningPart("hm"), *CALL],
+    ),
+    (SOLAR, "<|think|><|end|><|begin|>assistant<|content|>Yes.", [TextPart("Yes.")]),
+    (
+        MUSE,
+        ' to=self<|message|>hm<|eom|><|start|>assistant to=f<|message|><atem:function_calls>\n<atem:invoke name="f">\n'
+        '<atem:parameter name="x">1</atem:parameter>\n<atem:parameter name="y">a, b: {c}</atem:parameter>\n'
+        "</atem:invoke>\n</atem:function_calls>",
+        [ReasoningPart("hm"), *BOTH],
+    ),
+    (MUSE, " to=user<|message|>Yes.", [TextPart("Yes.")]),
     (COMMAND, "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", [TextPart("Yes.")]),
     (
         HARMONY,
@@ -267,11 +295,10 @@ def test_thoughts_and_calls_that_are_not_asked_for_are_text() -> None:
     ]
 
 
-def test_forced_calls_have_the_form_of_the_grammar() -> None:
+@pytest.mark.parametrize("form", [KIMI, GEMMA, COMMAND, MINIMAX_M3, LLAMA])
+def test_calls_in_hermes_form_are_read_whatever_the_family(form: AnswerForm) -> None:
     text = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
-    assert parts(KIMI, text, [], is_forced=True) == CALL
-    text = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>'
-    assert parts(HARMONY, text, [], is_forced=True) == CALL
+    assert parts(form, text, []) == CALL
 
 
 def test_an_answer_that_goes_on_with_a_message_begins_within_it() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.decoding import gbnf
+from forerun.decoding.calls import in_lark
 from forerun.decoding.grammar import GrammarState
-from forerun.text.answers.harmony import CHANNEL, EARLIER, NEXT, in_lark
+from forerun.text.answers.harmony import CHANNEL, NEXT, THOUGHT
 from forerun.text.tokenizer import Tokenizer
 
 _GAP = "\ngap: /\\n{0,2}/"
@@ -23,7 +25,9 @@ def behind_mark(source: str, mark: str | None, tokenizer: Tokenizer) -> str:
         return source
     token = tokenizer.special_texts.get(mark)
     if mark.startswith(CHANNEL):
-        begun = f"start: message* {in_lark(mark)} @answer{EARLIER}"
+        lark = partial(in_lark, control=tokenizer.special_texts)
+        message = f"message: {lark(THOUGHT)} /(?s:.*)/ {lark(NEXT)}"
+        begun = f"start: message* {lark(mark)} @answer\n{message}"
     elif token is None:
         begun = f"start: thought gap @answer{_GAP}\nthought[lazy]: /(?s:.*){gbnf.spelled(mark)}/"
     else:  # which no text has

@@ -215,7 +215,10 @@ async def submit(
     # an agent's turn ends where the context does
     most = None if toolbox.tools else DEFAULT_MAX_TOKENS
     params, form = service.params(body, max_tokens=most), service.form
-    params.structured_outputs = toolbox.form(params.structured_outputs, in_channels=form.is_harmony)
+    if toolbox.required or (toolbox.tools and params.structured_outputs is not None):
+        params.structured_outputs = toolbox.form(
+            params.structured_outputs, await service.call_grammar()
+        )
     if has_special_marks(form, service.llm().tokenizer):
         params.skip_special_tokens = False
 
@@ -237,7 +240,6 @@ async def submit(
         running.handles[0].prompt or "",
         tools=toolbox.schemas,
         with_reasoning=body.reasoning_format != "none",
-        is_forced=bool(toolbox.required),
     )
 
 

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from forerun.core.errors import ConfigError, RequestError
 from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
+from forerun.decoding.calls import CallGrammar
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, Closed
 from forerun.server.bodies import BodyQueue
@@ -23,7 +25,10 @@ from forerun.server.limits import check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import Worker
+from forerun.text.answers.calls import CLOSE
 from forerun.text.answers.forms import AnswerForm, form_of
+from forerun.text.answers.tags import Tools
+from forerun.text.answers.written import written_calls
 from forerun.text.chat_template import RESERVED
 from forerun.text.fill_in import FillIn
 from forerun.text.prompt import Encoded
@@ -72,6 +77,7 @@ class Service:
         """Completions of requests whose prompts are being read: they count in the queue already."""
         self._bodies = bodies
         self._template: TemplateProcess | None = None
+        self._call_grammar: Callable[[Tools], CallGrammar] | None = None
         self._renderers = ThreadPoolExecutor(RENDERED_AT_ONCE, "chat-template")
 
     @property
@@ -99,7 +105,7 @@ class Service:
         worker.llm = None
         if self._template is not None:
             await asyncio.to_thread(self._template.close)
-            self._template = None
+            self._template = self._call_grammar = None
 
     def close(self, timeout_s: float) -> bool:
         """End all that runs; False if the engine's thread still does after the time."""
@@ -153,6 +159,20 @@ class Service:
         """How the model writes what it thinks and calls. Raises ApiError while it is not there."""
         tokenizer = self.llm().tokenizer
         return form_of(tokenizer.chat_template, tokenizer.encoder.token_to_id)
+
+    async def call_grammar(self) -> Callable[[Tools], CallGrammar]:
+        """Return what writes the grammar of calls to tools, as the chat template writes calls, which is asked once.
+
+        Raises ApiError, RequestError.
+        """
+        if self._call_grammar is None:
+            template, tokenizer, form = self.template, self.llm().tokenizer, self.form
+            control = tokenizer.special_texts
+            ends = [*filter(None, map(tokenizer.text_of, tokenizer.eos_ids))]
+            written = await self.render(lambda: written_calls(template, form, ends, control))
+            marks = (form.calls.close, CLOSE)
+            self._call_grammar = partial(CallGrammar, written, control=control, marks=marks)
+        return self._call_grammar
 
     async def render(self, render: Callable[[], T]) -> T:
         """Run what renders a conversation in a thread for that alone: a slow template keeps only chats waiting."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
+from forerun.core.structured import StructuredOutputsParams
+from forerun.decoding.calls import CallGrammar, in_json
 from forerun.server.errors import invalid, must_be
 from forerun.spellings.requests import note
-from forerun.text.answers.calls import CLOSE, OPEN, schemas_of
-from forerun.text.answers.harmony import ARGUMENTS, CALL, CHANNEL, FINAL, in_lark
+from forerun.text.answers.calls import schemas_of
+from forerun.text.answers.harmony import CALL, CHANNEL, FINAL
+from forerun.text.answers.tags import Tools as Schemas
+from forerun.text.answers.written import HARMONY_CALLS
 from forerun.text.messages import Message, Tools
 from forerun.text.tool_calls import described
 
-MAX_CALLS = 8
-"""Calls that an answer may hold where they are required."""
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
 
@@ -80,40 +81,21 @@ class Toolbox:
         return described(messages, self.tools), None
 
     def form(
-        self, answer: StructuredOutputsParams | None, *, in_channels: bool = False
-    ) -> StructuredOutputsParams | None:
-        """Choose the form of the answer: calls if they are required; calls or its own form if it has one.
-
-        `in_channels`: as gpt-oss writes them.
-        """
-        tools = self.required or (self.tools if answer is not None else ())
-        if not tools:
-            return answer
-        lines = [f"a{i}: %json {_schema(tool)}" for i, tool in enumerate(tools)]
-        either = " | ".join(f"f{i}" for i in range(len(tools)))
-        if in_channels:  # one call, which ends the answer
-            start, call, after = "call", either, CALL if self.required else CHANNEL
-            before = "" if self.required else CALL.removeprefix(CHANNEL)
-            heads = [in_lark(f"{before}{_name(tool)}{ARGUMENTS}") for tool in tools]
-            lines += [f"f{i}: {head} a{i}" for i, head in enumerate(heads)]
-        else:
-            several = f' ("\\n" call){{0,{MAX_CALLS - 1}}}' if self.is_parallel else ""
-            start, call = (
-                f"call{several}",
-                f"{_quoted(OPEN + chr(10))} ({either}) {_quoted(chr(10) + CLOSE)}",
-            )
-            lines += [f"f{i}: {_head(tool)} a{i} {_quoted('}')}" for i, tool in enumerate(tools)]
-            after = None
+        self, answer: StructuredOutputsParams | None, new_grammar: Callable[[Schemas], CallGrammar]
+    ) -> StructuredOutputsParams:
+        """Choose the form of the answer: calls if they are required; calls or its own form. Raises ApiError."""
+        grammar = new_grammar(schemas_of(self.required or self.tools))
+        after = None
+        if grammar.written is HARMONY_CALLS:  # behind any message that is a thought
+            after = CALL if self.required else CHANNEL
+        start, lines = "calls", grammar.rules(is_parallel=self.is_parallel, behind=after or "")
         if not self.required:
             if answer is None or not (answer.json or answer.json_object):
                 message = "tools go with a response_format of JSON only"
                 raise invalid(message, "response_format")
-            start += (
-                f" | {in_lark(FINAL.removeprefix(CHANNEL))} answer" if in_channels else " | answer"
-            )
-            lines.append(f"answer: %json {_laid_out(json.loads(answer.source or '{}'))}")
-        grammar = "\n".join([f"start: {start}", f"call: {call}", *lines])
-        return StructuredOutputsParams(grammar=grammar, after=after)
+            said = grammar.text(FINAL.removeprefix(after) if after else "")
+            start = f"calls | {said} {in_json(json.loads(answer.source or '{}'))}"
+        return StructuredOutputsParams(grammar="\n".join([f"start: {start}", *lines]), after=after)
 
 
 def is_hosted(tool: Mapping[str, Any]) -> bool:
@@ -179,23 +161,3 @@ def _chosen(choice: object) -> object:
 
 def _name(tool: Tool) -> str:
     return str(tool["function"]["name"])
-
-
-def _head(tool: Tool) -> str:
-    """Write what a call begins with, as the grammar quotes it."""
-    return _quoted(f'{{"name": "{_name(tool)}", "arguments": ')
-
-
-def _schema(tool: Tool) -> str:
-    """Write the schema of a tool's arguments: an object, of nothing if there are no parameters."""
-    nothing = {"properties": {}, "additionalProperties": False}
-    return _laid_out({"type": "object", **(tool["function"].get("parameters") or nothing)})
-
-
-def _laid_out(schema: object) -> str:
-    given = closed(schema) if isinstance(schema, Mapping) else {}
-    return json.dumps({**given, "x-guidance": LAYOUT})
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)

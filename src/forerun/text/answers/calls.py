@@ -43,8 +43,8 @@ OBJECT_HEAD = re.compile(
     rf'\s*\{{\s*"name"\s*:\s*(?P<json>{_STRING})\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{{)'
 )
 NAMED_HEAD = re.compile(
-    r"\s*(?:function<｜tool▁sep｜>)?(?P<id>(?:functions\.)?(?P<name>[\w.-]+)(?P<number>:\d+)?)"
-    r"\s*(?:\[CALL_ID\](?P<call_id>\w+))?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call_argument_begin\|>)?"
+    r"\s*(?:function<｜tool▁sep｜>|(?P<own_id>\w+)<\|tool_call:name\|>)?(?P<id>(?:functions\.)?(?P<name>[\w.-]+)(?P<number>:\d+)?)"
+    r"\s*(?:\[CALL_ID\](?P<call_id>\w+))?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call(?:_argument_begin|:args)\|>)?"
     r"\s*(?:```json)?\s*(?=\{)"
 )
 """What stands before arguments that can be handed on while they are written: the name, in quotes as `json`."""
@@ -92,7 +92,7 @@ def read_calls(body: str, tools: Tools) -> list[Call] | None:
 
 
 def _id(groups: Mapping[str, str | None]) -> str | None:
-    return groups["call_id"] or (groups["id"] if groups["number"] else None)
+    return groups["own_id"] or groups["call_id"] or (groups["id"] if groups["number"] else None)
 
 
 def _objects(body: str, tools: Tools) -> list[Call] | None:

@@ -60,6 +60,18 @@ CALLS = (
     ),
     CallSyntax(f"{M3_MARK}<tool_call>", f"{M3_MARK}</tool_call>", None, M3_MARK),  # MiniMax M3
     CallSyntax("Action:", "", None, r"Action:\n```json"),  # Command R+
+    CallSyntax(
+        *("<tool_call:opensource>", "</tool_call:opensource>", None, ":opensource"),  # Hunyuan 3
+        silent=("<tool_calls:opensource>", "</tool_calls:opensource>"),
+    ),
+    CallSyntax(
+        *("<|tool_call:begin|>", "<|tool_call:end|>", NAMED_HEAD),  # Solar
+        silent=("<|begin|>assistant", "<|content|>", "<|tool_calls|>"),
+    ),
+    CallSyntax(
+        *("to=", "</atem:function_calls>", None, "<atem:"),  # Muse: a message to the function
+        silent=(" to=user<|message|>", "<|start|>assistant"),
+    ),
     CallSyntax("<tool_calls>", "</tool_calls>"),  # MiniMax M1, Hunyuan, Jamba, Apriel
     CallSyntax("<function_calls>", "</function_calls>"),  # OLMo 3
     CallSyntax("<|tool_call|>", "<|/tool_call|>", sign="<|/tool_call|>"),  # Phi-4
@@ -76,6 +88,9 @@ THOUGHTS = (
     Thinking("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     Thinking("<mm:think>", "</mm:think>"),  # MiniMax M3
     Thinking("<|open|>think<|sep|>", "<|close|>think<|sep|>", sign="<|end_of_msg|>"),  # Kimi K3
+    Thinking("<think:opensource>", "</think:opensource>", sign=":opensource"),  # Hunyuan 3
+    Thinking("<|think|>", "<|end|>", sign="<|tool_call:begin|>"),  # Solar
+    Thinking("to=self<|message|>", "<|eom|>", sign="<atem:"),  # Muse
     Thinking("<think>", "</think>"),
     Thinking("Here is my thought process:", "Here is my response:"),  # Granite 3
 )
@@ -107,17 +122,13 @@ class AnswerForm:
         thinking = () if self.thinking is None else (self.thinking.open, self.thinking.close)
         return tuple(filter(None, (self.calls.open, self.calls.close, *thinking)))
 
-    def parser(
-        self, prompt: str, *, tools: Tools, with_reasoning: bool = True, is_forced: bool = False
-    ) -> AnswerParser:
-        """Return what splits an answer to a prompt that offers tools. `is_forced`: a grammar made its calls."""
+    def parser(self, prompt: str, *, tools: Tools, with_reasoning: bool = True) -> AnswerParser:
+        """Return what splits an answer to a prompt that offers tools."""
         if self.is_harmony:
             in_text = prompt.rfind("<|message|>") > prompt.rfind(
                 "<|start|>"
             )  # that it goes on with
             return HarmonyParser(bool(tools), with_reasoning, in_text=in_text)
-        if is_forced:  # in Hermes' form
-            return MarkParser(thinking=self.begun(prompt) if with_reasoning else None, tools=tools)
         thinking = self.thinking if with_reasoning else None
         if thinking is not None:
             thinking = self.begun(prompt) or thinking

@@ -8,7 +8,6 @@ A message to a function is a call, one on the analysis channel is what the model
 
 from __future__ import annotations
 
-import json
 import re
 
 from forerun.text.answers.json_text import JsonText
@@ -26,22 +25,12 @@ CHANNEL, FINAL, CALL = (
     "<|channel|>commentary to=functions.",
 )
 """What the last message of an answer begins with; any, one to the reader, a call."""
+THOUGHT = f"<|channel|>analysis{_BODY}"
+"""What one before the last begins with."""
 NEXT = "<|end|><|start|>assistant"
 """What stands between two messages of an answer."""
 ARGUMENTS = f" <|constrain|>json{_BODY}"
 """What stands between a function's name and its arguments."""
-
-
-def in_lark(text: str) -> str:
-    """Write a text with control tokens for a grammar in Lark."""
-    pieces = re.split(f"({_MARK.pattern})", text)
-    return " ".join(one if _MARK.match(one) else json.dumps(one) for one in pieces if one)
-
-
-EARLIER = f"""
-message: {in_lark(f"{CHANNEL}analysis{_BODY}")} body {in_lark(NEXT)}
-body: /(?s:.*)/"""
-"""The rule `message` of a grammar in Lark: a thought before the last one."""
 
 
 _Body = TextPart | ReasoningPart | ArgumentsPart

@@ -22,8 +22,9 @@ Tools = Mapping[str, Mapping[str, Any]]
 """By name of a function that is offered: the JSON schema of its arguments."""
 
 M3_MARK = "]<]minimax[>["
-_PLAIN = {"｜DSML｜": "", "<|open|>": "<", "<|close|>": "</", "<|sep|>": ">"}
-"""What DeepSeek and Kimi K3 write within tags or for their signs."""
+_PLAIN = {"｜DSML｜": "", "atem:": "", ":opensource": "", "<tool_sep>": ""}
+_PLAIN |= {"<|open|>": "<", "<|close|>": "</", "<|sep|>": ">"}
+"""What DeepSeek, Muse and Hunyuan write within tags or beside them, and Kimi K3 for their signs."""
 _FUNCTION = re.compile(
     r'<(?:function=|(?:function|invoke) name=|call tool=)"?([^">]+)"?[^>]*>(.*?)'
     r"(?:</(?:function|invoke|call)>(?=\s*(?:[<\]]|$))|$)",
@@ -34,10 +35,11 @@ _PARAMETER = re.compile(
     r"(?:</(?:param(?:eter)?|argument)>(?=\s*(?:<(?:param(?:eter)?[ =]|argument )|$))|$)",
     re.DOTALL,
 )
+_CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 _TAG = re.compile(rf"{re.escape(M3_MARK)}<(/?)([^<>]+)>")
 _PAIRS = re.compile(r"\s*([\w.-]+)\s*((?:<arg_key>.*</arg_value>)?)\s*", re.DOTALL)
 _PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
-_TYPES = {
+TYPES = {
     str: "string",
     bool: "boolean",
     int: "integer",
@@ -93,7 +95,9 @@ def _object(pairs: Sequence[tuple[str, str]], schema: object, root: Mapping[str,
 
 def _typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
     """Write a value as JSON: a text where its schema has one, else as it stands if it is JSON or Python's."""
-    types = {*_types(schema, root)}
+    if (raw := _CDATA.fullmatch(text)) is not None:  # MiniCPM5's, of texts with signs of tags
+        return _quoted(raw[1])
+    types = {*types_of(schema, root)}
     if children := _children(text):
         if {name for name, _ in children} != {"item"} or "object" in types:
             return _object(children, schema, root)
@@ -105,7 +109,7 @@ def _typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
         value = json.loads(word, parse_constant=_no_json)
     except (ValueError, RecursionError):
         return _literal(word) if types <= {"array", "object", "null"} else _quoted(text)
-    kind = _TYPES.get(type(value), "null")
+    kind = TYPES.get(type(value), "null")
     is_text = "string" in types and (kind not in types or kind in ("integer", "number", "boolean"))
     return _quoted(text) if is_text else word
 
@@ -128,20 +132,21 @@ def _no_json(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _types(schema: object, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
-    """Yield the types that a schema allows, as far as it says them."""
+def types_of(schema: object, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
+    """Yield the types that a schema allows, as far as it says them; `root` is what its references point into."""
     if not isinstance(schema, Mapping) or not depth:
         return
-    stated = schema.get("type", ())
-    yield from [stated] if isinstance(stated, str) else stated
-    for value in [schema["const"]] if "const" in schema else schema.get("enum", ()):
-        yield _TYPES.get(type(value), "null")
+    lists = {name: value for name, value in schema.items() if isinstance(value, list)}
+    stated = [schema["type"]] if isinstance(schema.get("type"), str) else lists.get("type", ())
+    yield from map(str, stated)
+    for value in [schema["const"]] if "const" in schema else lists.get("enum", ()):
+        yield TYPES.get(type(value), "null")
     reference = schema.get("$ref")
-    inner = [part for name in ("anyOf", "oneOf", "allOf") for part in schema.get(name, ())]
+    inner = [part for name in ("anyOf", "oneOf", "allOf") for part in lists.get(name, ())]
     if isinstance(reference, str) and reference.startswith("#/"):
         target: Any = root
         for step in reference[2:].split("/"):
             target = target.get(step) if isinstance(target, Mapping) else None
         inner.append(target)
     for part in inner:
-        yield from _types(part, root, depth - 1)
+        yield from types_of(part, root, depth - 1)
