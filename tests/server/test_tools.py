@@ -107,6 +107,20 @@ def test_a_required_call_is_written_as_the_template_writes_it_on_the_next_turn(l
         assert prompts[1].startswith(prompts[0] + written.removesuffix("<|im_end|>"))
 
 
+def test_a_required_call_that_begins_with_line_ends_follows_a_thought_that_the_prompt_opened(llm):
+    opened = r"assistant\\n<think>\\n' if add_generation_prompt"
+    template = TEMPLATE.replace(r"assistant\\n' if add_generation_prompt", opened)
+    template = template % ("</think>\n\n" + FAMILIES["deepseek"])
+    body = OWN | {"tools": [WEATHER], "tool_choice": NAMED, "thinking_budget": 8, "max_tokens": 200}
+    with running(lambda: with_template(llm, template)) as (url, _):
+        (choice,) = post(url, "/v1/chat/completions", body)["choices"]
+    message = choice["message"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert "city" in json.loads(message["tool_calls"][0]["function"]["arguments"])
+    assert message["reasoning_content"]
+    assert "DSML" not in str(message)
+
+
 def test_strict_arguments_are_noted_where_calls_are_free(url, caplog):
     note.cache_clear()
     bare = {"type": "object", "properties": {}}
