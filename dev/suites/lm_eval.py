@@ -18,6 +18,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +194,8 @@ def _numbers(scores: dict[str, Any]) -> dict[str, float]:
 def _page(found: dict[str, Any], different: int, limit: int) -> Iterator[str]:
     yield "# lm-evaluation-harness\n"
     yield (
-        f"{NEEDS[0]}, `local-completions`, {limit} questions of GSM8K's test set, SmolLM2-135M-Instruct. "
-        "`python -m dev.suites.lm_eval FILE`\n"
+        f"{NEEDS[0]}, `local-completions`, {limit} questions of GSM8K's test set, SmolLM2-135M-Instruct, "
+        f"{date.today()}. `python -m dev.suites.lm_eval FILE`\n"
     )
     names = [(task, name) for task in TASKS for name in found[DRAFTERS[0]][0][task]]
     lines = [

@@ -110,6 +110,42 @@ def test_models_are_found_loaded_or_not(two):
     assert "not served" in missing.json()["error"]
 
 
+def test_zed_reads_the_list_and_its_second_turn_is_answered(url):
+    """Zed was not run: names and nulls are those of its `crates/ollama`, whose types refuse a list with one missing."""
+    for one in httpx.get(f"{url}/api/tags", timeout=60).json()["models"]:
+        assert {type(one[name]) for name in ("name", "modified_at", "digest")} == {str}
+        assert one["size"] >= 0
+        texts = ("format", "family", "parameter_size", "quantization_level")
+        assert {type(one["details"][name]) for name in texts} == {str}
+    call = {"function": {"name": "weather", "arguments": {"city": "Rome"}}}
+    asked = {
+        "model": "tiny",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            *({**said, "role": "user"} for said in ASKED),
+            {"role": "assistant", "content": "", "tool_calls": [call], "thinking": None},
+            {"role": "tool", "tool_name": "weather", "content": "12"},
+            {"role": "assistant", "content": "12", "tool_calls": [], "thinking": None},
+            {"role": "user", "content": "Thanks."},
+        ],
+        "stream": True,
+        "keep_alive": -1,
+        "options": {
+            "num_ctx": 512,
+            "num_predict": None,
+            "stop": [],
+            "temperature": 1.0,
+            "top_p": None,
+        },
+        "think": False,
+        "tools": [WEATHER],
+    }
+    *parts, last = lines(url, "/api/chat", asked)
+    assert all(one["message"]["role"] == "assistant" for one in (*parts, last))
+    assert [one["done"] for one in (*parts, last)] == [False] * len(parts) + [True]
+    assert last["prompt_eval_count"] > 0
+
+
 def test_documents_are_ordered_by_a_query(llm):
     documents = ["Paris is the capital of France.", {"text": "Bread is baked."}, "Cats sleep."]
     body = {"query": "What is the capital of France?", "documents": documents}

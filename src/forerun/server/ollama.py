@@ -222,7 +222,13 @@ def _entry(service: Service, name: str) -> Document:
         "modified_at": _time(service.created),
         "size": 0 if llm is None else llm.model.nbytes(),
         "digest": "",
-        "details": {"format": "gguf", "family": family, "families": [family]},
+        "details": {
+            "format": "gguf",
+            "family": family,
+            "families": [family],
+            "parameter_size": "",  # not known, but Zed reads no list without both
+            "quantization_level": "",
+        },
         "capabilities": can + ["embedding"] * service.config.embeddings,
     }
 
