@@ -14,9 +14,9 @@ import pytest
 from dev import docs
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
+from forerun.decoding import calls
 from forerun.engine import controller, proposer
 from forerun.lab.bench import summary
-from forerun.server import tools
 from forerun.server.config import ServerConfig
 from forerun.spellings import engine as spellings
 
@@ -40,7 +40,7 @@ QUOTED = [
     ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
     ("docs/measuring.md", f"nodes a step ({EngineConfig().draft_budget})"),
     ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
-    ("docs/http-api.md", f"of at most {tools.MAX_CALLS} one after the"),
+    ("docs/http-api.md", f"of at most {calls.MAX_CALLS} one after the"),
     ("docs/peers.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
     ("docs/peers.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
     ("docs/peers.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
