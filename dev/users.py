@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +18,9 @@ from statistics import median
 
 import httpx
 
+from forerun.lab.bench.servers import free_port, running
+
 USERS = (1, 2, 4, 8)
-PORT = 18080
 LONGEST = 1500
 """Characters of a prompt, so that all fit into 2,048 tokens."""
 
@@ -39,11 +39,9 @@ def commands(model: str, llama_server: str, threads: int) -> dict[str, list[str]
 
 
 @contextmanager
-def served(command: list[str], port: int) -> Iterator[Callable[[str], int]]:
-    """Run a server; gives what sends it a chat and returns how many tokens came."""
-    process = subprocess.Popen(
-        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def served(name: str, command: list[str]) -> Iterator[Callable[[str], int]]:
+    """Run a server; gives what sends it a chat and returns how many tokens came. Raises ConfigError."""
+    port = free_port()
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600)
 
     def chat(text: str) -> int:
@@ -54,17 +52,8 @@ def served(command: list[str], port: int) -> Iterator[Callable[[str], int]]:
         answer = client.post("/v1/chat/completions", json=body).raise_for_status()
         return int(answer.json()["usage"]["completion_tokens"])
 
-    try:
-        for _ in range(600):
-            try:
-                chat("Say hello.")
-                break
-            except httpx.HTTPError:
-                time.sleep(0.5)
+    with client, running(name, [*command, "--port", str(port)], port):
         yield chat
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -80,8 +69,7 @@ def measure(args: argparse.Namespace) -> None:
     with ExitStack() as stack, args.out.open("a", encoding="utf-8") as out:
         each = commands(args.model, args.llama_server, args.threads)
         servers = {
-            name: stack.enter_context(served(command, PORT + i))
-            for i, (name, command) in enumerate(each.items())
+            name: stack.enter_context(served(name, command)) for name, command in each.items()
         }
         time.sleep(args.settle)
         for number in range(args.rounds):

@@ -38,6 +38,17 @@ inline void by_parts(int count, const Run& run) {
     }
 }
 
+// Calls run.template operator()<P, E>(pair, e) for P pairs and E * 16 of their outputs from e on, until all are done.
+template <class Run>
+inline void by_tiles(int num_pairs, int head_dim, const Run& run) {
+    by_parts<kPairsAside>(num_pairs, [&]<int P>(int pair) {
+        int e = 0;
+        for (; head_dim - e >= kSide * kTile; e += kSide * kTile)
+            run.template operator()<P, kSide>(pair, e);
+        for (; e < head_dim; e += kTile) run.template operator()<P, 1>(pair, e);
+    });
+}
+
 // Scores of the slot's rows first..stop (whole tiles) for every pair, at out + pair * stride.
 template <class T>
 void score(const KvHead& head, int first, int stop, const typename KvTypes<T>::Query* q,
@@ -84,13 +95,8 @@ void add_lanes(const T* const* rows, int head_dim, int count, const float* weigh
 template <class T>
 void add_values(const T* const* rows, int head_dim, int count, const float* weights,
                 Attended* states, int num_pairs, std::ptrdiff_t ahead) {
-    by_parts<kPairsAside>(num_pairs, [&]<int P>(int p) {
-        const float* from = weights + p * kChunk;
-        int e = 0;
-        for (; head_dim - e >= kSide * kTile; e += kSide * kTile)
-            add_lanes<T, P, kSide>(rows, head_dim, count, from, states + p, e, ahead);
-        for (; e < head_dim; e += kTile)
-            add_lanes<T, P, 1>(rows, head_dim, count, from, states + p, e, ahead);
+    by_tiles(num_pairs, head_dim, [&]<int P, int E>(int p, int e) {
+        add_lanes<T, P, E>(rows, head_dim, count, weights + p * kChunk, states + p, e, ahead);
     });
 }
 
@@ -403,11 +409,8 @@ void add_chunk(const Attention& a, int chunk, float* weights, float* above, Atte
         }
     }
     const std::ptrdiff_t ahead = next_chunk(a, chunk);
-    by_parts<kPairsAside>(num_pairs, [&]<int P>(int pair) {
-        int e = 0;
-        for (; head.head_dim - e >= kSide * kTile; e += kSide * kTile)
-            add_dots<P, kSide>(head, coded, pair, e, factors, states, ahead);
-        for (; e < head.head_dim; e += kTile) add_dots<P, 1>(head, coded, pair, e, factors, states, ahead);
+    by_tiles(num_pairs, head.head_dim, [&]<int P, int E>(int pair, int e) {
+        add_dots<P, E>(head, coded, pair, e, factors, states, ahead);
     });
 }
 

@@ -67,7 +67,7 @@ class Listener:
     def accept(self, size: int) -> Leader:
         """Return the link once all others are there. Raises ConfigError if one does not come.
 
-        Whoever else connects is dropped, and keeps nobody waiting.
+        Any other connection is closed, and delays none of these.
         """
         wanted = {(rank, kind) for rank in range(1, size) for kind in KINDS}
         found: dict[tuple[int, str], socket.socket] = {}

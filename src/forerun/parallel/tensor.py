@@ -86,7 +86,9 @@ class TensorParallel(PartDecoder):
         tapped: np.ndarray,
     ) -> None:
         assert isinstance(cache, PartCache)
-        if inputs is None:  # here, so that a wrong token is found before the others are told
+        if (
+            inputs is None
+        ):  # here, so that a wrong token is found before the other ranks begin the pass
             inputs = self.embed(Batch(tuple(segments)).tokens())
         command = self._book.take_changes(), cache.number, packed(segments)
         self._group.leader.send("pass", *command)

@@ -130,7 +130,7 @@ class AsyncLLM:
 
 
 class AsyncStream(AsyncIterator[Event]):
-    """The events of a request, which ends when this does: by `aclose`, or when nobody holds it any more."""
+    """The events of a request, which ends when this does: by `aclose`, or when it is garbage-collected."""
 
     def __init__(self, submit: Callable[[], Awaitable[AsyncRequest]]) -> None:
         """`submit` is called with the first event."""

@@ -175,7 +175,7 @@ class Fleet:
     def _ended(self, service: Service) -> None:
         task = self._loads.pop(service)
         if not task.cancelled():
-            task.exception()  # seen, also where nobody waits any more
+            task.exception()  # so that asyncio does not report it where the caller has gone
 
     async def _bring(self, service: Service) -> None:
         """Load a model once there is room. Raises ApiError."""

@@ -92,6 +92,11 @@ def networks_dir() -> Path:
     return cache_root() / "networks"
 
 
+def own_folder(model: Path) -> Path:
+    """Return where the network that was made here for a model of this path lies, if one was."""
+    return networks_dir() / name_of(model)
+
+
 def fitting(target: Target) -> list[Path]:
     """List the networks made for a target or for one of its size and tokenizer.
 
@@ -101,7 +106,7 @@ def fitting(target: Target) -> list[Path]:
     if target.vocabulary is None:
         return []
     here, found = network_folder.describe_target(target, ""), []
-    own = None if target.path is None else networks_dir() / name_of(target.path)
+    own = None if target.path is None else own_folder(target.path)
     for folder in (SHIPPED, networks_dir()):
         for config in sorted(folder.glob(f"*/{network_folder.CONFIG}")):
             try:

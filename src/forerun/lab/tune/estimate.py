@@ -127,9 +127,8 @@ def worth_of(before: DrafterFigures, draft_cost: float) -> tuple[float, float]:
     """
     step_cost = (before.pass_cost + before.draft_cost) / max(before.passes, 1) or 1.0
     cost, speedup = 1 + draft_cost / step_cost, before.tau / step_cost
-    return cost, min(
-        speedup, 1.0
-    ) / cost  # where drafts are slower than plain decoding, none are made
+    # Where drafts are slower than plain decoding, none are made.
+    return cost, min(speedup, 1.0) / cost
 
 
 def gain_of(tokens: int) -> float:

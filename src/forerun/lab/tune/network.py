@@ -14,7 +14,6 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ForerunError
 from forerun.core.types import TaskPrompt
 from forerun.drafting.networks.folder import CONFIG, TENSORS
-from forerun.hub.names import name_of
 from forerun.lab.output import writing
 from forerun.lab.train import networks, replies, session
 from forerun.lab.train.learners import Kind, Learner
@@ -55,15 +54,15 @@ class Beginning:
 
 
 def draft_vocab(vocab_size: int) -> int:
-    """Return how many tokens a new network guesses, as those that ship: 4096 of SmolLM2's, 8192 of Qwen's."""
+    """Return how many tokens a new network guesses: 4096 of vocabularies like SmolLM2's, 8192 of larger ones."""
     return min(vocab_size, 4096 if vocab_size < 1 << 16 else 8192)
 
 
 def own_folder(llm: LLM) -> Path:
     """Return where drafters look for a model's own network."""
-    from forerun.drafters.mlp_speculator.files import networks_dir
+    from forerun.drafters.mlp_speculator import files as of_drafter
 
-    return networks_dir() / name_of(llm.path)
+    return of_drafter.own_folder(llm.path)
 
 
 def other(llm: LLM) -> Path | None:

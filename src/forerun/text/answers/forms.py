@@ -125,9 +125,8 @@ class AnswerForm:
     def parser(self, prompt: str, *, tools: Tools, with_reasoning: bool = True) -> AnswerParser:
         """Return what splits an answer to a prompt that offers tools."""
         if self.is_harmony:
-            in_text = prompt.rfind("<|message|>") > prompt.rfind(
-                "<|start|>"
-            )  # that it goes on with
+            # The prompt may end within a message, whose text the answer goes on with.
+            in_text = prompt.rfind("<|message|>") > prompt.rfind("<|start|>")
             return HarmonyParser(bool(tools), with_reasoning, in_text=in_text)
         thinking = self.thinking if with_reasoning else None
         if thinking is not None:
