@@ -68,7 +68,7 @@ void set(Decoder& self, const std::string& name, const std::string& format, int 
     need(rows.shape(1) == stored_row_nbytes(f, dimension(num_in)),
          name + ": the data has not the size of its shape");
     nb::gil_scoped_release unlocked;
-    self.set(name, pack(f, num_out, num_in, rows.data(), added, self.num_threads()));
+    self.set(name, pack(self.kernels(), f, num_out, num_in, rows.data(), added, self.num_threads()));
 }
 
 void set_codes(Decoder& self, const std::string& name, const std::string& format,

@@ -25,8 +25,8 @@ void set(DraftNetwork& self, const std::string& name, const std::string& format,
     need(rows.shape(1) == stored_row_nbytes(f, static_cast<int>(num_in)),
          name + ": the data has not the size of its shape");
     nb::gil_scoped_release unlocked;
-    self.set(name, pack(f, static_cast<int>(rows.shape(0)), static_cast<int>(num_in), rows.data(),
-                        nullptr, self.num_threads()));
+    self.set(name, pack(self.kernels(), f, static_cast<int>(rows.shape(0)), static_cast<int>(num_in),
+                        rows.data(), nullptr, self.num_threads()));
 }
 
 void set_norm(DraftNetwork& self, const std::string& name, const Array1<const float>& weight,

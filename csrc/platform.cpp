@@ -60,13 +60,22 @@ std::size_t page_size() {
 #endif
 }
 
-std::uint8_t* map(std::size_t nbytes) {
+std::uint8_t* map(std::size_t nbytes, std::size_t alignment) {
 #if defined(_WIN32)
+    (void)alignment;  // it matters to huge pages, which programs do not get here
     void* p = VirtualAlloc(nullptr, nbytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
     if (p == nullptr) throw std::bad_alloc();
 #else
-    void* p = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (nbytes < alignment) alignment = 0;
+    void* p = mmap(nullptr, nbytes + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
+    if (alignment != 0) {  // what lies around the aligned part goes back at once
+        auto* const first = static_cast<std::uint8_t*>(p);
+        const std::size_t before = alignment - reinterpret_cast<std::uintptr_t>(p) % alignment;
+        munmap(first, before);
+        if (before < alignment) munmap(first + before + nbytes, alignment - before);
+        p = first + before;
+    }
 #endif
     return static_cast<std::uint8_t*>(p);
 }

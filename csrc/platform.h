@@ -8,8 +8,9 @@
 
 namespace forerun::platform {
 
-// Zeroed memory of its own, at the start of a page. Throws std::bad_alloc.
-std::uint8_t* map(std::size_t nbytes);
+// Zeroed memory of its own, at the start of a page and, where the system has huge pages, at a multiple of
+// `alignment` if it is no smaller. Throws std::bad_alloc.
+std::uint8_t* map(std::size_t nbytes, std::size_t alignment);
 void unmap(std::uint8_t* first, std::size_t nbytes);
 // Only advice, which some systems have no words for: without it everything works, a little slower or larger.
 void advise_huge_pages(std::uint8_t* first, std::size_t nbytes);

@@ -62,6 +62,7 @@ class DraftNetwork {
     virtual std::size_t nbytes() const;
     const Decoder& target() const { return target_; }
     int num_threads() const { return pool_.size(); }
+    const Kernels& kernels() const { return kernels_; }
 
   protected:
     // A sequence's tree while it grows.

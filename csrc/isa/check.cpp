@@ -47,7 +47,8 @@ struct Check {
 #define CHECK(kernel) \
     {#kernel, check_##kernel, \
      [](Kernels& kernels) { break_kernel<&Kernels::kernel>(kernels, kernels.kernel); }}
-constexpr Check kChecks[] = {CHECK(linear),
+constexpr Check kChecks[] = {CHECK(pack_rows),
+                             CHECK(linear),
                              CHECK(quantize),
                              CHECK(flatten),
                              CHECK(norm),

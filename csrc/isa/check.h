@@ -58,6 +58,7 @@ inline std::vector<float> awkward() {
 }
 
 // Linear layers, and what is done with rows, one by one: check_rows.cpp.
+void check_pack_rows(const Kernels& kernels, Results& results);
 void check_linear(const Kernels& kernels, Results& results);
 void check_quantize(const Kernels& kernels, Results& results);
 void check_flatten(const Kernels& kernels, Results& results);

@@ -72,6 +72,21 @@ void check_flat_linear(const Kernels& kernels, const WeightFormat& format, Resul
 
 }  // namespace
 
+void check_pack_rows(const Kernels& kernels, Results& results) {
+    const std::vector<std::uint8_t> stored = weights(kTile * 2 * 256);
+    for (const WeightFormat& format : weight_formats()) {
+        if (format.is_float() || format.is_flat()) continue;
+        const int num_in = is_super(format.scales) ? 256 : 64;
+        Packed packed = blank(format, 2 * kTile - 1, num_in, false);
+        const std::size_t row_nbytes = stored_row_nbytes(format, num_in);
+        auto* const tiles = packed.memory.as<std::uint8_t>();
+        for (int tile = 0; tile < 2; ++tile)
+            kernels.pack_rows(packed.linear, kTile - tile, stored.data() + 13 * tile, row_nbytes,
+                              tiles + tile * packed.linear.tile_nbytes);
+        results.note(std::vector<std::uint8_t>(tiles, tiles + packed.memory.nbytes()));
+    }
+}
+
 void check_linear(const Kernels& kernels, Results& results) {
     constexpr int num_rows = kNumRows, num_tiles = 2, stride = num_tiles * kTile + 1;
     const std::vector<float> bias = numbers(num_tiles * kTile, 3);

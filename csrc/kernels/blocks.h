@@ -24,4 +24,144 @@ static inline std::uint16_t half_at(const std::uint8_t* p) {
     return h;
 }
 
+// Bits `first`.. of N bytes, `count` of each, `up` bits up in as many codes; a word at a time, which compilers
+// make vectors of.
+template <int N>
+static inline void add_bits(const std::uint8_t* from, int first, int count, int up, std::uint8_t* codes) {
+    const std::uint64_t mask = 0x0101010101010101u * ((1u << count) - 1);
+    for (int i = 0; i < N; i += 8) {
+        std::uint64_t word, out;
+        std::memcpy(&word, from + i, 8);
+        std::memcpy(&out, codes + i, 8);
+        out |= (word >> first & mask) << up;
+        std::memcpy(codes + i, &out, 8);
+    }
+}
+
+// Low nibbles are values 0..15, high ones 16..31.
+static inline void add_nibbles(const std::uint8_t* from, std::uint8_t* codes) {
+    add_bits<16>(from, 0, 4, 0, codes);
+    add_bits<16>(from, 4, 4, 0, codes + 16);
+}
+
+// Blocks of 32: scale, minimum, fifth bits, codes.
+template <int BITS, bool HAS_MIN>
+static inline StoredGroup read_block(const std::uint8_t* p, int) {
+    StoredGroup out{};
+    out.scale = half_at(p);
+    if (HAS_MIN) out.minimum = half_at(p + 2);
+    p += HAS_MIN ? 4 : 2;
+    if (BITS == 8) {
+        for (int i = 0; i < kGroup; ++i) out.codes[i] = static_cast<std::uint8_t>(p[i] + 128);
+        return out;
+    }
+    if (BITS == 5) {
+        std::uint32_t fifth;
+        std::memcpy(&fifth, p, 4);
+        for (int i = 0; i < kGroup; ++i)
+            out.codes[i] = static_cast<std::uint8_t>((fifth >> i & 1) << 4);
+        p += 4;
+    }
+    add_nibbles(p, out.codes);
+    return out;
+}
+
+// The exponent of an MXFP4 block, then its codes.
+static inline StoredGroup read_fp4(const std::uint8_t* p, int) {
+    StoredGroup out{};
+    out.scale = p[0];
+    add_nibbles(p + 1, out.codes);
+    return out;
+}
+
+// Sub-block j of an IQ4_XS block: fp16 factor, tops of the scales, their nibbles, codes.
+static inline StoredGroup read_iq4_xs(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    const int low = (block[4 + j / 2] >> (4 * (j % 2))) & 15, top = (half_at(block + 2) >> (2 * j)) & 3;
+    out.scale = static_cast<std::uint16_t>((low | top << 4) - 32);
+    add_nibbles(block + 8 + 16 * j, out.codes);
+    return out;
+}
+
+// 16 values of a Q2_K or Q3_K block, whose 2 low bits lie in runs of 32 that share 32 bytes.
+static inline void add_pairs(const std::uint8_t* pairs, int j, std::uint8_t* codes) {
+    add_bits<16>(pairs + 32 * (j / 8) + 16 * (j % 2), j % 8 / 2 * 2, 2, 0, codes);
+}
+
+// A byte of scale and minimum for each 16 values, the codes, the factors.
+static inline StoredGroup read_q2_k(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    out.scale = block[j] & 15;
+    out.minimum = block[j] >> 4;
+    add_pairs(block + 16, j, out.codes);
+    return out;
+}
+
+// The third bits, the other two, 16 scales of 6 bits (their low nibbles, then the tops), the factor.
+static inline StoredGroup read_q3_k(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    const std::uint8_t* s = block + 96;
+    const int low = (s[j % 8] >> (j / 8 * 4)) & 15, top = (s[8 + j % 4] >> (j / 4 * 2)) & 3;
+    out.scale = static_cast<std::uint16_t>((low | top << 4) - 32);
+    add_pairs(block + 32, j, out.codes);
+    add_bits<16>(block + 16 * (j % 2), j / 2, 1, 2, out.codes);
+    return out;
+}
+
+// Sub-block j of a K block of 4 or 5 bits. 6 bits of scale and of minimum lie in 12 bytes;
+// sub-blocks 2i and 2i+1 share 32 bytes of nibbles; sub-block j's fifth bits are bit j.
+template <int BITS>
+static inline StoredGroup read_k(const std::uint8_t* block, int j) {
+    const std::uint8_t* s = block + 4;
+    const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
+    const int minimum = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+    StoredGroup out{};
+    out.scale = static_cast<std::uint16_t>(scale);
+    out.minimum = static_cast<std::uint16_t>(minimum);
+    add_bits<32>(block + (BITS == 5 ? 48 : 16) + 32 * (j / 2), 4 * (j % 2), 4, 0, out.codes);
+    if (BITS == 5) add_bits<32>(block + 16, j, 1, 4, out.codes);
+    return out;
+}
+
+// 16 values of a Q6_K block, which lie in one run of 32.
+static inline StoredGroup read_q6_k(const std::uint8_t* block, int j) {
+    const int half = j / 8, quarter = j % 8 / 2, lane = j % 2 * 16;
+    StoredGroup out{};
+    out.scale = block[192 + j];
+    add_bits<16>(block + 64 * half + 32 * (quarter % 2) + lane, 4 * (quarter / 2), 4, 0, out.codes);
+    add_bits<16>(block + 128 + 32 * half + lane, 2 * quarter, 2, 4, out.codes);
+    return out;
+}
+
+constexpr auto kFloat = Activations::Float;
+constexpr auto kInt8 = Activations::Int8Groups;
+constexpr auto kFlat = Activations::Flat;
+
+// A new format is a line here, a function that reads its blocks and, if no tile kernel fits, a
+// tile kernel.
+constexpr WeightFormat kFormats[] = {
+    {"f32", Tile::F32, kFloat, 32, 1, 0, Scales::None, 1, 4, nullptr},
+    {"f16", Tile::F16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
+    {"bf16", Tile::BF16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
+    {"f8", Tile::F8, kFloat, 8, kFloat8Group, 0, Scales::Single, 1, 1, nullptr},
+    {"q4_0", Tile::Q4, kInt8, 4, 32, 8, Scales::Half, 32, 18, read_block<4, false>},
+    {"q4_1", Tile::Q4M, kInt8, 4, 32, 0, Scales::HalfMin, 32, 20, read_block<4, true>},
+    {"q4_z", Tile::Q4Z, kInt8, 4, 32, 0, Scales::HalfZero, 32, 20, read_block<4, true>},
+    {"q5_0", Tile::Q5, kInt8, 5, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
+    {"q5_1", Tile::Q5M, kInt8, 5, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
+    {"q8_0", Tile::Q8, kInt8, 8, 32, 128, Scales::Half, 32, 34, read_block<8, false>},
+    {"q8_z", Tile::Q8Z, kInt8, 8, 32, 128, Scales::HalfZero, 32, 36, read_block<8, true>},
+    {"q2_k", Tile::Q2K, kInt8, 2, 16, 0, Scales::SuperNibbles, kSuper, 84, read_q2_k, 80},
+    {"q3_k", Tile::Q3K, kInt8, 3, 16, 4, Scales::SuperSigned, kSuper, 110, read_q3_k, 108},
+    {"q4_k", Tile::Q4K, kInt8, 4, 32, 0, Scales::SuperMin, kSuper, 144, read_k<4>},
+    {"q5_k", Tile::Q5K, kInt8, 5, 32, 0, Scales::SuperMin, kSuper, 176, read_k<5>},
+    {"q6_k", Tile::Q6K, kInt8, 6, 16, 32, Scales::SuperSigned, kSuper, 210, read_q6_k, 208},
+    {"iq4_nl", Tile::IQ4, kInt8, 4, 32, 0, Scales::Half, 32, 18, read_block<4, false>, 0, kIq4Values},
+    {"iq4_xs", Tile::IQ4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 136, read_iq4_xs, 0,
+     kIq4Values},
+    {"mxfp4", Tile::FP4, kInt8, 4, 32, 0, Scales::Exponent, 32, 17, read_fp4, 0, kFp4Values},
+    {"q4_c", Tile::Q4C, kFlat, 4, 32, 0, Scales::Channel, 32, 16, nullptr},
+    {"q8_c", Tile::Q8C, kFlat, 8, 32, 0, Scales::Channel, 32, 32, nullptr},
+};
+
 }  // namespace forerun

@@ -53,8 +53,8 @@ struct Codes {
 };
 
 // `rows` holds num_out stored rows, `bias` num_out floats or null.
-Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
-            const float* bias, int num_threads);
+Packed pack(const Kernels& kernels, const WeightFormat& format, int num_out, int num_in,
+            const std::uint8_t* rows, const float* bias, int num_threads);
 // Throws std::invalid_argument for a format or a group whose tiles cannot hold the codes.
 Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& codes,
             const float* bias, int num_threads);

@@ -10,111 +10,12 @@
 #include "kernels/formats.h"
 #include "kernels/half.h"
 #include "kernels/tile_layout.h"
+#include "kernels/tile_writer.h"
 #include "model/pool.h"
 
 namespace forerun {
 
 namespace {
-
-void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
-
-using Words = std::uint32_t[kUnit / 4][kTile];  // of a unit: 4 codes, a byte each, of every lane
-
-// `bits` bits of each code, from bit `first` on, into as many lines: word i of a line's 8 / bits words
-// lies i * bits up.
-template <int BITS>
-void write_lines(const Words& words, int first, std::uint8_t* lines) {
-    constexpr int num_words = 8 / BITS;
-    constexpr std::uint32_t mask = 0x01010101u * ((1u << BITS) - 1);
-    for (int line = 0; line < BITS; ++line) {
-        std::uint32_t out[kTile] = {};
-        for (int i = 0; i < num_words; ++i)
-            for (int lane = 0; lane < kTile; ++lane)
-                out[lane] |= (words[line * num_words + i][lane] >> first & mask) << i * BITS;
-        std::memcpy(lines + line * kLine, out, kLine);
-    }
-}
-
-void write_codes(const WeightFormat& f, const Words& words, std::uint8_t* unit) {
-    const int lows = low_bits(f);
-    switch (lows) {
-        case 8: return write_lines<8>(words, 0, unit);
-        case 4: write_lines<4>(words, 0, unit); break;
-        default: write_lines<2>(words, 0, unit);
-    }
-    std::uint8_t* tops = unit + kLine * lows;
-    if (f.bits - lows == 1) write_lines<1>(words, lows, tops);
-    if (f.bits - lows == 2) write_lines<2>(words, lows, tops);
-}
-
-// One output's scale and minimum into lane `lane` of a group's.
-void write_scales(const WeightFormat& f, std::uint8_t* scales, int lane, const StoredGroup& group) {
-    switch (f.scales) {
-        case Scales::Channel: return;
-        case Scales::SuperNibbles:
-            scales[lane] = static_cast<std::uint8_t>(group.scale | group.minimum << 4);
-            return;
-        case Scales::SuperMin:
-            scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
-            [[fallthrough]];
-        case Scales::SuperSigned:
-        case Scales::Exponent: scales[lane] = static_cast<std::uint8_t>(group.scale); return;
-        default:
-            put_half(scales, lane, group.scale);
-            if (has_pair(f.scales)) put_half(scales + 32, lane, group.minimum);
-    }
-}
-
-// Outputs of a tile, as packing goes: where it lies, its first output, and how many there are.
-struct TileRows {
-    std::uint8_t* tile;
-    int first, count;
-};
-
-// The groups of outputs, as read(row, g) gives them, into their tile.
-template <class Read>
-void write_groups(const Linear& linear, const TileRows& at, const Read& read) {
-    const WeightFormat& f = *linear.format;
-    const int parts = kUnit / f.group, num_words = f.group / 4;
-    Words words = {};  // lanes without an output stay zero
-    for (int u = 0; u < linear.num_in / kUnit; ++u) {
-        std::uint8_t* unit = at.tile + unit_offset(f, u);
-        std::uint8_t* scales = unit + codes_nbytes(f);
-        for (int lane = 0; lane < at.count; ++lane)
-            for (int part = 0; part < parts; ++part) {
-                const StoredGroup group = read(at.first + lane, u * parts + part);
-                for (int i = 0; i < num_words; ++i)
-                    std::memcpy(&words[part * num_words + i][lane], group.codes + 4 * i, 4);
-                write_scales(f, scales + part * scales_nbytes(f.scales), lane, group);
-            }
-        write_codes(f, words, unit);
-    }
-}
-
-void write_factors(const Linear& linear, std::uint8_t* tile, int lane, const std::uint8_t* row) {
-    const WeightFormat& f = *linear.format;
-    const int nbytes = factors_nbytes(f.scales);
-    for (int u = 0; u < linear.num_in / kUnit; u += kSuper / kUnit, row += f.block_nbytes) {
-        std::uint8_t* at = tile + unit_offset(f, u) - nbytes;
-        put_half(at, lane, half_at(row + f.factors_at));
-        if (f.scales == Scales::SuperSigned) continue;
-        const int minimum = half_at(row + f.factors_at + 2) ^ 0x8000;  // minima are subtracted
-        put_half(at + 32, lane, static_cast<std::uint16_t>(minimum));
-    }
-}
-
-// Outputs `row_nbytes` apart, of which `rows` is the first of all.
-void write_integers(const Linear& linear, const TileRows& at, const std::uint8_t* rows,
-                    std::size_t row_nbytes) {
-    const WeightFormat& f = *linear.format;
-    const int groups = f.block / f.group;
-    write_groups(linear, at, [&](int row, int g) {
-        return f.read(rows + row * row_nbytes + std::size_t(g / groups) * f.block_nbytes, g % groups);
-    });
-    if (is_super(f.scales))
-        for (int lane = 0; lane < at.count; ++lane)
-            write_factors(linear, at.tile, lane, rows + (at.first + lane) * row_nbytes);
-}
 
 template <int SIZE>
 void write_floats(const Linear& linear, const TileRows& at, const std::uint8_t* rows) {
@@ -158,8 +59,8 @@ void fill_tiles(Packed& packed, const float* bias, int num_threads, const Write&
 
 }  // namespace
 
-Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint8_t* rows,
-            const float* bias, int num_threads) {
+Packed pack(const Kernels& kernels, const WeightFormat& format, int num_out, int num_in,
+            const std::uint8_t* rows, const float* bias, int num_threads) {
     if (format.is_flat() || format.scales == Scales::Single)
         throw std::invalid_argument(std::string(format.name) + " has no stored blocks");
     const std::size_t row_nbytes = stored_row_nbytes(format, num_in);
@@ -168,7 +69,7 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const std::uint
         if (format.is_float())
             write_floats(packed.linear, at, rows);
         else
-            write_integers(packed.linear, at, rows, row_nbytes);
+            kernels.pack_rows(packed.linear, at.count, rows + at.first * row_nbytes, row_nbytes, at.tile);
     });
     return packed;
 }
@@ -219,7 +120,7 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& so
         return group;
     };
     fill_tiles(packed, bias, num_threads,
-               [&](const TileRows& at) { write_groups(packed.linear, at, read); });
+               [&](const TileRows& at) { write_groups(format, num_in, at, read); });
     return packed;
 }
 
@@ -256,7 +157,7 @@ void write_flat(const Linear& linear, const TileRows& at, const FlatCodes& sourc
     const int num_places = flat.num_in + flat.first[flat.num_in / kGroup];
     const int mask = linear.format->bits == 4 ? 15 : 255;
     std::int32_t offsets[kTile] = {};
-    write_groups(linear, at, [&](int row, int g) {
+    write_groups(*linear.format, linear.num_in, at, [&](int row, int g) {
         const std::int8_t* codes = source.codes + static_cast<std::size_t>(row) * flat.num_in;
         StoredGroup group{};
         for (int i = 0, p = g * kGroup; i < kGroup && p < num_places; ++i, ++p) {

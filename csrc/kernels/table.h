@@ -5,6 +5,7 @@
 #include "kernels/attention.h"
 #include "kernels/linear.h"
 #include "kernels/noise.h"
+#include "kernels/pack_rows.h"
 #include "kernels/recurrent.h"
 #include "kernels/rows.h"
 
@@ -15,6 +16,7 @@ namespace forerun::FORERUN_ISA {
 
 constinit const Kernels kernels = {
     .name = FORERUN_NAME(FORERUN_ISA),
+    .pack_rows = pack_rows,
     .linear = linear,
     .quantize = quantize,
     .flatten = flatten,

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "platform.h"
 
@@ -23,7 +23,7 @@ class Buffer {
     // A mapping of its own.
     explicit Buffer(std::size_t nbytes) : nbytes_(nbytes) {
         if (nbytes == 0) return;
-        data_.reset(platform::map(nbytes),
+        data_.reset(platform::map(nbytes, kHugePage),
                     [nbytes](std::uint8_t* mapped) { platform::unmap(mapped, nbytes); });
         if (nbytes >= kHugePage) platform::advise_huge_pages(data_.get(), nbytes);
     }
@@ -52,27 +52,31 @@ class Buffer {
     std::size_t nbytes_ = 0;
 };
 
-// Buffers too small for huge pages of their own, side by side in a mapping. A huge page goes back to
-// the system when none of them is left in it: were single pages to stay, between two that are gone, the
+// Buffers side by side in a mapping of whole huge pages, so that no weight begins or ends in small ones. A huge page
+// goes back to the system when none of them is left in it: were single pages to stay, between two that are gone, the
 // system would fill the huge page with zeros again after a while (khugepaged).
 class Arena {
   public:
     Buffer take(std::size_t nbytes) {
-        if (nbytes == 0 || nbytes >= kHugePage) return Buffer(nbytes);
+        if (nbytes == 0) return {};
         const std::scoped_lock lock(busy_);
-        if (!mapping_ || kNumPages * kHugePage - mapping_->used < nbytes)
-            mapping_ = std::make_shared<Mapping>();
+        if (!mapping_ || mapping_->memory.nbytes() - mapping_->used < nbytes)
+            mapping_ = std::make_shared<Mapping>(std::max(nbytes, kMapping));
         return mapping_->take(mapping_, nbytes);
     }
 
   private:
-    static constexpr std::size_t kNumPages = 8;
+    static constexpr std::size_t kMapping = 32 * kHugePage;
 
     struct Mapping {
-        Buffer memory{kNumPages * kHugePage};
+        Buffer memory;
         std::size_t used = 0;
         std::mutex busy;
-        std::array<int, kNumPages + 1> num_parts{};  // of a huge page, which may begin before the mapping
+        std::vector<int> num_parts;  // of a huge page
+
+        explicit Mapping(std::size_t nbytes)
+            : memory((nbytes + kHugePage - 1) / kHugePage * kHugePage),
+              num_parts(memory.nbytes() / kHugePage + 1) {}
 
         Buffer take(const std::shared_ptr<Mapping>& self, std::size_t nbytes) {
             const std::scoped_lock lock(busy);

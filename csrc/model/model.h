@@ -186,6 +186,7 @@ class Decoder {
     // The weights of the head: the embedding's where there are no others.
     const Linear& head_weights() const;
     int num_threads() const { return pool_.size(); }
+    const Kernels& kernels() const { return kernels_; }
 
   private:
     struct Unit {  // rows of one segment and query heads of one kv head that attend together

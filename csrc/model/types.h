@@ -288,6 +288,9 @@ struct Perturbation {
 // One instruction set's kernels.
 struct Kernels {
     const char* name;
+    // Stored rows of a tile (count), `row_nbytes` apart, into its bytes; formats of integers alone.
+    void (*pack_rows)(const Linear&, int count, const std::uint8_t* rows, std::size_t row_nbytes,
+                      std::uint8_t* tile);
     void (*linear)(const Linear&, int tile, int num_tiles, const Rows&, int row, int num_rows,
                    const Output&);
     void (*quantize)(const float* x, const Rows&, int row, int column, int count);
