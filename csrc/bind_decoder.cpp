@@ -113,15 +113,6 @@ void set_blank(Decoder& self, const std::string& name, const std::string& format
                          is_apart));
 }
 
-// The weight lies at the beginning of `bytes`, which are kept and never written.
-void set_in_place(Decoder& self, const std::string& name, const std::string& format, int num_out,
-                  int num_in, bool has_bias, const Array1<const std::uint8_t>& bytes) {
-    auto* const first = const_cast<std::uint8_t*>(bytes.data());
-    const Buffer whole({first, [bytes](std::uint8_t*) {}}, bytes.size());
-    self.set(name, in_place(weight_format(format), dimension(num_out), dimension(num_in), has_bias,
-                            whole));
-}
-
 // Format (none for a norm), shape, and the bytes of the weight and its bias as they lie in memory,
 // until the weight is set again.
 nb::tuple packed(nb::handle self, const std::string& name) {
@@ -307,10 +298,6 @@ void bind_decoder(nb::module_& m) {
              "is_even"_a, "bias"_a.none())
         .def("set_blank", &set_blank, "name"_a, "format"_a, "num_out"_a, "num_in"_a, "has_bias"_a,
              "is_apart"_a = false)
-        .def("set_in_place", &set_in_place, "name"_a, "format"_a, "num_out"_a, "num_in"_a,
-             "has_bias"_a, "bytes"_a.noconvert())
-        .def("move_to_memory", &Decoder::move_to_memory, "name"_a,
-             nb::call_guard<nb::gil_scoped_release>())
         .def("packed", &packed, "name"_a)
         .def("set_norm", &set_norm, "name"_a, "weight"_a.noconvert(), "bias"_a.none())
         .def(

@@ -184,20 +184,11 @@ NB_MODULE(_native, m) {
              "most_age"_a = UINT32_MAX)
         .def("learn", &learn, "tokens"_a, "likeliest"_a, "probs"_a)
         .def("learn_trees", &learn_trees, "trees"_a)
-        .def(
-            "entries",
-            [](const LiveTable& self, std::uint32_t since) {
-                const std::string entries = self.entries(since);
-                return nb::bytes(entries.data(), entries.size());
-            },
-            "since"_a = 0)
-        .def(
-            "absorb",
-            [](LiveTable& self, const nb::bytes& entries) {
-                self.absorb({entries.c_str(), entries.size()});
-            },
-            "entries"_a)
-        .def_prop_ro("age", &LiveTable::age)
+        .def("entries",
+             [](const LiveTable& self) {
+                 const std::string entries = self.entries();
+                 return nb::bytes(entries.data(), entries.size());
+             })
         .def("__sizeof__", &LiveTable::nbytes)
         .def_prop_ro("order", &LiveTable::order);
     nb::class_<FileTable>(m, "FileTable", "Next tokens as a file has them; its arrays are kept.")

@@ -117,12 +117,6 @@ void return_pages(std::uint8_t* first, std::uint8_t* end) {
 #endif
 }
 
-void forget_pages([[maybe_unused]] std::uint8_t* first, [[maybe_unused]] std::uint8_t* end) {
-#if defined(__linux__)
-    return_pages(first, end);
-#endif
-}
-
 std::int64_t process() {
 #if defined(_WIN32)
     return 0;

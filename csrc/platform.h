@@ -19,8 +19,6 @@ std::size_t page_size();
 // Gives the system the whole pages of a mapped range that nothing is read from any more; they are zero when next
 // touched.
 void return_pages(std::uint8_t* first, std::uint8_t* end);
-// Lets go of the whole pages of a mapped file, which are read from it again when next touched. Linux alone does.
-void forget_pages(std::uint8_t* first, std::uint8_t* end);
 
 // Tells a process from those that are forked off it; the same everywhere where nothing forks.
 std::int64_t process();

@@ -24,7 +24,7 @@ text = (
 )
 
 checkpoint = open_checkpoint(resolve("smollm2-135m-instruct"))
-model, tokenizer = load_model(checkpoint, weight_cache=True), checkpoint.tokenizer()
+model, tokenizer = load_model(checkpoint), checkpoint.tokenizer()
 params = SamplingParams(temperature=0, max_tokens=64)
 seq = Seq(0, tokenizer.encode(text), params, seed=0)
 pipeline = LogitsPipeline(params, seq.tokens, noise=seq.noise, eos_ids=tokenizer.eos_ids)

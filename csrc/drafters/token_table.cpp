@@ -129,27 +129,16 @@ void LiveTable::find(std::uint64_t hash, double weight, Counts& found) const {
     }
 }
 
-std::string LiveTable::entries(std::uint32_t since) const {
+std::string LiveTable::entries() const {
     std::vector<const Entry*> found;
     for (const Entry& e : used())
-        if (e.age > since) found.push_back(&e);
+        if (e.age != 0) found.push_back(&e);
     std::sort(found.begin(), found.end(),
               [](const Entry* a, const Entry* b) { return a->age < b->age; });
     std::string bytes(found.size() * sizeof(Entry), '\0');
     for (std::size_t i = 0; i < found.size(); ++i)
         std::memcpy(&bytes[i * sizeof(Entry)], found[i], sizeof(Entry));
     return bytes;
-}
-
-void LiveTable::absorb(std::string_view entries) {
-    if (entries.size() % sizeof(Entry)) throw std::invalid_argument("part of an entry");
-    for (; !entries.empty(); entries.remove_prefix(sizeof(Entry))) {
-        Entry given;
-        std::memcpy(&given, entries.data(), sizeof(Entry));
-        Entry& known = entry(given.hash);
-        given.age = known.age;
-        known = given;
-    }
 }
 
 // The same order of ages from 1 on.

@@ -53,12 +53,9 @@ class LiveTable {
     void prefetch(std::uint64_t hash) const;
     // Adds `weight` times what is known of a context.
     void find(std::uint64_t hash, double weight, Counts& found) const;
-    // The bytes of the contexts learned after an age, those learned longest ago first.
-    std::string entries(std::uint32_t since) const;
-    // Takes over another table's; part of an entry: std::invalid_argument.
-    void absorb(std::string_view entries);
+    // The bytes of all contexts, those learned longest ago first: for tests.
+    std::string entries() const;
     int order() const { return order_; }
-    std::uint32_t age() const { return age_; }
     // What it takes at most; memory is touched as contexts are learned.
     std::size_t nbytes() const { return places_.nbytes() + index_.size() * sizeof(index_[0]); }
 

@@ -112,40 +112,6 @@ Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
     });
 }
 
-Packed in_place(const WeightFormat& format, int num_out, int num_in, bool has_bias,
-                const Buffer& bytes) {
-    std::size_t used = 0;
-    bool is_mapped = true;
-    Packed packed = shaped(format, num_out, num_in, has_bias, [&](std::size_t nbytes) {
-        if (nbytes > bytes.nbytes() - used) throw std::invalid_argument("too few packed bytes");
-        const Buffer here = bytes.part(used, nbytes);
-        used += nbytes;
-        if (reinterpret_cast<std::uintptr_t>(here.as<std::uint8_t>()) % kLine == 0) return here;
-        is_mapped = false;
-        Buffer copy = weight_memory(nbytes);
-        std::memcpy(copy.as<std::uint8_t>(), here.as<std::uint8_t>(), nbytes);
-        return copy;
-    });
-    packed.is_mapped = is_mapped;
-    return packed;
-}
-
-Packed in_memory(const Packed& mapped) {
-    const Linear& linear = mapped.linear;
-    Packed packed = blank(*linear.format, linear.num_out, linear.num_in, linear.bias != nullptr);
-    const auto move = [](const Buffer& from, const Buffer& to) {
-        for (std::size_t first = 0; first < from.nbytes(); first += kHugePage) {
-            std::uint8_t* const source = from.as<std::uint8_t>() + first;
-            const std::size_t nbytes = std::min(kHugePage, from.nbytes() - first);
-            std::memcpy(to.as<std::uint8_t>() + first, source, nbytes);
-            platform::forget_pages(source, source + nbytes);
-        }
-    };
-    move(mapped.memory, packed.memory);
-    move(mapped.bias, packed.bias);
-    return packed;
-}
-
 bool flattens_alike(const Linear& a, const Linear& b) {
     if (!a.flat || !b.flat) return a.flat == b.flat;
     const Flattening &x = *a.flat, &y = *b.flat;

@@ -27,7 +27,6 @@ struct Packed {
     Buffer memory, bias;
     std::unique_ptr<const Flattening> flat = nullptr;  // what `linear` points to
     Buffer places = {};                                // and its arrays
-    bool is_mapped = false;                            // of a file, in small pages
     std::size_t nbytes() const { return memory.nbytes() + bias.nbytes() + places.nbytes(); }
 };
 
@@ -68,14 +67,6 @@ bool flattens_alike(const Linear& a, const Linear& b);
 // for a width that the format cannot have.
 Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
              bool is_apart = false);
-// Tiles, and a bias behind them, that lie in memory already, as `bytes` begin, and are only read;
-// what is not aligned is copied. Throws std::invalid_argument for too few bytes.
-Packed in_place(const WeightFormat& format, int num_out, int num_in, bool has_bias,
-                const Buffer& bytes);
-
-// The same in memory of its own; the mapped pages are let go of as they are copied, though a pass may still read them.
-Packed in_memory(const Packed& mapped);
-
 // Some outputs of a layer, as they are stored. Throws std::invalid_argument for one it has not.
 Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows);
 

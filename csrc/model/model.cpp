@@ -167,16 +167,8 @@ void Decoder::set(const std::string& name, Packed packed) {
                           name.find("router") == name.npos && name.find("inp_") == name.npos;
     if (given.flat && !is_dense)
         throw std::invalid_argument(name + " cannot read flattened rows");
-    {
-        const Runtime::Turn turn(runtime_);
-        *weight.linear = given;
-        std::swap(weight.packed, packed);
-    }
-    // The weight that was there is freed here: one that is mapped needs the interpreter, whose holder may wait for a turn.
-}
-
-void Decoder::move_to_memory(const std::string& name) {
-    if (const Packed& mapped = find(name).packed; mapped.is_mapped) set(name, in_memory(mapped));
+    *weight.linear = given;
+    weight.packed = std::move(packed);
 }
 
 void Decoder::set_norm(const std::string& name, std::span<const float> values,
@@ -194,7 +186,6 @@ void Decoder::set_norm(const std::string& name, std::span<const float> values,
             buffer.as<float>()[i % columns * rows + i / columns] = from[i];
         return buffer;
     };
-    const Runtime::Turn turn(runtime_);
     weight.packed = {{}, copy(values), copy(bias)};
     *weight.norm = {weight.packed.memory.as<float>(), weight.packed.bias.as<float>(),
                     shape_.norm_eps, shape_.is_layer_norm};

@@ -131,8 +131,6 @@ class Decoder {
     void set(const std::string& name, Packed packed);
     void set_norm(const std::string& name, std::span<const float> weight,
                   std::span<const float> bias);
-    // Copies a weight that is mapped into huge pages, while passes run; nothing for one that is not.
-    void move_to_memory(const std::string& name);
     // How a layer attends: to `window` positions, 0 for all; rotated by `frequencies`, the radians
     // that a position adds to each pair's angle, with cos and sin multiplied by `factor`.
     void set_attention(int layer, int window, std::span<const float> frequencies, float factor);

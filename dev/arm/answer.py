@@ -20,7 +20,7 @@ NUM_TOKENS = 16
 
 def answer(file: str) -> dict[str, object]:
     """Return what is compared."""
-    llm = LLM(file, drafter="recycling", backend="native", threads=2, weight_cache=False)
+    llm = LLM(file, drafter="recycling", backend="native", threads=2)
     model = llm.model
     assert isinstance(model, NativeDecoder)
     prompt = Segment(0, 0, tuple(llm.tokenizer.encode(PROMPT)))

@@ -51,8 +51,6 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.loader import device_of, load_model, read_config
 from forerun.model.model import Model
-from forerun.model.packed.file import MIN_NBYTES, PackedFile, finish_writing
-from forerun.model.packed.fill import wait_for_move
 from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.launch import Launch
 from forerun.spellings import calls
@@ -69,11 +67,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+LEAST_NBYTES = 16 << 20
+"""Weights of a smaller model are not worth a table of replies."""
+
 
 class LLM(OfOneProcess):
     """Loads a model once and answers many requests, of several threads too; they share the passes over its weights."""
 
-    instead = "make one in each, with mmap=True to share the weights"
+    instead = "make one in each"
 
     def __init__(
         self, model: str | EngineConfig = DEFAULT_MODEL, **overrides: Unpack[Keywords]
@@ -106,7 +107,7 @@ class LLM(OfOneProcess):
     ) -> None:
         process_nbytes()  # before anything is loaded
         self.config, self.device = config, device_of(config)
-        if config.num_ranks > 1 and Launch.of().rank > 0:
+        if config.tensor_parallel_size > 1 and Launch.of().rank > 0:
             from forerun.parallel import load as parallel  # imports torch
 
             parallel.follow(config)
@@ -125,8 +126,6 @@ class LLM(OfOneProcess):
             device=self.device,
             num_threads=num_threads(config.threads),
             backend=config.backend,
-            weight_cache=config.weight_cache,
-            mmap=config.mmap,
         )
         self.plan = self._planned(self.drafter_spec, checkpoint)
         with memory_refused("the weights"):
@@ -135,12 +134,10 @@ class LLM(OfOneProcess):
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
-        if config.learn and not self.drafter_spec.is_persistent():
-            _log.warning("learn has no effect: drafter %s keeps nothing", self.drafter_spec.text())
 
     def _loaded(self, checkpoint: Checkpoint) -> Model:
         config = self.config
-        if config.num_ranks > 1:
+        if config.tensor_parallel_size > 1:
             from forerun.parallel import load as parallel  # imports torch
 
             return parallel.load(checkpoint, config)
@@ -303,16 +300,14 @@ class LLM(OfOneProcess):
         """End its requests, and let go of the weights: they are freed with the last LLM that shares them.
 
         `with LLM(...) as llm:` does so at the end of the block. Nothing can be asked any more. Harmless if done before.
-        Waits for a packed copy, for prompts that are being written, and for a weight that is being moved.
+        Waits for prompts that are being written.
         """
         if self._loop is None:
             return
         self._loop.end_all()
         self._loop = None
-        finish_writing()
         store.finish_writing()
         del self.model, self.grammars
-        wait_for_move()
         return_freed()
 
     def __repr__(self) -> str:
@@ -359,18 +354,13 @@ class LLM(OfOneProcess):
             self._loads_beside,
             self.path,
             self._names,
-            partial(PackedFile.beside, self.path, self._files)
-            if self.config.weight_cache
-            else None,
-            self.config.learn,
             encode=self._encode_to_make,
         )
 
     @property
     def _encode_to_make(self) -> Callable[[str], list[int]] | None:
-        """What reads texts for files beside the packed copy; None without one, or where a budget leaves no room."""
-        is_kept = self.config.weight_cache and self.model.nbytes() >= MIN_NBYTES
-        if not is_kept or self.config.budget_nbytes is not None:
+        """What reads texts for a table that is made once; None for a tiny model, or where a budget leaves no room."""
+        if self.model.nbytes() < LEAST_NBYTES or self.config.budget_nbytes is not None:
             return None
         return partial(self.tokenizer.encode, special=False, bos=False)
 
@@ -442,7 +432,7 @@ class LLM(OfOneProcess):
         cache = self.model.new_cache(
             num_seqs, self.max_len, config.kv, num_blocks, checkpoints, draft_rows
         )
-        keep_on_disk(cache, self.model, config, self.path.stem)
+        keep_on_disk(cache, self.model, config, self.path.stem, self._files)
         target = self.target(cache, num_seqs)
         self.drafter_spec = self.drafter_spec.for_target(target)
         drafter = self.drafter_spec.build(target)

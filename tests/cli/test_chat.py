@@ -152,7 +152,7 @@ def test_without_readline_there_is_a_chat_without_history(tmp_path, monkeypatch)
 
 @pytest.fixture(scope="module")
 def llm(default_model) -> LLM:
-    return LLM(str(default_model), max_model_len=192, max_num_seqs=1, weight_cache=False)
+    return LLM(str(default_model), max_model_len=192, max_num_seqs=1)
 
 
 @pytest.fixture

@@ -162,5 +162,5 @@ def test_output_that_cannot_be_written_is_one_line(redirect, message):
 def test_the_headings_of_a_narrow_table_stay_whole(shell, columns):
     _, out, _ = shell("forerun models", columns=columns)
     heading, *lines = out.splitlines()
-    assert heading.split() == ["model", "here", "size", "packed", "licence"]
+    assert heading.split() == ["model", "here", "size", "licence"]
     assert max(map(len, map(str.rstrip, lines))) <= columns

@@ -42,18 +42,6 @@ def test_a_budget_that_is_too_small_is_said(forerun, default_model: Path) -> Non
     assert document["smallest_bytes"] >= document["total_bytes"] > 100_000_000
 
 
-def test_learning_while_serving_is_counted_or_said_to_be_none(forerun, default_model: Path) -> None:
-    document = {}
-    for learn in ("--learn", "--no-learn"):
-        _, out, _ = forerun("plan", "-m", default_model, "-c", 512, learn, "--json")
-        document[learn] = the_json(out)["components"]
-    more = {name: document["--learn"][name] - document["--no-learn"][name] for name in COMPONENTS}
-    assert {name for name in more if more[name]} == {"drafter_tables"}
-    assert more["drafter_tables"] > 10_000_000
-    _, _, err = forerun("plan", "-m", default_model, "-c", 512, "-d", "suffix", "--learn")
-    assert "learn has no effect: drafter suffix keeps nothing" in err
-
-
 def test_vllms_own_command_line_is_read(forerun, default_model: Path) -> None:
     config = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'
     words = ("-tp", "1", "--max_model_len", "512", "--gpu_memory_utilization", "0.8")

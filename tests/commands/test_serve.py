@@ -39,10 +39,9 @@ def test_drafters_that_share_are_replaced(given, kept):
     assert without_sharing(EngineConfig(drafter=given)).drafter == kept
 
 
-@pytest.mark.parametrize("given", [{"drafter": "recycling"}, {"learn": True}])
-def test_what_learns_from_all_requests_is_refused(given):
+def test_what_learns_from_all_requests_is_refused():
     with pytest.raises(ConfigError, match="--no-shared-drafts"):
-        without_sharing(EngineConfig(**given))
+        without_sharing(EngineConfig(drafter="recycling"))
 
 
 def test_a_drafter_that_shares_is_named_with_those_that_do_not(tmp_path):

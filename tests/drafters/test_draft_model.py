@@ -276,7 +276,7 @@ def test_a_rounded_self_is_smaller(half_folder: Path) -> None:
 def test_a_draft_is_rounded_apart_from_its_target(
     tiny_gguf: Path, quant: str, head_bits: int | None
 ) -> None:
-    sizes = {"max_model_len": 64, "weight_cache": False, "controller": False}
+    sizes = {"max_model_len": 64, "controller": False}
     target = LLM(tiny_gguf, drafter="none", **sizes)
     prompts = [{"prompt_token_ids": ids} for ids in ([1, 2, 3], [40, 5], [7, 7])]
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)

@@ -239,25 +239,6 @@ def test_what_was_learned_longest_ago_is_forgotten_first() -> None:
     assert {hashes[h] for h in known} == {0, *range(2, WAYS + 1)}
 
 
-@given(SIGHTS, SIGHTS, st.integers(1, 3), st.integers(1, 3))
-def test_entries_that_another_table_takes_over_are_known_there(old, new, order, num_sets) -> None:
-    nbytes = num_sets * SET_NBYTES
-    first, second = _native.LiveTable(order, nbytes), _native.LiveTable(order, nbytes)
-    for context, row in old:
-        first.learn(context, range(VOCAB), row)
-    age = first.age
-    second.absorb(first.entries())
-    for context, row in new:
-        first.learn(context, range(VOCAB), row)
-    second.absorb(first.entries(age))
-    assert first.entries(first.age) == b""
-    rows = [np.frombuffer(t.entries(), ENTRY) for t in (first, second)]
-    for name in ("hash", "total", "tokens", "counts"):
-        assert rows[0][name].tolist() == rows[1][name].tolist()
-    with pytest.raises(ValueError, match=r"entry|size"):
-        second.absorb(b"torn")
-
-
 def test_more_tokens_than_it_asked_for_are_understood() -> None:
     """As beside a drafter that wants more of them: then they are columns of a wider array."""
     drafter = empty(order=1, num_draft=1)

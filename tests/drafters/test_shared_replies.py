@@ -109,14 +109,14 @@ def test_a_broken_table_is_passed_over(tables, caplog) -> None:
     assert "is incomplete" in caplog.text
 
 
-@pytest.mark.parametrize("given", [{}, {"memory_budget": "2GiB"}, {"weight_cache": False}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"memory_budget": "2GiB"}], ids=str)
 def test_only_a_model_that_keeps_files_and_has_no_budget_reads_replies(
     tiny_gguf: Path, tables, monkeypatch: pytest.MonkeyPatch, given: dict[str, object]
 ) -> None:
     monkeypatch.setattr(shared_replies, "replies", lambda: iter(["Hello world. Hello world."]))
     with LLM(str(tiny_gguf), max_model_len=64, **given) as llm:
         assert llm.target().encode is None, "it is too small to be kept"
-        monkeypatch.setattr(llm_module, "MIN_NBYTES", 0)
+        monkeypatch.setattr(llm_module, "LEAST_NBYTES", 0)
         llm.with_drafter("recycling")
         wait()
     assert tables.exists() == (not given)

@@ -141,7 +141,7 @@ def test_a_model_without_weights_has_the_size_of_the_loaded_one(
     if "head_bits" in options and not native.available():
         pytest.skip("a rounded head needs the native kernels")
     blank = blank_model(open_checkpoint(default_model), **options)  # type: ignore[arg-type]
-    loaded = load_model(open_checkpoint(default_model), weight_cache=True, **options)  # type: ignore[arg-type]
+    loaded = load_model(open_checkpoint(default_model), **options)  # type: ignore[arg-type]
     assert blank.nbytes() == loaded.nbytes()
 
 
@@ -222,7 +222,6 @@ CONFIGURATIONS = (
     ("none", 2, 512, {"head_bits": 4}),
     ("draft_model:model=self", 2, 512, {}),
     ("auto", 2, 512, {}),
-    ("auto", 2, 512, {"learn": True}),
     ("none", 2, 512, {"kv": "k8v4"}),
 )
 

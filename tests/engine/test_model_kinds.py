@@ -53,9 +53,7 @@ def llm(request: pytest.FixtureRequest, files: Callable[[str], Path]) -> LLM:
 
 
 def opened(path: Path, **options: Any) -> LLM:
-    return LLM(
-        str(path), drafter="none", max_model_len=256, max_num_seqs=3, weight_cache=False, **options
-    )
+    return LLM(str(path), drafter="none", max_model_len=256, max_num_seqs=3, **options)
 
 
 def engine(llm: LLM, drafter: str, **changes: Any) -> LLM:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from forerun.model.kernels import native
-from forerun.model.packed import file as packed
 from tests.engine import stress
 
 SECONDS = 6.0
@@ -49,5 +48,4 @@ def test_replaced_weights_answer_at_once(
     tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(packed, "MIN_NBYTES", 0)
     assert stress.files(tiny_gguf, SECONDS, tmp_path)["starts"] > 4

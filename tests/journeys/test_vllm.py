@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import re
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from itertools import zip_longest
-from pathlib import Path
 
 import pytest
 
 from forerun import (
-    LLM,
     AsyncLLM,
     RequestError,
     RequestOutput,
@@ -450,25 +447,3 @@ def test_an_llm_says_what_it_is_and_that_it_belongs_to_its_process(smollm2) -> N
         pickle.dumps(smollm2.tokenizer)
     again = pickle.loads(pickle.dumps(smollm2.get_tokenizer()))
     assert again.encode("a b").ids == smollm2.get_tokenizer().encode("a b").ids
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux's count of pages")
-def test_two_llms_of_one_file_share_its_mapped_weights(
-    default_model, tmp_path, monkeypatch
-) -> None:
-    def nbytes() -> int:
-        """Memory of this process, pages that are mapped twice counted once."""
-        rollup = Path("/proc/self/smaps_rollup").read_text()
-        return 1024 * int(re.search(r"^Pss: +(\d+)", rollup, re.MULTILINE)[1])
-
-    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
-    settings = {"drafter": "none", "mmap": True, "max_model_len": 64}
-    LLM(str(default_model), **settings).close()  # packs the weights
-    counts, llms = [nbytes()], []
-    for _ in range(2):
-        llms.append(LLM(str(default_model), **settings))
-        llms[-1].generate("Hi", SamplingParams(max_tokens=2))
-        counts.append(nbytes())
-    weights = sum(file.stat().st_size for file in tmp_path.glob("packed/*.packed"))
-    assert weights > 50 << 20
-    assert counts[2] - counts[1] < weights / 2

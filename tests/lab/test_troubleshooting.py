@@ -26,7 +26,7 @@ OF_FILES = (
         "drafting/networks/",
         "weights/",
         "model/arch/",
-        "model/packed/",
+        "model/packing.py",
         "model/config.py",
     ),
     *(

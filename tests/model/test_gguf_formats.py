@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 
 from forerun.core.arrays import Floats
-from forerun.model.backends.native import NativeDecoder
-from forerun.model.backends.native import load as load_native
 from forerun.model.loader import load_model
 from forerun.model.model import Model
-from forerun.model.packed import file as packed
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.codes import FORMATS
-from tests.arrays import cosine, same_bits
-from tests.native.models import GATED, TYPES, prefill, random_weights, stored
+from tests.arrays import cosine
+from tests.native.models import prefill, stored
 
 WIDTH, VOCAB, LAYERS = 256, 77, 2
 Type = gguf.GGMLQuantizationType
@@ -85,17 +82,3 @@ def test_a_file_in_any_format_is_the_reference_readers_model(tmp_path: Path, for
     similarity = cosine(logits(path, "native"), expected)
     least = 0.9999 if FORMATS[form].group is None else 0.99  # rows are rounded to int8 beside codes
     assert similarity.mean() > least, similarity
-
-
-@pytest.mark.parametrize("form", [form for form in TYPES if FORMATS[form].block < 256])
-def test_a_packed_copy_holds_any_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
-    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
-    monkeypatch.setattr(packed, "MIN_NBYTES", 0)
-    monkeypatch.setattr(packed.PackedFile, "save_meanwhile", packed.PackedFile.save)
-    copy = packed.PackedFile.of(tmp_path / "model.gguf", (), quant=form)
-    written = load_native(GATED, random_weights(GATED, form), num_threads=1, packed=copy)
-    again = NativeDecoder(GATED, num_threads=1)
-    assert copy.load(again)
-    assert same_bits(prefill(again, (1, 2, 3)), prefill(written, (1, 2, 3)))

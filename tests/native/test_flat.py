@@ -158,20 +158,6 @@ def test_the_weights_are_those_of_unflattened_inputs() -> None:
         np.testing.assert_allclose(x @ codes.values().T.astype(np.float64), sums, rtol=1e-4)
 
 
-class Unwilling:
-    """A file of packed weights that must not be written."""
-
-    def load(self, _decoder: object) -> bool:
-        return False
-
-    def save(self, _decoder: object) -> None:
-        raise AssertionError("the file has no place for what becomes of inputs")
-
-
-def test_packed_weights_of_flattened_models_are_not_kept() -> None:
-    load_native(GATED, random_weights(GATED, "q8_c"), packed=Unwilling())
-
-
 def test_matrices_that_read_the_same_inputs_must_flatten_them_alike() -> None:
     weights = random_weights(GATED, "q8_c")
     codes = weights["layers.1.k"].codes()

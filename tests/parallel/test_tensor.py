@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from forerun.core.batch import Batch, Segment
+from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.config import ModelConfig
-from forerun.model.packed import fill as packing
 from forerun.model.random_model import random_config, random_weights, stored_floats
 from forerun.parallel.head import SplitHead, num_floats
 from forerun.parallel.split import Part, split

@@ -90,18 +90,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_signal_right_after_the_first_load_leaves_the_packed_copy_whole(
-    default_model, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
-    with apart(default_model, *SMALL, drains=False) as (server, _, _):
-        server.send_signal(signal.SIGTERM)
-        assert server.stderr.read() == ""
-        assert server.wait(60) == 0
-    (copy,) = (path for path in tmp_path.glob("packed/*") if path.name != ".lock")
-    assert copy.suffix == ".packed"
-
-
 def test_mistakes_are_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

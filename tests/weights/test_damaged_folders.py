@@ -52,7 +52,7 @@ def answer(folder: Path) -> str | None:
     """Chat with a model, and return what it is refused for. Any other error is raised."""
     params = SamplingParams(max_tokens=3, min_tokens=1)
     try:
-        llm = LLM(str(folder), drafter="none", weight_cache=False, threads=1)
+        llm = LLM(str(folder), drafter="none", threads=1)
         llm.generate("hello", params)
         llm.chat([{"role": "user", "content": "hello"}], params)
     except ForerunError as error:
@@ -101,7 +101,7 @@ def test_ids_that_are_no_tokens_end_nothing(sound: Path, tmp_path: Path) -> None
     folder = tmp_path / "m"
     shutil.copytree(sound, folder)
     edited(folder, "config.json", {"eos_token_id": [10**30, -1, 264]})
-    assert LLM(str(folder), weight_cache=False).tokenizer.eos_ids == {263, 264}
+    assert LLM(str(folder)).tokenizer.eos_ids == {263, 264}
 
 
 def test_what_is_nested_too_deep_is_refused(sound: Path, tmp_path: Path) -> None:

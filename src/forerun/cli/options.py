@@ -20,7 +20,6 @@ from forerun.cli.command import Command
 from forerun.cli.help import Argument, FieldOption, Option
 from forerun.cli.loading import load as load
 from forerun.cli.loading import takes as takes
-from forerun.cli.names import path_of as path_of
 from forerun.cli.params import FORM as FORM
 from forerun.cli.params import Params as Params
 from forerun.cli.params import read_form
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
-    *(*DRAFTER, "draft_budget", "controller", "learn"),
+    *(*DRAFTER, "draft_budget", "controller"),
     *("max_model_len", "max_num_seqs", "memory_budget", "prefill_chunk"),
 )
 """Fields without a meaning where passes of the model run without an engine."""
-PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
+PARALLEL = ("tensor_parallel_size",)
 """Fields that only commands have which can run as one of several processes (`for_this_rank`)."""
 
 Function = Callable[..., Any]
@@ -83,8 +82,7 @@ def engine(
         values.pop(spellings.SPECULATIVE, None)
         config, typed = spellings.configure(EngineConfig(**values), given | foreign)
         arguments.typed.update({ours: name for ours, name in typed.items() if name not in given})
-        draft = config.draft_model and path_of(config.draft_model)
-        return replace(config, model=path_of(config.model), draft_model=draft)
+        return config
 
     options = _options(EngineConfig, names, "Model and machine", defaults)
     foreign_names = {
@@ -259,10 +257,10 @@ def for_this_rank(config: EngineConfig) -> EngineConfig:
     from forerun.core.device import num_cores, torch_problem
     from forerun.parallel.launch import Launch
 
-    if config.num_ranks > 1 and (problem := torch_problem()):
+    if config.tensor_parallel_size > 1 and (problem := torch_problem()):
         raise ConfigError(problem)
     launch = Launch.of()
-    if launch.rank > 0 and launch.size != config.num_ranks:
+    if launch.rank > 0 and launch.size != config.tensor_parallel_size:
         raise click.exceptions.Exit(2)  # rank 0 says why
     launch.check(config)
     if launch.size == 1:

@@ -38,9 +38,8 @@ def command(
     """
     from forerun.core.errors import ConfigError
 
-    target = opt.path_of(target)
     if draft is not None:
-        _check_pair(target, opt.path_of(draft), quant, draft_quant, as_json)
+        _check_pair(target, draft, quant, draft_quant, as_json)
     elif draft_quant != "none":
         raise ConfigError(f"--draft-quant {draft_quant} is for a draft: give one after the target")
     else:

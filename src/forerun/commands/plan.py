@@ -29,7 +29,7 @@ MEANINGS = {
 
 
 @opt.command()
-@opt.engine(is_parallel=True, without=("min_draft", "controller", "weight_cache"))
+@opt.engine(is_parallel=True, without=("min_draft", "controller"))
 @click.option("--server", is_flag=True, help="Count what forerun serve takes as well.")
 @opt.as_json
 def command(
@@ -55,9 +55,6 @@ def command(
     config = replace(config, program="server" if server else "command")
     planner = planner_of(config)
     budget = config.budget_nbytes
-    if config.learn and not planner.spec.is_persistent():
-        name = planner.drafters[0].name
-        console.note(f"learn has no effect: drafter {name} keeps nothing")
     chosen = planner.plan()
     if budget is not None:
         chosen = planner.fitting(budget) or planner.smallest()

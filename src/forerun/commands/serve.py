@@ -94,10 +94,10 @@ def command(
 
     if ray_address is not None and replicas is None:
         raise ConfigError("--ray-address is for replicas: say how many with --replicas")
-    if replicas is not None and config.num_ranks > 1:
+    if replicas is not None and config.tensor_parallel_size > 1:
         raise ConfigError("give --replicas or a number of processes for one model, not both")
     config = opt.for_this_rank(config)
-    names = [*map(opt.path_of, dict.fromkeys([*of_context().models, *models]))] or [config.model]
+    names = [*dict.fromkeys([*of_context().models, *models])] or [config.model]
     for name in names:
         check_name(name)  # before torch is imported, which takes seconds
     try:
@@ -142,10 +142,8 @@ def _configs(config: EngineConfig, names: Sequence[str]) -> list[EngineConfig]:
     """Return the configuration of each model. Raises ConfigError."""
     from forerun.engine.memory import DROPPED_NBYTES
 
-    if len(names) > 1 and config.num_ranks > 1:
-        raise ConfigError(
-            "--tensor-parallel-size and --pipeline-parallel-size are for one model: leave out the others"
-        )
+    if len(names) > 1 and config.tensor_parallel_size > 1:
+        raise ConfigError("--tensor-parallel-size is for one model: leave out the others")
     if len(names) > 1 and config.budget_nbytes is not None:
         config = replace(config, memory_budget=max(config.budget_nbytes - DROPPED_NBYTES, 1))
     return [replace(config, model=name) for name in names]
@@ -181,8 +179,6 @@ def without_sharing(config: EngineConfig) -> EngineConfig:
     from forerun.drafting.spec import DrafterSpec
     from forerun.model.kernels import native
 
-    if config.learn:
-        raise ConfigError("give --learn or --no-shared-drafts, not both")
     spec = DrafterSpec.of_config(config)
     if spec.is_auto and native.available():
         spec = DrafterSpec.of("suffix")

@@ -61,8 +61,6 @@ class EngineConfig:
     """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
     controller: bool = option(True, group="Drafting")
     """Draft only as much as is expected to be faster; else always in full."""
-    learn: bool = option(False)
-    """Keep what drafters learn for the next start. Off by default, as it reveals what users wrote."""
     device: str = option(AUTO, metavar="DEVICE")
     """auto, cpu, cuda or cuda:N."""
     backend: str = option(AUTO, metavar="auto|native|torch")
@@ -73,16 +71,10 @@ class EngineConfig:
     """4 or 8: round the output head. Faster; changes the model."""
     kv: Precision = option(AUTO)
     """auto, fp32, fp16, int8, k8v4 (int8 keys, int4 values) or int4: keys and values in memory. Changes the model."""
-    weight_cache: bool = option(True)
-    """Keep packed weights on disk: starts are quicker."""
-    mmap: bool = option(False)
-    """Map the packed weights instead of reading them: the processes of a machine share their memory."""
     threads: int | None = option(None, "-t")
     """CPU threads; default: physical cores, shared out among a machine's processes of one model."""
     tensor_parallel_size: int = option(1, group="More machines")
     """Processes that each hold a part of every layer; torchrun starts them."""
-    pipeline_parallel_size: int = option(1, group="More machines")
-    """Processes that each hold some of the layers; torchrun starts them."""
     prompt_cache: str | None = option(None, metavar="DIR|auto")
     """Keep prompts and answers, as keys and values, in a folder for all processes. It reveals what users write."""
     prompt_cache_size: str | int = option("4GiB", metavar="SIZE")
@@ -104,16 +96,15 @@ class EngineConfig:
         # A drafter itself may be given, too: `DrafterSpec.of` tells what it was.
         words = {"draft_options": "a mapping of options"}
         typed.settle(self, ConfigError, words, checked_later=("drafter",))
-        for name in ("draft_budget", "threads", "max_num_seqs", "prefill_chunk"):
+        counts = (
+            "draft_budget",
+            "threads",
+            "max_num_seqs",
+            "prefill_chunk",
+            "tensor_parallel_size",
+        )
+        for name in counts:
             check_least(name, getattr(self, name), 1)
-        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-            check_least(name, getattr(self, name), 1)
-        if min(self.tensor_parallel_size, self.pipeline_parallel_size) > 1:
-            raise ConfigError("give tensor_parallel_size or pipeline_parallel_size, not both")
-        if self.mmap and not self.weight_cache:
-            raise ConfigError(
-                "mmap maps the packed weights on disk: give it without no-weight-cache"
-            )
         _ = self.prompt_cache_nbytes
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:
@@ -125,11 +116,6 @@ class EngineConfig:
             raise ConfigError(unknown("program", self.program, get_args(Program)))
         if self.kv not in get_args(Precision):
             raise ConfigError(unknown("precision of keys and values", self.kv, get_args(Precision)))
-
-    @property
-    def num_ranks(self) -> int:
-        """Return the number of processes that share the model."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def budget_nbytes(self) -> int | None:

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from forerun.core.errors import ConfigError
-from forerun.core.opened import OpenedFile
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Model
-from forerun.model.packed.file import PackedFile
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -70,12 +68,6 @@ class Target:
     """The target's file or folder; None if it was not loaded from one."""
     names: frozenset[str] = frozenset()
     """The tensors of its file."""
-    packed_beside: Callable[[str, Sequence[OpenedFile]], PackedFile | None] | None = None
-    """Returns the file for packed weights of that name, made of these files and the target's; None: nowhere."""
-    learn: bool = False
-    """Store what is learned of this target for the next process."""
-    learned_in: Path | None = None
-    """The folder for it; None: the cache."""
     encode: Callable[[str], Sequence[int]] | None = None
     """Tokenizes texts, of which a drafter may make what it lacks for this target in the cache; None: it may not."""
 
@@ -165,12 +157,10 @@ def as_given(options: Options) -> Options:
 class Method:
     """What a method declares besides its options; its module exports one as `METHOD` if anything differs from here."""
 
-    persistent: bool = False
-    """With `Target.learn`, what it learned is there in the next process."""
     smaller: Callable[[Any], Any] = lambda options: None
     """Returns options that need less memory than the given ones, None if there are none; for a memory budget."""
     unshared: Callable[[Any], Any] | None = None
-    """Returns options that draft nothing from other requests' texts, except through `Target.learn`; None: none do."""
+    """Returns options that draft nothing from other requests' texts; None: none do."""
     example: Callable[[Target], Any] | None = None
     """Options for `forerun check-drafter`, where `Options()` cannot be built or holds more than a check can fill."""
     grids: Mapping[str, Sequence[float]] = field(default_factory=dict)

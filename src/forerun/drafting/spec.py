@@ -85,12 +85,6 @@ class DrafterSpec:
             return "++".join(part.text() for part in self.parts)
         return options.format_spec(self.name, self._built_options())
 
-    def is_persistent(self) -> bool:
-        """Tell whether, with `learn`, what it learned is stored for the next process."""
-        if self.parts:
-            return any(part.is_persistent() for part in self.parts)
-        return self.built is None and method_of(self.name).persistent
-
     def smaller(self) -> DrafterSpec | None:
         """Return a spec whose options need less memory; None if there are none.
 

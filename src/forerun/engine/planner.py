@@ -6,16 +6,14 @@ of the loaded one to the byte. Drafters are built for it as for the real one, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.device import num_threads, process_nbytes
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.core.opened import OpenedFile
 from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
@@ -28,14 +26,11 @@ from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import attention_flops
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
-from forerun.model.packed.file import PackedFile
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import Scheme
 
-NOWHERE = Path("no-such-folder")
-"""Stands for the cache: what was learned before is not read for a plan."""
 DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
 SERVED_MAX_LEN = 32768
@@ -119,7 +114,7 @@ class Planner:
     @cached_property
     def model(self) -> Model:
         """The model without its weights, or what the first process holds of it, which is the most."""
-        if self.config.num_ranks > 1:
+        if self.config.tensor_parallel_size > 1:
             from forerun.parallel import load as parallel  # imports torch
 
             return parallel.blank(self.checkpoint, self.config)
@@ -298,15 +293,7 @@ class Planner:
             self._load,
             self.checkpoint.path,
             self.checkpoint.names(),
-            self._packed_beside if config.weight_cache else None,
-            learn=config.learn,
-            learned_in=NOWHERE,
         )
-
-    def _packed_beside(self, name: str, others: Sequence[OpenedFile]) -> PackedFile:
-        """Name a file that is read where it is there, and not written: what is made here is made of no weights."""
-        file = PackedFile.beside(self.checkpoint.path, self.checkpoint.files, name, others)
-        return replace(file, folder=replace(file.folder, limit_nbytes=0))
 
     def _load(
         self, model: str, *, quant: Scheme = "none", head_bits: int | None = None

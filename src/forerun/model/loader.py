@@ -23,7 +23,6 @@ from forerun.model.config import ModelConfig, sizes_of, weight_shapes
 from forerun.model.head_inside import block_head, head_blocks
 from forerun.model.kernels import native
 from forerun.model.model import Model
-from forerun.model.packed.file import PackedFile
 from forerun.weights.rtn import Scheme, quantized_format
 
 if TYPE_CHECKING:
@@ -46,23 +45,16 @@ def load_model(
     shares_with: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
-    weight_cache: bool = False,
-    mmap: bool = False,
     progress: Progress | None = None,
 ) -> Model:
     """Return the checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
 
     A draft model `shares_with` its target, in turn with which it runs: on the CPU they share threads.
-    The options are those of `model.backends.base.Backend.load`; with `weight_cache` packed weights are kept
-    on disk, with `mmap` too they are used there. Raises ConfigError for an unusable option, LoadError for a model
-    that is not supported or damaged.
+    The options are those of `model.backends.base.Backend.load`. Raises ConfigError for an unusable option, LoadError
+    for a model that is not supported or damaged.
     """
     config, arch = read_config(checkpoint)
     chosen = choose_backend(backend, config, device)
-    packed = None
-    if weight_cache and native.available():  # only the native backend packs
-        rounding = {"quant": quant, "head_bits": head_bits}
-        packed = PackedFile.of(checkpoint.path, checkpoint.files, is_mapped=mmap, **rounding)
     return chosen.load(
         config,
         stored_weights(checkpoint, arch, config),
@@ -71,7 +63,6 @@ def load_model(
         shares_with=shares_with,
         quant=quant,
         head_bits=head_bits,
-        packed=packed,
         progress=progress,
     )
 
@@ -117,7 +108,12 @@ def device_of(config: EngineConfig) -> str:
     """
     device = choose_device(config.device)
     reason = native.reason()
-    if device == "cpu" and config.backend != "torch" and config.num_ranks == 1 and not reason:
+    if (
+        device == "cpu"
+        and config.backend != "torch"
+        and config.tensor_parallel_size == 1
+        and not reason
+    ):
         return device
     if problem := torch_problem():
         kernels = (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Sequence
+from functools import cache as cached
 from pathlib import Path
 
-from forerun.core import sizes
+from forerun.core import opened, sizes
 from forerun.core.config import AUTO, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.model.backends.native import NativeDecoder
@@ -15,7 +18,6 @@ from forerun.model.cache.folder import PromptFolder, default_path
 from forerun.model.cache.native import NativeCache
 from forerun.model.cache.store import PromptStore
 from forerun.model.model import Model
-from forerun.model.packed.file import code_digest, digest
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +33,16 @@ def folder_of(path: str, limit_nbytes: int) -> PromptFolder:
     return PromptFolder(folder, limit_nbytes)
 
 
-def keep_on_disk(cache: KVCache, model: Model, config: EngineConfig, name: str) -> None:
+def keep_on_disk(
+    cache: KVCache,
+    model: Model,
+    config: EngineConfig,
+    name: str,
+    files: Sequence[opened.OpenedFile],
+) -> None:
     """Keep a cache's blocks in the folder of a configuration, if it names one that can be used; `name` is for people.
 
+    What is kept holds for the model's `files`, by their size, time of change, beginning and end.
     Raises ConfigError where the folder is a file.
     """
     if config.prompt_cache is None:
@@ -50,16 +59,32 @@ def keep_on_disk(cache: KVCache, model: Model, config: EngineConfig, name: str) 
             "a prompt cache of %s holds %d tokens of %s, not a full context of %d",
             *(limit, num_tokens, name, cache.max_len),
         )
+    if [opened.OpenedFile.now(path) for path, _ in files] != [*files]:
+        _log.warning("prompts are not kept: the model's files have changed since they were read")
+        return
     try:
         folder.make()
     except OSError as error:
         _log.warning("prompts are not kept: %s", error)
         return
-    model.digest = model.digest or digest(model)
     identity = {
-        "weights": model.digest,
+        "files": [opened.digest(files), *(state[:2] for _, state in files)],
+        "rounding": [config.quant, config.head_bits],
         "config": repr(model.config),
         "kv": kv,
-        "code": code_digest(),
+        "code": _code_digest(),
     }
     cache.keep_on(PromptStore(folder, identity, {"model": name, "kv": kv}))
+
+
+@cached
+def _code_digest() -> str:
+    """Hash the code that decides on the bits of keys and values: what other code has computed is not used."""
+    from forerun import _native
+
+    package = Path(__file__).parents[1]
+    sources = [path for part in ("weights", "model") for path in (package / part).rglob("*.py")]
+    digest = hashlib.sha256()
+    for path in [Path(_native.__file__), *sorted(sources)]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

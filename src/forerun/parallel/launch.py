@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 
-HINT = "torchrun --nproc-per-node {size} --no-python forerun ... {option} {size}"
+OPTION = "--tensor-parallel-size"
+HINT = f"torchrun --nproc-per-node {{0}} --no-python forerun ... {OPTION} {{0}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,11 @@ class Launch:
 
     def check(self, config: EngineConfig) -> None:
         """Raise ConfigError unless there are as many processes as parts of the model."""
-        size, is_pipeline = config.num_ranks, config.pipeline_parallel_size > 1
-        option = "--pipeline-parallel-size" if is_pipeline else "--tensor-parallel-size"
+        size = config.tensor_parallel_size
         if self.size == size:
             return
         if self.size == 1:
-            hint = HINT.format(size=size, option=option)
-            raise ConfigError(f"{option} {size} needs {size} processes: {hint}")
+            raise ConfigError(f"{OPTION} {size} needs {size} processes: {HINT.format(size)}")
         raise ConfigError(
-            f"torchrun started {self.size} processes, but {option} is {size}: give both the same number"
+            f"torchrun started {self.size} processes, but {OPTION} is {size}: give both the same number"
         )

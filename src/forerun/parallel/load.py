@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forerun.core.config import EngineConfig
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.hub.names import resolve
+from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.backends.native import MAX_ROWS, NativeDecoder
 from forerun.model.loader import (
@@ -18,14 +19,11 @@ from forerun.model.loader import (
     read_config,
     stored_weights,
 )
-from forerun.model.packed import fill as packing
-from forerun.model.packed.file import PackedFile
 from forerun.parallel.follower import Commands, TensorFollower, run_commands
 from forerun.parallel.group import RankGroup, connect, join, report_failure
 from forerun.parallel.head import num_floats
 from forerun.parallel.launch import Launch
 from forerun.parallel.link import Follower, Leader
-from forerun.parallel.pipeline import Pipeline, Stage, StageFollower, stages
 from forerun.parallel.split import Part, split_checkpoint
 from forerun.parallel.tensor import PartDecoder, TensorParallel
 from forerun.weights.checkpoint import open_checkpoint
@@ -34,24 +32,15 @@ if TYPE_CHECKING:
     from forerun.model.arch.base.mapping import Arch
     from forerun.model.config import ModelConfig
     from forerun.weights.base import Checkpoint
-    from forerun.weights.stored import StoredTensor
 
 
 def load(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
     """Return rank 0's model once all ranks are connected. Raises ConfigError, LoadError."""
     model, arch = _read(checkpoint, config)
-    decoder: TensorParallel | Pipeline
-    if config.pipeline_parallel_size > 1:
-        layers = stages(model, config.num_ranks)
-        leader = _connect(checkpoint, config)
-        assert isinstance(leader, Leader)
-        decoder = Pipeline(model, layers, leader, config.threads)
-        _fill(decoder, decoder.cut(checkpoint, arch), decoder.names(), checkpoint, config)
-    else:
-        parts = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
-        group = _join(_connect(checkpoint, config), model, parts)
-        decoder = TensorParallel(model, parts, group, config.threads)
-        _fill_part(decoder, checkpoint, arch, config)
+    parts = split_checkpoint(checkpoint, arch, model, config.tensor_parallel_size, config.quant)
+    group = _join(_connect(checkpoint, config), model, parts)
+    decoder = TensorParallel(model, parts, group, config.threads)
+    _fill(decoder, checkpoint, arch, config)
     decoder.wait_for_others()
     return decoder
 
@@ -83,11 +72,7 @@ def blank(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
     """Return rank 0's part without its weights, for planning. Raises LoadError."""
     model, arch = _read(checkpoint, config)
     weights = blank_weights(checkpoint, arch, model, config.quant)
-    if config.pipeline_parallel_size > 1:
-        stage = Stage(model, stages(model, config.num_ranks)[0], 0, config.threads)
-        packing.fill_blank(stage, stage.blank(weights), config.head_bits)
-        return stage
-    part, *_ = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
+    part, *_ = split_checkpoint(checkpoint, arch, model, config.tensor_parallel_size, config.quant)
     decoder = PartDecoder(model, part, num_threads=config.threads)
     packing.fill_blank(decoder, part.blank(weights, model), config.head_bits)
     return decoder
@@ -110,7 +95,6 @@ def _connect(checkpoint: Checkpoint, config: EngineConfig) -> Leader | Follower:
         "quant": config.quant,
         "head_bits": config.head_bits,
         "tensor_parallel_size": config.tensor_parallel_size,
-        "pipeline_parallel_size": config.pipeline_parallel_size,
     }
     return connect(launch, checkpoint.files, options)
 
@@ -124,40 +108,19 @@ def _loaded(leader: Follower, checkpoint: Checkpoint, config: EngineConfig) -> C
     """Load the part of a rank above 0; return the commands that it runs."""
     model, arch = _read(checkpoint, config)
     rank = Launch.of().rank
-    if config.pipeline_parallel_size > 1:
-        stage = Stage(model, stages(model, config.num_ranks)[rank], rank, config.threads)
-        _fill(stage, stage.cut(checkpoint, arch), stage.names(), checkpoint, config)
-        return StageFollower(stage, leader).commands
-    parts = split_checkpoint(checkpoint, arch, model, config.num_ranks, config.quant)
+    parts = split_checkpoint(checkpoint, arch, model, config.tensor_parallel_size, config.quant)
     group = _join(leader, model, parts)
     decoder = PartDecoder(model, parts[rank], group, config.threads)
-    _fill_part(decoder, checkpoint, arch, config)
+    _fill(decoder, checkpoint, arch, config)
     return TensorFollower(group, decoder, parts).commands
 
 
-def _fill_part(
-    decoder: PartDecoder, checkpoint: Checkpoint, arch: Arch, config: EngineConfig
-) -> None:
+def _fill(decoder: PartDecoder, checkpoint: Checkpoint, arch: Arch, config: EngineConfig) -> None:
     model, part = decoder.config, decoder.part
-    weights = part.cut(stored_weights(checkpoint, arch, model), model)
-    _fill(decoder, weights, part.names(model), checkpoint, config)
-
-
-def _fill(
-    decoder: NativeDecoder,
-    weights: Iterable[tuple[str, StoredTensor]],
-    names: Iterable[str],
-    checkpoint: Checkpoint,
-    config: EngineConfig,
-) -> None:
-    """Pack a part's weights, or read them as they were packed before."""
-    packed, rounding = None, {"quant": config.quant, "head_bits": config.head_bits}
-    if config.weight_cache:
-        kind = "layers" if config.pipeline_parallel_size > 1 else "heads"
-        part = f"{kind} {Launch.of().rank} of {config.num_ranks}"
-        packed = PackedFile.of(
-            checkpoint.path, checkpoint.files, is_mapped=config.mmap, **rounding, part=part
-        )
     packing.fill(
-        decoder, weights, names, quant=config.quant, head_bits=config.head_bits, packed=packed
+        decoder,
+        part.cut(stored_weights(checkpoint, arch, model), model),
+        part.names(model),
+        quant=config.quant,
+        head_bits=config.head_bits,
     )

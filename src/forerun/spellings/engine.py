@@ -61,7 +61,7 @@ _ONE_PROCESS = "a draft model runs in one process, on one device"
 _STORED = "weights are used as they are stored; quant rounds them"
 _ON_CPU = "there are no layers on a GPU here; device says where the model runs"
 _TEMPLATE = "the model's template is used; --raw goes without it"
-_READ = "packed weights are read into memory"
+_READ = "weights are read into memory"
 _PRECISIONS = {
     "auto": "auto",
     **dict.fromkeys(("fp16", "f16", "float16"), "fp16"),
@@ -86,12 +86,16 @@ ENGINE: Mapping[str, Mapping[str, Spelling]] = {
         "enforce_eager": _flag("there are no graphs to capture"),
         "enable_prefix_caching": _flag("prefixes are always reused; the answers are the same"),
         "enable_chunked_prefill": _flag("prompts are always read in chunks, see prefill_chunk"),
+        "pipeline_parallel_size": _no_effect(
+            "layers are not split over processes; tensor_parallel_size splits each layer", "1"
+        ),
         "disable_log_stats": _flag("statistics are read with get_metrics, not logged"),
     },
     "llama.cpp": {
         "n_gpu_layers": _no_effect(_ON_CPU),
         "flash_attn": _flag("attention has one kernel"),
         "ubatch_size": _no_effect("prefill_chunk rows are one pass"),
+        "mmap": _flag(f"{_READ}, not mapped"),
         "no_mmap": _flag(f"{_READ}, not mapped"),
         "prompt_cache_all": _flag("prompt_cache keeps answers, too"),
         "mlock": _flag(f"{_READ}, which is not locked"),

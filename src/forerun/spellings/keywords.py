@@ -21,14 +21,11 @@ class EngineOptions(TypedDict, total=False):
     min_draft: int
     draft_budget: int
     controller: bool
-    learn: bool
     device: str
     backend: str
     quant: Quant
     head_bits: int | None
     kv: Precision
-    weight_cache: bool
-    mmap: bool
     threads: int | None
     tensor_parallel_size: int
     pipeline_parallel_size: int
@@ -66,6 +63,7 @@ class Keywords(EngineOptions, total=False):
     max_num_batched_tokens: int | None
     metrics: bool
     mlock: bool
+    mmap: bool
     n_gpu_layers: int
     n_gpu_layers_draft: int
     no_mmap: bool

@@ -13,7 +13,6 @@ from forerun.core.errors import ConfigError
 from forerun.model.backends.base import BlankWeight, Progress
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.model.model import Model
-from forerun.model.packed.file import PackedFile
 from forerun.torch.decoder import Decoder
 from forerun.weights.rtn import Scheme, quantize_weight
 
@@ -45,7 +44,6 @@ def load(
     shares_with: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
-    packed: PackedFile | None = None,
     progress: Progress | None = None,
 ) -> Decoder:
     """Return the decoder with fp32 weights, on `device` or where the model is that it `shares_with`.

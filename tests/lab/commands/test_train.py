@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -90,24 +89,3 @@ def test_train_alone_is_help(forerun) -> None:
     code, out, _ = forerun("train")
     assert code == 0
     assert "table" in out
-
-
-def test_what_was_learned_makes_the_next_start_faster(
-    forerun, default_model, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
-    taus, answers = [], set()
-    for _ in range(2):
-        code, out, _ = forerun(
-            *("generate", "Write a short poem about the sea.", "-m", default_model, "-n", 24),
-            *("-d", "recycling:table=none", "--learn", "--no-controller", "--json", "--temp", 0),
-        )
-        assert code == 0
-        taus.append(the_json(out)["tau"])
-        answers.add(the_json(out)["text"])
-        gc.collect()
-    assert len(answers) == 1
-    assert taus[1] > taus[0] + 0.5
-    listed = the_json(forerun("models", "--json")[1])["models"]
-    (row,) = [row for row in listed if row["learned_nbytes"]]
-    assert Path(row["path"]) == default_model

@@ -101,23 +101,3 @@ def test_a_replica_without_memory_is_killed_and_its_requests_are_answered(
         wait_until(lambda: "oom_kill 0" not in (tight / "memory.oom_control").read_text(), 60)
         wait_until(lambda: len({*pids_of_replicas(server)} - {lost}) == 2, 90)
         asked_by_many(url, expected)
-
-
-def test_the_replicas_of_a_node_share_one_copy_of_the_weights(default_model):
-    with replicas(default_model, 2) as (server, _, _):
-        found = [of_weights(pid) for pid in pids_of_replicas(server)]
-    assert len(found) == 2
-    for rss, pss in found:
-        assert rss > 80 << 10  # all of SmolLM2, in KiB
-        assert pss < 0.6 * rss
-
-
-def of_weights(pid: int) -> tuple[int, int]:
-    """KiB of a process's packed weights in memory, and its share of them where others have them too."""
-    areas = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{pid}/smaps").read_text())
-    mapped = [area for area in areas if area.partition("\n")[0].endswith(".packed")]
-    rss, pss = (
-        sum(int(re.search(rf"^{name}:\s+(\d+)", area, re.MULTILINE)[1]) for area in mapped)
-        for name in ("Rss", "Pss")
-    )
-    return rss, pss

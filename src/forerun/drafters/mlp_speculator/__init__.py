@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forerun.drafters.mlp_speculator import files
-from forerun.drafters.mlp_speculator.drafting import native_recurrent, packed_weights
+from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.base import Method, Target, as_given
 from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.packed import NetworkWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +35,8 @@ class Options(NetworkOptions):
 
 def build(options: Options, target: Target) -> LastStateDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
-    file = files.packed_file(options.model, target, options.bits)
-    packed = NetworkWeights.load(file)
-    if packed is not None:
-        weights = files.read_config(options.model, target)
-    else:
-        weights = files.read(options.model, target)
-        packed = packed_weights(weights, options.bits)
-        if file is not None:
-            file.save(packed)
-    network = native_recurrent(weights, target.model, options.bits, packed)
+    weights = files.read(options.model, target)
+    network = native_recurrent(weights, target.model, options.bits)
     return LastStateDrafter(options, network, target.model.config.hidden_size)
 
 

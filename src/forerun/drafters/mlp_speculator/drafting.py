@@ -12,7 +12,7 @@ import numpy as np
 
 from forerun.drafters.mlp_speculator.config import EPS, GATE_TABLES, MLPSpeculatorConfig
 from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
-from forerun.drafting.networks.packed import NetworkWeights
+from forerun.drafting.networks.weights import NetworkWeights
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 from forerun.weights.rtn import HEAD_BITS
@@ -32,12 +32,12 @@ _NATIVE = {
 
 
 def native_recurrent(
-    weights: RecurrentWeights, model: Model, bits: int, packed: NetworkWeights | None = None
+    weights: RecurrentWeights, model: Model, bits: int
 ) -> NativeNetwork[_native.RecurrentNetwork]:
-    """Make the kernels of a recurrent network, of weights `packed` before, if they were. Raises LoadError."""
+    """Make the kernels of a recurrent network, its weights rounded to so many bits. Raises LoadError."""
     from forerun import _native
 
-    config, packed = weights.config, packed or packed_weights(weights, bits)
+    config, packed = weights.config, _packed(weights, bits)
 
     def new_kernels(target: NativeDecoder) -> _native.RecurrentNetwork:
         return _native.RecurrentNetwork(
@@ -63,7 +63,7 @@ def native_recurrent(
     return network
 
 
-def packed_weights(weights: RecurrentWeights, bits: int) -> NetworkWeights:
+def _packed(weights: RecurrentWeights, bits: int) -> NetworkWeights:
     """Return the tensors as the kernels take them, the tables of an LSTM's gates side by side as `emb.0`."""
     tensors = dict(weights.tensors)
     if tables := [tensors.pop(f"{n}.0.weight") for n in GATE_TABLES if f"{n}.0.weight" in tensors]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
-from forerun.core.opened import OpenedFile
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.drafting.base import Target
@@ -24,7 +23,6 @@ from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
 from forerun.hub.names import cache_root, name_of
 from forerun.model.model import projected_head
-from forerun.model.packed.file import PackedFile
 from forerun.text.hf_tokenizer import read_json
 
 MODEL_TYPE = "mlp_speculator"
@@ -58,23 +56,6 @@ def read(model: str, target: Target) -> RecurrentWeights:
         tensors["head.0.weight"] = projected_head(target.model, tokens, head_map)
     temperatures = network_folder.temperatures(folder)
     return RecurrentWeights(config, tensors, tokens, temperatures)
-
-
-def read_config(model: str, target: Target) -> RecurrentWeights:
-    """Read a network without its tensors. Raises LoadError."""
-    folder = network_folder.read_config(_path(model, target), target)
-    return RecurrentWeights(
-        _config(folder, target), {}, temperatures=network_folder.temperatures(folder)
-    )
-
-
-def packed_file(model: str, target: Target, bits: int) -> PackedFile | None:
-    """Return where a network is kept as the kernels take it, beside the target's packed weights; None: nowhere."""
-    if model == UNTRAINED or target.packed_beside is None:
-        return None
-    path = _path(model, target)
-    files = [path / network_folder.CONFIG, path / network_folder.TENSORS]
-    return target.packed_beside(f"{path.resolve()} {bits}", [*map(OpenedFile.now, files)])
 
 
 def _path(model: str, target: Target) -> Path:

@@ -13,17 +13,14 @@ probabilities, and starts empty; the look-up of repeats is SuffixDecoding's (arX
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters.recycling import shared_replies, table_file
-from forerun.drafters.recycling.persistent_table import PersistentTable
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.best_first import drafts_of
 from forerun.drafting.ngram.texts import Texts
@@ -88,8 +85,6 @@ def build(options: Options, target: Target) -> Recycling:
         ours = fingerprint(vocabulary)
         path = shared_replies.make_meanwhile(target.encode, ours, vocabulary.vocab_size)
         drafter.await_table(path, vocabulary)
-    if target.learn and target.path is not None and vocabulary is not None:
-        drafter.persist(target.path, fingerprint(vocabulary), target.learned_in)
     return drafter
 
 
@@ -114,7 +109,6 @@ def bundled_for(target: Target) -> bool:
 
 
 METHOD = Method(
-    persistent=True,
     bundled_for=bundled_for,
     smaller=smaller,
     example=example,
@@ -133,21 +127,13 @@ class Recycling(Drafter):
         native.require()
         from forerun import _native
 
-        nbytes = round(options.table_mb * 1e6)
-        self._new_table = partial(_native.LiveTable, options.order, nbytes)
-        self.live = self._new_table()
-        self.learned: PersistentTable | None = None
+        self.live = _native.LiveTable(options.order, round(options.table_mb * 1e6))
         self.texts = Texts(options.max_depth, options.shared_tokens)
         self._awaited: tuple[Path, Vocabulary] | None = None
 
     def await_table(self, path: Path, vocabulary: Vocabulary) -> None:
         """Load the table at `path`, which is being made, when a sequence begins after it was written."""
         self._awaited = path, vocabulary
-
-    def persist(self, model: Path, vocabulary: str, folder: Path | None = None) -> None:
-        """Load what was learned of this model before; it is written every few minutes, and at the end."""
-        self.learned = PersistentTable(model, vocabulary, self.live, self._new_table, folder)
-        weakref.finalize(self, self.learned.save)  # also when Python ends
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Index the sequence; the prompt's last row is the first to learn from."""
@@ -196,12 +182,9 @@ class Recycling(Drafter):
     def end(self, seq: Seq) -> None:
         """Drop the sequence's own index; its output stays shared."""
         self.texts.end(seq)
-        if self.learned is not None:
-            self.learned.save_if_due()
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count the tables, one more where they are stored, the full shared index, and those of full sequences."""
-        merged = [] if self.learned is None else [self.live]
-        tables = (self.live, *merged, *([] if self.table is None else [self.table]))
+        """Count the tables, the full shared index, and those of full sequences."""
+        tables = (self.live, *([] if self.table is None else [self.table]))
         nbytes = sum(t.__sizeof__() for t in tables) + self.texts.nbytes(num_seqs, max_len)
         return DrafterBytes(tables=nbytes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
 from forerun.drafting.best_first import DraftRequest, GuessTree
-from forerun.drafting.networks.packed import NetworkWeights
+from forerun.drafting.networks.weights import NetworkWeights
 from forerun.drafting.tree_noise import native_noises
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
-from forerun.model.packed.file import PackedFile
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -48,15 +47,13 @@ class Backend(Protocol):
         shares_with: Model | None,
         quant: Scheme,
         head_bits: int | None,
-        packed: PackedFile | None,
         progress: Progress | None,
     ) -> Model:
         """Return the model of these weights, by the names of `model.config.weight_shapes`; a bias follows its weight.
 
         A model that the backend has loaded and that this one `shares_with` may lend it threads and scratch memory;
         else it has `num_threads`, by default one a usable core.
-        `quant` rounds what is stored in more bits, `head_bits` the head, to 4 or 8 bits. `packed` is
-        where packed weights are kept; a backend that packs nothing ignores it.
+        `quant` rounds what is stored in more bits, `head_bits` the head, to 4 or 8 bits.
         Raises ConfigError for an option it does not have, LoadError for weights it cannot take.
         """
         ...

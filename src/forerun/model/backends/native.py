@@ -10,7 +10,6 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,13 +28,12 @@ from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, Model, reserve_rows
-from forerun.model.packed.file import PackedFile, PackedWeight
-from forerun.model.packed.fill import fill, fill_blank
+from forerun.model.packing import fill, fill_blank
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
     from forerun import _native
-    from forerun.weights.codes import Codes
+    from forerun.weights.codes import Bytes, Codes
     from forerun.weights.stored import StoredTensor
 
 PRIORITY = 1
@@ -101,8 +99,6 @@ class NativeDecoder:
         self.config = config
         self.shard = config
         """The part of the model in this process: all of it, but for one of several processes."""
-        self.digest = ""
-        """Of the packed weights, if they were read from a file that has it."""
         self.runtime = runtime
         """Threads and scratch memory; models that share one compute in turn."""
         self._native = _native.Decoder(runtime, config)
@@ -190,35 +186,11 @@ class NativeDecoder:
         self._names[name] = None
         return self._packed(name)[-1]
 
-    def add_in_place(
-        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool, data: np.ndarray
-    ) -> list[int]:
-        """Take a packed weight, its bias behind it, as `data` (bytes) begin; return the bytes of each.
-
-        A matrix stays there, and is only read; norms, and what is not aligned to 64 bytes, are copied.
-        Raises ValueError for too few bytes.
-        """
-        if form is None:
-            sizes = [math.prod(shape) * 4] * (1 + has_bias)
-            if sum(sizes) > len(data):
-                raise ValueError(f"too few bytes for {name}")
-            weight, *bias = np.split(data[: sum(sizes)].copy().view(np.float32), 1 + has_bias)
-            self._native.set_norm(name, weight, bias[0] if bias else None)
-        else:
-            num_out, num_in = shape
-            self._native.set_in_place(name, form, num_out, num_in, has_bias, data)
-        self._names[name] = None
-        return [array.nbytes for array in self._packed(name)[-1]]
-
-    def move_to_memory(self, name: str) -> None:
-        """Copy a weight that is mapped into huge pages, while the decoder is used; nothing for one that is not."""
-        self._native.move_to_memory(name)
-
-    def packed(self) -> Iterator[PackedWeight]:
-        """Return all weights as they lie in memory."""
+    def packed(self) -> Iterator[tuple[str, str | None, tuple[int, ...], list[Bytes]]]:
+        """Return all weights as they lie in memory: name, format (None for a norm), shape, bytes, its bias's last."""
         return map(self._packed, self._names)
 
-    def _packed(self, name: str) -> PackedWeight:
+    def _packed(self, name: str) -> tuple[str, str | None, tuple[int, ...], list[Bytes]]:
         form, shape, data, bias = self._native.packed(name)
         return name, form, shape, [data, bias] if len(bias) else [data]
 
@@ -384,21 +356,20 @@ def load(
     isa: str = "auto",
     quant: Scheme = "none",
     head_bits: int | None = None,
-    packed: PackedFile | None = None,
     progress: Progress | None = None,
 ) -> NativeDecoder:
     """Return a native decoder of stored weights, by the names of `weight_shapes`; a bias follows its weight.
 
     `quant` rounds what is stored in more bits. `head_bits` 4 or 8 rounds the head to that many: another,
     faster model, not the stored one. A head tied to the embedding becomes a copy of its own, so tokens
-    are still looked up as stored. `packed` is read instead of the weights if it serves, else written.
+    are still looked up as stored.
     The model that it `shares_with` lends its threads and scratch memory; else `num_threads` is one a usable core.
     Raises LoadError if a weight is missing or has no kernel.
     """
     runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
     decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads, isa=isa)
     given = weights.items() if isinstance(weights, Mapping) else weights
-    fill(decoder, given, quant=quant, head_bits=head_bits, packed=packed, progress=progress)
+    fill(decoder, given, quant=quant, head_bits=head_bits, progress=progress)
     return decoder
 
 

@@ -59,13 +59,12 @@ class ReplicaPlan:
         return replace(self, engines=tuple(replace(one, threads=threads) for one in self.engines))
 
     def sources(self) -> list[ModelSource]:
-        """Say how the models are loaded, in the replica's own process: a node's replicas share their weights."""
-        shared = [replace(one, mmap=one.weight_cache) for one in self.engines]
+        """Say how the models are loaded, in the replica's own process."""
         return [
             ModelSource(
                 one.model, partial(_loaded, one, self.template), cache(partial(_total, one))
             )
-            for one in shared
+            for one in self.engines
         ]
 
 

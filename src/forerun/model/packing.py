@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from forerun.core import system
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight, Progress
-from forerun.model.config import weight_shapes
-from forerun.model.packed.file import PackedFile, PackedWeights
+from forerun.model.config import ModelConfig, weight_shapes
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
 if TYPE_CHECKING:
+    from forerun.weights.codes import Bytes
     from forerun.weights.stored import StoredTensor
 
 
+class Packs(Protocol):
+    """What takes weights and packs them for the kernels; implemented by `backends.native.NativeDecoder`."""
+
+    config: ModelConfig
+
+    def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
+        """Pack one weight. Raises LoadError for a shape or a format that has no kernel."""
+        ...
+
+    def add_blank(
+        self,
+        name: str,
+        form: str | None,
+        shape: Sequence[int],
+        has_bias: bool,
+        is_apart: bool = False,
+    ) -> list[Bytes]:
+        """Make room for a weight; return the bytes to fill, its bias's last. Raises ValueError."""
+        ...
+
+
 def fill(
-    decoder: PackedWeights,
+    decoder: Packs,
     weights: Iterable[tuple[str, StoredTensor]],
     names: Iterable[str] | None = None,
     *,
     quant: Scheme = "none",
     head_bits: int | None = None,
-    packed: PackedFile | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Give a decoder its weights, as `load` does: those of `names`, by default all of its configuration's.
@@ -34,67 +51,20 @@ def fill(
     """
     missing = dict.fromkeys(weight_shapes(decoder.config) if names is None else names)
     total = len(missing)
-    if packed is not None and (digest := packed.load(decoder)):
-        decoder.digest = digest
-        if not packed.is_mapped and system.HAS_HUGE_PAGES:
-            _Mover(decoder).start()
-        if progress is not None:
-            progress(total, total)
-        return
     packable = _with_biases(weights)
     if head_bits is not None:
         packable = _with_rounded_head(packable, head_bits, "head" not in missing)
     for name, stored, bias in packable:
-        rounded = quantize_weight(name, stored, quant)
-        decoder.add(name, rounded, bias)
-        if rounded.format.is_flat:
-            packed = None  # its file cannot store how inputs are split
+        decoder.add(name, quantize_weight(name, stored, quant), bias)
         stored.release()
         missing.pop(name, None)
         if progress is not None:
             progress(total - len(missing), total)
     if missing:
         raise LoadError(f"weights are missing: {', '.join(missing)}")
-    if packed is not None:
-        packed.save_meanwhile(decoder)
 
 
-class _Mover(threading.Thread):
-    """Moves mapped weights into huge pages beside the first passes, while the decoder and the program live."""
-
-    def __init__(self, decoder: PackedWeights) -> None:
-        super().__init__(name="forerun-weights")
-        self._names = [name for name, *_ in decoder.packed()]
-        self._decoder = weakref.ref(decoder)
-        self.moves = threading.Lock()
-        """Held with the decoder, for a weight at a time."""
-
-    def run(self) -> None:
-        system.lower_priority()
-        for name in self._names:
-            with self.moves:
-                if not self._move(name):
-                    return
-
-    def _move(self, name: str) -> bool:
-        decoder = self._decoder()
-        if decoder is None or not threading.main_thread().is_alive():
-            return False
-        decoder.move_to_memory(name)
-        return True
-
-
-def wait_for_move() -> None:
-    """Wait for the weights that are being moved: their decoders, if nothing else refers to them, are freed then."""
-    for thread in threading.enumerate():
-        if isinstance(thread, _Mover):
-            with thread.moves:
-                pass
-
-
-def fill_blank(
-    decoder: PackedWeights, weights: Iterable[BlankWeight], head_bits: int | None
-) -> None:
+def fill_blank(decoder: Packs, weights: Iterable[BlankWeight], head_bits: int | None) -> None:
     """Give a decoder room for its weights, as `blank` does."""
     for name, shape, form, has_bias in weights:
         kind = form.name if len(shape) > 1 else None

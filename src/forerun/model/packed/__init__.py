@@ -1,1 +1,0 @@
-"""Packed weights on disk: a file a model, so that a start only maps what an earlier one has packed."""
