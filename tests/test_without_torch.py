@@ -36,7 +36,6 @@ ASKS_TORCH = (
     (*GENERATE, "--backend", "torch"),
     (*GENERATE, "--device", "cuda"),
     (*GENERATE, "--tensor-parallel-size", "2"),
-    (*GENERATE, "--pipeline-parallel-size", "2"),
     ("plan", "-m", MODEL, "--backend", "torch"),
     ("quantize", "-m", MODEL, "-o", "no-such-folder"),
     ("train", "drafter", "-m", MODEL),

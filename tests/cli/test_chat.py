@@ -374,7 +374,7 @@ def test_history_is_kept_unless_it_is_not_wanted(
         "forerun.commands.chat.history", lambda path: kept.append(path) or nullcontext()
     )
     monkeypatch.setattr(sys, "stdin", Typed("/quit\n"))
-    code, out, err = forerun("chat", "-m", default_model, "--no-weight-cache", *options)
+    code, out, err = forerun("chat", "-m", default_model, *options)
     assert (code, out) == (0, "")
     assert "/help lists commands, Ctrl-D ends\n> " in err
     assert kept == ([] if options else [tmp_path / "chat_history"])

@@ -98,7 +98,7 @@ WRONG = [
     (EngineConfig, {"threads": "2"}, "threads must be a whole number or none, got '2'"),
     (EngineConfig, {"max_num_seqs": True}, "max_num_seqs must be a whole number, got True"),
     (EngineConfig, {"draft_budget": 3.5}, "draft_budget must be a whole number, got 3.5"),
-    (EngineConfig, {"mmap": 1}, "mmap must be true or false, got 1"),
+    (EngineConfig, {"controller": 1}, "controller must be true or false, got 1"),
     (EngineConfig, {"model": None}, "model must be text, got None"),
     (EngineConfig, {"draft_options": [1]}, "draft_options must be a mapping of options"),
 ]

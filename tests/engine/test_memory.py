@@ -328,7 +328,6 @@ def test_the_kernels_take_what_is_planned_for_every_kind_of_layer(
         {"max_model_len": 512},
         {"max_model_len": 4096, "max_num_seqs": 1},
         {"max_model_len": 512, "kv": "int8", "drafter": "suffix"},
-        {"max_model_len": 512, "mmap": True, "max_num_seqs": 2},
     ],
     ids=str,
 )

@@ -54,7 +54,6 @@ PLAIN = {
     "... holds no prompts",
     "... could not be fetched (...): ...",
     "cache row ... of slot ... does not exist: it has ... rows",
-    "--pipeline-parallel-size ... is more than the model's ... layers",
     "RANK, WORLD_SIZE and LOCAL_WORLD_SIZE are torchrun's: ...",
     "--json-schema ...",
     "..., not ...",

@@ -103,24 +103,16 @@ class LiveTable:
                 return float(entry.total), [*zip(entry.tokens, counts, strict=True)]
         return None
 
-    def entries(self, since: int = 0) -> bytes:
-        """Dump the contexts learned after an age, each once, as `ENTRY`s; those learned longest ago first."""
-        newer = [e for entries in self._sets.values() for e in entries if e.age > since]
-        rows = np.zeros(len(newer), ENTRY)
+    def entries(self) -> bytes:
+        """Dump all contexts as `ENTRY`s; those learned longest ago first."""
+        known = [e for entries in self._sets.values() for e in entries]
+        rows = np.zeros(len(known), ENTRY)
         rows["tokens"] = -1
-        for row, entry in zip(rows, sorted(newer, key=lambda e: e.age), strict=True):
+        for row, entry in zip(rows, sorted(known, key=lambda e: e.age), strict=True):
             row["hash"], row["age"], row["total"] = entry.hash, entry.age, entry.total
             row["tokens"][: len(entry.tokens)] = entry.tokens
             row["counts"][: len(entry.counts)] = entry.counts
         return rows.tobytes()
-
-    def absorb(self, entries: bytes) -> None:
-        """Take over another table's `entries`, as if they were learned now. Raises ValueError for a part of one."""
-        for row in np.frombuffer(entries, ENTRY):
-            known = self._entry(int(row["hash"]))
-            num = int((row["tokens"] != -1).sum())
-            known.total = row["total"]
-            known.tokens, known.counts = row["tokens"][:num].tolist(), [*row["counts"][:num]]
 
     def __sizeof__(self) -> int:
         return self._num_sets * SET_NBYTES
