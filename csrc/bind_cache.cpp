@@ -72,7 +72,6 @@ void bind_cache(nb::module_& m) {
         .def("place", &Cache::place, "slot"_a, "index"_a, "block"_a)
         .def("move", &Cache::move, "slot"_a, "rows"_a, "start"_a)
         .def("copy_block", &Cache::copy_block, "source"_a, "target"_a)
-        .def("drop_block", &Cache::drop_block, "block"_a)
         .def("memory", &memory)
         .def("block", &block, "block"_a)
         .def_prop_ro("state_nbytes", [](const Cache& self) { return self.states.state_nbytes; })

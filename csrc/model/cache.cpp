@@ -181,11 +181,4 @@ std::uint8_t* Cache::block_bytes(int block) const {
     return memory_.as<std::uint8_t>() + block * block_nbytes;
 }
 
-void Cache::drop_block(int block) {
-    std::uint8_t* first = block_bytes(block);
-    if (!has_small_pages_) memory_.use_small_pages();
-    has_small_pages_ = true;
-    platform::return_pages(first, first + block_nbytes);
-}
-
 }  // namespace forerun

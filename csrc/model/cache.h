@@ -39,8 +39,6 @@ class Cache {
     // Rows start, start + 1, ... of a slot become what `rows` are: ascending and no lower.
     void move(int slot, const std::vector<int>& rows, int start);
     void copy_block(int source, int target);
-    // Gives the memory of a block back to the system: its rows are zeros.
-    void drop_block(int block);
     // Throws std::invalid_argument for a block that the cache has not.
     std::uint8_t* block_bytes(int block) const;
     int blocks_per_slot() const { return (max_len + kChunk - 1) / kChunk; }
@@ -61,7 +59,6 @@ class Cache {
     int num_blocks_;
     std::vector<std::int32_t> tables_;  // (slots, blocks per slot); -1: none
     Buffer memory_;
-    bool has_small_pages_ = false;  // once a block was dropped
 };
 
 }  // namespace forerun

@@ -421,7 +421,7 @@ class LLM(OfOneProcess):
         num_blocks = num_blocks_of(config, self.max_len)
         checkpoints, draft_rows = None, min(config.draft_budget, DRAFT_ROWS)
         if (plan := self.plan) is not None:
-            load, num_blocks = plan.workload, plan.cache_blocks
+            load, num_blocks = plan.workload, plan.num_blocks
             self.max_len = load.max_len
             logit_rows, draft_rows = load.logit_rows, load.draft_rows
             checkpoints = load.num_checkpoints

@@ -201,8 +201,7 @@ def run(program: Program, seen: Counter[str]) -> None:
         assert step < 20_000, "it does not end"
     for one in asked:
         check(program, one)
-    for pool in engine.cache.pool.shared.pools:
-        assert pool.num_used == 0, "blocks leak"
+    assert engine.cache.pool.num_used == 0, "blocks leak"
     left = (*engine.sequences, *llm.loop._handles, *engine.scheduler.waiting)
     assert not left, "requests leak"
     stats = engine.stats

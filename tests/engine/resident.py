@@ -10,9 +10,6 @@ from __future__ import annotations
 import json
 import mmap
 import sys
-import tempfile
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,25 +53,16 @@ def kv_nbytes(llm: LLM) -> int:
     return sum(resident_of(array.ctypes.data, array.nbytes) for array in arrays)
 
 
-def wait_for_weights() -> None:
-    """Wait until they have moved into memory."""
-    for thread in threading.enumerate():
-        if thread.name == "forerun-weights":
-            thread.join()
-
-
 def main(options: dict[str, object]) -> dict[str, Any]:
     import forerun.llm
     from forerun import LLM
     from forerun.core.config import EngineConfig
     from forerun.core.device import choose_device, process_nbytes
-    from forerun.drafting import learned
     from forerun.drafting.spec import DrafterSpec
     from forerun.engine.planner import Planner
     from forerun.model.loader import load_model
 
     process = process_nbytes()
-    learned.folder = lambda: Path(tempfile.mkdtemp())
     run_tiny()
     measured = {"program": resident()}
     measured["tokenizer"] = tokenizer_nbytes(str(options["model"]))
@@ -93,7 +81,6 @@ def main(options: dict[str, object]) -> dict[str, Any]:
         resident()
         start = rollup("Anonymous")  # the file's own pages go when the checkpoint is closed
         model = load_model(*args, **options)
-        wait_for_weights()
         resident()
         parts.setdefault("weights", rollup("Anonymous") - start)  # the first is the target
         return model

@@ -43,13 +43,6 @@ def random_request(rng: random.Random) -> tuple[list[int], SamplingParams]:
     return prompt, params
 
 
-def held_nbytes(engine: Engine) -> int:
-    """Bytes of all pools that share those of the target's."""
-    shared = engine.cache.pool.shared
-    own = ((each.num_blocks - len(each._unbacked)) * each.block_nbytes for each in shared.pools)
-    return sum(own) + shared.unused
-
-
 def soak(spec: str, num_blocks: int, num_requests: int, seed: int) -> Engine:
     """Random requests, some aborted, some preempted, by a tight and a roomy engine; the tight one is returned."""
     rng = random.Random(seed)
@@ -68,9 +61,7 @@ def soak(spec: str, num_blocks: int, num_requests: int, seed: int) -> Engine:
             aborted.add(chosen := rng.choice([*tight.sequences]))
             tight.abort(chosen)
         tight.step()
-        assert held_nbytes(tight) == num_blocks * pool.block_nbytes
-        if pool.shared.pools == [pool]:
-            assert pool.num_used + pool.num_idle + pool.num_free == num_blocks
+        assert pool.num_used + pool.num_idle + pool.num_free == num_blocks
     for run, prompt, params in pairs:
         expected = roomy.add(prompt, params)
         drain(roomy)
@@ -164,7 +155,6 @@ def test_twenty_turns_of_two_chats_in_turn_within_a_fixed_budget(spec: str) -> N
                 found += run.seq.num_reused == before - 1
                 lost += run.seq.num_reused < before - 1
             chat += run.seq.generated
-            assert held_nbytes(tight) == 5 * tight.cache.pool.block_nbytes
     assert found > 5
     assert lost > 5
     assert tight.scheduler.memory_steps[scheduler.EVICTED]

@@ -150,8 +150,6 @@ class MemoryPlan:
     workload: Workload
     drafter: DrafterNumbers
     components: Mapping[str, int]
-    kv_block: int
-    """Bytes of a block of the model's own keys and values."""
 
     @property
     def total(self) -> int:
@@ -162,12 +160,6 @@ class MemoryPlan:
     def num_blocks(self) -> int:
         """Blocks of keys and values."""
         return self.workload.blocks
-
-    @property
-    def cache_blocks(self) -> int:
-        """As many blocks of the model's own as have the bytes of its and the drafter's, which share them."""
-        block = self.kv_block
-        return self.num_blocks * (block + self.drafter.kv_block) // block
 
     @property
     def generation(self) -> int:
@@ -199,7 +191,7 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         "server": server_nbytes(workload),
     }
     components = {name: sizes[name] for name in COMPONENTS}
-    return MemoryPlan(workload, drafter, components, model.kv_blocks[workload.precision])
+    return MemoryPlan(workload, drafter, components)
 
 
 def states_nbytes(model: ModelNumbers, workload: Workload) -> int:

@@ -3,8 +3,8 @@
 Waiting sequences get cache slots in the order they came, when there is memory for their rows. Before each pass the
 blocks that every running sequence needs for its own next rows are set aside; drafts get what is left, in the same
 order, cached prefixes included, and are cut to the rows that their sequence's blocks have anyway where nothing is.
-Where rows must be there and no block is, a draft model frees what it has read of the youngest sequence, then the
-youngest sequence is preempted. Nothing of it changes a token; each kind is counted, and logged once.
+Where rows must be there and no block is, the youngest sequence is preempted. Nothing of it changes a token; each kind
+is counted, and logged once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import common_prefix
 
 SMALLER_TREES, SHORTER_DRAFTS, EVICTED = "smaller_trees", "shorter_drafts", "evicted_prefixes"
-UNDRAFTED, PREEMPTED, QUEUED = "draft_model_rows", "preempted", "queued"
+PREEMPTED, QUEUED = "preempted", "queued"
 MEMORY_STEPS = {
     SMALLER_TREES: "draft trees are cut",
     SHORTER_DRAFTS: "drafts are shortened",
     EVICTED: "shared prefixes are evicted",
-    UNDRAFTED: "the draft model's rows of the youngest sequences are freed",
     PREEMPTED: "the youngest sequences are preempted, and go on later",
     QUEUED: "sequences wait until others have ended",
 }
@@ -111,8 +110,7 @@ class Scheduler:
                 if not self._reserve(step.seq, len(step.tokens), preempt):
                     continue
             ready.append(step)
-        evicted = sum(pool.num_evicted for pool in self.cache.pool.shared.pools)
-        self._count(EVICTED, evicted - self.memory_steps[EVICTED])
+        self._count(EVICTED, self.cache.pool.num_evicted - self.memory_steps[EVICTED])
         return ready
 
     def _cut_drafts(self, steps: Sequence[SequenceStep]) -> None:
@@ -133,9 +131,6 @@ class Scheduler:
     def _reserve(self, seq: Seq, rows: int, preempt: Callable[[int], None]) -> bool:
         """Preempt the youngest sequences until another has its rows; False if it was its own turn."""
         while not self.cache.reserve(seq.slot, rows):
-            if self.cache.pool.shared.reclaim():
-                self._count(UNDRAFTED)
-                continue
             youngest = self.running[-1]
             assert youngest is not seq or len(self.running) > 1, "one sequence always fits"
             preempt(youngest.id)

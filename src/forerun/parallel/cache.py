@@ -44,7 +44,6 @@ class PartCache(NativeCache):
     ) -> None:
         self.number, self._unsent = number, unsent
         super().__init__(*arguments, **named)
-        self.pool.drop = self._drop
 
     def _place(self, slot: int, index: int, block: int) -> None:
         super()._place(slot, index, block)
@@ -57,10 +56,6 @@ class PartCache(NativeCache):
     def _copy_block(self, source: int, target: int) -> None:
         super()._copy_block(source, target)
         self._unsent.append((self.number, "copy_block", source, target))
-
-    def _drop(self, block: int) -> None:
-        self.native.drop_block(block)
-        self._unsent.append((self.number, "drop_block", block))
 
 
 class CacheCopies:

@@ -28,7 +28,13 @@ from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import Step
 from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, list_of
-from forerun.drafting.networks.steps import CacheDrafter, CutOptions, TakeSteps, in_int4
+from forerun.drafting.networks.steps import (
+    CacheDrafter,
+    CutOptions,
+    TakeSteps,
+    in_int4,
+    num_blocks_for,
+)
 from forerun.drafting.vocabulary import vocabulary_difference
 from forerun.model.model import Model
 from forerun.weights.rtn import Scheme
@@ -122,8 +128,11 @@ class DraftModel(CacheDrafter[Slot]):
         listed = _listed(options, target, self.vocab_size, listed)
         head = None if listed is None else DraftHead(model, self.vocab_size, listed)
         max_len = min(target.max_len, model.config.max_position)
-        cache = model.new_cache(target.max_num_seqs, max_len, num_checkpoints=0)
-        super().__init__(options, cache, target, head)
+        num_blocks = num_blocks_for(target, max_len)
+        cache = model.new_cache(
+            target.max_num_seqs, max_len, num_blocks=num_blocks, num_checkpoints=0
+        )
+        super().__init__(options, cache, head)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot, if there is memory; the tokens are read when a draft is asked for."""

@@ -26,7 +26,13 @@ from forerun.drafting.best_first import MAX_STEPS, Step
 from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, list_of
 from forerun.drafting.networks.drafter import committed_rows
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.steps import CacheDrafter, CutOptions, TakeSteps, in_int4
+from forerun.drafting.networks.steps import (
+    CacheDrafter,
+    CutOptions,
+    TakeSteps,
+    in_int4,
+    num_blocks_for,
+)
 from forerun.model.head_inside import head_of
 
 
@@ -90,8 +96,11 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
         self.vocab_size = model.config.vocab_size
         listed = list_of(options.draft_vocab, target.vocabulary, self.vocab_size)
         head = None if listed is None else DraftHead(self.network.text, self.vocab_size, listed)
-        cache = self.network.block.new_cache(target.max_num_seqs, max_len + MAX_STEPS)
-        super().__init__(options, cache, target, head)
+        num_blocks = num_blocks_for(target, max_len + MAX_STEPS)
+        cache = self.network.block.new_cache(
+            target.max_num_seqs, max_len + MAX_STEPS, num_blocks=num_blocks
+        )
+        super().__init__(options, cache, head)
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Feed the prompt's rows that the target computed; those of a reused prefix are there if the cache has them.

@@ -60,31 +60,30 @@ Slot = TypeVar("Slot", bound=CacheSlot)
 
 
 class CacheDrafter(StepDrafter, Generic[Slot]):
-    """Keeps keys and values of its own, a slot a sequence, in the target's memory where that is limited."""
+    """Keeps keys and values of its own, a slot a sequence: as many blocks as the target has."""
 
-    def __init__(
-        self, options: NetworkOptions, cache: KVCache, target: Target, head: DraftHead | None
-    ) -> None:
+    def __init__(self, options: NetworkOptions, cache: KVCache, head: DraftHead | None) -> None:
         super().__init__(options)
         self.cache, self.head = cache, head
-        if target.cache is not None and target.cache.is_limited:
-            cache.join(target.cache, self._free_youngest)
         self.kv_block_nbytes = cache.block_nbytes
         self._slots: dict[int, Slot] = {}
-
-    def _free_youngest(self) -> bool:
-        """Free the rows of the text begun last, which is not drafted for any more; False if there is none."""
-        if not self._slots:
-            return False
-        _, slot = self._slots.popitem()
-        self.cache.close(slot.index, ())
-        return True
 
     def _memory(self, num_seqs: int, rows: int, weights: int, states: int = 0) -> DrafterBytes:
         """Count weights, and keys and values of `rows` a sequence; copied rows of the target's head are weights."""
         blocks = blocks_of(min(rows, self.cache.max_len))
         head = self.head.nbytes(num_seqs) if self.head else 0
         return DrafterBytes(weights + head, num_seqs * blocks * self.cache.block_nbytes, states)
+
+
+def num_blocks_for(target: Target, max_len: int) -> int | None:
+    """Return the blocks of a drafter's cache: the target's, one sequence's at least; None for all it can fill.
+
+    A sequence that finds none left is not drafted for.
+    """
+    if target.cache is None or not target.cache.is_limited:
+        return None
+    most = target.max_num_seqs * blocks_of(max_len)
+    return min(most, max(blocks_of(max_len), target.cache.pool.num_blocks))
 
 
 class _Adjust:

@@ -15,7 +15,7 @@ Subclasses provide the memory, and know how rows lie in a block.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from forerun.core.batch import Batch
@@ -75,14 +75,6 @@ class KVCache(ABC):
         self.draft_rows = draft_rows
         self.pool.forgotten = self.states.forget
 
-    def join(self, host: KVCache, reclaim: Callable[[], bool]) -> None:
-        """Share the memory of another cache's pool, whose blocks may have another size; none of ours is in use yet.
-
-        `reclaim` frees rows that can be done without, and says whether there were any.
-        """
-        host.pool.shared.reclaimers.append(reclaim)
-        self.pool.join(host.pool)
-
     @property
     def block_nbytes(self) -> int:
         """Bytes of one block: keys and values of its rows of all layers."""
@@ -127,7 +119,6 @@ class KVCache(ABC):
         self._lengths[slot] = length
         if self.states is not None:
             self.states.open(slot, table[-1] if table else None, length)
-        self._set_aside()
         return slot, length
 
     def close(self, slot: int, tokens: Sequence[int]) -> None:
@@ -147,7 +138,6 @@ class KVCache(ABC):
         if self.disk is not None:
             self.disk.keep(self._nodes[slot])
         self._free_table(slot, 0)
-        self._set_aside()
 
     def reserve(self, slot: int, rows: int) -> bool:
         """Return whether so many rows fit above the committed ones; if so, they are in blocks of this slot alone."""
@@ -317,12 +307,6 @@ class KVCache(ABC):
             self.pool.release(table[num_blocks:])
             del table[num_blocks:]
             del self._nodes[slot][num_blocks:]
-
-    def _set_aside(self) -> None:
-        """Reserve a block for each open slot, if other caches take their memory from this one's pool."""
-        shared = self.pool.shared
-        if shared.pools[0] is self.pool:
-            shared.set_aside = (self.num_slots - len(self._free_slots)) * self.pool.block_nbytes
 
     def _append(self, slot: int, block: int) -> None:
         self._tables[slot].append(block)

@@ -6,10 +6,6 @@ that a sequence that begins like an earlier one need not compute them again. The
 exact: a row is the same whoever computed it. Idle blocks are given up, least recently used first,
 when free ones run out.
 
-Several pools may share their bytes: a draft model's blocks, of another size, come out of those of its
-target. A block has bytes from when it is first taken, and keeps them when it is free until another
-pool wants them; the idle blocks of all pools are given up in one order.
-
 The tree is the radix tree of SGLang (arXiv 2312.07104) with one block a node; blocks and copy on
 write are those of PagedAttention (arXiv 2309.06180).
 """
@@ -18,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 BLOCK_ROWS = 64
 """Rows of a block: the keys of one step of the native attention."""
@@ -40,40 +36,6 @@ class Node:
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class SharedBytes:
-    """Bytes that the blocks of one or more pools lie in."""
-
-    pools: list[BlockPool] = field(default_factory=list)
-    """The first one is the target's."""
-    unused: int = 0
-    """Bytes that no pool has."""
-    set_aside: int = 0
-    """Bytes that only the first pool may take: what its open sequences need next."""
-    num_released: int = 0
-    """How often a sequence has let blocks go: what idle blocks are ordered by."""
-    reclaimers: list[Callable[[], bool]] = field(default_factory=list)
-    """Each frees rows that can be done without; False if it has none."""
-
-    def spare(self, pool: BlockPool) -> int:
-        """Return the bytes that a pool can have without an idle block being given up."""
-        return self.unused + sum(other.free_nbytes for other in self.pools if other is not pool)
-
-    def collect(self, pool: BlockPool) -> bool:
-        """Return whether the bytes of one more block could be had for a pool; if so, they are its own."""
-        if self.spare(pool) < pool.block_nbytes:
-            return False
-        for other in self.pools:
-            while other is not pool and other.free_nbytes and self.unused < pool.block_nbytes:
-                self.unused += other.unback()
-        self.unused -= pool.block_nbytes
-        return True
-
-    def reclaim(self) -> bool:
-        """Return whether rows that can be done without were freed."""
-        return any(reclaim() for reclaim in self.reclaimers)
-
-
 class BlockPool:
     """Blocks 0 to `num_blocks`, and the prefix tree over those whose tokens are known."""
 
@@ -83,93 +45,37 @@ class BlockPool:
         self.num_evicted = 0
         """Idle blocks given up so far because free ones had run out."""
         self.root = Node(-1, (), None)
-        self.shared = SharedBytes([self])
-        self.drop: Callable[[int], None] = lambda block: None
-        """Gives a block's memory back to the system."""
         self.forgotten: Callable[[int], None] = lambda block: None
         """Called with a block whose tokens are no longer known."""
         self._free = [*range(num_blocks)]
         """A heap: the lowest is taken first, so that what is in use lies close together and in order."""
-        self._unbacked: list[int] = []
-        """A heap: blocks without memory, whose bytes other pools may have."""
         self._ref_counts = [0] * num_blocks
         self._nodes: dict[int, Node] = {}
-        self._idle: dict[int, int] = {}
-        """Least recently used first, with `num_released` then. A child is always before its parent."""
-
-    def join(self, host: BlockPool) -> None:
-        """Share the bytes of another pool and have no others. Nothing was taken yet."""
-        self.shared = host.shared
-        self.shared.pools.append(self)
-        self._free, self._unbacked = [], [*range(self.num_blocks)]
+        self._idle: dict[int, None] = {}
+        """Least recently used first. A child is always before its parent."""
 
     @property
     def num_free(self) -> int:
-        """Blocks without contents, as far as there are bytes for them."""
-        if not self._unbacked:
-            return len(self._free)
-        return len(self._free) + min(
-            len(self._unbacked), self.shared.spare(self) // self.block_nbytes
-        )
+        """Blocks without contents."""
+        return len(self._free)
 
     @property
     def num_idle(self) -> int:
         """Blocks that no sequence uses, but which may be found again: given up when needed."""
-        others = sum(
-            len(other._idle) * other.block_nbytes
-            for other in self.shared.pools
-            if other is not self
-        )
-        unbacked = len(self._unbacked) - (self.num_free - len(self._free))
-        return len(self._idle) + min(unbacked, others // self.block_nbytes)
+        return len(self._idle)
 
     @property
     def num_used(self) -> int:
         """Blocks that sequences use; one that several share counts once."""
-        return self.num_blocks - len(self._free) - len(self._unbacked) - len(self._idle)
-
-    @property
-    def free_nbytes(self) -> int:
-        """Bytes of the free blocks that have them."""
-        return len(self._free) * self.block_nbytes
+        return self.num_blocks - len(self._free) - len(self._idle)
 
     def take(self) -> int | None:
         """Return a block with one user, free or else the least recently used idle one; None if all are used."""
-        if not self._free and not self._obtain():
+        if not self._free and not self.evict(1):
             return None
         block = heappop(self._free)
         self._ref_counts[block] = 1
         return block
-
-    def _obtain(self) -> bool:
-        """Make a block free, with bytes that are not in use or else those of the blocks least recently used."""
-        shared, is_host = self.shared, self.shared.pools[0] is self
-        if not is_host and self._available() < shared.set_aside + self.block_nbytes:
-            return False
-        while not self._free:
-            if self._unbacked and shared.collect(self):
-                heappush(self._free, heappop(self._unbacked))
-                break
-            pools = [pool for pool in (shared.pools if self._unbacked else [self]) if pool._idle]
-            if not pools:
-                return False
-            min(pools, key=lambda pool: next(iter(pool._idle.values()))).evict(1)
-        return True
-
-    def _available(self) -> int:
-        """Return the bytes that could be had for this pool, idle blocks included."""
-        return self.shared.spare(self) + sum(
-            len(pool._idle) * pool.block_nbytes for pool in self.shared.pools
-        )
-
-    def unback(self) -> int:
-        """Take the bytes of the highest free block away; return how many they were."""
-        block = max(self._free)
-        self._free.remove(block)
-        heapify(self._free)
-        heappush(self._unbacked, block)
-        self.drop(block)
-        return self.block_nbytes
 
     def evict(self, count: int) -> int:
         """Make up to `count` idle blocks free, least recently used first; return how many there were."""
@@ -189,13 +95,12 @@ class BlockPool:
 
     def release(self, blocks: Iterable[int]) -> None:
         """Count one user less of a sequence's last blocks, given in order: the last of them are evicted first."""
-        self.shared.num_released += 1
         for block in reversed([*blocks]):
             self._ref_counts[block] -= 1
             if self._ref_counts[block]:
                 continue
             if block in self._nodes:
-                self._idle[block] = self.shared.num_released
+                self._idle[block] = None
             else:
                 heappush(self._free, block)
 

@@ -74,7 +74,7 @@ class NativeCache(KVCache):
         if config.is_recurrent:
             assert runtime is not None, "states are brought forward by a runtime's threads"
             self.keep_states(NativeStates(self.native, runtime), checkpoints, draft_rows)
-        self.pool.block_nbytes, self.pool.drop = self.native.block_nbytes, self.native.drop_block
+        self.pool.block_nbytes = self.native.block_nbytes
 
     def keep_on(self, store: PromptStore) -> None:
         """Read blocks from a store that the pool does not know, and keep those there whose sequences have ended."""
