@@ -44,12 +44,12 @@ from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.planner import Planner, max_len_of, num_blocks_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
-from forerun.engine.vectors import EmbeddingRequestOutput, ScoringRequestOutput
+from forerun.engine.vectors import EmbeddingRequestOutput
 from forerun.hub.names import resolve
 from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.loader import device_of, load_model, read_config
+from forerun.model.loader import device_of, load_model
 from forerun.model.model import Model
 from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.launch import Launch
@@ -89,22 +89,7 @@ class LLM(OfOneProcess):
         with given_as(typed), collector_paused():
             self._open(config)
 
-    @classmethod
-    def after(
-        cls,
-        look: Callable[[Tokenizer], object],
-        config: EngineConfig,
-        **overrides: Unpack[Keywords],
-    ) -> Self:
-        """Load as `LLM(config)`, but show the tokenizer first: what `look` raises comes before weights are read."""
-        self, (config, typed) = cls.__new__(cls), spellings.configure(config, overrides)
-        with given_as(typed), collector_paused():
-            self._open(config, look)
-        return self
-
-    def _open(
-        self, config: EngineConfig, look: Callable[[Tokenizer], object] | None = None
-    ) -> None:
+    def _open(self, config: EngineConfig) -> None:
         process_nbytes()  # before anything is loaded
         self.config, self.device = config, device_of(config)
         if config.tensor_parallel_size > 1 and Launch.of().rank > 0:
@@ -116,9 +101,6 @@ class LLM(OfOneProcess):
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
-        if look is not None:
-            look(self.tokenizer)
-        self.max_len = max_len_of(config, read_config(checkpoint)[0].max_position)
         self._default_params = checkpoint.default_params()
         self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
         self._load_model = partial(
@@ -146,31 +128,16 @@ class LLM(OfOneProcess):
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """Return the same weights with another drafter and an engine of its own; `none` is plain decoding.
 
-        Within the same budget again.
+        Keeps the memory budget, or to another `memory_budget`, as if it were the only one. Raises CapacityError that
+        names the smallest that works.
         """
         typed: dict[str, str] = {}
+        budget = options.pop("memory_budget", self.config.memory_budget)
         ours = spellings.drafter(options, typed)
         method = ours.pop("method", drafter)
         given = spellings.drafter(method if drafter == AUTO else drafter, typed)
         with given_as(typed):
-            return self._with(DrafterSpec.of(given, **ours))
-
-    def within(
-        self,
-        memory_budget: str | int | None,
-        drafter: str | None = None,
-        *,
-        max_num_seqs: int | None = None,
-    ) -> LLM:
-        """Return the same weights with an engine of its own that keeps to a budget, as if it were the only one.
-
-        Raises CapacityError that names the smallest budget that works.
-        """
-        return self._with(
-            self.drafter_spec if drafter is None else DrafterSpec.of(drafter),
-            memory_budget=memory_budget,
-            max_num_seqs=max_num_seqs or self.config.max_num_seqs,
-        )
+            return self._with(DrafterSpec.of(given, **ours), memory_budget=budget)
 
     def generate(
         self,
@@ -205,25 +172,6 @@ class LLM(OfOneProcess):
         calls.check(self.embed, others)
         requests = self._run(self._whole(prompts), vectors.params(pooling), use_tqdm)
         return [EmbeddingRequestOutput.of(request) for request in requests]
-
-    def score(
-        self,
-        text_1: Prompt | Sequence[Prompt],
-        text_2: Prompt | Sequence[Prompt],
-        *,
-        pooling: Literal["last", "mean"] = "last",
-        use_tqdm: bool = False,
-        **others: object,
-    ) -> list[ScoringRequestOutput]:
-        """Tell how alike texts are: the cosine of their vectors, from -1 to 1.
-
-        One text is compared with each of many, or as many with as many. Raises RequestError, CapacityError.
-        """
-        calls.check(self.score, others)
-        first, second = self._whole(text_1), self._whole(text_2)
-        vectors.check_pairs(len(first), len(second))
-        requests = self._run([*first, *second], vectors.params(pooling), use_tqdm)
-        return vectors.scored(requests[: len(first)], requests[len(first) :])
 
     def chat(
         self,
@@ -418,6 +366,7 @@ class LLM(OfOneProcess):
 
     def _new_loop(self, lock: EngineLock) -> EngineLoop:
         config, logit_rows = self.config, LOGIT_ROWS
+        self.max_len = max_len_of(config, self.model.config.max_position)
         num_blocks = num_blocks_of(config, self.max_len)
         checkpoints, draft_rows = None, min(config.draft_budget, DRAFT_ROWS)
         if (plan := self.plan) is not None:

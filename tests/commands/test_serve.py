@@ -84,10 +84,10 @@ def test_a_model_that_there_is_not_is_told_before_anything_listens(tmp_path):
 
 
 def test_a_server_has_long_contexts_in_the_memory_of_short_ones(default_model):
-    config = EngineConfig(model=str(default_model), program="server")
+    config = EngineConfig(model=str(default_model), is_server=True)
     longest = _longest(config)
     assert longest > DEFAULT_MAX_LEN
-    assert max_len_of(replace(config, program="python"), longest) == DEFAULT_MAX_LEN
+    assert max_len_of(replace(config, is_server=False), longest) == DEFAULT_MAX_LEN
     assert max_len_of(config, longest) == longest
     assert max_len_of(config, 1 << 20) == SERVED_MAX_LEN
     short = replace(config, max_model_len=DEFAULT_MAX_LEN)
@@ -100,7 +100,7 @@ def test_a_server_has_long_contexts_in_the_memory_of_short_ones(default_model):
 
 
 def test_a_budget_shortens_a_context_that_nobody_asked_for(default_model):
-    config = EngineConfig(model=str(default_model), program="server", drafter="none")
+    config = EngineConfig(model=str(default_model), is_server=True, drafter="none")
     planner = planner_of(config)
     longest = planner.workload.max_len
     assert planner.fit(1 << 34).workload.max_len == longest
@@ -111,7 +111,7 @@ def test_a_budget_shortens_a_context_that_nobody_asked_for(default_model):
 
 
 def test_each_of_several_models_keeps_its_own_context(default_model):
-    config = EngineConfig(model=str(default_model), program="server", max_model_len=1 << 20)
+    config = EngineConfig(model=str(default_model), is_server=True, max_model_len=1 << 20)
     assert _of_its_own(config).max_model_len == _longest(config)
     assert _source(config, None, is_one=False).max_len() == _longest(config)
     shorter = replace(config, max_model_len=64)

@@ -103,7 +103,7 @@ def num_different(
     llm: LLM, asked: list[Request], answers: dict[int, array[int]], aborted: set[int]
 ) -> int:
     """Answers that are not those of an engine with room for all, undrafted."""
-    roomy, different = llm.within(None, "none").engine, 0
+    roomy, different = llm.with_drafter("none", memory_budget=None).engine, 0
     words = [llm.encode(text) for text in WORDS]
     for start in range(0, len(asked), 64):
         part = [roomy.add(*each.spelled(words)) for each in asked[start : start + 64]]

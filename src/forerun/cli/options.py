@@ -19,7 +19,6 @@ from forerun.cli.arguments import Arguments, of_context
 from forerun.cli.command import Command
 from forerun.cli.help import Argument, FieldOption, Option
 from forerun.cli.loading import load as load
-from forerun.cli.loading import takes as takes
 from forerun.cli.params import FORM as FORM
 from forerun.cli.params import Params as Params
 from forerun.cli.params import read_form

@@ -35,7 +35,7 @@ _KINDS = {"gguf": "GGUF", "hf": "Hugging Face folder"}
 
 def document(model: str, quant: str) -> dict[str, Any]:
     """Collect all facts as JSON values. Raises LoadError for a model that cannot be loaded."""
-    config = EngineConfig(model=model, quant=cast("Scheme", quant), program="command")
+    config = EngineConfig(model=model, quant=cast("Scheme", quant))
     device = device_of(config)
     threads = num_cores()
     planner = Planner.of(config, device)

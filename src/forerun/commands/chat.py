@@ -60,8 +60,8 @@ def command(
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
     else:
-        look = opt.takes(opt.conversation(first or "?", system))
-        llm = opt.load(config, look, opt.read_template(chat_template))
+        prompt = opt.conversation(first or "?", system)
+        llm = opt.load(config, prompt, opt.read_template(chat_template))
         hint = "; Enter goes on" if source.is_terminal else ""
         model = LocalModel(llm, replace(params(llm), structured_outputs=form), hint)
     conversation = Conversation(model)

@@ -67,7 +67,7 @@ def command(
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     messages = text if raw else opt.conversation(text, system)
-    llm = opt.load(config, opt.takes(messages), opt.read_template(chat_template))
+    llm = opt.load(config, messages, opt.read_template(chat_template))
     request = replace(params(llm), structured_outputs=form)
     completion, measured, is_complete = console.answer(llm, messages, request, shown=not as_json)
     console.note(measured.line(llm.drafter_spec.text()), dim=True)

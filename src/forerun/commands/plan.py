@@ -52,7 +52,7 @@ def command(
 
     if server:
         import forerun.server.run  # noqa: F401  # its modules are counted where they are loaded
-    config = replace(config, program="server" if server else "command")
+    config = replace(config, is_server=server)
     planner = planner_of(config)
     budget = config.budget_nbytes
     chosen = planner.plan()

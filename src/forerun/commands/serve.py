@@ -113,7 +113,7 @@ def command(
         logging.getLogger(__name__).warning(text)
     threads = config.threads or max(1, num_cores() // (replicas or 1))
     config = without_sharing(config) if no_shared_drafts else config
-    config = replace(config, program="server", threads=threads)
+    config = replace(config, is_server=True, threads=threads)
     configs, budget = _configs(config, names), config.budget_nbytes
     template = opt.read_template(settings.chat_template)
     sources = [_source(each, template, is_one=len(configs) == 1) for each in configs]

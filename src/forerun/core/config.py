@@ -20,7 +20,6 @@ AUTO: Final = "auto"
 
 Quant = Literal["none", "int8", "int4"]
 Precision = Literal["auto", "fp32", "fp16", "int8", "k8v4", "int4"]
-Program = Literal["python", "command", "server"]
 CONTAINER: Final = "cgroup"
 DRAFT_FIELDS: Final[Mapping[str, str]] = {
     "draft_model": "model",
@@ -85,8 +84,8 @@ class EngineConfig:
     """Sequences that run at once, if there is memory for their keys and values."""
     memory_budget: str | int | None = option(None, metavar="SIZE|cgroup")
     """What the process may take, such as 600MiB; cgroup: what the container allows; none: no limit."""
-    program: Program = "python"
-    """What runs the model and counts in the memory plan: python (a script), command or server."""
+    is_server: bool = False
+    """Whether the memory plan counts a server's threads and requests."""
     prefill_chunk: int = option(256)
     """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
     seed: int | None = None
@@ -112,8 +111,6 @@ class EngineConfig:
 
             object.__setattr__(self, "memory_budget", container_budget())
         _ = self.budget_nbytes
-        if self.program not in get_args(Program):
-            raise ConfigError(unknown("program", self.program, get_args(Program)))
         if self.kv not in get_args(Precision):
             raise ConfigError(unknown("precision of keys and values", self.kv, get_args(Precision)))
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from forerun.core.config import Precision, Program
+from forerun.core.config import Precision
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
 
@@ -119,7 +119,7 @@ class Workload:
     max_len: int
     precision: Precision
     prefill_rows: int
-    program: Program = "python"
+    is_server: bool = False
     """Whether a Python program or a server runs the engine."""
     logit_rows: int = LOGIT_ROWS
     """Rows of logits that are held together, or those of one sequence."""
@@ -209,7 +209,7 @@ def together(totals: Iterable[int], process: int) -> int:
 
 def server_nbytes(workload: Workload) -> int:
     """Return the bytes of a server with the requests that run and some that wait."""
-    if workload.program != "server":
+    if not workload.is_server:
         return 0
     request = REQUEST_NBYTES + TOKEN_OF_REQUEST_NBYTES * workload.max_len
     return SERVER_NBYTES + (workload.num_seqs + WAITING) * request

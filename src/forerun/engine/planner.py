@@ -40,7 +40,7 @@ SERVED_MAX_LEN = 32768
 def max_len_of(config: EngineConfig, longest: int) -> int:
     """Return the tokens of a sequence, at most. Raises ConfigError if more are asked for than the model's `longest`."""
     requested = config.max_model_len
-    default = SERVED_MAX_LEN if config.program == "server" else DEFAULT_MAX_LEN
+    default = SERVED_MAX_LEN if config.is_server else DEFAULT_MAX_LEN
     max_len = min(longest, default) if requested is None else requested
     if not 2 <= max_len <= longest:
         message = f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
@@ -53,7 +53,7 @@ def num_blocks_of(config: EngineConfig, max_len: int) -> int | None:
 
     A long context that was not asked for takes no more than sequences of `DEFAULT_MAX_LEN`.
     """
-    if config.max_model_len is not None or config.program != "server":
+    if config.max_model_len is not None or not config.is_server:
         return None
     return blocks_of(max(config.max_num_seqs * min(max_len, DEFAULT_MAX_LEN), max_len))
 
@@ -154,7 +154,7 @@ class Planner:
             num_blocks=num_blocks_of(config, max_len),
             precision=config.kv,
             prefill_rows=config.prefill_chunk,
-            program=config.program,
+            is_server=config.is_server,
             num_checkpoints=config.max_num_seqs if self.model.config.is_recurrent else 0,
             draft_rows=min(config.draft_budget, DRAFT_ROWS),
         )

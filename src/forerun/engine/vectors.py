@@ -1,15 +1,13 @@
-"""Vectors of texts, and how alike they are, under vLLM's names."""
+"""Vectors of texts, under vLLM's names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.engine.request import RequestHandle
 
@@ -47,23 +45,6 @@ class EmbeddingRequestOutput:
         return cls(request.id, EmbeddingOutput(_vector(request).tolist()), tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringOutput:
-    """The cosine of two vectors."""
-
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class ScoringRequestOutput:
-    """Two prompts and how alike they are: `outputs.score`."""
-
-    request_id: str
-    outputs: ScoringOutput
-    prompt_token_ids: list[int]
-    finished: bool = True
-
-
 def params(pooling: Literal["last", "mean", "none"]) -> SamplingParams:
     """Return what a prompt is read with for its states. Raises RequestError for a pooling that is none."""
     return SamplingParams(
@@ -75,29 +56,6 @@ def normalized(rows: Vectors) -> Vectors:
     """Divide rows by their lengths."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
-
-
-def check_pairs(num_first: int, num_second: int) -> None:
-    """Raise RequestError unless it is one with each, or as many with as many."""
-    if num_first not in (1, num_second):
-        raise RequestError(
-            f"text_1 must be one text or as many as text_2, got {num_first} and {num_second}"
-        )
-
-
-def scored(
-    first: Sequence[RequestHandle], second: Sequence[RequestHandle]
-) -> list[ScoringRequestOutput]:
-    """Compare one with each, or as many with as many."""
-    firsts = [*first] * (len(second) if len(first) == 1 else 1)
-    return [
-        ScoringRequestOutput(
-            f"{one.id}_{other.id}",
-            ScoringOutput(float(_vector(one) @ _vector(other))),
-            one.output().prompt_token_ids + other.output().prompt_token_ids,
-        )
-        for one, other in zip(firsts, second, strict=True)
-    ]
 
 
 def _vector(request: RequestHandle) -> Vectors:

@@ -26,7 +26,6 @@ _NEUTRAL: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "continue_final_message": (False,),
     },
     "embed": _POOLING,
-    "score": _POOLING,
 }
 """By method, with the values that ask for nothing."""
 

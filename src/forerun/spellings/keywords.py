@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict
 
-from forerun.core.config import Precision, Program, Quant
+from forerun.core.config import Precision, Quant
 from forerun.drafting.base import Drafter
 
 
@@ -34,7 +34,7 @@ class EngineOptions(TypedDict, total=False):
     max_model_len: int | None
     max_num_seqs: int
     memory_budget: str | int | None
-    program: Program
+    is_server: bool
     prefill_chunk: int
     seed: int | None
 

@@ -13,9 +13,7 @@ LOAD = Workload(num_seqs=1, max_len=64, precision="fp16", prefill_rows=16, num_b
 
 def plan(kv: int) -> MemoryPlan:
     components = dict.fromkeys(COMPONENTS, 10) | {"kv": kv}
-    return MemoryPlan(
-        LOAD, DrafterNumbers(name="suffix"), components, components["kv"] // LOAD.blocks
-    )
+    return MemoryPlan(LOAD, DrafterNumbers(name="suffix"), components)
 
 
 def test_a_cut_takes_from_what_generating_needs_alone() -> None:

@@ -108,7 +108,7 @@ def measure(
     """Measure all points after plain decoding, group by group."""
 
     def system(point: Point) -> EngineSystem:
-        engine = partial(llm.within, point.budget, point.drafter)
+        engine = partial(llm.with_drafter, point.drafter, memory_budget=point.budget)
         return EngineSystem(point.name, lambda: engine().engine, llm.tokenizer, params)
 
     systems = [EngineSystem.of(llm, PLAIN, params), *(system(p) for p in points if p.plan)]

@@ -52,7 +52,7 @@ class AppArgs(BaseModel):
         threads = max(1, int(self.cpus))
         try:
             engine = EngineConfig(
-                **{"model": self.model, "program": "server", "threads": threads, **self.engine}
+                **{"model": self.model, "is_server": True, "threads": threads, **self.engine}
             )
             # Ray's proxies are reached by names that they know best; a key is checked in any case
             server = ServerConfig(**{"allowed_hosts": ("*",), "log_requests": False, **self.server})
