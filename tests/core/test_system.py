@@ -8,15 +8,6 @@ from pathlib import Path
 from forerun.core import device, system
 
 
-def test_one_holder_at_a_time_has_a_lock_until_its_file_is_closed(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with path.open("ab") as first, path.open("ab") as second:
-        assert system.try_lock(first.fileno())
-        assert not system.try_lock(second.fileno())
-        first.close()
-        assert system.try_lock(second.fileno())
-
-
 def test_a_file_takes_the_place_of_another(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_bytes(b"old")

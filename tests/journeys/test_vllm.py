@@ -20,6 +20,8 @@ from forerun import (
     SamplingParams,
     StructuredOutputsParams,
 )
+from forerun.core.config import EngineConfig
+from forerun.llm import planner_of
 from tests.journeys.conftest import Script
 
 PROMPTS = [
@@ -446,7 +448,8 @@ def test_an_llm_says_what_it_is_and_that_it_belongs_to_its_process(smollm2) -> N
 
 
 def test_another_budget_gives_nothing_up_that_the_first_one_did(default_model) -> None:
-    with LLM(str(default_model), threads=1, memory_budget="240MiB") as tight:
+    least = planner_of(EngineConfig(str(default_model), threads=1)).smallest_budget()
+    with LLM(str(default_model), threads=1, memory_budget=least + (8 << 20)) as tight:
         roomy = tight.with_drafter("auto", memory_budget=None)
         assert (
             roomy.max_len > tight.max_len or roomy.drafter_spec.text() != tight.drafter_spec.text()

@@ -1,11 +1,10 @@
-"""Files: what users name is read; what processes share is written whole or not at all, by one at a time."""
+"""Files: what users name is read; what processes share is written whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -14,9 +13,6 @@ from typing import IO
 
 from forerun.core import system
 from forerun.core.errors import ConfigError
-
-PATIENCE_S = 2.0
-"""Seconds to wait for another process's lock, which it holds for milliseconds."""
 
 
 def replace(path: Path, *parts: bytes | memoryview, mode: int = 0o644) -> None:
@@ -64,15 +60,3 @@ def read_text(file: str | Path) -> str:
         raise ConfigError(f"{file} is not UTF-8 text: {error}") from error
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock on a file, which is made: one holder at a time, of all threads and processes. Raises OSError."""
-    with path.open("a") as file:
-        give_up_s = time.monotonic() + PATIENCE_S
-        while not system.try_lock(file.fileno()):
-            if time.monotonic() > give_up_s:
-                raise OSError(f"{path.parent} is locked by another start")
-            time.sleep(0.01)
-        yield

@@ -1,6 +1,6 @@
 """What differs by operating system: Linux, other POSIX systems such as macOS, and Windows, side by side.
 
-Locks, descriptors, processes, and what the system tells of memory and processors. `csrc/platform.h` is the same for the
+Descriptors, processes, and what the system tells of memory and processors. `csrc/platform.h` is the same for the
 kernels. Knows nothing of models.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import sys
 import threading
@@ -19,10 +18,8 @@ if TYPE_CHECKING:
     pass
 
 if sys.platform == "win32":
-    import msvcrt
     from ctypes import wintypes
 else:
-    import fcntl
     import resource
 
 READ_ONLY = (
@@ -32,11 +29,6 @@ READ_ONLY = (
     | getattr(os, "O_BINARY", 0)
 )
 """Flags to open a file that is only read."""
-_LOCKED_BYTE = 1 << 40
-"""Windows locks bytes, and keeps others from reading them: one that no file has."""
-
-HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
-"""Whether programs may ask for huge pages of memory; macOS and Windows keep them for privileged ones."""
 
 
 def lower_priority() -> None:
@@ -48,23 +40,6 @@ def lower_priority() -> None:
 def is_own(path: str | os.PathLike[str]) -> bool:
     """Return whether a file or a folder belongs to the user of this process; Windows does not tell. Raises OSError."""
     return sys.platform == "win32" or os.stat(path).st_uid == os.geteuid()
-
-
-def try_lock(fd: int) -> bool:
-    """Lock an open file if no one else has: all of it, until it is closed."""
-    try:
-        if sys.platform == "win32":
-            at = os.lseek(fd, 0, os.SEEK_CUR)
-            os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
-            try:
-                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-            finally:
-                os.lseek(fd, at, os.SEEK_SET)
-        else:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
 
 
 def put_in_place(file: IO[bytes], name: str, target: str | os.PathLike[str]) -> None:
