@@ -448,7 +448,7 @@ def test_an_llm_says_what_it_is_and_that_it_belongs_to_its_process(smollm2) -> N
 
 
 def test_another_budget_gives_nothing_up_that_the_first_one_did(default_model) -> None:
-    least = planner_of(EngineConfig(str(default_model), threads=1)).smallest_budget()
+    least = planner_of(EngineConfig(model=str(default_model), threads=1)).smallest_budget()
     with LLM(str(default_model), threads=1, memory_budget=least + (8 << 20)) as tight:
         roomy = tight.with_drafter("auto", memory_budget=None)
         assert (
