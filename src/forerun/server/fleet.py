@@ -99,6 +99,11 @@ class Fleet:
         """Why the first model could not be loaded, which ends the server."""
         return None if self.is_ready else self.services[0].worker.error
 
+    @property
+    def failed(self) -> list[str]:
+        """The models whose engine thread an error has ended: only a new process answers for them."""
+        return [one.names[0] for one in self.services if one.worker.has_failed]
+
     def max_len(self, service: Service) -> int | None:
         """Return the tokens of a sequence of a model, at most, loaded or not; None if it is not known."""
         return service.max_len or self._sources[service].max_len()

@@ -89,7 +89,7 @@ class Service:
     def state(self) -> str:
         """What /v1/models says of it, in llama-server's words."""
         if self.is_loaded:
-            return "loaded"
+            return "failed" if self.worker.has_failed else "loaded"
         return "loading" if self.worker.is_running else "unloaded"
 
     def start(self) -> None:

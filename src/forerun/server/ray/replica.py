@@ -159,8 +159,7 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raise LoadError where the engine's thread or the server has ended: Ray then replaces the replica."""
-        is_running = self._fleet.services[0].worker.is_running or not self._fleet.is_one
-        if self._serving.done() or not is_running:
+        if self._serving.done() or self._fleet.failed or self._fleet.error is not None:
             raise LoadError("the engine's thread or the server has ended")
 
     async def __del__(self) -> None:
