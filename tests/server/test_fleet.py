@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -292,7 +291,6 @@ def test_what_is_counted_is_told_by_model(fleet) -> None:
 
 
 def test_the_access_log_names_the_model(loads, caplog) -> None:
-    caplog.set_level(logging.INFO, "forerun.requests")
     with running_fleet(loads.sources(NAMES[:2]), log_requests=True) as (url, _):
         ask(url, "beta")
         httpx.get(f"{url}/health")

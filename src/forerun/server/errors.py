@@ -14,6 +14,8 @@ from forerun.server.async_request import Closed
 _log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
+MAX_FIELD = 64
+"""Letters of a field's name that is logged."""
 
 
 @dataclass(eq=False)
@@ -28,9 +30,16 @@ class ApiError(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def reason(self) -> str:
+        """What a log may say of it: the code, and the field, but not what stood there."""
+        field = re.split(r"[.\[ ]", self.param or "", maxsplit=1)[0]
+        shown = field if field.isidentifier() and len(field) <= MAX_FIELD else ""
+        return " ".join(filter(None, (self.code or self.type, shown)))
+
     def body(self, path: str) -> dict[str, object]:
         """Write what an answer to this path says of it, in the form of the path's API."""
-        if path.startswith("/api/"):
+        if is_ollama(path):
             return self.ollama()
         return self.anthropic() if is_anthropic(path) else self.document()
 
@@ -62,6 +71,11 @@ def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
 def is_anthropic(path: str) -> bool:
     """Tell the paths of Anthropic's API."""
     return path.startswith("/v1/messages")
+
+
+def is_ollama(path: str) -> bool:
+    """Tell the paths of Ollama's API."""
+    return path.startswith("/api/")
 
 
 _ANTHROPIC: Mapping[int, str] = {

@@ -20,7 +20,7 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.embeddings import EmbeddingRequest, vector_of_each
 from forerun.server.errors import ApiError, invalid
 from forerun.server.fleet import AllModels, Fleet, FromBody
-from forerun.server.http import JsonResponse
+from forerun.server.http import LINES, JsonResponse, to_json
 from forerun.server.openai import CompletionRequest, continued
 from forerun.server.schema import OpenBody, RequestBody
 from forerun.server.service import Service
@@ -248,7 +248,7 @@ def _time(seconds: float | None = None) -> str:
 class OllamaWriter(BlockWriter):
     """Write lines of JSON and the document."""
 
-    media_type, ping = "application/x-ndjson", b""
+    media_type, ping = LINES, b""
 
     def final(self) -> Document:
         """Write the whole answer."""
@@ -280,7 +280,7 @@ class OllamaWriter(BlockWriter):
 
     def frame(self, document: Document) -> bytes:
         """Write a line."""
-        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+        return to_json(document) + b"\n"
 
     def _text(self, kind: str) -> str:
         return "".join(block.text for block in self.blocks if block.kind == kind)

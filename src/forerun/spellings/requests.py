@@ -161,4 +161,4 @@ def is_slip(name: str, known: Collection[str]) -> bool:
 @lru_cache(maxsize=NOTED)
 def note(name: str, why: str) -> None:
     """Say once that a field does nothing, and why."""
-    _log.info("field %s of a request has no effect: %s", short_repr(name), why)
+    _log.warning("field %s of a request has no effect: %s", short_repr(name), why)

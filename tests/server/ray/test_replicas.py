@@ -78,6 +78,20 @@ def test_streams_say_the_same(pair, expected):
     }
 
 
+def test_ollamas_lines_come_one_by_one(pair, expected):
+    _, url = pair
+    asked = {
+        "prompt": PROMPTS[0],
+        "raw": True,
+        "options": {"temperature": 0, "num_predict": NUM_NEW},
+    }
+    with httpx.stream("POST", f"{url}/api/generate", json=asked, timeout=120) as answer:
+        parts = [*answer.iter_raw()]
+    lines = [json.loads(line) for line in b"".join(parts).splitlines()]
+    assert len(parts) > 2
+    assert "".join(line["response"] for line in lines) == expected[PROMPTS[0]]
+
+
 def test_the_next_turn_finds_its_blocks_and_sessions_stay(pair):
     _, url = pair
     long = "The history of rivers, told at some length. " * 12

@@ -121,9 +121,7 @@ class Replica:
     async def __init__(self, plan: ReplicaPlan) -> None:  # type: ignore[misc]  # Ray awaits it
         """Load the first model. Raises what loading raises."""
         share_heaps()
-        if plan.server.log_requests:
-            logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
-            logging.getLogger("forerun.requests").setLevel(logging.INFO)
+        logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
         self._fleet = Fleet(
             plan.sources(), plan.server, plan.sampling, plan.engines[0].budget_nbytes
         )
