@@ -14,6 +14,8 @@ from forerun.server.async_request import Closed
 _log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
+_THREAD = "thread"
+"""A field of conversations that are kept; of an error with such details Anthropic's clients send all again."""
 MAX_FIELD = 64
 """Letters of a field's name that is logged."""
 
@@ -55,7 +57,13 @@ class ApiError(Exception):
     def anthropic(self) -> dict[str, object]:
         """Write the same as Anthropic does."""
         kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        error: dict[str, object] = {"type": kind, "message": self.message}
+        if self.param == _THREAD:
+            error["details"] = {
+                "error_code": "thread_unsupported_request",
+                "unsupported": [_THREAD],
+            }
+        return {"type": "error", "error": error}
 
 
 def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:

@@ -15,10 +15,10 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from forerun.server.blocks import BlockWriter, ContentBlock, reply
+from forerun.server.blocks import BlockWriter, ContentBlock, check_shown, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.embeddings import EmbeddingRequest, vector_of_each
-from forerun.server.errors import ApiError, invalid
+from forerun.server.errors import ApiError, invalid, must_be
 from forerun.server.fleet import AllModels, Fleet, FromBody
 from forerun.server.http import LINES, JsonResponse, to_json
 from forerun.server.openai import CompletionRequest, continued
@@ -60,6 +60,8 @@ class OllamaRequest(OpenBody):
         }
         form = self.format or None
         if form is not None:
+            if isinstance(form, str) and form != "json":
+                raise must_be("format", '"json" or a JSON schema', form)
             schema = {"schema": form} if isinstance(form, dict) else {}
             fields["response_format"] = {
                 "type": "json_schema" if schema else "json_object",
@@ -183,9 +185,9 @@ async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate
         return _only_loaded(service, body)
     if not body.raw and not body.suffix:
         return await reply(service, request, body, OllamaWriter)
-    running = await continued(
-        service, request, CompletionRequest.model_validate(body.as_completion())
-    )
+    completion = CompletionRequest.model_validate(body.as_completion())
+    check_shown(completion)
+    running = await continued(service, request, completion)
     writer = OllamaWriter(service, running, body, PlainParser)
     return await writer.reply(request, stream=body.stream)
 

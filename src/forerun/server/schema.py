@@ -116,7 +116,7 @@ class RequestBody(BaseModel):
     def _read(cls, given: dict[str, object], validate: ModelWrapValidatorHandler[Self]) -> Self:
         typed: dict[str, str] = {}
         try:
-            fields, typed = cls.rename(given)
+            fields, typed = cls.rename(spellings.stateless(given, cls.model_fields))
             fields = _known(fields, cls)
             _check_sizes(fields, typed)
             body = validate(fields)

@@ -48,7 +48,7 @@ def command(
     from forerun.lab.train import answers as train_answers
     from forerun.lab.train import table
 
-    num_tokens = count_of(tokens)
+    num_tokens = count_of("--tokens", tokens)
     opt.check_least("order", order, 1)
     if not 0.01 <= size_mb <= MAX_MB:
         raise ConfigError(f"--size-mb must be from 0.01 to {MAX_MB}, got {size_mb:g}")
