@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, TextIO, cast
 
 from forerun.core import system
 from forerun.core.errors import ConfigError
 
+PRIVATE, PUBLIC = 0o600, 0o644
+"""Who may read a file: what was said, or what was learned of it, its owner alone; models everybody."""
 PATIENCE_S = 2.0
 """Seconds to wait for another process's lock, which it holds for milliseconds."""
 
 
-def replace(path: Path, *parts: bytes | memoryview, mode: int = 0o644) -> None:
+def replace(path: Path, *parts: bytes | memoryview, mode: int = PRIVATE) -> None:
     """Write a file in the place of what is there: who reads sees the old one or all of the new. Raises OSError."""
     with replacing(path, mode) as file:
         for part in parts:
@@ -27,7 +29,7 @@ def replace(path: Path, *parts: bytes | memoryview, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int = PRIVATE) -> Iterator[IO[bytes]]:
     """Open a file to write, which takes the place of what is there when the block ends well. Raises OSError."""
     from tempfile import NamedTemporaryFile  # which takes 6 ms to import
 
@@ -41,6 +43,22 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
             file.close()
             os.unlink(file.name)
             raise
+
+
+def open_private(path: Path, mode: str) -> TextIO:
+    """Open a text to write (`w`, `a`), which only its owner may read if it is made. Raises OSError."""
+
+    def made(name: str, flags: int) -> int:
+        return os.open(name, flags, PRIVATE)
+
+    return cast(TextIO, open(path, mode, encoding="utf-8", opener=made))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, for its owner alone; what is there stays as it is. Raises OSError."""
+    for each in (*reversed(path.parents), path):
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_to_read(path: Path) -> BufferedReader:
@@ -69,7 +87,7 @@ def read_text(file: str | Path) -> str:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock on a file, which is made: one holder at a time, of all threads and processes. Raises OSError."""
-    with path.open("a") as file:
+    with open_private(path, "a") as file:
         give_up_s = time.monotonic() + PATIENCE_S
         while not system.try_lock(file.fileno()):
             if time.monotonic() > give_up_s:

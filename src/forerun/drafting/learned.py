@@ -57,13 +57,13 @@ class LearnedStore:
     def write(self, entries: bytes) -> None:
         """Replace the file. Raises OSError."""
         head = json.dumps(self._origin | {"checksum": zlib.crc32(entries)}).encode() + b"\n"
-        files.replace(self.path, _MAGIC, head, entries, mode=0o600)  # it reveals what users wrote
+        files.replace(self.path, _MAGIC, head, entries)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let one process write at a time, and start the wait for `is_due` again. Raises OSError."""
         self._next_s = time.monotonic() + EVERY_S
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.path.parent)
         with files.locked(self.path.parent / ".lock"):
             yield
 
