@@ -141,6 +141,23 @@ class BlockWriter(Writer):
             yield from self.close(self.blocks[-1])
 
 
+class BlocksBody(OpenBody):
+    """A conversation that is answered with blocks."""
+
+    def check(self) -> None:
+        """Check it as the chat request that says the same. Raises ApiError, with fields as the client calls them."""
+        try:
+            self.chat().check()
+        except ApiError as error:
+            raise renamed(error, self.theirs) from error
+
+    def chat(self) -> ChatRequest:
+        """Return the chat request that says the same. Raises ApiError."""
+        chat = ChatRequest.model_validate(self.as_chat())
+        check_shown(chat)
+        return chat
+
+
 def check_shown(body: AnswerRequest) -> None:
     """Raise ApiError for a field whose answer has no place among blocks."""
     for name in ONLY_CHAT:
@@ -150,13 +167,12 @@ def check_shown(body: AnswerRequest) -> None:
 
 
 async def reply(
-    service: Service, request: JsonRequest, body: OpenBody, writer: type[BlockWriter]
+    service: Service, request: JsonRequest, body: BlocksBody, writer: type[BlockWriter]
 ) -> Response:
     """Answer a conversation as `writer` writes it. Raises ApiError, with fields named as the client calls them."""
     service.name(body.model)
     try:
-        chat = ChatRequest.model_validate(body.as_chat())
-        check_shown(chat)
+        chat = body.chat()
         running, new_parser = await submit(service, request, chat)
     except ApiError as error:
         raise renamed(error, body.theirs) from error

@@ -7,12 +7,15 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.server.errors import ApiError
+
+T = TypeVar("T")
 
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 """Types of answers that are sent as they come."""
@@ -167,6 +170,19 @@ async def cancelled_on_disconnect(
         except BaseException:
             on_disconnect()
             raise
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work, which ends where the client goes away: what has not begun is not begun then.
+
+    The body must have been read. Raises ClientDisconnect.
+    """
+    task = asyncio.create_task(work)
+    async with cancelled_on_disconnect(request.receive, task.cancel):
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise ClientDisconnect
+        return task.result()
 
 
 @asynccontextmanager

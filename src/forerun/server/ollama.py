@@ -15,14 +15,14 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from forerun.server.blocks import BlockWriter, ContentBlock, check_shown, reply
+from forerun.server.blocks import BlocksBody, BlockWriter, ContentBlock, check_shown, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.embeddings import EmbeddingRequest, vector_of_each
 from forerun.server.errors import ApiError, invalid, must_be
 from forerun.server.fleet import AllModels, Fleet, FromBody
 from forerun.server.http import LINES, JsonResponse, to_json
 from forerun.server.openai import CompletionRequest, continued
-from forerun.server.schema import OpenBody, RequestBody
+from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.writer import Document, usage
 from forerun.text.answers.parser import PlainParser
@@ -36,7 +36,7 @@ _NS = 1e6
 """Nanoseconds of a millisecond."""
 
 
-class OllamaRequest(OpenBody):
+class OllamaRequest(BlocksBody):
     """What both routes take."""
 
     stream: bool = True

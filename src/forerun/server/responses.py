@@ -14,13 +14,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from forerun.core.types import FinishReason
-from forerun.server.blocks import BlockWriter, ContentBlock, one_system, reply
+from forerun.server.blocks import BlocksBody, BlockWriter, ContentBlock, one_system, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.openai import check_roles
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
-from forerun.server.schema import OpenBody
 from forerun.server.tools import ALLOWED
 from forerun.server.writer import Document, usage
 from forerun.spellings.requests import note
@@ -48,7 +47,7 @@ _ECHOED = (
 """Fields of the request that the response repeats."""
 
 
-class ResponsesRequest(OpenBody):
+class ResponsesRequest(BlocksBody):
     """A conversation as a list of items. Nothing is stored: all of it comes with every request."""
 
     input: str | list[dict[str, Any]]

@@ -101,8 +101,9 @@ def _compare(
         kept = network.own_folder(llm) if before else None
         if is_better:
             kept = network.install(llm, trained)
-        elif before and _is_slower(row(*before, alone)):
-            kept = network.remove(llm)
+        elif before and _is_slower(row(before[0], alone)):
+            network.remove(llm)
+            kept = None
         of_network = outcome.of_network(row(new, alone), kept, trained, is_new=is_better)
     shown = [name for name in taus if name not in networks[:-1]]
     in_full = [round(taus[name], 4) for name in shown]
