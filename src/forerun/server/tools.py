@@ -156,20 +156,18 @@ def _is_strict(tool: Tool) -> bool:
 
 def _allowed(tools: Sequence[Tool], given: object) -> tuple[list[Tool], object]:
     """Keep the tools that a choice allows, and return its mode. Raises ApiError."""
-    mode, named = (
-        (given.get("mode"), given.get("tools")) if isinstance(given, Mapping) else (None, None)
-    )
+    given = given if isinstance(given, Mapping) else {}
+    mode, named = given.get("mode"), given.get("tools")
     if mode not in ("auto", "required") or not isinstance(named, list) or not named:
         what = '{"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": ...}}]}'
         raise must_be(f"tool_choice.{ALLOWED}", what, given, "tool_choice")
-    inner = [one.get("function", one) if isinstance(one, Mapping) else None for one in named]
-    names = [one.get("name") if isinstance(one, Mapping) else None for one in inner]
-    known = [_name(tool) for tool in tools]
-    for name in names:
-        if name not in known:
-            raise must_be(
-                f"tool_choice.{ALLOWED}", f"of the tools ({', '.join(known)})", name, "tool_choice"
-            )
+    known, names = [_name(tool) for tool in tools], []
+    for one in named:
+        function = one.get("function", one) if isinstance(one, Mapping) else one
+        names.append(function.get("name") if isinstance(function, Mapping) else function)
+        if names[-1] not in known:
+            what = f"tools of the request ({', '.join(known)})"
+            raise must_be(f"tool_choice.{ALLOWED}.tools", what, names[-1], "tool_choice")
     return [tool for tool in tools if _name(tool) in names], mode
 
 

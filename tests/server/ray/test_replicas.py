@@ -53,6 +53,8 @@ def follow(url: str, prompt: str, num_new: int) -> tuple[str, list[dict]]:
     with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as answer:
         assert answer.status_code == 200
         for line in filter(None, answer.iter_lines()):
+            if line.startswith(":"):
+                continue  # a ping
             last = line.removeprefix("data: ")
             if last == "[DONE]":
                 continue
