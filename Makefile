@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 DEV := .venv/.installed-dev
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser slow check format native arm dist peers sanitize clean
+.PHONY: help setup demo test browser slow ray check format native arm dist peers sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,16 @@ browser: $(DEV) ## the tests of the page, in the system's chromium where there i
 
 slow: $(DEV) ## the long tests
 	@$(BIN)/python -m pytest -q -m "slow and not gpu and not net and not arm"
+
+# An environment of its own: Ray asks for other versions of what .venv has, which it sees besides.
+RAY := build/ray
+RAY_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["ray"])
+ray: $(DEV) ## the tests of several replicas on Ray, which it installs beside .venv
+	@$(BIN)/python -m venv $(RAY)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
+	@$(RAY)/bin/python -m pip install -qq --disable-pip-version-check $$($(BIN)/python -c '$(RAY_EXTRA)')
+	@$(RAY)/bin/python -m pytest -q -m "slow or not slow" tests/server/ray
 
 check: $(DEV) ## formatting, lint, types, documentation
 	@$(BIN)/ruff format --check .

@@ -49,7 +49,7 @@ def page() -> str:
     parts += [_named(requests.RENAMED.items()), "Accepted with these values alone:\n"]
     only = [
         (f"`{name}` ({codes(values)})" if values else f"`{name}`", why)
-        for name, (why, values) in requests.ONLY.items()
+        for name, (why, values) in {**requests.STATE, **requests.ONLY}.items()
     ]
     parts += [_grouped(only), "Of no effect:\n"]
     parts += [_lines(item(codes(names), why) for why, names in requests.NO_EFFECT.items())]

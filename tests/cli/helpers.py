@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import stat
+from pathlib import Path
 
 
 def the_json(out: str) -> dict:
@@ -39,3 +41,16 @@ def one_line_of_mistake(shell, line: str) -> str:
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     return err
+
+
+def assert_private(folder: Path, *but: str) -> None:
+    """All that lies below a folder is its owner's alone; `but` names what may be read by others, with what is below.
+
+    Pictures have no words.
+    """
+    found = [path for path in folder.rglob("*") if not {*path.relative_to(folder).parts} & {*but}]
+    found = [path for path in found if path.suffix not in (".png", ".svg")]
+    assert found, f"nothing lies in {folder}"
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in found}
+    wrong = {str(path): oct(mode) for path, mode in modes.items() if mode & 0o077}
+    assert not wrong, wrong

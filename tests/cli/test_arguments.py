@@ -188,3 +188,12 @@ def test_shells_complete_commands_options_and_values(forerun, monkeypatch, line,
     code, out, _ = forerun()
     assert code == 0
     assert f"plain,{word}" in out.splitlines()
+
+
+def test_a_switch_of_our_own_that_is_fixed_takes_no_word(default_model, shell, caplog):
+    given = f"forerun verify -m {default_model} --limit 1 -n 8 -c 512 --json"
+    for where in ("forerun verify", "--json"):
+        code, _, err = shell(given.replace(where, f"{where} --no-controller"))
+        assert (code, "has no effect" in err) == (0, False), err
+    code, _, _ = shell(given.replace("--json", "--controller --json"))
+    assert (code, "--controller has no effect" in caplog.text) == (0, True)

@@ -34,6 +34,15 @@ def test_verify_says_yes_to_greedy_and_sampled_tokens_and_counts(shell, options)
     assert document["rejected"] > 0
 
 
+def test_verify_of_nothing_drafted_is_no_success(shell):
+    """One token is not drafted; of the drafter none nothing is expected."""
+    for options, wanted in (("-d suffix", 1), ("-d none", 0)):
+        code, out, err = shell(f"forerun verify -n 1 --limit 1 -c 512 {options} --json")
+        assert code == wanted
+        assert ("nothing was drafted" in err) == (wanted == 1)
+        assert the_json(out)["identical"]
+
+
 def test_verify_needs_one_seed_for_both_ways(shell):
     code, _, err = shell("forerun verify --seed -1")
     assert code == 2

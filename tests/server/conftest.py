@@ -83,7 +83,9 @@ def apart(
                     break
             if drains:
                 threading.Thread(target=server.stderr.read, daemon=True).start()
-            yield server, re.search(r"http://\S+", said)[0], said
+            found = re.search(r"http://\S+", said)
+            assert found, said
+            yield server, found[0], said
         finally:
             if ends and server.poll() is None:
                 server.terminate()

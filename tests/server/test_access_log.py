@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import httpx
 
-from tests.server.conftest import running
+from tests.server.conftest import apart, running
 
 
 def lines_of(caplog) -> list[str]:
@@ -14,7 +15,6 @@ def lines_of(caplog) -> list[str]:
 
 
 def test_each_request_that_ended_has_a_line(llm, caplog):
-    caplog.set_level(logging.INFO, "forerun.requests")
     with running(lambda: llm, log_requests=True) as (url, _):
         body = {"prompt": "swordfish one two one two", "max_tokens": 6, "temperature": 0}
         ids = []
@@ -34,15 +34,14 @@ def test_each_request_that_ended_has_a_line(llm, caplog):
         assert " POST /v1/completions 200, prompt " in line
         assert "answer 6 tokens (length), first " in line
         assert " drafted, total " in line
-    assert " POST /v1/completions 400, total " in lines[2]
+    assert " POST /v1/completions 400, invalid_request_error, total " in lines[2]
     assert "\n" not in lines[3]
-    assert " 404, " in lines[3]
-    assert " GET /health 421, total " in lines[4]
+    assert " 404, invalid_request_error, " in lines[3]
+    assert " GET /health 421, host_not_allowed, total " in lines[4]
     assert "swordfish" not in " ".join(lines)
 
 
 def test_without_it_nothing_is_logged(url, caplog):
-    caplog.set_level(logging.INFO, "forerun.requests")
     httpx.get(f"{url}/health")
     assert not lines_of(caplog)
 
@@ -52,8 +51,28 @@ def test_no_word_of_a_prompt_is_logged(llm, caplog):
     body = {"prompt": "swordfish", "max_tokens": 2, "stop": "herring", "user": "haddock"}
     with running(lambda: llm, log_requests=True) as (url, _):
         assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
-        httpx.post(f"{url}/v1/completions", json=body | {"prompt": {"swordfish": 1}})
+        for more in ({"prompt": {"swordfish": 1}}, {"logit_bias": {"swordfish": 1}}):
+            httpx.post(f"{url}/v1/completions", json=body | more)
     ours = [one for one in caplog.records if one.name.startswith(("forerun", "uvicorn"))]
     assert any("answer 2 tokens" in one.getMessage() for one in ours)
     logged = " ".join(one.getMessage() for one in ours)
     assert not any(word in logged for word in ("swordfish", "herring", "haddock"))
+
+
+def test_serve_shows_what_has_no_effect_and_why_a_request_is_refused(default_model):
+    """As a process: nothing here chooses what is logged."""
+    messages = [{"role": "user", "content": "swordfish"}]
+    asked = {"messages": messages, "max_tokens": 1, "store": True, "num_ctx": 8192, "foo_bar": 1}
+    small = ("--max-model-len", "512", "-d", "none", "-t", "1")
+    for flags in ((), ("--log-requests",)):
+        with apart(default_model, *small, *flags, drains=False) as (server, url, _):
+            for more in ({"tools": [{"type": "web_search"}]}, {"best_of": 3}, {"stop": [1]}):
+                httpx.post(f"{url}/v1/chat/completions", json=asked | more, timeout=60)
+            server.terminate()
+            said = server.stderr.read()
+        for name in ("store", "num_ctx", "foo_bar", "tools of type web_search"):
+            assert said.count(f"field '{name}' of a request has no effect: ") == 1, said
+        refused = re.findall(r"POST /v1/chat/completions 400, (.*), total", said)
+        wanted = ["invalid_request_error best_of", "invalid_request_error stop"]
+        assert refused == (wanted if flags else [])
+        assert "swordfish" not in said

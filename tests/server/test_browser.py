@@ -181,6 +181,129 @@ def test_stop_regenerate_edit_and_delete(browser, long_url):
         assert page.locator("#chats li").count() == 0
 
 
+def test_an_answer_goes_on_while_another_conversation_is_open(browser, long_url):
+    with opened(browser, long_url) as page:
+        set_field(page, "max_tokens", "6")
+        send(page, "First")
+        page.click("#new")
+        set_field(page, "max_tokens", "120")
+        send(page, "Write a long story of a dragon.", wait=False)
+        page.locator(".meter .words").wait_for()
+        page.click("#chats .title >> text=First")
+        assert page.locator("#send").inner_text() == "Send"
+        assert page.locator(".waiting").count() == 0
+        set_field(page, "max_tokens", "4")
+        send(page, "Second question")
+        page.click("#chats .title >> text=dragon")
+        ended(page)
+        answer = page.locator(".assistant .text")
+        assert "Stopped." not in page.locator(".turn").last.inner_text()
+        text = answer.inner_text()
+        page.reload()
+        assert answer.inner_text() == text
+        page.click("#chats .title >> text=First")
+        assert page.locator(".turn").count() == 4
+
+
+def test_what_comes_in_the_background_can_be_looked_at_and_stopped(browser, long_url):
+    with opened(browser, long_url) as page:
+        page.on("dialog", lambda dialog: dialog.accept())
+        send_endless(page)
+        page.click("#new")
+        assert page.locator("#send").inner_text() == "Send"
+        page.locator("#chats .title").first.click()
+        assert page.locator("#send").inner_text() == "Stop"
+        text = page.locator(".assistant .text").inner_text()
+        page.wait_for_function(
+            "before => document.querySelector('.assistant .text').innerText.length > before.length",
+            arg=text,
+        )
+        page.keyboard.press("Escape")
+        ended(page)
+        page.click(".assistant >> text=Regenerate")
+        page.locator(".meter .words").wait_for()
+        page.click("#new")
+        page.hover("#chats li")
+        page.locator("#chats li .icon").click()
+        page.wait_for_timeout(300)
+        assert page.locator("#chats li").count() == 0, "it does not come back"
+
+
+def test_each_conversation_has_its_system_prompt_and_new_ones_the_last(browser, url):
+    with opened(browser, url) as page:
+        bodies: list[dict] = []
+        page.on(
+            "request",
+            lambda one: bodies.append(one.post_data_json) if one.method == "POST" else None,
+        )
+
+        def systems() -> list[str]:
+            first = bodies[-1]["messages"][0]
+            return [first["content"]] if first["role"] == "system" else []
+
+        set_field(page, "max_tokens", "2")
+        send(page, "Old")
+        assert systems() == []
+        page.click("#new")
+        page.click("#open-settings")
+        page.fill("#system", "Be brief.")
+        page.keyboard.press("Escape")
+        send(page, "Newer")
+        assert systems() == ["Be brief."]
+        page.click("#chats .title >> text=Old")
+        page.click("#shade")
+        page.click("#open-settings")
+        assert page.input_value("#system") == ""
+        page.keyboard.press("Escape")
+        send(page, "Old again")
+        assert systems() == []
+        page.click("#new")
+        page.click("#open-settings")
+        assert page.input_value("#system") == "Be brief."
+        page.keyboard.press("Escape")
+        page.reload()
+        send(page, "Newest")
+        assert systems() == ["Be brief."]
+
+
+def test_an_answer_whose_question_is_gone_can_be_asked_for(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "2")
+        send(page, "Hi")
+        page.evaluate(
+            """() => {
+              const name = Object.keys(localStorage).find((one) => one.startsWith("forerun.chat."));
+              const chat = JSON.parse(localStorage.getItem(name));
+              chat.turns = chat.turns.filter((turn) => turn.role === "assistant");
+              localStorage.setItem(name, JSON.stringify(chat));
+            }"""
+        )
+        page.reload()
+        assert page.locator(".turn").count() == 1
+        page.click(".assistant >> text=Regenerate")
+        page.locator("#trouble >> text=the conversation is empty").wait_for()
+
+
+def test_the_key_dialog_can_be_left(browser, llm):
+    with running(lambda: llm, api_key="secret") as (url, _), opened(browser, url) as page:
+        page.locator("#ask-key").wait_for()
+        page.keyboard.press("Escape")
+        page.locator("#model >> text=No key").wait_for()
+        page.wait_for_timeout(300)
+        assert not page.locator("#ask-key").is_visible()
+        send(page, "Hi", wait=False)
+        page.locator("#ask-key").wait_for()
+        page.keyboard.press("Escape")
+        page.locator("#trouble").wait_for()
+        assert page.input_value("#prompt") == "Hi"
+        page.press("#prompt", "Enter")
+        page.fill("#key", "secret")
+        page.press("#key", "Enter")
+        ended(page)
+        assert page.locator(".assistant .text").inner_text()
+        page.locator("#model >> text=tiny").wait_for()
+
+
 def test_settings_reach_the_server(browser, url):
     with opened(browser, url) as page:
         bodies: list[dict] = []

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from forerun.core.params import MAX_IDS, MAX_N
+from forerun.spellings.requests import STATE
 from forerun.text.chat_template import RESERVED
 from tests.server.conftest import json_schema, tool
 
@@ -108,6 +109,26 @@ WRONG = {
         ),
         ({"tools": [tool("a")], "guided_regex": "b"}, "response_format of JSON only", None),
         ({"functions": [{}]}, "older name", None),
+        *(({name: [1]}, "", name) for name in ("allowed_token_ids", "bad_words", "images")),
+        *(
+            ({"thinking": {"type": "enabled", "budget_tokens": given}}, "whole number", "thinking")
+            for given in ("1000", 1.5, True)
+        ),
+        ({"reasoning": {"max_tokens": "5"}}, "reasoning.max_tokens must be a whole", None),
+        ({"reasoning": {"enabled": "no"}}, "reasoning.enabled must be true", "reasoning"),
+        *(
+            (
+                {"tools": [tool("a"), tool("b")], "tool_choice": choice},
+                "tool_choice",
+                "tool_choice",
+            )
+            for choice in (
+                {"type": "mcp"},
+                {"type": "functions", "function": {}},
+                {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+                {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool("c")]}},
+            )
+        ),
     ],
     "/v1/responses": [
         ({"input": 7}, "input must be a text or a list of items", "input"),
@@ -117,7 +138,7 @@ WRONG = {
         ({"text": {"format": {"type": "json_schema", "schema": BAD_SCHEMA}}}, "", "text.format"),
         ({"text": {"format": {"type": "verse"}}}, "", "text.format"),
         ({"text": {"format": {"type": "xml"}}}, "json_schema, got 'xml'", None),
-        ({"previous_response_id": "resp_1"}, "nothing is stored", None),
+        ({"input": [{"type": "compaction"}]}, "input[0].type must be message", "input"),
         ({"n": 2}, "n is possible in /v1/chat/completions only", "n"),
         ({"timings_per_token": True}, "timings_per_token is possible in", "timings_per_token"),
         ({"temprature": 1}, "did you mean 'temperature'", None),
@@ -173,6 +194,23 @@ CHATS = {
     "/apply-template": {"messages": SAID},
 }
 """The routes that render a conversation with what the client gives the template."""
+
+
+@pytest.mark.parametrize("name", STATE)
+@pytest.mark.parametrize("route", [*CHATS, "/api/chat", "/api/generate"])
+def test_what_stands_for_earlier_turns_is_refused_by_name(url, route, name):
+    """Without them the answer would be one to another question."""
+    bodies = CHATS | {"/api/chat": {"messages": SAID}, "/api/generate": {"prompt": "a"}}
+    if (name, route) == ("prompt", "/api/generate"):
+        return
+    for value in ("id_1", {"id": "id_1"}, [1, 2]):
+        answer = httpx.post(url + route, json=bodies[route] | {name: value}, timeout=60)
+        assert answer.status_code == 400, answer.text
+        assert f"{name}=" in answer.text
+        assert "nothing is stored" in answer.text
+    neutral = {name: None, "stream": False, "options": {"num_predict": 1}}
+    answer = httpx.post(url + route, json=bodies[route] | neutral, timeout=60)
+    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED | {"range", "raise_exception"}))

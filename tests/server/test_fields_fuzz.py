@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from forerun.llm import LLM
-from forerun.spellings.requests import ONLY, RENAMED
+from forerun.spellings.requests import ONLY, RENAMED, STATE
 from tests.server.conftest import running, tool
 
 pytestmark = pytest.mark.slow
@@ -99,6 +99,8 @@ OBJECTS: dict[str, Any] = {
     "tool_choice": {"type": "function", "function": {"name": "add"}},
     "text": {"format": {"type": "json_schema", "schema": {"type": "string"}}},
     "output_config": {"format": {"type": "json_schema", "schema": {"type": "string"}}},
+    "reasoning": {"effort": "low", "enabled": True, "max_tokens": 5},
+    "thinking": {"type": "enabled", "budget_tokens": 5},
     "prediction": {"type": "content", "content": [{"type": "text", "text": "a"}]},
     "speculative": {"drafter": "auto", "max_draft": 1},
     "stream_options": {"include_usage": True},
@@ -150,7 +152,7 @@ def fields(url: str, route: str) -> set[str]:
     content = document["paths"][route]["post"]["requestBody"]["content"]["application/json"]
     name = content["schema"]["$ref"].rpartition("/")[2]
     own = {*document["components"]["schemas"][name]["properties"], CHATS.get(route, "a")}
-    return own | {"a", "timings", *RENAMED, *ONLY, *OBJECTS, "tools"}
+    return own | {"a", "timings", *RENAMED, *STATE, *ONLY, *OBJECTS, "tools"}
 
 
 def is_wrong(answer: httpx.Response) -> bool:

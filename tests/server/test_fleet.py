@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -292,7 +291,6 @@ def test_what_is_counted_is_told_by_model(fleet) -> None:
 
 
 def test_the_access_log_names_the_model(loads, caplog) -> None:
-    caplog.set_level(logging.INFO, "forerun.requests")
     with running_fleet(loads.sources(NAMES[:2]), log_requests=True) as (url, _):
         ask(url, "beta")
         httpx.get(f"{url}/health")
@@ -329,3 +327,38 @@ def test_names_that_do_not_tell_models_apart_are_refused(tmp_path, models, given
         Fleet(sources, ServerConfig(served_model_name=given))
     named = Fleet(sources, ServerConfig(served_model_name=("one,two",)))
     assert json.dumps([one.names for one in named.services]) == '[["one"], ["two"]]'
+
+
+SAID = [{"role": "user", "content": "a"}]
+WRONG = [
+    ("/v1/completions", {"prompt": {}}),
+    ("/v1/completions", {"prompt": "a", "temperature": -1}),
+    ("/v1/chat/completions", {"messages": 1}),
+    ("/v1/chat/completions", {"messages": [{"role": "wizard", "content": "a"}]}),
+    ("/v1/chat/completions", {"messages": SAID, "thinking": {"type": "often"}}),
+    ("/v1/chat/completions", {"messages": SAID, "tools": [{"type": "function"}]}),
+    ("/v1/chat/completions", {"messages": SAID, "response_format": {"type": "xml"}}),
+    ("/v1/responses", {"input": [{"type": "picture"}]}),
+    ("/v1/responses", {"input": "a", "conversation": "conv_1"}),
+    ("/v1/messages", {"messages": SAID}),
+    ("/v1/messages", {"messages": [{"role": "narrator", "content": "a"}], "max_tokens": 1}),
+    ("/v1/messages/count_tokens", {"messages": [{"role": "narrator", "content": "a"}]}),
+    ("/completion", {"prompt": "a", "n_predict": "many"}),
+    ("/infill", {"input_prefix": 1}),
+    ("/tokenize", {"prompt": 1}),
+    ("/detokenize", {"tokens": "a"}),
+    ("/apply-template", {"messages": 1}),
+    ("/v1/embeddings", {"input": "a", "dimensions": "many"}),
+    ("/v1/rerank", {"query": 1}),
+    ("/api/chat", {"messages": SAID, "format": "yaml"}),
+    ("/api/generate", {"prompt": "a", "options": {"temperature": -1}}),
+]
+
+
+def test_a_body_that_is_wrong_loads_no_model_and_drops_none(loads) -> None:
+    with running_fleet(loads.sources(), models_max=1) as (url, _):
+        for route, body in WRONG:
+            answer = httpx.post(f"{url}{route}", json=body | {"model": "beta"}, timeout=20)
+            assert answer.status_code == 400, (route, answer.text)
+        assert states(url) == {"alpha": "loaded", "beta": "unloaded", "gamma": "unloaded"}
+    assert loads.names == ["alpha"]

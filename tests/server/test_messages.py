@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 
@@ -123,3 +125,33 @@ def test_other_errors_are_of_the_clients_kinds(claude, llm):
             answer = httpx.post(f"{url}/v1/messages", json=body, headers={"x-api-key": key})
             assert answer.status_code == status
             assert answer.json()["type"] == ("message" if status == 200 else "error")
+
+
+def test_a_conversation_that_is_kept_is_sent_whole_again(url):
+    """Anthropic's tool runner asks for a thread, and on our refusal sends all messages itself."""
+    asked, said = [], "The code word is heliotrope."
+
+    @anthropic.beta_tool
+    def recall() -> str:
+        """Recall it."""
+        return said
+
+    forced = {"tools": [recall], "tool_choice": {"type": "tool", "name": "recall"}}
+    messages = [{"role": "user", "content": "What is the code word?"}]
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        client._client.event_hooks = {"request": [lambda one: asked.append(one.content)]}
+        runner = client.beta.messages.tool_runner(
+            messages=messages, **forced, **OWN, max_iterations=2
+        )
+        bodies = [*runner]
+    sent = [json.loads(one) for one in asked]
+    assert "thread" in sent[0], "this client keeps no threads: the test shows nothing"
+    assert not any("thread" in one for one in sent[1:])
+    assert len(bodies) == 2
+    assert [one["role"] for one in sent[-1]["messages"]] == ["user", "assistant", "user"]
+    assert said in json.dumps(sent[-1]["messages"])
+    refused = post(url, "/v1/messages", sent[0], 400)["error"]
+    assert refused["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }

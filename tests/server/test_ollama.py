@@ -11,6 +11,7 @@ import pytest
 
 from forerun.core.params import SamplingParams
 from forerun.server.fleet import ModelSource
+from forerun.server.ollama import OllamaWriter
 from tests.server.conftest import post, running, running_fleet, tool
 
 ASKED = [{"role": "user", "content": "Count from one to five."}]
@@ -70,6 +71,30 @@ def test_forms_and_calls(url):
     assert isinstance(call["function"]["arguments"]["city"], str)
     turns = [*ASKED, called["message"], {"role": "tool", "tool_name": "weather", "content": "12"}]
     assert post(url, "/api/chat", {"messages": turns, "options": GREEDY, "stream": False})["done"]
+
+
+def test_what_cannot_be_shown_is_refused(url):
+    generate = {"prompt": "One two", "stream": False}
+    for route, body, words in (
+        ("/api/generate", generate | {"images": ["aGk="]}, "no pictures"),
+        ("/api/generate", generate | {"images": ["aGk="], "raw": True}, "no pictures"),
+        ("/api/chat", {"messages": [ASKED[0] | {"images": ["aGk="]}]}, "no pictures"),
+        ("/api/generate", generate | {"raw": True, "options": {"n": 2}}, "n is possible"),
+        ("/api/generate", generate | {"options": {"n": 2}}, "n is possible"),
+        ("/api/generate", generate | {"format": "yaml"}, 'format must be "json"'),
+        ("/api/chat", {"messages": ASKED, "format": "yaml"}, 'format must be "json"'),
+        ("/api/generate", generate | {"template": "{{ .Prompt }}"}, "template="),
+    ):
+        assert words in post(url, route, body, 400)["error"]
+    asked = generate | {"images": [], "template": "", "context": [], "options": GREEDY}
+    assert post(url, "/api/generate", asked)["done"]
+
+
+def test_a_lone_surrogate_ends_no_stream():
+    """A model may cut the escape of an emoji."""
+    line = OllamaWriter.frame(None, {"message": {"content": "\ud83d"}})
+    assert json.loads(line) == {"message": {"content": "\ud83d"}}
+    assert line.endswith(b"\n")
 
 
 def test_nothing_asked_only_loads(url):

@@ -73,6 +73,15 @@ def test_a_thought_may_begin_in_the_prompt(thinking: str) -> None:
         assert "<think>" not in whole["choices"][0]["message"]["content"]
 
 
+@pytest.mark.parametrize("more", [{"ignore_eos": True}, {"min_tokens": 4}])
+def test_a_bound_thought_goes_with_what_rules_no_form(thinking: str, more: dict) -> None:
+    """Load generators send both; what follows the thought has no form that says where it ends."""
+    asked = {"thinking_budget": 5, "enable_thinking": True, "chat_template_kwargs": {"open": True}}
+    body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 24, **asked, **more}
+    found = post(thinking, "/v1/chat/completions", body)
+    assert found["choices"][0]["message"]["reasoning_content"]
+
+
 def test_calls_that_are_required_come_behind_a_thought(thinking: str) -> None:
     given = {"tools": [TOOL], "tool_choice": "required", "chat_template_kwargs": {"open": True}}
     body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 90, **given}

@@ -47,6 +47,35 @@ def test_calls_that_must_be_made_are_valid(client, choice):
     assert answer.timings["draft_n_accepted"] > 10
 
 
+def test_of_the_tools_only_those_that_are_allowed_are_offered(url):
+    named = [{"type": "function", "function": {"name": "clock"}}]
+    chat = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
+    flat = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "clock"}],
+    }
+    body = OWN | {"tools": [WEATHER, CLOCK], "tool_choice": chat}
+    (choice,) = post(url, "/v1/chat/completions", body)["choices"]
+    assert {call["function"]["name"] for call in choice["message"]["tool_calls"]} == {"clock"}
+    tools = [{"type": "function", **one["function"]} for one in (WEATHER, CLOCK)]
+    asked = {
+        "input": "What time is it?",
+        "tools": tools,
+        "tool_choice": flat,
+        "max_output_tokens": 64,
+    }
+    calls = [
+        one for one in post(url, "/v1/responses", asked)["output"] if one["type"] == "function_call"
+    ]
+    assert {one["name"] for one in calls} == {"clock"}
+    auto = chat | {"allowed_tools": {"mode": "auto", "tools": named}}
+    seen = {"messages": OWN["messages"], "tools": [WEATHER, CLOCK], "tool_choice": auto}
+    prompt = post(url, "/apply-template", seen)["prompt"]
+    assert '"clock"' in prompt
+    assert '"weather"' not in prompt
+
+
 def test_a_stream_of_calls_adds_up(client):
     own = {"tools": [WEATHER], "tool_choice": NAMED, **OWN}
     (expected,) = client.chat.completions.create(**own).choices[0].message.tool_calls
@@ -143,8 +172,7 @@ def test_strict_arguments_are_noted_where_calls_are_free(url, caplog):
             note.cache_clear()
             caplog.clear()
             tool_ = json.loads(json.dumps(body["tools"][0]).replace("true", str(strict).lower()))
-            with caplog.at_level("INFO", "forerun"):
-                post(url, route, body | {"tools": [tool_], "max_tokens": 1})
+            post(url, route, body | {"tools": [tool_], "max_tokens": 1})
             assert ("tools.strict" in caplog.text) == strict
         wrong = json.loads(json.dumps(body["tools"][0]).replace("true", '"yes"'))
         error = post(url, route, body | {"tools": [wrong], "max_tokens": 1}, 400)["error"]

@@ -161,7 +161,7 @@ def _value(name: str, words: deque[str]) -> object:
     """Take the value of another engine's flag from the words that follow. Raises ConfigError if it is missing."""
     key = spellings.plain(name)
     one = spellings.NAMES.get(key) or FLAGS.get(name)
-    is_flag = one is not None and one.is_flag
+    is_flag = one.is_flag if one is not None else key in spellings.SWITCHES
     if words and (not is_flag or words[0].lower() in _SWITCHES):
         return words.popleft()
     if not is_flag:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from forerun.core import files
 from forerun.core.errors import ConfigError, unknown
 from forerun.hub.names import cache_root
 
@@ -159,6 +160,6 @@ def history(path: Path) -> Iterator[None]:
     finally:
         added = readline.get_current_history_length() - before
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)
+            files.make_folder(path.parent)
+            files.open_private(path, "a").close()
             readline.append_history_file(added, path)

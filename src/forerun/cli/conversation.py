@@ -10,7 +10,7 @@ from pathlib import Path
 from forerun.cli import console
 from forerun.cli.chat_models import LocalModel, Message, RemoteModel, Unfinished
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.core.files import read_text
+from forerun.core.files import open_private, read_text
 
 
 @dataclass(slots=True)
@@ -119,7 +119,8 @@ class Conversation:
         if path.exists() and path != self.file:
             raise ConfigError(f"{path} exists: name another file")
         try:
-            path.write_text(json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n", "utf-8")
+            with open_private(path, "w") as file:
+                file.write(json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n")
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from error
         self.file = path

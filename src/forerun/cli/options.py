@@ -75,8 +75,9 @@ def engine(
     def build(values: dict[str, Any], arguments: Arguments) -> EngineConfig:
         foreign = {**arguments.foreign}
         for name in [name for name in foreign if _field(name) in fixed]:
-            why = f"it is always {fixed[_field(name)]} with this command"
-            spellings.note(name, foreign.pop(name), why)
+            always, value = fixed[_field(name)], foreign.pop(name)
+            if value != always:
+                spellings.note(name, value, f"it is always {always} with this command")
         given = {name: values.pop(name) for name in arguments.typed if name in values}
         values.pop(spellings.SPECULATIVE, None)
         config, typed = spellings.configure(EngineConfig(**values), given | foreign)

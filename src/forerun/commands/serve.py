@@ -108,7 +108,7 @@ def command(
         ) from error
 
     settings = _completed(settings, api_key_file)
-    _log_to_stderr(bool(settings.log_requests))
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     if config.threads is None and replicas is None and (text := stay_on_one_socket()):
         logging.getLogger(__name__).warning(text)
     threads = config.threads or max(1, num_cores() // (replicas or 1))
@@ -259,12 +259,6 @@ def _check(sources: Sequence[ModelSource], *, has_budget: bool) -> None:
             source.max_len()
             if has_budget:
                 source.nbytes()
-
-
-def _log_to_stderr(with_requests: bool) -> None:
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
-    if with_requests:
-        logging.getLogger("forerun.requests").setLevel(logging.INFO)
 
 
 def _print_line(line: str) -> None:

@@ -40,7 +40,7 @@ def command(
     """Decode every prompt with and without drafting, greedily or with a seed, and compare the token ids.
 
     Prompts go through the model's chat template; a model without one completes them as they are. Exits 1 on any
-    difference.
+    difference, and where nothing was drafted.
     """
     from forerun.cli import console
     from forerun.core.errors import ConfigError
@@ -69,7 +69,15 @@ def command(
         console.print_json(measured.document(llm) | outcome)
     else:
         _print(tasks, pairs)
-    if different:
+    is_vain = llm.drafter_spec.name != "none" and not any(
+        drafted.stats.drafted for _, drafted in pairs
+    )
+    if is_vain:
+        console.note(
+            "nothing was drafted, so nothing is shown: raise --max-tokens, give other --prompts or -d",
+            fg="red",
+        )
+    if different or is_vain:
         raise click.exceptions.Exit(1)
 
 

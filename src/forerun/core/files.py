@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, TextIO, cast
 
 from forerun.core import system
 from forerun.core.errors import ConfigError
 
+PRIVATE, PUBLIC = 0o600, 0o644
+"""Who may read a file: what was said, or what was learned of it, its owner alone; models everybody."""
 
-def replace(path: Path, *parts: bytes | memoryview, mode: int = 0o644) -> None:
+
+def replace(path: Path, *parts: bytes | memoryview, mode: int = PRIVATE) -> None:
     """Write a file in the place of what is there: who reads sees the old one or all of the new. Raises OSError."""
     with replacing(path, mode) as file:
         for part in parts:
@@ -23,7 +26,7 @@ def replace(path: Path, *parts: bytes | memoryview, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int = PRIVATE) -> Iterator[IO[bytes]]:
     """Open a file to write, which takes the place of what is there when the block ends well. Raises OSError."""
     from tempfile import NamedTemporaryFile  # which takes 6 ms to import
 
@@ -37,6 +40,22 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
             file.close()
             os.unlink(file.name)
             raise
+
+
+def open_private(path: Path, mode: str) -> TextIO:
+    """Open a text to write (`w`, `a`), which only its owner may read if it is made. Raises OSError."""
+
+    def made(name: str, flags: int) -> int:
+        return os.open(name, flags, PRIVATE)
+
+    return cast(TextIO, open(path, mode, encoding="utf-8", opener=made))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, for its owner alone; what is there stays as it is. Raises OSError."""
+    for each in (*reversed(path.parents), path):
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_to_read(path: Path) -> BufferedReader:

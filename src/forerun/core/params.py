@@ -161,6 +161,11 @@ class SamplingParams:
             self.structured_outputs = StructuredOutputsParams.read(self.structured_outputs)
 
     def _check_structured(self) -> None:
+        if (
+            isinstance(form := self.structured_outputs, StructuredOutputsParams)
+            and form.bounds_thought
+        ):
+            return  # what follows the thought has no form
         for name in ("ignore_eos", "min_tokens"):
             if getattr(self, name):
                 raise RequestError(

@@ -91,7 +91,7 @@ def file_of(name: str, known: Mapping[str, PublishedSet] = PUBLISHED) -> Path:
     if _digest(data) != source.sha256:
         raise ConfigError(f"{name} is not what was published: its checksum differs; {by_hand}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.replace(path, data)
+    files.replace(path, data, mode=files.PUBLIC)
     return path
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forerun.core.errors import ConfigError
-from forerun.core.files import read_text
+from forerun.core.files import make_folder, open_private, read_text
 
 NOT_COMPARED = ("date",)
 """What may differ between the origins of one run."""
@@ -48,8 +48,8 @@ class Store:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         complete, torn = _complete_lines(text)
         if not complete and HEADER.startswith(torn[: len(HEADER)]):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("", encoding="utf-8")
+            make_folder(path.parent)
+            _write(path, "")
             _append(path, {"origin": self.origin})
             return
         origin, self.results = _parse(path, complete)
@@ -63,7 +63,7 @@ class Store:
                 f"{path} holds another run's results ({'; '.join(differing)}): choose another file"
             )
         if torn:
-            path.write_text(complete, encoding="utf-8")
+            _write(path, complete)
 
 
 def read(path: Path) -> tuple[Result, dict[str, Result]]:
@@ -92,5 +92,10 @@ def _parse(path: Path, text: str) -> tuple[Result, dict[str, Result]]:
 
 
 def _append(path: Path, row: Result) -> None:
-    with path.open("a", encoding="utf-8") as file:
+    with open_private(path, "a") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    with open_private(path, "w") as file:
+        file.write(text)

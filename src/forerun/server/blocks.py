@@ -16,7 +16,7 @@ from forerun.server.async_request import AsyncRequest, StreamEvent
 from forerun.server.bodies import JsonRequest
 from forerun.server.errors import ApiError, invalid, renamed
 from forerun.server.openai import ChatRequest, submit
-from forerun.server.schema import OpenBody
+from forerun.server.schema import AnswerRequest, OpenBody
 from forerun.server.service import Service
 from forerun.server.writer import Document, NewParser, Writer
 from forerun.text.answers.parts import CallPart, Part, ReasoningPart, TextPart
@@ -141,17 +141,38 @@ class BlockWriter(Writer):
             yield from self.close(self.blocks[-1])
 
 
+class BlocksBody(OpenBody):
+    """A conversation that is answered with blocks."""
+
+    def check(self) -> None:
+        """Check it as the chat request that says the same. Raises ApiError, with fields as the client calls them."""
+        try:
+            self.chat().check()
+        except ApiError as error:
+            raise renamed(error, self.theirs) from error
+
+    def chat(self) -> ChatRequest:
+        """Return the chat request that says the same. Raises ApiError."""
+        chat = ChatRequest.model_validate(self.as_chat())
+        check_shown(chat)
+        return chat
+
+
+def check_shown(body: AnswerRequest) -> None:
+    """Raise ApiError for a field whose answer has no place among blocks."""
+    for name in ONLY_CHAT:
+        value = getattr(body, name, None)
+        if value and (name, value) != ("n", 1):
+            raise invalid(f"{name} is possible in /v1/chat/completions only", name)
+
+
 async def reply(
-    service: Service, request: JsonRequest, body: OpenBody, writer: type[BlockWriter]
+    service: Service, request: JsonRequest, body: BlocksBody, writer: type[BlockWriter]
 ) -> Response:
     """Answer a conversation as `writer` writes it. Raises ApiError, with fields named as the client calls them."""
     service.name(body.model)
     try:
-        chat = ChatRequest.model_validate(body.as_chat())
-        for name in ONLY_CHAT:
-            value = getattr(chat, name)
-            if value and (name, value) != ("n", 1):
-                raise invalid(f"{name} is possible in /v1/chat/completions only", name)
+        chat = body.chat()
         running, new_parser = await submit(service, request, chat)
     except ApiError as error:
         raise renamed(error, body.theirs) from error

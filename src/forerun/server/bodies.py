@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import numpy as np
 from fastapi.routing import APIRoute
@@ -22,6 +22,7 @@ from forerun.core.device import trim_heap
 from forerun.core.errors import short_repr
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, invalid
+from forerun.server.schema import RequestBody
 
 T = TypeVar("T")
 
@@ -45,6 +46,8 @@ class JsonRequest(Request):
 
     document: dict[str, Any]
     nbytes: int
+    checked: RequestBody
+    """The same as the route's model reads it."""
 
     async def load(self, bodies: BodyQueue, config: ServerConfig) -> None:
         """Receive and parse it. Raises ApiError."""
@@ -59,21 +62,25 @@ class JsonRequest(Request):
         """Return a body that is not empty, for FastAPI to ask for `json`."""
         return b"{}"
 
-    async def json(self) -> dict[str, Any]:
-        """Return what was parsed."""
-        return self.document
+    async def json(self) -> RequestBody:
+        """Return what was parsed and checked: FastAPI checks no instance again."""
+        return self.checked
 
 
 class JsonRoute(APIRoute):
     """A route that reads a JSON object."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Receive and parse the body before FastAPI checks it. The handler raises ApiError."""
-        handle = super().get_route_handler()
+        """Receive, parse and check the body before FastAPI asks for what the route depends on, such as a model.
+
+        The handler raises ApiError.
+        """
+        handle, body = super().get_route_handler(), get_type_hints(self.endpoint)["body"]
 
         async def read(plain: Request) -> Response:
             fleet, request = plain.app.state.fleet, JsonRequest(plain.scope, plain.receive)
             await request.load(fleet.bodies, fleet.config)
+            request.checked = body.model_validate(request.document)
             return await handle(request)
 
         return read

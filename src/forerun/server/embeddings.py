@@ -18,7 +18,7 @@ from forerun.engine.vectors import Vectors
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be, unsupported
 from forerun.server.fleet import FromBody
-from forerun.server.http import JsonResponse, cancelled_on_disconnect
+from forerun.server.http import JsonResponse, cancelled_on_disconnect, while_connected
 from forerun.server.native_requests import split_prompts
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
 from forerun.server.schema import RequestBody
@@ -126,9 +126,8 @@ async def read_states(
 ) -> tuple[list[Vectors], int]:
     """Read so many texts; return the states of each that the head reads, and count their tokens. Raises ApiError."""
     params = vectors.params(pooling)
-    running = await service.submit(
-        lambda: service.encode(encode, request.nbytes), count, params, field
-    )
+    submitted = service.submit(lambda: service.encode(encode, request.nbytes), count, params, field)
+    running = await while_connected(request, submitted)
     request.state.entry.running = running
     async with cancelled_on_disconnect(request.receive, running.cancel):
         async for _ in running.events():

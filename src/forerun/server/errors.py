@@ -14,6 +14,10 @@ from forerun.server.async_request import Closed
 _log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
+_THREAD = "thread"
+"""A field of conversations that are kept; of an error with such details Anthropic's clients send all again."""
+MAX_FIELD = 64
+"""Letters of a field's name that is logged."""
 
 
 @dataclass(eq=False)
@@ -28,9 +32,16 @@ class ApiError(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def reason(self) -> str:
+        """What a log may say of it: the code, and the field, but not what stood there."""
+        field = re.split(r"[.\[ ]", self.param or "", maxsplit=1)[0]
+        shown = field if field.isidentifier() and len(field) <= MAX_FIELD else ""
+        return " ".join(filter(None, (self.code or self.type, shown)))
+
     def body(self, path: str) -> dict[str, object]:
         """Write what an answer to this path says of it, in the form of the path's API."""
-        if path.startswith("/api/"):
+        if is_ollama(path):
             return self.ollama()
         return self.anthropic() if is_anthropic(path) else self.document()
 
@@ -46,7 +57,13 @@ class ApiError(Exception):
     def anthropic(self) -> dict[str, object]:
         """Write the same as Anthropic does."""
         kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        error: dict[str, object] = {"type": kind, "message": self.message}
+        if self.param == _THREAD:
+            error["details"] = {
+                "error_code": "thread_unsupported_request",
+                "unsupported": [_THREAD],
+            }
+        return {"type": "error", "error": error}
 
 
 def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
@@ -62,6 +79,11 @@ def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
 def is_anthropic(path: str) -> bool:
     """Tell the paths of Anthropic's API."""
     return path.startswith("/v1/messages")
+
+
+def is_ollama(path: str) -> bool:
+    """Tell the paths of Ollama's API."""
+    return path.startswith("/api/")
 
 
 _ANTHROPIC: Mapping[int, str] = {

@@ -29,7 +29,7 @@ from forerun.llm import LLM
 from forerun.server.async_request import Closed
 from forerun.server.bodies import BodyQueue, JsonRequest
 from forerun.server.config import ServerConfig
-from forerun.server.errors import loading, must_be, not_served, of_status
+from forerun.server.errors import loading, not_served, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
 
@@ -99,6 +99,11 @@ class Fleet:
         """Why the first model could not be loaded, which ends the server."""
         return None if self.is_ready else self.services[0].worker.error
 
+    @property
+    def failed(self) -> list[str]:
+        """The models whose engine thread an error has ended: only a new process answers for them."""
+        return [one.names[0] for one in self.services if one.worker.has_failed]
+
     def max_len(self, service: Service) -> int | None:
         """Return the tokens of a sequence of a model, at most, loaded or not; None if it is not known."""
         return service.max_len or self._sources[service].max_len()
@@ -131,13 +136,11 @@ class Fleet:
         raise not_served(asked, [service.names[0] for service in self.services])
 
     @asynccontextmanager
-    async def leased(self, request: Request, asked: object) -> AsyncIterator[Service]:
+    async def leased(self, request: Request, asked: str | None) -> AsyncIterator[Service]:
         """Give the model of that name once it is loaded; it is not dropped meanwhile. Raises ApiError."""
         if self.is_one:
             yield self.services[0]
             return
-        if not isinstance(asked, str | None):
-            raise must_be("model", "a text", asked)
         service = self.named(asked)
         request.state.entry.model = service.names[0]
         self._leases[service] += 1
@@ -270,7 +273,10 @@ async def _all(request: Request) -> Fleet:
 
 
 async def _of_body(request: JsonRequest) -> AsyncIterator[Service]:
-    async with (await _all(request)).leased(request, request.document.get("model")) as service:
+    fleet = await _all(request)
+    if not fleet.is_one:
+        request.checked.check()
+    async with fleet.leased(request, request.checked.model) as service:
         yield service
 
 

@@ -7,13 +7,18 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.server.errors import ApiError
 
+T = TypeVar("T")
+
+EVENTS, LINES = "text/event-stream", "application/x-ndjson"
+"""Types of answers that are sent as they come."""
 PART_NBYTES = 1 << 18
 """Bytes of an answer that are sent at once."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -84,9 +89,23 @@ class JsonResponse(Response):
             await asyncio.sleep(0)
 
 
+class ErrorResponse(JsonResponse):
+    """Sends an error, and leaves its reason for the log."""
+
+    def __init__(self, error: ApiError, path: str) -> None:
+        super().__init__(error.body(path), error.status, dict(error.headers))
+        self._reason = error.reason
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the head and the body."""
+        if (entry := scope.get("state", {}).get("entry")) is not None:
+            entry.reason = self._reason
+        await super().__call__(scope, receive, send)
+
+
 def error_response(error: ApiError, path: str = "") -> Response:
     """Answer with an error, in the form of the API that the path belongs to."""
-    return JsonResponse(error.body(path), error.status, dict(error.headers))
+    return ErrorResponse(error, path)
 
 
 class EventStreamResponse(Response):
@@ -98,7 +117,7 @@ class EventStreamResponse(Response):
         on_disconnect: Callable[[], object],
         ping: bytes = b"",
         ping_s: float = 0.0,
-        media_type: str = "text/event-stream",
+        media_type: str = EVENTS,
     ) -> None:
         """`ping` is sent where nothing else was for `ping_s` seconds; never for 0 and less."""
         # no proxy may keep the events back until there are many: nginx asks
@@ -151,6 +170,19 @@ async def cancelled_on_disconnect(
         except BaseException:
             on_disconnect()
             raise
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work, which ends where the client goes away: what has not begun is not begun then.
+
+    The body must have been read. Raises ClientDisconnect.
+    """
+    task = asyncio.create_task(work)
+    async with cancelled_on_disconnect(request.receive, task.cancel):
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise ClientDisconnect
+        return task.result()
 
 
 @asynccontextmanager

@@ -16,14 +16,14 @@ from starlette.responses import Response
 from forerun.core.errors import short_repr
 from forerun.core.types import FinishReason
 from forerun.server.async_request import AsyncRequest
-from forerun.server.blocks import BlockWriter, ContentBlock, one_system, parts_of, reply
+from forerun.server.blocks import BlocksBody, BlockWriter, ContentBlock, one_system, parts_of, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
 from forerun.server.openai import ChatRequest, count
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
-from forerun.server.schema import TEXT_OR_PARTS, OpenBody, listed
+from forerun.server.schema import TEXT_OR_PARTS, listed
 from forerun.server.service import Service
 from forerun.server.writer import Document, usage
 
@@ -53,7 +53,7 @@ _MESSAGE = object_of(
 )
 
 
-class CountTokensRequest(OpenBody):
+class CountTokensRequest(BlocksBody):
     """A conversation in Anthropic's form."""
 
     messages: AnthropicMessages
@@ -111,7 +111,9 @@ async def count_tokens(
 ) -> Response:
     """Count the tokens of a prompt in Anthropic's form."""
     chat = ChatRequest.model_validate(_settled(service, body).as_chat())
-    return JsonResponse({"input_tokens": await count(service, request, chat)})
+    return JsonResponse(
+        {"input_tokens": await service.aside(request, count(service, request, chat))}
+    )
 
 
 def _settled(service: Service, body: Body) -> Body:

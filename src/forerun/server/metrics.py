@@ -36,6 +36,7 @@ _HISTOGRAMS = (
     ("request_generation_tokens", "Tokens generated for a request.", _TOKENS),
 )
 HELP = {
+    "engine_running": "1 while the model's engine answers, 0 when an error has ended it.",
     "num_requests_running": "Sequences that run.",
     "num_requests_waiting": "Sequences that wait for a place.",
     "kv_cache_usage_perc": "Share of the cache's memory that running sequences hold.",
@@ -52,6 +53,8 @@ HELP = {
     "spec_decode_num_accepted_tokens": "Drafted tokens that were accepted.",
     "spec_decode_num_accepted_tokens_per_pos": "Drafts whose token at this position was accepted.",
 }
+
+ENGINE_RUNNING = PREFIX + "engine_running"
 
 
 class ServerMetrics:

@@ -171,11 +171,15 @@ class LogEntry:
     running: AsyncRequest | None = None
     model: str | None = None
     """Of several, the one that was asked."""
+    reason: str = ""
+    """Why it was refused, without a word of it."""
 
     def line(self, method: str, path: str) -> str:
         """Write the line, at the end of the request."""
         end_s = time.perf_counter()
         parts = [f"{self.id} {method} {_plain(path)} {self.status or 'gone'}"]
+        if self.reason:
+            parts.append(self.reason)
         if self.model is not None:
             parts.append(f"model {self.model}")
         if (running := self.running) is not None and running.handles:
@@ -195,6 +199,8 @@ class AccessLog:
 
     def __init__(self, app: ASGIApp, is_on: bool) -> None:
         self.app, self._is_on = app, is_on
+        if is_on:
+            _log.setLevel(logging.INFO)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and log its end."""

@@ -18,6 +18,7 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.errors import invalid
 from forerun.server.fleet import FromBody
+from forerun.server.http import while_connected
 from forerun.server.native_requests import InfillRequest, NativeRequest, split_prompts
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
 from forerun.server.schema import StreamOptions
@@ -95,9 +96,10 @@ async def _reply(
         raise invalid(message, "stream_options")
     body.read_biases(service.llm().tokenizer)
     params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
-    running = await service.submit(
+    submitted = service.submit(
         lambda: service.encode(encode, request.nbytes), num_prompts, params, "prompt", body
     )
+    running = await while_connected(request, submitted)
     writer = NativeWriter(service, running, body, is_one=is_one and params.n == 1)
     return await writer.reply(request, stream=body.stream)
 

@@ -38,6 +38,9 @@ class NativeRequest(SampledAnswer):
         """Read `n_probs`."""
         return {"logprobs": self.n_probs} if self.n_probs else {}
 
+    def check(self) -> None:
+        """Check nothing: biases are written with the tokens of a model."""
+
     def read_biases(self, tokenizer: Tokenizer) -> None:
         """Make `logit_bias` an object of token ids and numbers. Raises ApiError."""
         if self.logit_bias is None:

@@ -15,14 +15,14 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from forerun.server.blocks import BlockWriter, ContentBlock, reply
+from forerun.server.blocks import BlocksBody, BlockWriter, ContentBlock, check_shown, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.embeddings import EmbeddingRequest, vector_of_each
-from forerun.server.errors import ApiError, invalid
+from forerun.server.errors import ApiError, invalid, must_be
 from forerun.server.fleet import AllModels, Fleet, FromBody
-from forerun.server.http import JsonResponse
+from forerun.server.http import LINES, JsonResponse, to_json
 from forerun.server.openai import CompletionRequest, continued
-from forerun.server.schema import OpenBody, RequestBody
+from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.writer import Document, usage
 from forerun.text.answers.parser import PlainParser
@@ -36,7 +36,7 @@ _NS = 1e6
 """Nanoseconds of a millisecond."""
 
 
-class OllamaRequest(OpenBody):
+class OllamaRequest(BlocksBody):
     """What both routes take."""
 
     stream: bool = True
@@ -60,6 +60,8 @@ class OllamaRequest(OpenBody):
         }
         form = self.format or None
         if form is not None:
+            if isinstance(form, str) and form != "json":
+                raise must_be("format", '"json" or a JSON schema', form)
             schema = {"schema": form} if isinstance(form, dict) else {}
             fields["response_format"] = {
                 "type": "json_schema" if schema else "json_object",
@@ -183,9 +185,9 @@ async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate
         return _only_loaded(service, body)
     if not body.raw and not body.suffix:
         return await reply(service, request, body, OllamaWriter)
-    running = await continued(
-        service, request, CompletionRequest.model_validate(body.as_completion())
-    )
+    completion = CompletionRequest.model_validate(body.as_completion())
+    check_shown(completion)
+    running = await continued(service, request, completion)
     writer = OllamaWriter(service, running, body, PlainParser)
     return await writer.reply(request, stream=body.stream)
 
@@ -248,7 +250,7 @@ def _time(seconds: float | None = None) -> str:
 class OllamaWriter(BlockWriter):
     """Write lines of JSON and the document."""
 
-    media_type, ping = "application/x-ndjson", b""
+    media_type, ping = LINES, b""
 
     def final(self) -> Document:
         """Write the whole answer."""
@@ -280,7 +282,7 @@ class OllamaWriter(BlockWriter):
 
     def frame(self, document: Document) -> bytes:
         """Write a line."""
-        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+        return to_json(document) + b"\n"
 
     def _text(self, kind: str) -> str:
         return "".join(block.text for block in self.blocks if block.kind == kind)

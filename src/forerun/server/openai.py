@@ -16,6 +16,7 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
+from forerun.server.http import while_connected
 from forerun.server.limits import check_counted, check_depth
 from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import COUNT, OBJECT, TEXT, Schema, answers, list_of, object_of
@@ -135,6 +136,13 @@ class ChatRequest(SampledAnswer):
             return {}
         return {"logprobs": self.top_logprobs or 0}
 
+    def check(self) -> None:
+        """Check roles, tools and thoughts too. Raises ApiError."""
+        super().check()
+        check_roles(self.messages)
+        self.thought()
+        Toolbox.of(self.tools, self.tool_choice, self.parallel_tool_calls)
+
     def thought(self) -> Thought:
         """Read whether and how the model shall think. Raises ApiError."""
         given = (self.reasoning, self.reasoning_effort, self.thinking)
@@ -185,13 +193,14 @@ async def continued(
             return service.read_text(one, "prompt", bos=bos)
         return Encoded(service.read_hole(hole, ("prompt", one), ("suffix", body.suffix or "")), one)
 
-    return await service.submit(
+    submitted = service.submit(
         lambda: service.encode(lambda: [encode(one) for one in given], request.nbytes),
         len(given),
         params,
         "prompt",
         body,
     )
+    return await while_connected(request, submitted)
 
 
 @router.post(
@@ -234,7 +243,8 @@ async def submit(
             lambda: [service.read_text(text, "messages", bos=False)], nbytes
         )
 
-    running = await service.submit(read, 1, params, "messages", body)
+    submitted = service.submit(read, 1, params, "messages", body)
+    running = await while_connected(request, submitted)
     return running, partial(
         form.parser,
         running.handles[0].prompt or "",

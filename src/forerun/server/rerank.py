@@ -97,15 +97,16 @@ async def _by_answer(
         raise invalid(
             "this model has no tokens for yes and no: start it with --embeddings", "model"
         )
-    off, thinking = Thought(is_on=False).variables(service.template.names), service.form.thinking
+    thinking = service.form.thinking
 
     def prompt(document: str) -> str:
+        off = Thought(is_on=False).variables(service.template.names)
         asked = f"<Instruct>: {body.instruction}\n<Query>: {body.query}\n<Document>: {document}"
         messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
         text = service.template.render(messages, True, None, service.template_kwargs | off)
         return text if off else without_thought(text, thinking)
 
-    prompts = await service.render(lambda: [*map(prompt, texts)])
+    prompts = await service.aside(request, service.render(lambda: [*map(prompt, texts)]))
 
     def encode() -> list[Encoded]:
         return [service.read_text(one, "documents", bos=False) for one in prompts]

@@ -14,13 +14,13 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from forerun.core.types import FinishReason
-from forerun.server.blocks import BlockWriter, ContentBlock, one_system, reply
+from forerun.server.blocks import BlocksBody, BlockWriter, ContentBlock, one_system, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.openai import check_roles
 from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
-from forerun.server.schema import OpenBody
+from forerun.server.tools import ALLOWED
 from forerun.server.writer import Document, usage
 from forerun.spellings.requests import note
 
@@ -38,7 +38,7 @@ _KINDS = {
     "call": ("fc", "function_call_arguments"),
 }
 """By kind of block: the prefix of an item's id, and what its events are called."""
-_OF_OTHERS = ("_call", "_call_output", "_call_response", "_list_tools", "compaction")
+_OF_OTHERS = ("_call", "_call_output", "_call_response", "_list_tools")
 """How the types of items end that the client's API has and this one does not: of a search, a shell, an interpreter."""
 _ECHOED = (
     *("instructions", "max_output_tokens", "metadata", "temperature", "top_p"),
@@ -47,7 +47,7 @@ _ECHOED = (
 """Fields of the request that the response repeats."""
 
 
-class ResponsesRequest(OpenBody):
+class ResponsesRequest(BlocksBody):
     """A conversation as a list of items. Nothing is stored: all of it comes with every request."""
 
     input: str | list[dict[str, Any]]
@@ -74,7 +74,9 @@ class ResponsesRequest(OpenBody):
         if self.tools:
             fields["tools"] = [_tool(tool) for tool in _flat(self.tools)]
         choice = self.tool_choice
-        if isinstance(choice, Mapping) and "name" in choice:
+        if isinstance(choice, Mapping) and choice.get("type") == ALLOWED:
+            choice = {"type": ALLOWED, ALLOWED: choice}
+        elif isinstance(choice, Mapping) and "name" in choice:
             choice = {"type": "function", "function": {"name": choice["name"]}}
         fields["tool_choice"] = choice
         return fields

@@ -106,6 +106,9 @@ class RequestBody(BaseModel):
     _typed: Mapping[str, str] = PrivateAttr(default_factory=dict)
     """By field of ours: what the client called it, where that is another name."""
 
+    def check(self) -> None:
+        """Raise ApiError for what is wrong whichever model is asked: before one is loaded for it."""
+
     @classmethod
     def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
         """Read the fields by our names, and say what they were called. Raises RequestError."""
@@ -113,10 +116,14 @@ class RequestBody(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _read(cls, given: dict[str, object], validate: ModelWrapValidatorHandler[Self]) -> Self:
+    def _read(
+        cls, given: dict[str, object] | Self, validate: ModelWrapValidatorHandler[Self]
+    ) -> Self:
+        if not isinstance(given, dict):
+            return validate(given)  # read already, or none
         typed: dict[str, str] = {}
         try:
-            fields, typed = cls.rename(given)
+            fields, typed = cls.rename(spellings.stateless(given, cls.model_fields))
             fields = _known(fields, cls)
             _check_sizes(fields, typed)
             body = validate(fields)
@@ -152,8 +159,18 @@ class AnswerRequest(RequestBody):
         """Read other engines' names. Raises RequestError."""
         return spellings.read(given)
 
+    def check(self) -> None:
+        """Raise ApiError for parameters out of their ranges."""
+        self._sampling(SamplingParams())
+
     def params(self, defaults: SamplingParams, drafter: str) -> SamplingParams:
         """Make the parameters, those that are not given from `defaults`; `drafter` is loaded. Raises ApiError."""
+        params = self._sampling(defaults)
+        if self.speculative is not None:
+            params.max_draft = _max_draft(self.speculative, drafter)
+        return params
+
+    def _sampling(self, defaults: SamplingParams) -> SamplingParams:
         names = {field.name for field in dataclasses.fields(SamplingParams)}
         given = {
             name: getattr(self, name)
@@ -169,15 +186,12 @@ class AnswerRequest(RequestBody):
             given["structured_outputs"] = form
         try:
             with given_as(self._typed):
-                params = dataclasses.replace(defaults, **given)
+                return dataclasses.replace(defaults, **given)
         except RequestError as error:
             raise of_exception(error) from error
         except ValueError as error:
             message = f"logit_bias must be {_WORDS['logit_bias']}"
             raise invalid(message, "logit_bias") from error
-        if self.speculative is not None:
-            params.max_draft = _max_draft(self.speculative, drafter)
-        return params
 
     @property
     def form_field(self) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
+
+from starlette.requests import Request
 
 from forerun.core.errors import ConfigError, RequestError
 from forerun.core.options import read_object
@@ -21,6 +23,7 @@ from forerun.server.async_request import AsyncRequest, Closed
 from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, invalid, loading, not_served
+from forerun.server.http import while_connected
 from forerun.server.limits import check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest
@@ -89,7 +92,7 @@ class Service:
     def state(self) -> str:
         """What /v1/models says of it, in llama-server's words."""
         if self.is_loaded:
-            return "loaded"
+            return "failed" if self.worker.has_failed else "loaded"
         return "loading" if self.worker.is_running else "unloaded"
 
     def start(self) -> None:
@@ -177,6 +180,22 @@ class Service:
     async def render(self, render: Callable[[], T]) -> T:
         """Run what renders a conversation in a thread for that alone: a slow template keeps only chats waiting."""
         return await asyncio.get_running_loop().run_in_executor(self._renderers, render)
+
+    async def aside(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of work that reads without an answer, in a place of the queue, as long as the client waits.
+
+        Raises ApiError where no place is free, ClientDisconnect.
+        """
+        try:
+            self._check_room(1, 1, "n")
+        except ApiError:
+            work.close()
+            raise
+        self._num_entering += 1
+        try:
+            return await while_connected(request, work)
+        finally:
+            self._num_entering -= 1
 
     async def encode(self, encode: Callable[[], T], nbytes: int) -> T:
         """Run what is made of a body of so many bytes in another thread: a long text would keep all others waiting."""

@@ -8,11 +8,12 @@ from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
 import forerun
+from forerun.engine.metrics import Gauge
 from forerun.llm import LLM
-from forerun.server.errors import ApiError, loading, unsupported
+from forerun.server.errors import ApiError, loading, of_status, unsupported
 from forerun.server.fleet import AllModels, Fleet, FromQuery
 from forerun.server.http import JsonResponse
-from forerun.server.metrics import renamed
+from forerun.server.metrics import ENGINE_RUNNING, renamed
 from forerun.server.native import settings
 from forerun.server.ollama import listed
 from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
@@ -27,7 +28,7 @@ _MODEL = object_of(
     object={"const": "model"},
     created=COUNT,
     max_model_len={"type": ["integer", "null"]},
-    status=object_of(value={"enum": ["loaded", "loading", "unloaded"]}),
+    status=object_of(value={"enum": ["loaded", "loading", "unloaded", "failed"]}),
 )
 
 
@@ -38,11 +39,15 @@ _CAPS = (
 """What llama-server says of a template. Here any has it: what it has no place for is written in another way."""
 
 
+@open_router.head("/health", include_in_schema=False)
+@open_router.api_route("/v1/health", methods=["GET", "HEAD"], include_in_schema=False)
 @open_router.get("/health", responses=answers(object_of(status={"const": "ok"})))
-@open_router.get("/v1/health", include_in_schema=False)
 async def health(fleet: AllModels) -> Response:
-    """Answer 200 when requests are answered, 503 while the first model loads."""
+    """Answer 200 when requests are answered, 503 while the first model loads, 500 where an engine has failed."""
     _check_ready(fleet)
+    if fleet.failed:
+        what = f"the engine of {', '.join(fleet.failed)} has failed, see the server's log"
+        raise of_status(500, f"{what}: start the server again")
     return JsonResponse({"status": "ok"})
 
 
@@ -93,6 +98,8 @@ async def metrics(fleet: AllModels) -> Response:
     loaded = {one.names[0]: one.llm() for one in fleet.services if one.is_loaded}
     counts = {name: await asyncio.to_thread(llm.get_metrics) for name, llm in loaded.items()}
     kind = "text/plain; version=0.0.4; charset=utf-8"
+    for name, found in counts.items():
+        found.append(Gauge(ENGINE_RUNNING, {}, float(name not in fleet.failed)))
     page = renamed(fleet.metrics.page(counts), fleet.config.metrics_prefix)
     return Response(page, headers={"content-type": kind})
 

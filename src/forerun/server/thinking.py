@@ -34,6 +34,7 @@ class Thought:
     ) -> Thought:
         """Read OpenAI's fields, Anthropic's `thinking` and Qwen's switches. Raises ApiError."""
         reasoning = reasoning or {}
+        _check_types(reasoning, thinking if isinstance(thinking, Mapping) else {})
         effort = reasoning.get("effort") if effort is None else effort
         if effort is not None and effort not in EFFORTS:
             raise must_be("reasoning_effort", f"one of {', '.join(EFFORTS)}", effort)
@@ -45,7 +46,8 @@ class Thought:
         kind = None if thinking is None else thinking.get("type")
         if thinking is not None and kind not in _TYPES:
             raise must_be("thinking.type", f"one of {', '.join(_TYPES)}", kind, "thinking")
-        own = (thinking or {}).get("budget_tokens", reasoning.get("max_tokens"))
+        own = (thinking or {}).get("budget_tokens")
+        own = reasoning.get("max_tokens") if own is None else own
         budget = own if budget is None else budget
         said = [
             is_on,
@@ -75,6 +77,18 @@ class Thought:
         return {
             name: value for name, value in switches.items() if value is not None and name in names
         }
+
+
+def _check_types(reasoning: Mapping[str, Any], thinking: Mapping[str, Any]) -> None:
+    """Raise ApiError for what is not of the type that it must have."""
+    if not isinstance(on := reasoning.get("enabled"), bool | None):
+        raise must_be("reasoning.enabled", "true or false", on, "reasoning")
+    for field, given, name in (
+        ("reasoning", reasoning, "max_tokens"),
+        ("thinking", thinking, "budget_tokens"),
+    ):
+        if not isinstance(value := given.get(name), int | None) or isinstance(value, bool):
+            raise must_be(f"{field}.{name}", "a whole number", value, field)
 
 
 def without_thought(text: str, marks: Thinking | None) -> str:

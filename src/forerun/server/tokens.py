@@ -46,14 +46,14 @@ class DetokenizeRequest(RequestBody):
 @router.post("/apply-template", responses=answers(object_of(prompt=TEXT)))
 async def apply_template(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Write the text that a conversation becomes."""
-    return JsonResponse({"prompt": await rendered(service, body)})
+    return JsonResponse({"prompt": await service.aside(request, rendered(service, body))})
 
 
 @router.post("/v1/chat/completions/input_tokens", responses=answers(object_of(input_tokens=COUNT)))
 @router.post("/chat/completions/input_tokens", include_in_schema=False)
 async def input_tokens(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Count the tokens of a conversation."""
-    num_tokens = await count(service, request, body)
+    num_tokens = await service.aside(request, count(service, request, body))
     return JsonResponse({"object": "response.input_tokens", "input_tokens": num_tokens})
 
 
@@ -69,15 +69,19 @@ async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeReques
     if len(fields) != 1:
         raise invalid("give one of prompt, messages and content", "prompt")
     (field,) = fields
-    text = given[field] if body.messages is None else await _rendered(service, body)
     with_bos = {"prompt": body.add_special_tokens, "content": body.add_special}.get(field, False)
 
-    def encoded() -> Response:
-        check_counted(text, field)
-        tokens = llm.tokenizer.encode(text, bos=None if with_bos else False)
-        return JsonResponse(_document(body, tokens, llm))
+    async def answered() -> Response:
+        text = given[field] if body.messages is None else await _rendered(service, body)
 
-    return await service.encode(encoded, max(len(text), request.nbytes))
+        def encoded() -> Response:
+            check_counted(text, field)
+            tokens = llm.tokenizer.encode(text, bos=None if with_bos else False)
+            return JsonResponse(_document(body, tokens, llm))
+
+        return await service.encode(encoded, max(len(text), request.nbytes))
+
+    return await service.aside(request, answered())
 
 
 @router.post("/detokenize", responses=answers(object_of(prompt=TEXT, content=TEXT)))
@@ -92,7 +96,7 @@ async def detokenize(service: FromBody, request: JsonRequest, body: DetokenizeRe
         text = tokenizer.decode(body.tokens, skip_special=False)
         return JsonResponse({"prompt": text, "content": text})
 
-    return await service.encode(put_together, request.nbytes)
+    return await service.aside(request, service.encode(put_together, request.nbytes))
 
 
 async def _rendered(service: Service, body: TokenizeRequest) -> str:

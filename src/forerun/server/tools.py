@@ -22,6 +22,8 @@ from forerun.text.tool_calls import described
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
 
+ALLOWED = "allowed_tools"
+"""The type of a choice that leaves only some of the tools."""
 _NOT_STRICT = "with tool_choice auto a model writes its calls freely; required or named ones follow the schema"
 
 _HOSTED = "only functions, which the client runs, can be called here"
@@ -43,7 +45,8 @@ class Toolbox:
         """Read them as OpenAI's chat completions write them. Raises ApiError."""
         read = (_checked(f"tools[{i}]", tool) for i, tool in enumerate(tools or ()))
         checked = [tool for tool in read if tool is not None]
-        choice = "auto" if isinstance(choice, Mapping) and is_hosted(choice) else choice
+        if isinstance(choice, Mapping) and choice.get("type") == ALLOWED:
+            checked, choice = _allowed(checked, choice.get(ALLOWED))
         is_auto, is_parallel = choice in (None, "auto"), parallel is not False
         if is_auto and any(map(_is_strict, checked)):
             note("tools.strict", _NOT_STRICT)
@@ -99,7 +102,7 @@ class Toolbox:
 
 
 def is_hosted(tool: Mapping[str, Any]) -> bool:
-    """Tell a tool, or a choice of one, that others run: whatever is no function."""
+    """Tell a tool that others run: whatever is no function."""
     kind = tool.get("type", "function")
     return isinstance(kind, str) and kind not in ("function", "custom")
 
@@ -149,6 +152,23 @@ def _plain(tool: Tool) -> Tool:
 def _is_strict(tool: Tool) -> bool:
     """Tell whether arguments must follow the schema: chat completions say so of the function, others of the tool."""
     return bool(tool.get("strict") or tool["function"].get("strict"))
+
+
+def _allowed(tools: Sequence[Tool], given: object) -> tuple[list[Tool], object]:
+    """Keep the tools that a choice allows, and return its mode. Raises ApiError."""
+    given = given if isinstance(given, Mapping) else {}
+    mode, named = given.get("mode"), given.get("tools")
+    if mode not in ("auto", "required") or not isinstance(named, list) or not named:
+        what = '{"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": ...}}]}'
+        raise must_be(f"tool_choice.{ALLOWED}", what, given, "tool_choice")
+    known, names = [_name(tool) for tool in tools], []
+    for one in named:
+        function = one.get("function", one) if isinstance(one, Mapping) else one
+        names.append(function.get("name") if isinstance(function, Mapping) else function)
+        if names[-1] not in known:
+            what = f"tools of the request ({', '.join(known)})"
+            raise must_be(f"tool_choice.{ALLOWED}.tools", what, names[-1], "tool_choice")
+    return [tool for tool in tools if _name(tool) in names], mode
 
 
 def _chosen(choice: object) -> object:

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from forerun.core.params import SamplingParams
@@ -43,7 +44,7 @@ class _Delivery(NamedTuple):
 
 
 class Worker:
-    """The engine thread. `llm` is there once the model is loaded, `error` if it cannot be."""
+    """The engine thread. `llm` is there once the model is loaded, `error` if it cannot be or the thread has failed."""
 
     def __init__(
         self, load: Callable[[], LLM], on_loaded: Callable[[], object] = lambda: None
@@ -58,7 +59,7 @@ class Worker:
         """Those the engine runs, with what has not been sent to them; in the engine thread alone."""
         self._step_s = 0.0
         """When the last step began."""
-        self._is_closing = False
+        self._is_closing = self._is_over = False
         self._is_loaded = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forerun-engine", daemon=True)
 
@@ -70,7 +71,12 @@ class Worker:
     @property
     def is_running(self) -> bool:
         """True from its start to its end."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._is_over
+
+    @property
+    def has_failed(self) -> bool:
+        """True if an error has ended it while it served."""
+        return self.llm is not None and self.error is not None
 
     def start(self) -> None:
         """Begin to load."""
@@ -102,7 +108,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         request = AsyncRequest(self.drop, loop, on_over, interval_s, with_progress=with_progress)
         self._jobs.put(_Job(request, prompts, params))
-        if not self._thread.is_alive():
+        if not self.is_running:
             self._refuse_jobs()
         return request
 
@@ -124,10 +130,15 @@ class Worker:
         except BaseException as error:
             self.error = error
         self._is_loaded.set()
-        self._on_loaded()
-        if self.llm is not None:
-            self._serve(self.llm)
-        self._end_all()
+        try:
+            self._on_loaded()
+            if self.llm is not None:
+                self._serve(self.llm)
+        except Exception as error:
+            self.error = error
+            _log.exception("the engine's thread has failed, no request is answered any more")
+        finally:
+            self._end_all()
 
     def _serve(self, llm: LLM) -> None:
         engine = llm.loop.engine
@@ -178,13 +189,13 @@ class Worker:
         except Exception:
             _log.exception("a step of the engine failed, %d requests end", len(self._requests))
 
-    def _deliveries(self, engine: Engine | None = None) -> list[_Delivery]:
+    def _deliveries(self, engine: Engine) -> list[_Delivery]:
         """Collect what there is to tell; who has ended is forgotten."""
         deliveries, now_s = [], time.perf_counter()
         for request, events in [*self._requests.items()]:
             is_over = all(each.is_finished for each in request.handles)
             progress: Sequence[PromptProgress] = ()
-            if request.reader is not None and engine is not None:
+            if request.reader is not None:
                 progress = request.reader.read(
                     request.handles, engine.num_read, self._step_s, now_s
                 )
@@ -209,12 +220,13 @@ class Worker:
                     self.drop(one.request)
 
     def _end_all(self) -> None:
-        """End what runs, and tell whoever waits why."""
-        for request in self._requests:
-            request.end()
-        self._send(
-            [one._replace(error=one.error or self._why_closed()) for one in self._deliveries()]
-        )
+        """End what runs, and tell whoever waits why; nothing of the engine is asked, which may be what has failed."""
+        error, requests = self._why_closed(), self._requests
+        self._requests, self._is_over = {}, True
+        for request in requests:
+            with suppress(Exception):
+                request.end()
+        self._send([_Delivery(one, events, True, error) for one, events in requests.items()])
         self._refuse_jobs()
 
     def _refuse_jobs(self) -> None:

@@ -13,7 +13,13 @@ from forerun.engine.stats import SpecStats
 from forerun.server.async_request import AsyncRequest, PromptProgress, StreamEvent
 from forerun.server.bodies import JsonRequest
 from forerun.server.errors import ApiError, of_stream
-from forerun.server.http import EventStreamResponse, JsonResponse, cancelled_on_disconnect, to_json
+from forerun.server.http import (
+    EVENTS,
+    EventStreamResponse,
+    JsonResponse,
+    cancelled_on_disconnect,
+    to_json,
+)
 from forerun.server.service import Service
 from forerun.text.answers.parser import AnswerParser, PlainParser
 
@@ -28,7 +34,7 @@ class Writer(ABC):
     """Stands at the end of a stream."""
     ping = b": ping\n\n"
     """Stands where nothing else has come for a while."""
-    media_type = "text/event-stream"
+    media_type = EVENTS
 
     def __init__(
         self,

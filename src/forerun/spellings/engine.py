@@ -158,6 +158,9 @@ SHORT: Mapping[str, str] = {
 """Flags of llama.cpp and vLLM that are not such a name with dashes."""
 
 FIELDS = frozenset(field.name for field in fields(EngineConfig))
+SWITCHES = frozenset(
+    field.name for field in fields(EngineConfig) if isinstance(field.default, bool)
+)
 ENGINE_NAMES = {name: spelling for names in ENGINE.values() for name, spelling in names.items()}
 DRAFTING_NAMES = {name: spelling for names in DRAFTING.values() for name, spelling in names.items()}
 NAMES = ENGINE_NAMES | DRAFTING_NAMES

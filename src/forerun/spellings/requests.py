@@ -73,10 +73,23 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = {
 _NOT_YET = "it is not supported yet; leave it out"
 _FILTER = "the filters are top_k, top_p and min_p"
 _NO_STATE = "nothing is stored"
+_NO_PICTURES = "this server reads no pictures"
 _OLDER = "it is the older name: give tools and tool_choice"
 
-ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
+STATE: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "previous_response_id": (f"{_NO_STATE}: send the items so far as input", ()),
+    "conversation": (f"{_NO_STATE}: send the items so far as input", ()),
+    "thread": (f"{_NO_STATE}: send all messages so far", ()),
+    "context": (f"{_NO_STATE}: send all messages so far to /api/chat", ([],)),
+    "container": (f"{_NO_STATE}, and no code is run", ()),
+    "prompt": (f"{_NO_STATE}: send its text", ()),
+}
+"""Fields of any dialect that stand for what is not in the request, where a route has no field of that name.
+
+Without what they stand for the answer would be one to another question. As in `ONLY`.
+"""
+
+ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "background": ("requests are answered at once", (False,)),
     "modalities": ("answers are text", (["text"],)),
     "chat_template": ("templates are the server's", ()),
@@ -97,11 +110,19 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "post_sampling_probs": ("log-probabilities are of the raw logits", (False,)),
     "verbose": ("the log says what there is to say", (False,)),
     "t_max_predict_ms": (_NOT_YET, (0, -1)),
+    "images": (_NO_PICTURES, ([],)),
+    "image_data": (_NO_PICTURES, ([],)),
+    "template": ("templates are the server's", ("",)),
+    "allowed_token_ids": (_NOT_YET, ([],)),
+    "bad_words": (_NOT_YET, ([],)),
+    "logits_processors": (_NOT_YET, ([],)),
+    "structural_tag": (_NOT_YET, ()),
+    "truncate_prompt_tokens": ("prompts are not cut", (-1,)),
 }
 """Why a field cannot be had, and the values that ask for nothing."""
 
 _WHY = {name: why for why, names in NO_EFFECT.items() for name in names}
-NAMES = (*RENAMED, *_WHY, *ONLY)
+NAMES = (*RENAMED, *_WHY, *STATE, *ONLY)
 
 
 def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
@@ -115,7 +136,7 @@ def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]
         if value is None:
             continue
         if name in ONLY:
-            _check(name, value)
+            _check(name, value, ONLY)
         elif name in _WHY:
             note(name, _WHY[name])
         else:
@@ -136,8 +157,17 @@ def _with_part(parts: object, part: str, value: object, name: str) -> dict[str, 
     return {**parts, part: value}
 
 
-def _check(name: str, value: object) -> None:
-    why, neutral = ONLY[name]
+def stateless(given: Mapping[str, object], known: Collection[str]) -> dict[str, object]:
+    """Leave out the fields of `STATE` that ask for nothing, but for known ones. Raises RequestError for the others."""
+    names = given.keys() & (STATE.keys() - {*known})
+    for name in sorted(names):
+        if given[name] is not None:
+            _check(name, given[name], STATE)
+    return {name: value for name, value in given.items() if name not in names}
+
+
+def _check(name: str, value: object, table: Mapping[str, tuple[str, tuple[object, ...]]]) -> None:
+    why, neutral = table[name]
     allowed = [_word(choice) for choice in neutral]
     if _word(value) not in allowed:
         hint = f" (allowed: {', '.join(allowed)})" if allowed else ""
@@ -161,4 +191,4 @@ def is_slip(name: str, known: Collection[str]) -> bool:
 @lru_cache(maxsize=NOTED)
 def note(name: str, why: str) -> None:
     """Say once that a field does nothing, and why."""
-    _log.info("field %s of a request has no effect: %s", short_repr(name), why)
+    _log.warning("field %s of a request has no effect: %s", short_repr(name), why)

@@ -191,3 +191,10 @@ def test_ctrl_c_waits_for_the_end_of_a_step() -> None:
     with pytest.raises(KeyboardInterrupt):
         session._whole_step(steps())
     assert ended == ["step"]
+
+
+@pytest.mark.parametrize("option", ["--eval-every", "--tokens"])
+def test_a_count_that_is_none_is_named_as_it_was_typed(forerun, tiny_gguf, option):
+    code, _, err = forerun("train", "drafter", "-m", tiny_gguf, option, "x")
+    assert code == 2
+    assert f"{option} must be a count such as 200k or 5M, got 'x'" in err

@@ -16,8 +16,9 @@ from forerun.drafting.spec import DrafterSpec
 from forerun.engine.stats import SpecStats
 from forerun.lab.train import answers
 from forerun.lab.train.trainer import Trainer
-from forerun.lab.tune import report
-from tests.cli.helpers import the_json
+from forerun.lab.tune import learn, report
+from forerun.lab.tune.network import NetworkRun
+from tests.cli.helpers import assert_private, the_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"
 """Every option that could be tuned is given: one setting is scored."""
@@ -77,22 +78,25 @@ def many(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """How many times as fast as the table alone a network is found to be, instead of the machine's clock.
+    """How many times as fast as another a drafter is found to be, `hi` at most, instead of the machine's clock.
 
-    In full it has twice the tokens a pass: one of a random model learns little.
+    In full a network has twice the tokens a pass, as one of a random model learns little, a new table `table` times.
     """
-    found, compare, in_full = {"network": 1.5}, report.compare, report.in_full
+    found = {"network": 1.5, "hi": 2.0, "table": 1.0}
+    compare, in_full = report.compare, report.in_full
 
     def compared(*args):
         row = compare(*args)
-        return lambda *names: row(*names) | {"over_baseline": found["network"]}
+        ratio = {"over_baseline": found["network"], "over_baseline_hi": found["hi"]}
+        return lambda *names: row(*names) | ratio
 
     def counted(*args):
         figures = in_full(*args)
 
         def doubled(name):
             count = figures(name)
-            return replace(count, emitted=count.emitted * (1 + ("network-" in name)))
+            factor = (2 if "network-" in name else 1) * (found["table"] if ".new" in name else 1)
+            return replace(count, emitted=round(count.emitted * factor))
 
         return doubled
 
@@ -122,6 +126,18 @@ def test_what_is_learned_is_found_by_the_default_drafter(forerun, tiny_gguf, pro
     )
     assert "tau in full" in out
     assert "prompts that it did not learn from" in out
+
+
+def check_it_drafts(model: Path) -> None:
+    """By default the network drafts, and changes no token."""
+    plain, auto = LLM(model, drafter="none"), LLM(model)
+    assert auto.drafter_spec.text() == "mlp_speculator++recycling"
+    params = [SamplingParams(temperature=t, seed=3, max_tokens=60) for t in (0.0, 1.0)]
+    asked = ["Count to 7."] * 2
+    wanted, ours = (llm.generate(asked, params) for llm in (plain, auto))
+    assert [o.outputs[0].token_ids for o in ours] == [o.outputs[0].token_ids for o in wanted]
+    stats = SpecStats.total(o.outputs[0].stats for o in ours)
+    assert stats.drafted > stats.accepted > 0
 
 
 def test_a_network_goes_on_after_ctrl_c_and_the_default_drafter_finds_it(
@@ -154,20 +170,85 @@ def test_a_network_goes_on_after_ctrl_c_and_the_default_drafter_finds_it(
     assert len(made) == 2 * NUM_PROBED + len(lines), "no step is made twice"
     assert record["command"].startswith("forerun tune -m")
 
-    plain, auto = LLM(tiny_gguf, drafter="none"), LLM(tiny_gguf)
-    assert auto.drafter_spec.text() == "mlp_speculator++recycling"
-    params = [SamplingParams(temperature=t, seed=3, max_tokens=60) for t in (0.0, 1.0)]
-    asked = ["Count to 7."] * 2
-    wanted, ours = (llm.generate(asked, params) for llm in (plain, auto))
-    assert [o.outputs[0].token_ids for o in ours] == [o.outputs[0].token_ids for o in wanted]
-    stats = SpecStats.total(o.outputs[0].stats for o in ours)
-    assert stats.drafted > stats.accepted > 0
-
+    check_it_drafts(tiny_gguf)
+    kept = {path: path.read_bytes() for path in Path(network["path"]).iterdir()}
     clock["network"] = 0.9
     code, out, _ = forerun(*given)
     assert code == 0
     assert the_json(out)["network"]["path"] is None
-    assert LLM(tiny_gguf).drafter_spec.text() == "recycling", "what is no faster does not stay"
+    assert the_json(out)["network"]["kept"] == network["path"]
+    assert {path: path.read_bytes() for path in Path(network["path"]).iterdir()} == kept
+    clock["hi"] = 0.99
+    code, out, _ = forerun(*given)
+    assert code == 0
+    assert the_json(out)["network"]["kept"] is None
+    assert LLM(tiny_gguf).drafter_spec.text() == "recycling", "what is slower for sure goes"
+    assert_private(networks_dir().parent)
+
+
+def test_a_table_of_ones_own_is_lost_to_a_better_one_alone(forerun, tiny_gguf, prompts, clock):
+    own = table_file.tables_dir() / f"{tiny_gguf.stem}{table_file.SUFFIX}"
+    train = ("train", "table", tiny_gguf, "--prompts", prompts, "--tokens", 60, "-c", 128, "-t", 1)
+    assert forerun(*train)[0] == 0
+    before = own.read_bytes()
+    given = ("tune", tiny_gguf, "--prompts", prompts, *LEARN, "--json")
+
+    def tuned(**figures: float) -> dict:
+        clock.update(figures)
+        code, out, err = forerun(*given)
+        assert code == 0, err
+        assert [path.name for path in own.parent.iterdir() if ".new" in path.name] == []
+        return the_json(out)
+
+    document = tuned(table=0.5)
+    assert (document["table"], document["kept"]) == (None, str(own))
+    assert len(document["tau_in_full"]) == 3, "the own one was measured in the same run"
+    assert document["own"]["speedup"] > 0
+    assert own.read_bytes() == before
+    document = tuned(table=2.0)
+    assert (document["table"], document["kept"]) == (str(own), None)
+    assert own.read_bytes() != before
+    document = tuned(table=0.5, hi=0.99)
+    assert (document["table"], document["kept"]) == (None, None)
+    assert not own.exists(), "it was slower for sure"
+    assert_private(table_file.tables_dir().parent)
+
+
+def test_an_interrupted_table_changes_nothing(forerun, tiny_gguf, prompts, clock, monkeypatch):
+    own = table_file.tables_dir() / f"{tiny_gguf.stem}{table_file.SUFFIX}"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"somebody's")
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "in_full", interrupted)
+    clock["table"] = 2.0
+    assert forerun("tune", tiny_gguf, "--prompts", prompts, *LEARN)[0] == 130
+    assert own.read_bytes() == b"somebody's"
+
+
+def test_a_network_that_was_begun_goes_on_only_if_asked(
+    forerun, tiny_gguf, many, clock, monkeypatch
+):
+    given = ("tune", tiny_gguf, "--prompts", many, *LEARN, "--tokens", "2.8k")
+    monkeypatch.setattr(NetworkRun, "is_begun", property(lambda run: True))
+    trained = []
+    monkeypatch.setattr(NetworkRun, "train", lambda *args: trained.append(args))
+    code, _, err = forerun(*given)
+    assert code == 0, err
+    assert "a network was begun: --network goes on with it" in err
+    assert not trained
+
+
+def test_without_a_table_in_the_default_drafter_nothing_is_asked(
+    forerun, tiny_gguf, prompts, monkeypatch
+):
+    monkeypatch.setattr(learn, "resolved", lambda llm, name: "lookahead")
+    code, _, err = forerun("tune", tiny_gguf, "--prompts", prompts, *LEARN)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the default drafter of this model is lookahead" in err
+    assert not table_file.tables_dir().exists()
 
 
 def test_a_network_that_would_not_pay_is_not_made(forerun, tiny_gguf, many):

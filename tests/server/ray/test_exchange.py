@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -124,8 +125,15 @@ def test_metrics_of_replicas_stand_side_by_side():
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
-@pytest.mark.parametrize(("path", "is_held"), [("/v1/messages", True), ("/v1/completions", False)])
-def test_a_stream_has_not_begun_with_an_event_that_says_nothing(path, is_held):
+@pytest.mark.parametrize(
+    ("path", "kind", "is_held"),
+    [
+        ("/v1/messages", b"text/event-stream", True),
+        ("/v1/completions", b"text/event-stream; charset=utf-8", False),
+        ("/api/chat", b"application/x-ndjson", False),
+    ],
+)
+def test_a_stream_has_not_begun_with_an_event_that_says_nothing(path, kind, is_held):
     """Until the second part another replica can be asked, whose answer begins anew."""
     from forerun.server.ray.gateway import _Sending
 
@@ -135,7 +143,7 @@ def test_a_stream_has_not_begun_with_an_event_that_says_nothing(path, is_held):
         sent.append(message.get("body"))
 
     async def ask() -> None:
-        head = Head(200, ((b"content-type", b"text/event-stream"),))
+        head = Head(200, ((b"content-type", kind),))
         sending = _Sending(path, send)
         await sending.add(head)
         await sending.add(b"first")
@@ -146,3 +154,15 @@ def test_a_stream_has_not_begun_with_an_event_that_says_nothing(path, is_held):
 
     asyncio.run(ask())
     assert b"".join(filter(None, sent)) == (b"firstsecond" if is_held else b"firstfirstsecond")
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
+def test_a_lost_replica_is_told_in_the_form_of_the_stream():
+    from forerun.server.ray.gateway import _event, lost
+
+    line = _event(lost(), "/api/chat", 3)
+    assert line.endswith(b"}\n")
+    assert json.loads(line) == {"error": lost().message}
+    for path in ("/v1/messages", "/v1/responses", "/v1/completions"):
+        assert _event(lost(), path, 3).endswith(b"}\n\n")

@@ -53,6 +53,8 @@ def follow(url: str, prompt: str, num_new: int) -> tuple[str, list[dict]]:
     with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as answer:
         assert answer.status_code == 200
         for line in filter(None, answer.iter_lines()):
+            if line.startswith(":"):
+                continue  # a ping
             last = line.removeprefix("data: ")
             if last == "[DONE]":
                 continue
@@ -76,6 +78,20 @@ def test_streams_say_the_same(pair, expected):
     assert {p: follow(url, p, NUM_NEW) for p in PROMPTS[:3]} == {
         p: (expected[p], []) for p in PROMPTS[:3]
     }
+
+
+def test_ollamas_lines_come_one_by_one(pair, expected):
+    _, url = pair
+    asked = {
+        "prompt": PROMPTS[0],
+        "raw": True,
+        "options": {"temperature": 0, "num_predict": NUM_NEW},
+    }
+    with httpx.stream("POST", f"{url}/api/generate", json=asked, timeout=120) as answer:
+        parts = [*answer.iter_raw()]
+    lines = [json.loads(line) for line in b"".join(parts).splitlines()]
+    assert len(parts) > 2
+    assert "".join(line["response"] for line in lines) == expected[PROMPTS[0]]
 
 
 def test_the_next_turn_finds_its_blocks_and_sessions_stay(pair):

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.core import system
+from forerun.core import files, system
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.table_file import REPLIES
 
@@ -69,7 +69,7 @@ def make(
     from forerun.drafting.ngram import counting  # which most processes never need
 
     path = path_of(vocabulary)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path.parent)
     encoded = list[counting.Text]()
     for text in texts(encode):
         if not is_wanted():

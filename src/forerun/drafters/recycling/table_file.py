@@ -149,7 +149,7 @@ def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None
         nbytes=len(data),
         checksum=zlib.crc32(data, zlib.crc32(offsets)),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path.parent)
     files.replace(path, _head(header), offsets, data)
 
 

@@ -129,7 +129,7 @@ def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Array]
 
     Raises OSError.
     """
-    path.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path)
     stored = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     files.replace(path / TENSORS, safetensors.numpy.save(stored, {"format": "pt"}))
     files.replace(path / CONFIG, json.dumps(config, indent=2).encode() + b"\n")

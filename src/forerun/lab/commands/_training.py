@@ -69,10 +69,10 @@ def settings_of(
     from forerun.lab.train.trainer import TrainSettings
 
     return TrainSettings(
-        tokens=count_of(tokens),
+        tokens=count_of("--tokens", tokens),
         stages=(TEXT_SHARE, REPLY_SHARE) if text else (0, 1),
         loss=check_choice("loss", loss, LOSSES),  # type: ignore[arg-type]
-        eval_every=count_of(eval_every),
+        eval_every=count_of("--eval-every", eval_every),
         bf16=has_bf16(),
         **given,
     )
@@ -87,8 +87,8 @@ def load(config: EngineConfig) -> LLM:
     return llm
 
 
-def count_of(text: str) -> int:
-    """Read a count such as 300, 200k or 5M."""
+def count_of(option: str, text: str) -> int:
+    """Read the count of an option, such as 300, 200k or 5M."""
     scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
     digits = text[:-1] if scale > 1 else text
     try:
@@ -96,7 +96,7 @@ def count_of(text: str) -> int:
     except (ValueError, OverflowError):
         value = 0
     if value < 1:
-        raise ConfigError(f"--tokens must be a count such as 200k or 5M, got {text!r}")
+        raise ConfigError(f"{option} must be a count such as 200k or 5M, got {text!r}")
     return value
 
 

@@ -39,7 +39,7 @@ def command(
     from forerun.lab.train import replies, sources
     from forerun.lab.train.answers import answers_in, default_path, fill, open_store
 
-    num_tokens, wanted = count_of(tokens), read(prompts)
+    num_tokens, wanted = count_of("--tokens", tokens), read(prompts)
     source = sources.of_prompts(prompts, licence)
     llm = opt.load(config)
     name = name_of(llm.path)

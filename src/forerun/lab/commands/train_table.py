@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from forerun.cli import options as opt
+from forerun.core import files
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.lab.commands import _options as shared
@@ -48,7 +49,7 @@ def command(
     from forerun.lab.train import answers as train_answers
     from forerun.lab.train import table
 
-    num_tokens = count_of(tokens)
+    num_tokens = count_of("--tokens", tokens)
     opt.check_least("order", order, 1)
     if not 0.01 <= size_mb <= MAX_MB:
         raise ConfigError(f"--size-mb must be from 0.01 to {MAX_MB}, got {size_mb:g}")
@@ -83,4 +84,4 @@ def check_place(out: Path) -> None:
     if out.is_dir():
         raise ConfigError(f"{out} is a folder: name a file, such as {out / 'model.table'}")
     with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(out.parent)

@@ -67,7 +67,7 @@ def command(
         leave_out(context, ("repeats",), because="tune without -d")
     else:
         leave_out(context, ("tokens", "network"), because="-d")
-    known, num_tokens = read(prompts), count_of(tokens)
+    known, num_tokens = read(prompts), count_of("--tokens", tokens)
     chosen = workload.choose(known, limit)
     others = [prompt for prompt in known if prompt not in chosen] or chosen
     if drafters is None:

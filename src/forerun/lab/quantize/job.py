@@ -157,7 +157,7 @@ class QuantizeJob(ABC):
                 )
             return
         self.partial.mkdir(parents=True, exist_ok=True)
-        files.replace(path, text.encode())
+        files.replace(path, text.encode(), mode=files.PUBLIC)
 
     def weights(self, layer: int) -> dict[str, Tensor]:
         """Read a block's weights and biases, fp32, by their names without the layer. Raises LoadError."""
@@ -212,7 +212,8 @@ class QuantizeJob(ABC):
         config["quantization_config"] = dict(self.quantization(head))
         write_other_files(self.checkpoint, self.partial)
         for name, value in (("model.safetensors.index.json", index), ("config.json", config)):
-            files.replace(self.partial / name, (json.dumps(value, indent=2) + "\n").encode())
+            text = json.dumps(value, indent=2) + "\n"
+            files.replace(self.partial / name, text.encode(), mode=files.PUBLIC)
         return nbytes
 
     def _file(self, layer: int) -> str:

@@ -42,7 +42,7 @@ def write(
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with files.replacing(path) as file:
+    with files.replacing(path, files.PUBLIC) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, tensor in ordered:
             for rows in tensor.rows if isinstance(tensor, Chunks) else (tensor,):

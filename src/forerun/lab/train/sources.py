@@ -55,7 +55,7 @@ def note(answers: Path, source: Source) -> None:
     text = json.dumps([asdict(each) for each in known.values()], indent=2) + "\n"
     path = path_of(answers)
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
         files.replace(path, text.encode())
 
 

@@ -176,7 +176,7 @@ class Trainer:
         }
         torch.save(state, file)
         with writing(self.folder / CHECKPOINT):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self.folder)
             files.replace(self.folder / CHECKPOINT, file.getvalue())
 
     def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from forerun.core import files
+from forerun.core.errors import ConfigError
 from forerun.core.types import TaskPrompt
 from forerun.drafting.ngram import counting
 from forerun.drafting.vocabulary import fingerprint
@@ -29,6 +32,7 @@ class Made:
     """A table, and what it was made of."""
 
     path: Path
+    """Where it lies until it is installed."""
     answers: Path
     num_tokens: int
     """Of the model's own answers."""
@@ -45,9 +49,9 @@ def make(
     from forerun.drafters.recycling import shared_replies, table_file
 
     name, vocabulary = name_of(llm.path), fingerprint(llm.tokenizer)
-    path = path_of(llm)
+    path = new_path(llm)
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
     store = fill(llm, prompts, default_path(name), num_tokens)
     own_texts = _texts(store, left_out)
     others = shared_replies.texts(_encoder(llm))
@@ -69,24 +73,55 @@ def path_of(llm: LLM) -> Path:
     return table_file.tables_dir() / f"{name_of(llm.path)}{table_file.SUFFIX}"
 
 
-def drafters(llm: LLM) -> tuple[str, str]:
-    """Name the default drafter without what was made of the model's own answers, and with their table.
+def new_path(llm: LLM) -> Path:
+    """Return where a table lies that is not installed: no drafter looks there."""
+    return path_of(llm).with_suffix(".new")
 
-    Raises ForerunError.
-    """
+
+def install(llm: LLM, made: Made) -> Path:
+    """Put a table in the place of what is there, and return that. Raises ForerunError."""
+    with writing(path_of(llm)):
+        os.replace(made.path, path_of(llm))
+    return path_of(llm)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafters:
+    """The default drafter by name, without the model's own network: with each of three tables."""
+
+    default: str
+    """With another's table."""
+    before: str
+    """The same as `default` where the model has no table of its own."""
+    new: str
+
+    @property
+    def has_own(self) -> bool:
+        """Whether the model has a table of its own."""
+        return self.before != self.default
+
+
+def drafters(llm: LLM) -> Drafters:
+    """Name the default drafter with each table. Raises ForerunError."""
     from forerun.drafters.recycling import shared_replies, table_file
 
+    auto = resolved(llm, "auto")
+    if "recycling" not in auto:
+        raise ConfigError(
+            f"tune makes a table for recycling, and the default drafter of this model is {auto}: -d looks for the "
+            "best setting of another"
+        )
     own_table, vocabulary = path_of(llm), fingerprint(llm.tokenizer)
     others = [path for path in table_file.fitting_tables(llm.tokenizer, None) if path != own_table]
     if not others:
         with writing(table_file.tables_dir()):
             shared_replies.make(_encoder(llm), vocabulary, llm.tokenizer.vocab_size)
         others = [shared_replies.path_of(vocabulary)]
-    auto = resolved(llm, "auto")
     if network.own_folder(llm).exists():
         other = network.other(llm)
         auto = auto.replace(f"{network.KIND}++", f"{network.KIND}:model={other}++" if other else "")
-    return with_table(auto, others[0]), with_table(auto, own_table)
+    paths = (others[0], own_table if own_table.exists() else others[0], new_path(llm))
+    return Drafters(*(with_table(auto, path) for path in paths))
 
 
 def with_table(drafter: str, table: Path) -> str:

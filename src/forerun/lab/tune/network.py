@@ -128,13 +128,30 @@ class NetworkRun:
         return self.folder
 
 
-def install(llm: LLM, folder: Path) -> Path:
-    """Copy a network to where drafters find it, and return that folder. Raises ForerunError."""
+def drafters(llm: LLM, trained: Path, alone: str) -> list[str]:
+    """Name what drafts with the model's own network, if it has one, and with the one in a folder, beside a table.
+
+    `alone` drafts with that table alone.
+    """
     own = own_folder(llm)
+    folders = [*([own] if own.exists() else []), trained]
+    return [f"{KIND}:model={each}++{alone.rpartition('++')[2]}" for each in folders]
+
+
+def install(llm: LLM, folder: Path) -> Path:
+    """Copy a network to where drafters find it, in the place of what is there, and return that folder.
+
+    Raises ForerunError.
+    """
+    own = own_folder(llm)
+    new = folder.with_name(f"{folder.name}.new")  # drafters do not look there
     with writing(own):
-        own.mkdir(parents=True, exist_ok=True)
-        for name in (session.RECORD, TENSORS, CONFIG):  # complete where there is a configuration
-            files.replace(own / name, (folder / name).read_bytes())
+        files.make_folder(new)
+        for name in (session.RECORD, TENSORS, CONFIG):
+            files.replace(new / name, (folder / name).read_bytes())
+        remove(llm)
+        files.make_folder(own.parent)
+        new.rename(own)
     return own
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,33 +14,42 @@ from forerun.lab.output import Column, number, show_table
 from forerun.lab.tune.learn import Made
 from forerun.lab.tune.report import MEASURED
 
-NAMES = ("default", "with the table", "and a network")
-
 
 def learned(
-    made: Made, rows: Sequence[summary.Row], taus: Sequence[float], *, is_kept: bool
+    made: Made,
+    rows: Mapping[str, summary.Row],
+    installed: Path | None,
+    *,
+    is_new: bool,
 ) -> dict[str, Any]:
-    """Return what was made and what it brought, as JSON values; `rows` and `taus` are of the default and with each.
+    """Return what was made and what it brought, as JSON values.
 
-    `table` is None if it is not kept. A network's ratio is to what is kept without it.
+    `rows` are of the default, with the table of before if there was one, and with the one that is made.
+    `installed` is the table that drafters find now, which `is_new` or not. Ratios are to the default; a network's is to
+    what is kept without it.
     """
     keys = ("speedup", "speedup_lo", "speedup_hi", "tau")
+    default, *own, new = rows.values()
     return {
-        "table": str(made.path) if is_kept else None,
+        "table": str(installed) if is_new else None,
+        "kept": None if is_new or installed is None else str(installed),
         "answers": str(made.answers),
         "tokens": made.num_tokens,
         "contexts": made.num_contexts,
-        "before": {key: rows[0][key] for key in keys},
-        "measured": {key: rows[1][key] for key in MEASURED},
-        "tau_in_full": [round(tau, 4) for tau in taus],
-        **_gain(rows[1]),
+        "before": {key: default[key] for key in keys},
+        "own": {key: own[0][key] for key in keys} | _gain(own[0]) if own else None,
+        "measured": {key: new[key] for key in MEASURED},
+        **_gain(new),
     }
 
 
-def of_network(row: summary.Row, installed: Path | None, trained: Path) -> dict[str, Any]:
-    """Return a network's results as JSON values; `installed` is None if it is not kept."""
+def of_network(
+    row: summary.Row, installed: Path | None, trained: Path, *, is_new: bool
+) -> dict[str, Any]:
+    """Return a network's results as JSON values; `installed` is the one that drafters find now."""
     return {
-        "path": None if installed is None else str(installed),
+        "path": str(installed) if is_new else None,
+        "kept": None if is_new or installed is None else str(installed),
         "trained": str(trained),
         "measured": {key: row[key] for key in MEASURED},
         **_gain(row),
@@ -53,19 +62,24 @@ def _gain(row: summary.Row) -> dict[str, Any]:
 
 def show(document: Mapping[str, Any]) -> None:
     """Print the default drafter, it with the table and with a network, what they brought, and where they lie."""
-    network = document["network"]
-    parts = [document["before"], document["measured"], *([network["measured"]] if network else [])]
-    gains = ["1.00x", ratio(document, "over_baseline")]
-    if network:
-        gains.append(ratio(network, "over_baseline"))
+    network, own = document["network"], document["own"]
+    names, parts = ["default"], [document["before"] | {"gain": "1.00x"}]
+    for name, part, gain in (
+        ("with the table of before", own, own),
+        ("with the table", document["measured"], document),
+        ("and a network", network and network["measured"], network),
+    ):
+        if part:
+            names.append(name)
+            parts.append(part | {"gain": ratio(gain, "over_baseline")})
     columns: dict[str, Column] = {
         "drafter": itemgetter(0),
         "speed-up": lambda row: ratio(row[1], "speedup"),
         "tau": lambda row: number(row[1]["tau"], 2),
         "tau in full": lambda row: number(row[2], 3),
-        "gain": itemgetter(3),
+        "gain": lambda row: row[1]["gain"],
     }
-    show_table([*zip(NAMES, parts, document["tau_in_full"], gains, strict=False)], columns)
+    show_table([*zip(names, parts, document["tau_in_full"], strict=True)], columns)
     out = tables.report()
     out.print(
         f"{document['measured']['prompts']} prompts that it did not learn from, tokens as in plain decoding; "
@@ -73,12 +87,18 @@ def show(document: Mapping[str, Any]) -> None:
         "network over what is kept without it"
     )
     where = "the table is no better in full than what is there: not kept"
+    if document["kept"]:
+        where += f", {document['kept']} stays"
+    elif own and not document["table"]:
+        where += "; the one of before was slower than the default: removed"
     if document["table"]:
         where = f"{document['table']}: the default drafter finds it"
     made_of = f"{document['tokens']} tokens of answers in {document['answers']}"
     out.print(f"{where} ({made_of})", soft_wrap=True)
     if network:
         where = f"the network is not better in full and faster than without it: not kept ({network['trained']})"
+        if network["kept"]:
+            where += f", {network['kept']} stays"
         if network["path"]:
             where = f"{network['path']}: the default drafter finds the network"
         out.print(where, soft_wrap=True)

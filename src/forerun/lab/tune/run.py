@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from forerun.cli import console
 from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.types import TaskPrompt
-from forerun.lab.bench import workload
+from forerun.lab.bench import summary, workload
 from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.tune import learn, network, outcome, report
 from forerun.lab.tune.estimate import estimate
@@ -52,31 +53,67 @@ class Goal:
 def run(llm: LLM, goal: Goal, command: str) -> dict[str, Any]:
     """Make, measure and keep; returns what came of it as JSON values. Of an LLM without a controller.
 
-    `command` repeats the run. Raises ForerunError.
+    `command` repeats the run. Only what wins is installed, and only what loses in this run is removed. Raises
+    ForerunError.
     """
-    names = [*learn.drafters(llm)]
-    is_wanted = wants_network(llm, goal, names[0])
+    tables = learn.drafters(llm)
+    is_wanted = wants_network(llm, goal, tables.default)
     made = learn.make(llm, goal.prompts, goal.left_out, goal.num_tokens)
+    try:
+        return _compare(llm, goal, tables, made, partial(_trained, llm, goal, command, is_wanted))
+    finally:
+        made.path.unlink(missing_ok=True)
+
+
+def _compare(
+    llm: LLM,
+    goal: Goal,
+    tables: learn.Drafters,
+    made: learn.Made,
+    train: Callable[[], Path | None],
+) -> dict[str, Any]:
+    """Measure what was there and what is made in turns, and keep what wins."""
     figures = report.in_full(llm, goal.groups, goal.max_tokens, CostCurve({1: 1.0}))
-    taus = [figures(name).tau for name in names]
-    is_kept = taus[1] > taus[0]
-    alone = names[is_kept]
-    trained = None if is_wanted is None else _trained(llm, goal, command, is_wanted=is_wanted)
+    names = [*dict.fromkeys((tables.default, tables.before, tables.new))]
+    taus = {name: figures(name).tau for name in names}
+    is_better = all(taus[tables.new] > taus[name] for name in names[:-1])
+    alone = tables.new if is_better else tables.before
+    trained = train()
+    networks = [] if trained is None else network.drafters(llm, trained, alone)
+    taus |= {name: figures(name).tau for name in networks}
+    row = report.compare(llm, [*names, *networks], goal.groups, goal.max_tokens)
+    measured = {name: row(name, tables.default) for name in names}
+    kept = None
+    if is_better:
+        kept = learn.install(llm, made)
+    elif tables.has_own and _is_slower(measured[tables.before]):
+        learn.path_of(llm).unlink()
+    elif tables.has_own:
+        kept = learn.path_of(llm)
+    document = outcome.learned(made, measured, kept, is_new=is_better)
+    of_network = None
     if trained is not None:
-        names.append(f"{network.KIND}:model={trained}++{alone.rpartition('++')[2]}")
-        taus.append(figures(names[-1]).tau)
-    row = report.compare(llm, names, goal.groups, goal.max_tokens)
-    if not is_kept:
-        made.path.unlink()
-    document = outcome.learned(made, [row(name, names[0]) for name in names], taus, is_kept=is_kept)
-    if trained is None:
-        return document | {"network": None}
-    of_network, own = row(names[-1], alone), None
-    if taus[-1] > taus[is_kept] and of_network["over_baseline"] > 1:
-        own = network.install(llm, trained)
-    else:
-        network.remove(llm)
-    return document | {"network": outcome.of_network(of_network, own, trained)}
+        *before, new = networks
+        is_better = all(
+            taus[new] > taus[name] and row(new, name)["over_baseline"] > 1
+            for name in (alone, *before)
+        )
+        kept = network.own_folder(llm) if before else None
+        if is_better:
+            kept = network.install(llm, trained)
+        elif before and _is_slower(row(before[0], alone)):
+            network.remove(llm)
+            kept = None
+        of_network = outcome.of_network(row(new, alone), kept, trained, is_new=is_better)
+    shown = [name for name in taus if name not in networks[:-1]]
+    in_full = [round(taus[name], 4) for name in shown]
+    return document | {"tau_in_full": in_full, "network": of_network}
+
+
+def _is_slower(row: summary.Row) -> bool:
+    """Tell whether the whole interval of a drafter's speed, over another's, lies below 1."""
+    highest = row["over_baseline_hi"]
+    return isinstance(highest, float) and highest < 1
 
 
 def wants_network(llm: LLM, goal: Goal, default: str) -> bool | None:
@@ -101,12 +138,17 @@ def wants_network(llm: LLM, goal: Goal, default: str) -> bool | None:
     return goal.network or expected.pays
 
 
-def _trained(llm: LLM, goal: Goal, command: str, *, is_wanted: bool) -> Path | None:
-    """Train a network that is wanted, or that an earlier run began; what fails is noted, the table stays."""
+def _trained(llm: LLM, goal: Goal, command: str, is_wanted: bool | None) -> Path | None:
+    """Train a network that is wanted; what fails is noted, the table stays. None: none may be made."""
+    if is_wanted is None:
+        return None
     try:
         planned = network.NetworkRun(llm, goal.left_out)
-        return planned.train(command) if is_wanted or planned.is_begun else None
+        if is_wanted:
+            return planned.train(command)
+        if planned.is_begun:
+            console.note("a network was begun: --network goes on with it", dim=True)
     except ForerunError as error:
         if is_wanted:
             console.note(f"no network: {error}", fg="red")
-        return None
+    return None

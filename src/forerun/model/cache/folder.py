@@ -65,7 +65,7 @@ class PromptFolder:
 
     def make(self) -> None:
         """Make the folder, which only its owner may read. Raises OSError if it is another user's."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.make_folder(self.path)
         if not system.is_own(self.path):
             raise PermissionError(f"{self.path} belongs to another user")
 
@@ -73,8 +73,8 @@ class PromptFolder:
         """Return the folder of a model, made if it is not there. Raises OSError."""
         folder = self.path / digest
         if not (folder / _ABOUT).exists():
-            folder.mkdir(exist_ok=True, mode=0o700)
-            files.replace(folder / _ABOUT, json.dumps(about).encode(), mode=0o600)
+            files.make_folder(folder)
+            files.replace(folder / _ABOUT, json.dumps(about).encode())
         return folder
 
     def entries(self, folder: Path) -> Iterator[StoredFile]:

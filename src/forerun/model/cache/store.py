@@ -190,7 +190,7 @@ class PromptStore:
             self._taken = self.folder.make_room(nbytes)
         crc = _crc(kind, HEAD.pack(_MARK, 0, self.block_s, key), data)
         head = HEAD.pack(_MARK, crc, self.block_s, key)
-        files.replace(self._file(key, kind), head, data.data, mode=0o600)
+        files.replace(self._file(key, kind), head, data.data)
         self._taken += nbytes
         self._num_written += 1
 

@@ -23,8 +23,15 @@ from forerun.server.async_request import Closed
 from forerun.server.bodies import LARGE, received
 from forerun.server.config import ServerConfig
 from forerun.server.connections import STALLED_S
-from forerun.server.errors import ApiError, is_anthropic, loading, of_exception, of_status
-from forerun.server.http import error_response, to_json
+from forerun.server.errors import (
+    ApiError,
+    is_anthropic,
+    is_ollama,
+    loading,
+    of_exception,
+    of_status,
+)
+from forerun.server.http import EVENTS, LINES, error_response, to_json
 from forerun.server.middleware import knows_key, wrong_key
 from forerun.server.ray.exchange import ForwardedRequest, Head, Lease, Lost, exchange
 from forerun.server.ray.metrics import joined
@@ -212,7 +219,7 @@ class _Sending:
         if isinstance(event, Head):
             self._head, self._body = event, b""  # of a replica that was lost, too
             kind = dict(event.headers).get(b"content-type", b"")
-            self._is_stream = kind.startswith(b"text/event-stream")
+            self._is_stream = kind.startswith((EVENTS.encode(), LINES.encode()))
             return
         is_first = not (self._body or self.has_begun)
         self._body += event
@@ -262,6 +269,8 @@ def _event(error: ApiError, path: str, number: int) -> bytes:
         said = {"type": "error", "sequence_number": number, "param": None}
         said |= {"code": error.code, "message": error.message}
         return b"event: error\ndata: %s\n\n" % to_json(said)
+    if is_ollama(path):
+        return to_json(error.ollama()) + b"\n"
     return b"data: %s\n\n" % to_json(error.document())
 
 

@@ -120,9 +120,7 @@ class Replica:
     async def __init__(self, plan: ReplicaPlan) -> None:  # type: ignore[misc]  # Ray awaits it
         """Load the first model. Raises what loading raises."""
         share_heaps()
-        if plan.server.log_requests:
-            logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
-            logging.getLogger("forerun.requests").setLevel(logging.INFO)
+        logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
         self._fleet = Fleet(
             plan.sources(), plan.server, plan.sampling, plan.engines[0].budget_nbytes
         )
@@ -158,8 +156,7 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raise LoadError where the engine's thread or the server has ended: Ray then replaces the replica."""
-        is_running = self._fleet.services[0].worker.is_running or not self._fleet.is_one
-        if self._serving.done() or not is_running:
+        if self._serving.done() or self._fleet.failed or self._fleet.error is not None:
             raise LoadError("the engine's thread or the server has ended")
 
     async def __del__(self) -> None:

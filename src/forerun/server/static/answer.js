@@ -6,7 +6,7 @@ import { stream } from "./api.js";
 export function body(turns, system, fields, goesOn = false) {
   const messages = turns.filter((turn) => turn.text).map(({ role, text }) => ({ role, content: text }));
   if (system.trim()) messages.unshift({ role: "system", content: system });
-  const thought = turns.at(-1).thought?.text;
+  const thought = turns.at(-1)?.thought?.text;
   if (goesOn && thought) messages.at(-1).reasoning_content = thought;
   return {
     messages,

@@ -24,15 +24,21 @@ const FULL =
 
 let chat = store.newChat();
 let views = [];
-let running = null; // {controller, chat, turn, view} while an answer comes
-const settings = new Settings(applySettings);
+const running = new Map(); // by a conversation's id, while an answer to it comes: {controller, chat, turn, view}
+const settings = new Settings(applySettings, {
+  get: () => chat.system ?? "",
+  set: (text) => {
+    chat.system = text;
+    if (chat.turns.length) store.save(chat);
+  },
+});
 
 const served = new Served(settings, tellFill);
 
 const composer = new Composer({
   tell: tellTrouble,
   send: (text) => {
-    const isFree = !running;
+    const isFree = !running.has(chat.id);
     if (isFree) send(text);
     else tellTrouble(BUSY);
     return isFree;
@@ -42,15 +48,13 @@ const composer = new Composer({
 function applySettings() {
   byId("shade").setAttribute("aria-pressed", String(settings.values.tint));
   document.body.classList.toggle("untinted", !settings.values.tint);
-  chat.system = settings.values.system;
-  if (chat.turns.length) store.save(chat);
 }
 
+/** Show another conversation; an answer that comes goes on, and is kept. */
 function open(next) {
-  stop();
-  chat = next;
+  chat = running.get(next.id)?.chat ?? next;
   store.here.set("chat", chat.id);
-  settings.set("system", chat.system ?? "");
+  refresh();
   show();
   tellTrouble("");
   list();
@@ -62,6 +66,8 @@ function open(next) {
 /** Show the turns as they are; those that are shown keep their places and what is open in them. */
 function show() {
   const shown = new Map(views.map((view) => [view.turn, view]));
+  const coming = running.get(chat.id);
+  if (coming) shown.set(coming.turn, coming.view);
   views = branches.path(chat).map((turn) => shown.get(turn) ?? viewOf(turn));
   const [list, elements] = [byId("turns"), views.map((view) => view.element)];
   if (elements.some((each, at) => each !== list.children[at]) || elements.length < list.children.length) {
@@ -138,9 +144,10 @@ async function run(turn, request) {
   keep();
   const view = views.at(-1);
   const controller = new AbortController();
-  const own = (running = { controller, chat, turn, view });
+  const own = { controller, chat, turn, view };
+  running.set(chat.id, own);
   view.isWaiting = true;
-  view.onupdate = followEnd;
+  view.onupdate = () => own.chat === chat && followEnd();
   view.update();
   refresh();
   toEnd();
@@ -148,14 +155,14 @@ async function run(turn, request) {
   await attempt(own, request);
   view.isWaiting = false;
   turn.changed = Date.now();
-  if (running === own) running = null;
+  if (running.get(own.chat.id) === own) running.delete(own.chat.id);
   if (byId("trouble").textContent === BUSY) tellTrouble("");
   refresh();
   byId("said").textContent = turn.error ?? "The answer has ended.";
   if (turn.refused && own.chat === chat) takeBack(turn);
   else if (own.chat.turns.includes(turn)) keep(own.chat);
   view.update();
-  followEnd();
+  if (own.chat === chat) followEnd();
 }
 
 async function attempt({ controller, turn, view }, request) {
@@ -165,8 +172,12 @@ async function attempt({ controller, turn, view }, request) {
     if (error.name === "AbortError") {
       turn.reason = "stopped";
     } else if (error.status === 401 && !turn.text) {
-      await askKey();
-      await attempt({ controller, turn, view }, request);
+      if (await askKey()) {
+        served.connect();
+        await attempt({ controller, turn, view }, request);
+      } else {
+        Object.assign(turn, { error: error.message, refused: true });
+      }
     } else {
       turn.error = error.message;
       turn.refused = error.status >= 400 && error.status < 500 && !turn.text;
@@ -179,18 +190,19 @@ async function attempt({ controller, turn, view }, request) {
 function takeBack(turn) {
   const question = chat.turns.find((one) => one.id === turn.parent);
   const isAlone = branches.versions(chat, turn).length === 1;
-  branches.remove(chat, isAlone ? [question, turn] : [turn]);
+  branches.remove(chat, isAlone && question ? [question, turn] : [turn]);
   tellTrouble(turn.error);
-  if (isAlone && !composer.text) composer.write(question.text);
+  if (isAlone && question && !composer.text) composer.write(question.text);
   if (chat.turns.length) keep();
   else store.remove(chat);
   show();
   list();
 }
 
-function stop() {
-  running?.controller.abort();
-  running = null;
+/** Stop the answer that comes to a conversation. */
+function stop(id = chat.id) {
+  running.get(id)?.controller.abort();
+  running.delete(id);
   refresh();
 }
 
@@ -203,9 +215,10 @@ function keep(which = chat) {
 
 function refresh() {
   const button = byId("send");
-  button.textContent = running ? "Stop" : "Send";
-  button.classList.toggle("stop", Boolean(running));
-  byId("turns").setAttribute("aria-busy", String(Boolean(running)));
+  const isRunning = running.has(chat.id);
+  button.textContent = isRunning ? "Stop" : "Send";
+  button.classList.toggle("stop", isRunning);
+  byId("turns").setAttribute("aria-busy", String(isRunning));
 }
 
 function list() {
@@ -220,8 +233,10 @@ function list() {
     const onremove = () => {
       if (!confirm("Delete this conversation?")) return;
       store.remove(each);
+      const coming = running.get(each.id);
+      if (coming) coming.chat.turns.length = 0; // what still comes for it is not kept
+      stop(each.id);
       if (each.id === chat.id) {
-        chat.turns.length = 0; // what still comes for it is not kept
         open(store.newChat(settings.values.system));
       }
       list();
@@ -257,12 +272,12 @@ function tellTrouble(text) {
 
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (running) stop();
+  if (running.has(chat.id)) stop();
   else composer.submit();
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
-  if (running) stop();
+  if (running.has(chat.id)) stop();
   else document.body.classList.remove("side-open");
 });
 byId("new").addEventListener("click", () => open(store.newChat(settings.values.system)));
@@ -277,18 +292,19 @@ byId("theme").addEventListener("click", () => {
   root.dataset.theme = isDark ? "light" : "dark";
   localStorage.setItem("forerun.theme", root.dataset.theme);
 });
-/** Who leaves the page in the middle of an answer has stopped it. */
+/** Who leaves the page in the middle of answers has stopped them. */
 function leave() {
-  if (!running) return;
-  running.turn.reason = "stopped";
-  keep(running.chat);
-  stop();
+  for (const own of [...running.values()]) {
+    own.turn.reason = "stopped";
+    keep(own.chat);
+    stop(own.chat.id);
+  }
 }
 
 addEventListener("beforeunload", leave); // a reload breaks the stream before the page is hidden
 addEventListener("pagehide", leave); // a phone may say this alone
 addEventListener("storage", (event) => {
-  if (store.refresh(chat, event, running?.chat !== chat)) show();
+  if (store.refresh(chat, event, !running.has(chat.id))) show();
   list();
 });
 for (const text of EXAMPLES) {

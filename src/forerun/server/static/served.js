@@ -27,11 +27,13 @@ export class Served {
         this.offer(await models());
         this.isWaiting = false;
       } catch (error) {
-        if (error.status === 401) {
-          await askKey();
-          continue;
-        }
         byId("model").hidden = false;
+        if (error.status === 401) {
+          if (await askKey()) continue;
+          byId("model").textContent = "No key: sending asks for it again";
+          this.isWaiting = false;
+          return;
+        }
         byId("model").textContent = error.status === 503 ? "Loading the model…" : `Waiting: ${error.message}`;
         await new Promise((resolve) => setTimeout(resolve, 1000));
       }
@@ -63,18 +65,20 @@ export class Served {
   }
 }
 
-/** Ask for the key until there is one; it is kept for the next time. */
+/** Ask for the key, which is kept for the next time; false if none was given. */
 export function askKey() {
   const dialog = byId("ask-key");
   byId("key-note").textContent = key.get()
     ? "The server does not take that key."
     : "This server asks for a key. It is kept in this browser.";
   byId("key").value = "";
+  let isGiven = false;
   dialog.showModal();
   dialog.querySelector("form").onsubmit = (event) => {
     event.preventDefault();
     key.set(byId("key").value.trim());
+    isGiven = true;
     dialog.close();
   };
-  return new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(isGiven), { once: true }));
 }

@@ -16,19 +16,20 @@ const FIELDS = [
 const byId = (id) => document.getElementById(id);
 
 export class Settings {
-  /** `onchange` is called after each change. */
-  constructor(onchange) {
+  /** `onchange` is called after each change; `system` gets and sets the system prompt of what is shown. */
+  constructor(onchange, system) {
     this.values = stored();
     this.onchange = onchange;
+    this.system = system;
     this.dialog = byId("settings");
     this.inputs = FIELDS.map((field) => this.number(field));
     for (const name of ["drafting", "tint"]) {
       byId(name).addEventListener("change", () => this.set(name, byId(name).checked));
     }
-    byId("system").addEventListener("input", () => this.set("system", byId("system").value));
+    byId("system").addEventListener("input", () => this.say(byId("system").value));
     byId("reset").addEventListener("click", () => {
-      this.values = { ...this.values, drafting: true, tint: true, system: "", sampling: {} };
-      this.changed();
+      this.values = { ...this.values, drafting: true, tint: true, sampling: {} };
+      this.say("");
       this.fill();
     });
     byId("open-settings").addEventListener("click", () => this.open());
@@ -60,13 +61,19 @@ export class Settings {
     this.changed();
   }
 
+  /** Take a system prompt: for the conversation that is shown, and for new ones. */
+  say(text) {
+    this.system.set(text);
+    this.set("system", text);
+  }
+
   changed() {
     saveSettings(this.values);
     this.onchange(this.values);
   }
 
   fill() {
-    byId("system").value = this.values.system;
+    byId("system").value = this.system.get();
     for (const name of ["drafting", "tint"]) byId(name).checked = this.values[name];
     for (const input of this.inputs) input.value = this.values.sampling[input.name] ?? "";
   }

@@ -43,8 +43,12 @@ function readChat(name) {
     turn.id ??= `turn-${at}`; // kept before turns had ids, and before they had parents
     if (turn.parent === undefined) turn.parent = found.turns[at - 1]?.id ?? null;
   }
+  const ids = new Set(found.turns.map((turn) => turn.id));
+  for (const turn of found.turns) {
+    if (!ids.has(turn.parent)) turn.parent = null; // another tab has taken its question out
+  }
   if (found.last === undefined) goTo(found, null);
-  known.set(found, new Set(found.turns.map((turn) => turn.id)));
+  known.set(found, ids);
   return found;
 }
 
