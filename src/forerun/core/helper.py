@@ -52,7 +52,7 @@ class HelperProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=kept | {"PYTHONPATH": path},
+            env=kept | {"PYTHONPATH": path, "MALLOC_ARENA_MAX": "1"},
             start_new_session=True,  # Ctrl-C is for the server
         )
         self._number = 0
@@ -156,6 +156,16 @@ def answer_questions(answer: Callable[[Any], object]) -> None:
         faulthandler.cancel_dump_traceback_later()
         sys.stdout.buffer.write(found.encode() + b"\n")
         sys.stdout.buffer.flush()
+
+
+def bound_growth(nbytes: int) -> None:
+    """Bound the memory of this process to so much more than it has, where the system can."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + nbytes
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _set_bounds(max_nbytes: int) -> None:
