@@ -21,8 +21,8 @@ MAX_S = 5.0
 """Seconds that it may take beside what the machine computes otherwise: large schemas take a tenth of one."""
 MAX_MEMORY_NBYTES = 384 << 20
 """Address space of the process until it has begun; then it may grow by `GROWTH_NBYTES`. See `engine.memory`."""
-GROWTH_NBYTES = 48 << 20
-"""Memory of one grammar: large schemas take a fifth of it."""
+GROWTH_NBYTES = 20 << 20
+"""Memory of one grammar: large schemas take half of it."""
 MAX_LEXER_STATES = 100_000
 """States of the automata of one grammar, about 0.5 kB each; a text with a `maxLength` takes 20 of them a token."""
 MAX_MASK_ITEMS = 1_000_000

@@ -48,9 +48,9 @@ PROCESS_NOISE_NBYTES = 4_000_000
 """Bytes by which processes of one program differ when they begin to plan."""
 SERVER_NBYTES = 24_000_000
 """Bytes of a server's threads, and its heap between requests: measured."""
-HELPERS_NBYTES = 96_000_000
-"""Bytes of a model's processes for what clients choose (`core.helper`): of grammars, which is bounded to 24 MB and the
-48 that one may take, and two of conversations, 12 MB each of their own with those of 10,000 turns."""
+HELPERS_NBYTES = 60_000_000
+"""Bytes of a model's processes for what clients choose (`core.helper`), beside what they share with the server: that of
+grammars begins with 14 MB and may grow by 21, two of conversations have 12 MB each (measured)."""
 DROPPED_NBYTES = 33_554_432
 """Bytes that dropped models leave behind in one process: measured."""
 WAITING = 32
