@@ -112,7 +112,11 @@ class LLM(OfOneProcess):
         self.plan = self._planned(self.drafter_spec, checkpoint)
         with memory_refused("the weights"):
             self.model = self._loaded(checkpoint)
-        self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
+        self.grammars = Grammars(
+            self.tokenizer,
+            self.model.config.vocab_size,
+            are_strangers=config.program == "server",
+        )
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
@@ -255,6 +259,7 @@ class LLM(OfOneProcess):
         self._loop.end_all()
         self._loop = None
         store.finish_writing()
+        self.grammars.close()
         del self.model, self.grammars
         return_freed()
 

@@ -71,6 +71,10 @@ WHOLE = [
     ('start ::= "no"\nroot ::= Some_Rule-2\n\n  | "b"\nSome_Rule-2::="a"', ["a", "b"], ["no"]),
     ('root ::= <|im_start|> "x" | !<|im_end|> "y"', ["<|im_start|>x", "zy"], ["<|im_end|>y", "zx"]),
     ('root ::= "" | "a" []? ("" | "b")* | "e" "n"*', ["", "abb", "en", "enn"], ["b"]),
+    ('root ::= "a"{2,\n 3} "b"{1\t,\t2}', ["aab", "aaabb"], ["ab", "aaaab"]),
+    ('root ::= "a"{0} "b" "c"{0,0}', ["b"], ["ab", "bc"]),
+    ('root ::= "(" root ")" | "a"{0} "b" "c"{0,0}', ["b", "((b))"], ["ab", "(bc)"]),
+    ('root ::= "(" root ")" | "a"{2,\n 3}', ["aa", "(aaa)"], ["a", "(aaaa)"]),
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.decoding import guidance
-from forerun.decoding.guidance import NUM_CACHED, Grammars, _Vocabulary
+from forerun.decoding import grammar_check
+from forerun.decoding.guidance import NUM_CACHED, Grammars, Guided, _Vocabulary
 from forerun.llm import LLM
 from forerun.weights.checkpoint import open_checkpoint
 from tests.weights.files import write_gguf
@@ -263,7 +264,7 @@ def test_a_grammar_beyond_the_limits_of_the_library_is_refused(plain):
 
 def test_an_answer_that_comes_to_the_limits_ends_with_an_error_alone(plain, monkeypatch):
     """It is no answer that looks complete; others go on."""
-    monkeypatch.setattr(guidance, "MAX_LEXER_STATES", 1000)
+    monkeypatch.setattr(grammar_check, "MAX_LEXER_STATES", 1000)
     form = StructuredOutputsParams(regex="[a-z ]{4,600}(very|x)[0-9]{300}")
     params = SamplingParams(temperature=0, max_tokens=200, structured_outputs=form)
     free = SamplingParams(temperature=0, max_tokens=24)
@@ -275,11 +276,36 @@ def test_an_answer_that_comes_to_the_limits_ends_with_an_error_alone(plain, monk
     assert len(requests[1].output().outputs[0].token_ids) == 24
 
 
+def test_a_request_with_slow_masks_rests_while_others_run(drafting, monkeypatch):
+    """As long as they take, without drafts; its tokens are the same."""
+    form = StructuredOutputsParams(regex="[xyz]{40,60}")
+    params = SamplingParams(
+        temperature=0, max_tokens=12, structured_outputs=form, frequency_penalty=0.01
+    )
+    free = SamplingParams(temperature=0, max_tokens=40)
+    expected = drafting.submit(QUESTION, params)
+    expected.wait()
+    assert expected.runs[0].stats.drafted > 0
+    allowed = Guided.allowed
+
+    def slow(self: Guided) -> Any:
+        time.sleep(0.2)
+        return allowed(self)
+
+    monkeypatch.setattr(Guided, "allowed", slow)
+    bound, other = (drafting.submit(QUESTION, one) for one in (params, free))
+    other.wait()
+    assert 0 < len(bound.output().outputs[0].token_ids) < 10
+    bound.wait()
+    assert bound.runs[0].seq.generated == expected.runs[0].seq.generated
+    assert bound.runs[0].stats.drafted == 0
+
+
 def test_a_matcher_is_handed_to_one_request_alone(plain):
     """Compiled once, copied for each: two threads on one matcher would be an error of the library."""
     form = FORMS["regex"]
     first, second = (plain.grammars.start(form) for _ in range(2))
-    kept = plain.grammars._known[form].result()
+    kept = plain.grammars._known[form].compiled.result()
     assert len({id(state.matcher) for state in (first, second, kept)}) == 3
     assert not first.matcher.is_error()
     first.matcher.try_consume_tokens([int(first.allowed().argmax())])  # as no request does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from forerun.core.errors import RequestError
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.guidance import Grammars
-from forerun.decoding.schemas import digits
+from forerun.decoding.schemas import LargeNumbers, digits
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
 
@@ -32,6 +33,7 @@ CASES: list[tuple[Any, list[Any]]] = [
     ({"type": "integer", "exclusiveMinimum": L, "exclusiveMaximum": L + 3}, [L, L + 1, L + 2, L + 3]),
     ({"type": ["integer", "null"], "minimum": 10**18}, [None, 10**18, 10**18 - 1, 10**40]),
     ({"type": "number", "minimum": 0.5, "maximum": 1e20}, [0.5, 0.25, 3, 10**20, 10**20 + 1, L + 1]),
+    ({"type": "number", "maximum": L + 10}, [L + 10, L + 9, L + 11, -(10**20), 5]),
     ({"type": "object", "properties": {"a": {"type": "string"}, "id": ID, "b": {"type": "null"}}, "required": ["id"]},
      [{"id": L + 1}, {"a": "x", "id": 1}, {"id": 3, "b": None}, {"a": "x", "b": None}, {"id": -1}, {}]),
     ({"type": "object", "additionalProperties": {"anyOf": [ID, {"type": "boolean"}]}},
@@ -71,6 +73,36 @@ def test_digits_match_the_numbers_of_a_range(low, size, number):
         for each in (number, low, low - 1, low + size, low + size + 1):
             wanted = low <= each and (high is None or each <= high)
             assert (re.fullmatch(pattern, str(each)) is not None) == wanted
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "others"),
+    [
+        ({"maximum": L + 10}, ["0.5", f"{L + 9}.9", f"{L + 10}.00"], [f"{L + 10}.9"]),
+        ({"minimum": -L - 10}, [f"-{L + 9}.9", f"-{L + 10}.0"], [f"-{L + 10}.9"]),
+        ({"exclusiveMaximum": L + 10}, [f"{L + 9}.9"], [f"{L + 10}", f"{L + 10}.0"]),
+        ({"minimum": L + 10, "maximum": L + 10}, [f"{L + 10}"], [f"{L + 10}.5", f"{L + 9}.5"]),
+        ({"maximum": L + 3, "exclusiveMaximum": L + 3}, [f"{L + 2}.9"], [f"{L + 3}"]),
+        ({"minimum": -1.7e308, "maximum": 1.7e308}, [f"{L + 10}.9", "-0.5"], ["a"]),
+    ],
+)
+def test_a_fraction_is_within_the_bounds_too(grammars, tokenizer, schema, written, others):
+    for text in (*written, *others):
+        state = grammars.start(StructuredOutputsParams(json={"type": "number", **schema}))
+        tokens = tokenizer.encode(text, bos=False)
+        taken = state.matcher.try_consume_tokens(tokens)
+        assert (taken == len(tokens) and state.matcher.is_accepting()) == (text in written), text
+
+
+def test_bounds_of_hundreds_of_digits_take_no_time(grammars):
+    big = 10**307
+    either = {
+        f"k{i}": {"type": "integer", "maximum": big - i, "minimum": i - big} for i in range(90)
+    }
+    start_s = time.thread_time()
+    source = LargeNumbers({"type": "object", "properties": either}, {}).lark()
+    assert time.thread_time() - start_s < 0.5
+    assert len(source) < 100_000
 
 
 def test_what_cannot_go_with_them_is_refused_in_words(grammars):

@@ -110,6 +110,9 @@ for (const language of ["python", "html", "rust", "nosuch", "", "__proto__"]) {
     assert.deepEqual(lengths, code.split("\n").map((line) => line.length), `${language} ${code}`);
   }
 }
+const began = Date.now();
+for (const language of ["java", "ini", "typescript", "csharp"]) kinds("a".repeat(15000), language);
+assert.ok(Date.now() - began < 500, `${Date.now() - began} ms`);
 assert.deepEqual(kinds("if x:  # why", "py")[0].filter(({ kind }) => kind), [
   { length: 2, kind: "keyword" },
   { length: 5, kind: "comment" },

@@ -61,6 +61,25 @@ ATTACKS: dict[str, Callable[[], tuple[str, dict[str, object]]]] = {
         {"prompt": "a", "max_tokens": 64, "stop": [f"{i}{text(50_000)}" for i in range(60)]},
     ),
     "name": lambda: ("/v1/completions", {"prompt": "a", "model": text(int(3.6 * MB))}),
+    "masks": lambda: (
+        "/v1/completions",
+        {"prompt": "a", "max_tokens": 60, "guided_grammar": 'root ::= [a-z ]* [a-z ]* root | "Z"'},
+    ),
+    "banner": lambda: (
+        "/v1/completions",
+        {"prompt": "a", "guided_grammar": f"root ::= a\n{'#' * 60_000}"},
+    ),
+    "expressions": lambda: (
+        "/v1/completions",
+        {
+            "prompt": "a",
+            "guided_grammar": "start: X\nX: " + " & ".join(f"/.*a.{{{i}}}b.*/" for i in range(60)),
+        },
+    ),
+    "dots": lambda: (
+        "/v1/completions",
+        {"prompt": "a", "guided_grammar": "root ::= " + ".* " * 60 + 'root | "z"'},
+    ),
     "nested": lambda: ("/v1/completions", {"prompt": "a", "guided_json": {"enum": ["a"] * 90_000}}),
 }
 
@@ -179,6 +198,7 @@ QUICK = (
     "wrong",
     "items",
     "tokenize 0.9 MB",
+    *("masks", "banner", "expressions", "dots"),
 )
 
 

@@ -11,6 +11,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
@@ -31,10 +32,22 @@ READ_ONLY = (
 """Flags to open a file that is only read."""
 
 
-def lower_priority() -> None:
-    """Let the calling thread, and it alone, yield to those that compute; where a thread has no priority, do nothing."""
+def lower_priority(thread: threading.Thread | None = None, nice: int = 10) -> None:
+    """Let a thread, by default the calling one, and it alone, yield to those that compute.
+
+    Where a thread has no priority, do nothing.
+    """
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        number = threading.get_native_id() if thread is None else thread.native_id
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, number or 0, nice)
+
+
+def thread_seconds(thread: threading.Thread) -> float:
+    """Return the processor's time that a running thread has taken, or the time where the system does not tell."""
+    if sys.platform == "linux" and thread.ident is not None:
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return time.monotonic()
 
 
 def is_own(path: str | os.PathLike[str]) -> bool:

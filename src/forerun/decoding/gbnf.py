@@ -17,11 +17,11 @@ from forerun.core.errors import short_repr
 LONGEST_EXPRESSION = 1 << 16
 """Letters of an expression: rules that call others twice each grow without bounds."""
 
-_IS_GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
-_SPACE = re.compile(r"(?:\s|#[^\r\n]*)*")
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_IS_GBNF = re.compile(r"^[ \t]*+[\w-]++\s*+::=", re.MULTILINE)
+_SPACE = re.compile(r"(?:\s++|#[^\r\n]*+)*+")
+_NAME = re.compile(r"[A-Za-z0-9_-]++")
 _RULE = re.compile(rf"({_NAME.pattern}){_SPACE.pattern}::=")
-_REPEAT = re.compile(r"\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}|[*+?]")
+_REPEAT = re.compile(r"\{\s*+(\d++)\s*+(?:(,)\s*+(\d*+)\s*+)?\}|[*+?]")
 _TOKEN = re.compile(r"(!?)(<(?:\[(\d+)\]|[^>]*)>)")
 _CHAR = re.compile(
     r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\(.)|([^\\])", re.DOTALL
@@ -122,11 +122,19 @@ class _Reader:
             self._skip()
             while repeat := _REPEAT.match(self._text, self._at):
                 self._skip(len(repeat[0]))
-                least, comma, most = repeat.groups()
-                if least and comma and most and int(most) < int(least):
-                    self._fail(f"no {repeat[0]}")
-                part = _Group([[part]], repeat[0].replace(" ", ""))
+                part = self._repeated(part, repeat)
             yield part
+
+    def _repeated(self, part: _Part, repeat: re.Match[str]) -> _Group:
+        least, comma, most = repeat.groups(default="")
+        if not least:
+            return _Group([[part]], repeat[0])
+        bounds = f"{{{least}{comma}{most}}}"
+        if (most or not comma) and not int(most or least):
+            return _Group([[]])  # never: llguidance has no such bound
+        if most and int(most) < int(least):
+            self._fail(f"no {bounds}")
+        return _Group([[part]], bounds)
 
     def _part(self, called: set[str]) -> _Part | None:
         sign = self._text[self._at : self._at + 1]

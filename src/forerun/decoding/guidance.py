@@ -10,21 +10,27 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections import OrderedDict
+import time
+import traceback
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core import system
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.decoding import gbnf, schemas
 from forerun.decoding.grammar import Compiling, GrammarState
+from forerun.decoding.grammar_check import GrammarProcess, new_limits
+from forerun.decoding.mask_clock import MaskClock, MaskThread
 from forerun.decoding.thought import Anything, BeforeMark, behind_mark, closing
 from forerun.text.tokenizer import Tokenizer
 
@@ -35,10 +41,10 @@ NUM_CACHED = 16
 """Grammars that are kept compiled."""
 SOON_S = 0.02
 """A grammar that is compiled within it is waited for: a pass takes as long."""
-MAX_LEXER_STATES = 100_000
-"""States of the automata of one grammar, about 0.5 kB each; a text with a `maxLength` takes 20 of them a token."""
-MAX_MASK_ITEMS = 1_000_000
-"""Of Earley's parser in one mask: without a lexer every character of every token is one or more."""
+MAX_LOST = 2
+"""Masks that took too long and are still being computed, above which no grammar is begun."""
+GIVE_UP_S = 1.0
+"""Time after which a grammar that nobody waits for is given up: between two questions for it nobody does."""
 
 _MARK = b"\x02"
 """A byte that no word is made with."""
@@ -49,13 +55,28 @@ _stack_size = threading.Lock()
 
 
 class Grammars:
-    """Compiles the structured outputs of requests for one vocabulary, from any thread; the latest ones are kept."""
+    """Compiles the structured outputs of requests for one vocabulary, from any thread; the latest ones are kept.
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """`vocab_size` is that of the model's head, which may be padded."""
+    One at a time, in a thread of low priority that ends with the program.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, vocab_size: int, *, are_strangers: bool = False
+    ) -> None:
+        """`vocab_size` is that of the model's head, which may be padded.
+
+        What `are_strangers` ask for is first tried in a process, which bounds its time and memory.
+        """
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._words: LLTokenizer | None = None
-        self._known: OrderedDict[StructuredOutputsParams, Future[Guided]] = OrderedDict()
+        self._known: OrderedDict[StructuredOutputsParams, _Job] = OrderedDict()
+        self._jobs: deque[_Job] = deque()
+        self._is_compiling, self._is_closed = False, False
+        self._is_checked = are_strangers
+        self._process: GrammarProcess | None = None
+        self._masks = MaskThread() if are_strangers else None
+        self._first_masks = MaskThread() if are_strangers else None
+        """Apart, so that nobody who decodes waits for them."""
         self._lock, self._words_lock = threading.Lock(), threading.Lock()
 
     def read_ahead(self) -> None:
@@ -65,12 +86,19 @@ class Grammars:
             with suppress(RequestError):
                 self._vocabulary()
 
-        threading.Thread(target=read).start()
+        threading.Thread(target=read, daemon=True).start()
+
+    def close(self) -> None:
+        """Give up what is being compiled and what waits for it, at once."""
+        self._is_closed = True
+        if (process := self._process) is not None:
+            process.close()
 
     def start(self, wanted: StructuredOutputsParams) -> GrammarState:
         """Return the state before the first token. Raises RequestError for what cannot be compiled."""
-        compiled = None if wanted.bounds_thought else self._compiled(wanted)[0].result()
-        return self._own(wanted, compiled)
+        if wanted.bounds_thought:
+            return self._own(wanted, None)
+        return self._compiling(wanted)[0].state
 
     def begin(self, wanted: StructuredOutputsParams) -> GrammarState:
         """Return the state before the first token, at once: what takes long goes on in a thread.
@@ -80,27 +108,33 @@ class Grammars:
         """
         if wanted.bounds_thought:
             return self.start(wanted)
-        compiled, is_new = self._compiled(wanted)
-        state = Compiling(compiled, partial(self._own, wanted))
+        state, is_new = self._compiling(wanted)
         return state.state if state.is_ready(SOON_S if is_new else 0) else state
 
-    def _compiled(self, wanted: StructuredOutputsParams) -> tuple[Future[Guided], bool]:
+    def _compiling(self, wanted: StructuredOutputsParams) -> tuple[Compiling, bool]:
         """Return a grammar that may still be in the making, and whether that begins now."""
         with self._lock:
             is_new = wanted not in self._known
+            job = self._known.setdefault(wanted, _Job(wanted))
+            state = Compiling(job.compiled, partial(self._own, wanted))
+            job.waiting.add(state)
             if is_new:
-                self._known[wanted] = _with_deep_stack(partial(self._compile, wanted))
+                self._jobs.append(job)
+            if is_new and not self._is_compiling:
+                self._is_compiling = True
+                _start_with_deep_stack(self._compile_all)
             self._known.move_to_end(wanted)
             while len(self._known) > NUM_CACHED:
                 self._known.popitem(last=False)
-            return self._known[wanted], is_new
+            return state, is_new
 
     def _own(self, wanted: StructuredOutputsParams, compiled: Guided | None) -> GrammarState:
         """Return a request's own state before the first token; without a grammar anything may come."""
         state: GrammarState = Anything()
         if compiled is not None:
+            clock = None if self._masks is None else MaskClock(self._masks)
             with self._lock:
-                state = compiled.copy()
+                state = compiled.copy(clock)
         mark = wanted.after
         if not mark or wanted.max_before is None:
             return state
@@ -127,50 +161,100 @@ class Grammars:
         slices = LLTokenizer.general_slices()[1:3]
         return LLTokenizer(words, eos_token=sorted(self._tokenizer.eos_ids), slices=slices)
 
-    def _compile(self, wanted: StructuredOutputsParams) -> Guided:
-        try:
-            return self._compile_for(wanted, self._vocabulary())
-        except BaseException:
+    def _compile_all(self) -> None:
+        """Compile what waits, one after the other, to the last."""
+        system.lower_priority()
+        while True:
             with self._lock:
-                self._known.pop(wanted, None)
-            raise
+                if not self._jobs:
+                    self._is_compiling = False
+                    return
+                job = self._jobs.popleft()
+            try:
+                job.compiled.set_result(self._compile(job))
+            except BaseException as error:
+                with self._lock:
+                    if self._known.get(job.wanted) is job:
+                        del self._known[job.wanted]
+                # Its frames hold the matcher, and who waits for it holds the error.
+                traceback.clear_frames(error.__traceback__)
+                job.compiled.set_exception(error.with_traceback(None))
 
-    def _compile_for(self, wanted: StructuredOutputsParams, words: LLTokenizer) -> Guided:
-        from llguidance import LLMatcher, LLParserLimits
-
-        limits = LLParserLimits(
-            max_lexer_states=MAX_LEXER_STATES, step_max_items=MAX_MASK_ITEMS, verbose_errors=False
-        )
+    def _compile(self, job: _Job) -> Guided:
+        wanted, words = job.wanted, self._vocabulary()
         try:
             source = behind_mark(_source(wanted, self._tokenizer), wanted.after, self._tokenizer)
         except Exception as error:  # its own kinds, by what is wrong with the grammar
-            raise _refused(wanted, str(error)) from error
+            raise _refused(wanted, str(error)) from None
+        if self._is_checked:
+            self._check(job, source)
+        return self._matched(wanted, source, words)
+
+    def _check(self, job: _Job, source: str) -> None:
+        """Try a grammar in the process, which is a new one after each that it refuses: they leave memory behind."""
+        if not self._is_wanted(job):
+            raise RequestError("nobody waits for the grammar any more")
+        if sum(one.num_lost for one in (self._masks, self._first_masks) if one) >= MAX_LOST:
+            raise _refused(
+                job.wanted, "others are too complex, and being worked at: try again later"
+            )
+        if self._process is None or not self._process.is_alive:
+            special = {i: text for text, i in self._tokenizer.special_texts.items()}
+            self._process = GrammarProcess(self._vocab_size, self._tokenizer.eos_ids, special)
+        try:
+            self._process.prepare()
+            why = self._process.ask(source, lambda: self._is_wanted(job))
+        except RequestError as error:
+            raise _refused(job.wanted, str(error)) from None
+        if why:
+            self._process.close()
+            raise _refused(job.wanted, why)
+
+    def _is_wanted(self, job: _Job) -> bool:
+        if job.waiting:
+            job.wanted_s = time.monotonic()
+        return not self._is_closed and time.monotonic() - job.wanted_s < GIVE_UP_S
+
+    def _matched(self, wanted: StructuredOutputsParams, source: str, words: LLTokenizer) -> Guided:
+        from llguidance import LLMatcher
+
+        limits = new_limits()
         matcher = LLMatcher(words, source, log_level=0, limits=limits)
         if matcher.is_error():
             raise _refused(wanted, matcher.get_error())
-        state = Guided(matcher, self._vocab_size, self._tokenizer.eos_ids)
+        clock = None if self._first_masks is None else MaskClock(self._first_masks)
+        state = Guided(matcher, self._vocab_size, self._tokenizer.eos_ids, clock)
         try:
             tokens = np.flatnonzero(state.allowed())
-        except RequestError as error:
-            raise _refused(wanted, "it is too complex") from error
+        except RequestError:
+            raise _refused(wanted, "it is too complex") from None
         if not len(tokens):
             raise _refused(wanted, "nothing matches it")
         after = state.advance(int(tokens[-1]))
         if matcher.is_error() or (after is not None and after.matcher.is_error()):
             raise _refused(wanted, "it is too complex")
-        return state
+        return state.copy()
 
 
-def _with_deep_stack(work: Callable[[], Guided]) -> Future[Guided]:
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A grammar that is compiled, or will be, and who waits for it."""
+
+    wanted: StructuredOutputsParams
+    compiled: Future[Guided] = field(default_factory=Future)
+    waiting: WeakSet[Compiling] = field(default_factory=WeakSet)
+    wanted_s: float = field(default_factory=time.monotonic)
+    """When somebody was last seen to wait."""
+
+
+def _start_with_deep_stack(work: Callable[[], None]) -> None:
     """Run in a thread of its own: the library compiles recursively, and a short text can hold thousands of rules."""
-    pool = ThreadPoolExecutor(1)
     with _stack_size:
         before = threading.stack_size(STACK_NBYTES)
         try:
-            return pool.submit(work)  # starts the thread
+            threading.Thread(target=work, name="forerun-grammars", daemon=True).start()
         finally:
             threading.stack_size(before)
-            pool.shutdown(wait=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,14 +264,18 @@ class Guided:
     matcher: LLMatcher
     vocab_size: int
     eos_ids: frozenset[int]
+    clock: MaskClock | None = None
 
-    def copy(self) -> Guided:
-        """Return the same state for another thread: a matcher is one thread's at a time."""
-        return Guided(self.matcher.deep_copy(), self.vocab_size, self.eos_ids)
+    def copy(self, clock: MaskClock | None = None) -> Guided:
+        """Return the same state for another request: a matcher is one thread's at a time."""
+        return Guided(self.matcher.deep_copy(), self.vocab_size, self.eos_ids, clock)
 
     def allowed(self) -> NDArray[np.bool_]:
         """Mask (V,) of the tokens that may come next. Raises RequestError if the library has reached its limits."""
-        bits = b"" if self.matcher.is_error() else self.matcher.compute_bitmask()
+        compute = self.matcher.compute_bitmask
+        bits = b""
+        if not self.matcher.is_error():
+            bits = compute() if self.clock is None else self.clock.run(compute)
         if self.matcher.is_error():
             raise RequestError(
                 "structured_outputs became too complex in mid-answer: make bounds of repetitions smaller, "
@@ -211,7 +299,7 @@ class Guided:
             return None
         matcher = self.matcher.deep_copy()
         if matcher.try_consume_tokens([token]) or matcher.is_error():
-            return Guided(matcher, self.vocab_size, self.eos_ids)
+            return Guided(matcher, self.vocab_size, self.eos_ids, self.clock)
         return None
 
     def forced(self) -> Sequence[int]:

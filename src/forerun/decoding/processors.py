@@ -15,6 +15,7 @@ V vocabulary.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -59,6 +60,8 @@ class LogitsPipeline:
         self._prompt_ids = _ids(sorted({*prompt}) if params.has_penalties else ())
         self._end_ids = _ids(end_ids(params, eos_ids))
         self._grammar, self._num_read = grammar, 0
+        self.mask_s = 0.0
+        """Seconds that the grammar's masks took since this was set to 0."""
 
     @property
     def has_grammar(self) -> bool:
@@ -136,7 +139,9 @@ class LogitsPipeline:
         params = self.params
         if grammar is None and not self.changes_logits:
             return row
+        start_s = time.perf_counter()
         mask = None if grammar is None else grammar.allowed()
+        self.mask_s += time.perf_counter() - start_s
         row = row.copy() if mask is None else np.where(mask, row, np.float32(-np.inf))
         if len(generated) < params.min_tokens:
             row[_inside(self._end_ids, row)] = -np.inf

@@ -57,6 +57,8 @@ def _mapped(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str
 
 LARGEST = 1 << 53
 """Beyond it llguidance, whose numbers are floats, neither writes nor bounds whole numbers exactly."""
+NO_BOUND = 10**40
+"""Bounds beyond it are left out: they are those of a type, such as a float's, and would take hundreds of rules."""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _DEFINITIONS = ("$defs", "definitions")
 _NUMBERS = ("integer", "number")
@@ -205,31 +207,53 @@ class LargeNumbers:
     def _number(self, schema: Mapping[str, Any]) -> str:
         """Write a number: llguidance's up to 2**53, digit by digit beyond."""
         _only(schema, *_BOUNDS)
-        least, most = schema.get("minimum"), schema.get("maximum")
-        above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-        lows = [math.ceil(least)] if least is not None else []
-        lows += [math.floor(above) + 1] if above is not None else []
-        highs = [math.floor(most)] if most is not None else []
-        highs += [math.ceil(below) - 1] if below is not None else []
-        low, high = max(lows, default=None), min(highs, default=None)
-        ranges = [*digits(max(LARGEST + 1, low or 0), high)]
-        ranges += [
-            "-" + each
-            for each in digits(max(LARGEST + 1, -(high or 0)), None if low is None else -low)
-        ]
+        low, high, above, below = (_bound(schema, name) for name in _BOUNDS)
+        up, down = (low, above), (_negative(high), _negative(below))
         fraction = r"(\.[0-9]+)?" if schema["type"] == "number" else ""
-        found = [f"/({'|'.join(ranges)}){fraction}/"] if ranges else []
-        if (low is None or low <= LARGEST) and (high is None or high >= -LARGEST):
+        ranges = [*_beyond(up, down, fraction)]
+        ranges += ["-" + each for each in _beyond(down, up, fraction)]
+        found = [f"/({'|'.join(ranges)})/"] if ranges else []
+        if max(_first(up), _first(down)) <= LARGEST:
             small = {name: value for name, value in schema.items() if not self.are_in(value)}
             found.append(self._rule({"minimum": -LARGEST, "maximum": LARGEST, **small}))
         if not found:
-            raise ValueError(f"no number is from {low} to {high}")
+            raise ValueError(f"no number is within the bounds of {short_repr(schema)}")
         return " | ".join(found)
 
     def _named(self, body: str) -> str:
         name = f"p{len(self._rules)}"
         self._rules[name] = body
         return name
+
+
+_Bounds = tuple[float | None, float | None]
+"""Of numbers from below: what they are at least, and what they are above. From above: the same of their negatives."""
+
+
+def _bound(schema: Mapping[str, Any], name: str) -> float | None:
+    value: float | None = schema.get(name)
+    return None if value is None or abs(value) > NO_BOUND else value
+
+
+def _negative(bound: float | None) -> float | None:
+    return None if bound is None else -bound
+
+
+def _first(bounds: _Bounds) -> float:
+    """Return the first whole number."""
+    least, above = bounds
+    first = -math.inf if least is None else math.ceil(least)
+    return first if above is None else max(first, math.floor(above) + 1)
+
+
+def _beyond(up: _Bounds, down: _Bounds, fraction: str) -> Iterator[str]:
+    """Yield expressions for the numbers above 2**53; what may stand behind their whole part is `fraction`."""
+    first, end = int(max(LARGEST + 1, _first(up))), -_first(down)
+    last = None if end == math.inf else int(end)
+    if fraction and last is not None and last >= first and -last == down[0]:
+        yield rf"{last}(\.0+)?"  # the bound itself
+        last -= 1
+    yield from (each + fraction for each in digits(first, last))
 
 
 def digits(low: int, high: int | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ Each sequence goes through it as one `SequenceStep`.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -242,8 +243,10 @@ class Engine:
 
     def _steps(self) -> list[SequenceStep]:
         """Begin a step of every running sequence; prompts share `prefill_chunk` rows, first come first served."""
-        steps, room = [], self.config.prefill_chunk
-        for seq in self.scheduler.running:
+        steps, room, now_s = [], self.config.prefill_chunk, time.perf_counter()
+        running = self.scheduler.running
+        rested = [seq for seq in running if self.sequences[seq.id].rests_until_s <= now_s]
+        for seq in rested or running:
             state, tokens = self.sequences[seq.id], self.scheduler.pending(seq)
             if not state.has_begun:
                 if not state.grammar_is_ready():
@@ -319,6 +322,7 @@ class Engine:
         if not step.logit_rows:
             return
         rows = range(step.logit_rows.start - first, step.logit_rows.stop - first)
+        state.pipeline.mask_s = 0.0
         outcome = verify(
             step.seq,
             step.draft,
@@ -327,6 +331,7 @@ class Engine:
             hidden=seen,
             top=None if top is None else top.part(rows),
         )
+        state.rests()
         step.finish(outcome)
 
     def _keep(self, work: Pass) -> None:

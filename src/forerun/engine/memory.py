@@ -11,7 +11,7 @@ The whole process is counted, as `top` and a container's limit have it:
     logits           of the rows that are looked at together, with what sampling makes of one
     tokenizer        pieces, merges and their hash tables
     program          what the process held before: Python, libraries, modules; and what of them comes later
-    server           its threads and requests, where one runs the model
+    server           its threads, requests and helper processes, where one runs the model
 
 `plan` adds them up, `fit` chooses what a budget allows. Who gathers the numbers is `engine/planner.py`.
 
@@ -48,6 +48,9 @@ PROCESS_NOISE_NBYTES = 4_000_000
 """Bytes by which processes of one program differ when they begin to plan."""
 SERVER_NBYTES = 24_000_000
 """Bytes of a server's threads, and its heap between requests: measured."""
+HELPERS_NBYTES = 60_000_000
+"""Bytes of a model's processes for what clients choose (`core.helper`), beside what they share with the server: that of
+grammars begins with 14 MB and may grow by 21, two of conversations have 12 MB each (measured)."""
 DROPPED_NBYTES = 33_554_432
 """Bytes that dropped models leave behind in one process: measured."""
 WAITING = 32
@@ -212,7 +215,7 @@ def server_nbytes(workload: Workload) -> int:
     if not workload.is_server:
         return 0
     request = REQUEST_NBYTES + TOKEN_OF_REQUEST_NBYTES * workload.max_len
-    return SERVER_NBYTES + (workload.num_seqs + WAITING) * request
+    return SERVER_NBYTES + HELPERS_NBYTES + (workload.num_seqs + WAITING) * request
 
 
 def step_nbytes(

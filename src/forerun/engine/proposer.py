@@ -69,6 +69,7 @@ class Proposer:
     def propose(self, steps: Sequence[SequenceStep]) -> None:
         """Give every sequence that decodes its draft: the drafter's, then what is known without it."""
         steps = [s for s in steps if s.state.has_begun and s.seq.params.max_draft != 0]
+        steps = [s for s in steps if not s.state.has_slow_masks]
         if steps:
             self._ask(steps)
         for step in steps:

@@ -27,6 +27,8 @@ from forerun.drafting.predicted import Prediction
 from forerun.engine.stats import SpecStats
 from forerun.model.model import Model
 
+SLOW_MASKS_S = 0.01
+"""Masks of a step that take as long keep others waiting: there are none for the rows of a draft, and then a rest."""
 SCORED_ROWS = 32
 """Prompt tokens whose logits are held at once."""
 
@@ -53,6 +55,8 @@ class SequenceState:
     prompt_features: list[Floats] = field(default_factory=list)
     start_s: float = field(default_factory=time.perf_counter)
     first_token_s: float | None = None
+    rests_until_s: float = 0.0
+    """While others run it sits out as long as its slow masks took."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -69,6 +73,16 @@ class SequenceState:
         """Tell whether the first token can be chosen without waiting for a grammar, after at most so many seconds."""
         compiling = self.pipeline.compiling
         return compiling is None or compiling.is_ready(timeout_s)
+
+    @property
+    def has_slow_masks(self) -> bool:
+        """Whether the masks of its last step were slow."""
+        return self.pipeline.mask_s >= SLOW_MASKS_S
+
+    def rests(self) -> None:
+        """Take note of how long the masks of a step took."""
+        if self.has_slow_masks:
+            self.rests_until_s = time.perf_counter() + self.pipeline.mask_s
 
     @property
     def needs_only_argmax(self) -> bool:

@@ -33,7 +33,7 @@ READ_AT_ONCE, READ_S = 2, 1.0
 MIN_VALUES, VALUE_NBYTES = 10_000, 40
 """A body may have one value for so many of the bytes that it may have, and so many in any case."""
 _MOST = sys.float_info.max
-_SUSPECT = re.compile(r"\\u[dD][89a-fA-F]|[0-9]{200}|[eE]\+?[0-9]{3}")
+_SUSPECT = re.compile(r"\\u[dD][89a-fA-F]|(?<![0-9])[0-9]{200}|[eE]\+?[0-9]{3}")
 """What a lone surrogate and a number beyond all floats have in them, as many others have."""
 _SHOWN = 100
 """Letters of a field's path in an error."""

@@ -105,6 +105,8 @@ class Service:
         """Let go of the model; nobody may be using it."""
         worker, self.worker = self.worker, self._new_worker()
         await asyncio.to_thread(worker.close, DROP_S)
+        if worker.llm is not None:
+            worker.llm.grammars.close()
         worker.llm = None
         if self._template is not None:
             await asyncio.to_thread(self._template.close)
@@ -115,6 +117,8 @@ class Service:
         self._renderers.shutdown(wait=False, cancel_futures=True)
         if self._template is not None:
             self._template.close()
+        if self.worker.llm is not None:
+            self.worker.llm.grammars.close()
         return self.worker.close(timeout_s)
 
     def _new_worker(self) -> Worker:
@@ -277,11 +281,12 @@ class Service:
             self._check_lengths(prompts, field)
             if isinstance(params.prediction, str):  # here and once, not by the engine for each of n
                 params.prediction = await self._predicted(params.prediction)
+            compiling = None
             form_field = body.form_field if body else "structured_outputs"
             if (form := params.structured_outputs) is not None:
                 check_bounds(form, self.config, form_field)
                 with _form_errors(form_field):
-                    await asyncio.to_thread(self.llm().grammars.begin, form)
+                    compiling = await asyncio.to_thread(self.llm().grammars.begin, form)
             stream, progress = (body.stream, body.return_progress) if body else (False, False)
             interval_s = self.config.stream_interval if stream else math.inf
             request = self.worker.submit(
@@ -291,6 +296,7 @@ class Service:
         finally:
             self._num_entering -= num_new
         await request.accepted()
+        del compiling  # it is waited for until the engine does
         with _form_errors(form_field):
             await request.compiled()
         return request

@@ -53,7 +53,12 @@ _MAYBE_SUFFIX = f"(?:{_SUFFIX})?"
 _GPT4O = _camel(r"\p{N}{1,3}", *_PLAIN_CASE, _MAYBE_SUFFIX)
 _KIMI = _camel(r"\p{N}{1,3}", *_KIMI_CASE, _MAYBE_SUFFIX, rf"{_SIGNS}[\r\n]*")
 _YOUTU = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
-_THREES = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"  # from the right
+_THREES = r"(?<!\p{N})\p{N}{1,3}(?=(?:\p{N}{3})*+(?!\p{N}))|\p{N}{3}"
+"""Threes of digits from the right. Only the first looks how many follow: a long number takes linear time."""
+_BEFORE_THREES = (
+    r"(?<!\d)\d{0,2}\K(?:\d{3}(?=(?:\d{3})++(?!\d))|(?=\d{3}(?!\d)))|(?<=\d{3})\d{3}(?=\d{3})"
+)
+"""The same, but nothing is cut behind the last three. Superbpe's own looks ahead at every digit."""
 
 _HAN_KANA, _HAN_HANGUL = "[一-龥぀-ゟ゠-ヿ]+", "[一-龥ࠀ-一가-퟿]+"
 _ASIAN = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
@@ -128,12 +133,12 @@ _RULES: Mapping[PreTokenizer, str] = {
     PreTokenizer((_THREES, _camel(r"\p{N}{1,3}", *_CASE, _MAYBE_SUFFIX))): "tiny_aya cohere2moe",
     PreTokenizer((_YOUTU, _camel(r"\p{N}", *_CASE, _MAYBE_SUFFIX)), whole_words=True): "youtu",
     PreTokenizer((rf"\p{{Han}}+|{_KIMI}",)): "kimi-k2",
-    PreTokenizer((r"[\r\n]", _CASED, _WIDE_SIGNS, r"\s+$", _HAN_HANGUL, r"\p{N}+")): "deepseek-llm",
+    PreTokenizer((r"[\r\n]", _CASED, _WIDE_SIGNS, r"(?<!\s)\s+$", _HAN_HANGUL, r"\p{N}+")): "deepseek-llm",
     PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, r"\p{N}")): "deepseek-coder",
     PreTokenizer((r"\p{N}{1,3}", _HAN_KANA, _DEEPSEEK3)): "deepseek-v3 hunyuan-dense joyai-llm hy_v4",
     PreTokenizer((r"\p{N}{1,3}", _HAN_KANA, _SPARK, r"\p{N}")): "spark2_5",
     PreTokenizer((_THREES, _ASIAN, _DEEPSEEK3)): "afmoe",
-    PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))")): "superbpe",
+    PreTokenizer((r"\p{N}+", _BEFORE_THREES)): "superbpe",
     PreTokenizer((_PUNCTUATED,)): "poro-chat bloom gpt3-finnish",
     PreTokenizer((_PUNCTUATED, _DIGIT)): "viking",
     PreTokenizer(_CHAMELEON, adds_bos=True): "chameleon",

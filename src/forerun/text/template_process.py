@@ -1,25 +1,18 @@
 """A chat template in a process of its own, which has limits of time and memory: a model's file may hold any program.
 
-The process imports `chat_template` and Jinja, nothing else: 20 MB, a tenth of a second. It reads a line of JSON and
-answers with one, and ends with its input, so also when whoever started it is killed.
+The process imports `chat_template` and Jinja, nothing else: 20 MB, a tenth of a second.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import os
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from forerun.core.errors import RequestError
+from forerun.core.helper import HelperProcess, answer_questions
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.messages import Message, Tools
 
@@ -60,7 +53,7 @@ class TemplateProcess:
     ) -> str:
         """Return the conversation as text. Raises RequestError as `ChatTemplate.render`, and beyond a limit."""
         with self._process() as process:
-            return str(process.ask([messages, add_generation_prompt, tools, variables]))
+            return process.render([messages, add_generation_prompt, tools, variables])
 
     def close(self) -> None:
         """End its processes."""
@@ -93,102 +86,39 @@ class TemplateProcess:
                 process.close()
 
 
-class _Process:
+class _Process(HelperProcess):
     """One process, which is asked one thing at a time."""
 
     def __init__(self, max_s: float) -> None:
-        self._max_s = max_s
-        root = str(Path(__file__).parents[2])  # -P: nothing is imported from the working directory
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(max_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C is for the server
-        )
+        super().__init__(__name__, "the chat template", max_s, MAX_MEMORY_NBYTES)
         self.names = frozenset[str]()
         self._is_prepared = False
-
-    @property
-    def is_alive(self) -> bool:
-        """True until it has ended."""
-        return self._process.poll() is None
 
     def prepare(self, template: list[str]) -> None:
         """Compile a template, once. Raises RequestError if it is not valid."""
         if not self._is_prepared:
             self.names, self._is_prepared = frozenset(self.ask(template)), True
 
-    def ask(self, given: object) -> Any:
-        """Return what it answers. Raises RequestError for what the template refuses, and where it has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def render(self, given: object) -> str:
+        """Return a conversation as text. Raises RequestError."""
         try:
-            line = json.dumps(given).encode()
+            return str(self.ask(given))
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"the chat template cannot take these messages: {error}") from error
-        start_s, answer = time.monotonic(), b""
-        with suppress(OSError, ValueError):  # it has ended or was closed, as the empty answer says
-            self._process.stdin.write(line + b"\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        if not answer.endswith(b"\n"):
-            self.close()
-            raise RequestError(self._why_ended(time.monotonic() - start_s))
-        found = json.loads(answer)
-        if "error" in found:
-            raise RequestError(found["error"], option=found.get("option", ""))
-        return found["answer"]
-
-    def close(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
-
-    def _why_ended(self, seconds: float) -> str:
-        if seconds >= self._max_s:
-            return f"the chat template takes more than {self._max_s:g} s for these messages"
-        status = self._process.returncode
-        return f"the process of the chat template ended with status {status}; its memory is limited"
 
 
 def main() -> None:
-    """Compile the template of the first line, and render the conversations of the others, each in so many seconds."""
-    _limit_memory()
+    """Compile the template of the first question, and render the conversations of the others."""
     template: ChatTemplate | None = None
-    for line in sys.stdin.buffer:
-        # a thread of C ends the process, also where one operation of Python's takes for ever
-        faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True)
-        try:
-            given = json.loads(line)
-            if template is None:
-                template = ChatTemplate(*given)
-                tools = ["tools"] * template.reads_tools
-                answer = json.dumps({"answer": [*template.names, *tools]})
-            else:
-                answer = json.dumps({"answer": template.render(*given)})
-        except RequestError as error:
-            answer = json.dumps({"error": str(error), "option": error.option})
-        except MemoryError:
-            most = MAX_MEMORY_NBYTES >> 20
-            answer = json.dumps(
-                {"error": f"the chat template takes more than {most} MiB of memory"}
-            )
-        faulthandler.cancel_dump_traceback_later()
-        sys.stdout.buffer.write(answer.encode() + b"\n")
-        sys.stdout.buffer.flush()
 
+    def answer(given: Any) -> object:
+        nonlocal template
+        if template is not None:
+            return template.render(*given)
+        template = ChatTemplate(*given)
+        return [*template.names, *(["tools"] * template.reads_tools)]
 
-def _limit_memory() -> None:
-    with suppress(ImportError, ValueError, OSError):  # Windows has none
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_NBYTES, MAX_MEMORY_NBYTES))
+    answer_questions(answer)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import highlighter from "./vendor/highlight.min.js";
 
 const MOST = 30_000; // letters: each frame of an answer reads its last block anew
+const LONGEST = /[^\n]{1001}/; // letters of a line: some languages take the square of a word's length
 
 /** By line of a code: its ranges, as {length, kind}; kind is null for what has no colour. */
 export function kinds(text, language) {
@@ -22,7 +23,7 @@ export function kinds(text, language) {
 }
 
 function tree(text, language) {
-  if (text.length > MOST || !highlighter.getLanguage(language)) return { children: [text] };
+  if (text.length > MOST || LONGEST.test(text) || !highlighter.getLanguage(language)) return { children: [text] };
   // its `value` is HTML, which nothing here reads; the tree is what HTML is made from
   return highlighter.highlight(text, { language, ignoreIllegals: true })._emitter.rootNode;
 }

@@ -38,20 +38,23 @@ class Call(NamedTuple):
     """What the model calls it, in families that have names for calls."""
 
 
-_STRING = r'"(?:[^"\\]|\\.)*"'
+_BEGUN = r'"(?:[^"\\]|\\.)*+'
+_STRING = rf'{_BEGUN}"'
 OBJECT_HEAD = re.compile(
     rf'\s*\{{\s*"name"\s*:\s*(?P<json>{_STRING})\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{{)'
 )
 NAMED_HEAD = re.compile(
-    r"\s*(?:function<｜tool▁sep｜>|(?P<own_id>\w+)<\|tool_call:name\|>)?(?P<id>(?:functions\.)?(?P<name>[\w.-]+)(?P<number>:\d+)?)"
-    r"\s*(?:\[CALL_ID\](?P<call_id>\w+))?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call(?:_argument_begin|:args)\|>)?"
-    r"\s*(?:```json)?\s*(?=\{)"
+    r"\s*+(?:function<｜tool▁sep｜>|(?P<own_id>\w++)<\|tool_call:name\|>)?(?P<id>(?:functions\.)?(?P<name>[\w.-]++)(?P<number>:\d++)?)"
+    r"\s*+(?:\[CALL_ID\](?P<call_id>\w++))?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call(?:_argument_begin|:args)\|>)?"
+    r"\s*+(?:```json)?\s*+(?=\{)"
 )
 """What stands before arguments that can be handed on while they are written: the name, in quotes as `json`."""
 _BETWEEN = re.compile(r"(?:[\s,;]|```\w*)*")
 _NAMES, _ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
 _COLON = re.compile(r"\s*call:\s*([\w.-]+)\s*(\{.*\})\s*", re.DOTALL)
-_COLON_TOKEN = re.compile(rf'<\|"\|>(.*?)<\|"\|>|({_STRING})|([A-Za-z_][\w.-]*)(?=\s*:)', re.DOTALL)
+_COLON_TOKEN = re.compile(
+    rf'<\|"\|>(.*?)<\|"\|>|({_BEGUN}"?)|(?<![\w.-])([A-Za-z_][\w.-]*+)(?=\s*+:)', re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,11 @@ def _objects(body: str, tools: Tools) -> list[Call] | None:
     return calls
 
 
-def _tags(body: str, tools: Tools) -> list[Call]:
-    return [Call(name, arguments) for name, arguments in read_tags(body, tools)]
+def _tags(body: str, tools: Tools) -> list[Call] | None:
+    try:
+        return [Call(name, arguments) for name, arguments in read_tags(body, tools)]
+    except RecursionError:
+        return None
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:

@@ -6,6 +6,8 @@ import json
 import string
 
 _CLOSERS = {"{": "}", "[": "]"}
+_Open = tuple[str, "_Open"] | None
+"""What closes the innermost object or list that is open, and the others."""
 
 
 class JsonText:
@@ -13,16 +15,16 @@ class JsonText:
 
     def __init__(self) -> None:
         self.is_complete = False
-        self._closers = ""
-        """Of the objects and lists that are open, the innermost first."""
+        self._closers: _Open = None
         self._in_text = False
         self._escape = ""
         """A backslash and what follows it, as far as it may be an escape."""
 
-    def push(self, text: str) -> tuple[str, int]:
-        """Return more of the object, and how many characters were read when it ended: 0 if it has not."""
+    def push(self, text: str, start: int = 0) -> tuple[str, int]:
+        """Return more of the object, from `start` on, and where in the text it ended: 0 if it has not."""
         written = ""
-        for i, sign in enumerate(text):
+        for i in range(start, len(text)):
+            sign = text[i]
             if self._escape:
                 self._escape += sign
                 if (read := _is_escape(self._escape)) is None:
@@ -38,10 +40,10 @@ class JsonText:
             if sign == '"':
                 self._in_text = True
             elif sign in _CLOSERS:
-                self._closers = _CLOSERS[sign] + self._closers
+                self._closers = _CLOSERS[sign], self._closers
             elif sign in "}]":
-                self._closers = self._closers[1:]
-                if not self._closers:
+                self._closers = self._closers and self._closers[1]
+                if self._closers is None:
                     self.is_complete = True
                     return written, i + 1
         return written, 0
@@ -56,7 +58,11 @@ class JsonText:
     def rest(self) -> str:
         """Return what ends the object where its text has ended."""
         escape = f"\\{self._escape}" if self._escape else ""
-        return escape + ('"' if self._in_text else "") + self._closers
+        closers, opened = "", self._closers
+        while opened is not None:
+            sign, opened = opened
+            closers += sign
+        return escape + ('"' if self._in_text else "") + closers
 
 
 def _is_escape(text: str) -> bool | None:
@@ -68,8 +74,9 @@ def _is_escape(text: str) -> bool | None:
 
 def mended(text: str) -> str:
     """Return objects, and what stands between them, with what is not escaped in texts as it must be."""
-    written = ""
-    while text:
-        more, length = JsonText().push(text)
-        written, text = written + more, text[length:] if length else ""
+    written, at = "", 0
+    while at < len(text):
+        more, end = JsonText().push(text, at)
+        written += more
+        at = end or len(text)
     return written

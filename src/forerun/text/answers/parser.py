@@ -17,7 +17,7 @@ from forerun.text.answers.json_text import JsonText
 from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
 
 _BARE_BEGUN = re.compile(
-    r'\s*(?:`{0,2}|(?:```\w*\s*)?(?:\[\s*(?:[A-Za-z_][\w.-]*)?|<[a-z]*=?[\w.-]*|(?:\[\s*)?\{\s*(?:"\w*)?)?)'
+    r'\s*(?:`{0,2}|(?:```\w*\s*)?(?:\[\s*(?:[A-Za-z_][\w.-]*)?|<[a-z]*+=?[\w.-]*+|(?:\[\s*)?\{\s*(?:"\w*)?)?)'
 )
 """What an answer of calls alone may begin with before it tells: a fence, a list, a tag, an object."""
 _BARE = re.compile(

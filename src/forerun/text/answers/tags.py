@@ -26,19 +26,19 @@ _PLAIN = {"｜DSML｜": "", "atem:": "", ":opensource": "", "<tool_sep>": ""}
 _PLAIN |= {"<|open|>": "<", "<|close|>": "</", "<|sep|>": ">"}
 """What DeepSeek, Muse and Hunyuan write within tags or beside them, and Kimi K3 for their signs."""
 _FUNCTION = re.compile(
-    r'<(?:function=|(?:function|invoke) name=|call tool=)"?([^">]+)"?[^>]*>(.*?)'
+    r'<(?:function=|(?:function|invoke) name=|call tool=)"?([^"<>]+)(?:"[^<>]*)?>(.*?)'
     r"(?:</(?:function|invoke|call)>(?=\s*(?:[<\]]|$))|$)",
     re.DOTALL,
 )
 _PARAMETER = re.compile(
-    r'<(?:param(?:eter)?(?:=| name=)|argument key=)"?([^">]+)"?[^>]*>\n?(.*?)\n?'
+    r'<(?:param(?:eter)?(?:=| name=)|argument key=)"?([^"<>]+)(?:"[^<>]*)?>\n?(.*?)\n?'
     r"(?:</(?:param(?:eter)?|argument)>(?=\s*(?:<(?:param(?:eter)?[ =]|argument )|$))|$)",
     re.DOTALL,
 )
 _CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 _TAG = re.compile(rf"{re.escape(M3_MARK)}<(/?)([^<>]+)>")
-_PAIRS = re.compile(r"\s*([\w.-]+)\s*((?:<arg_key>.*</arg_value>)?)\s*", re.DOTALL)
-_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_PAIRS = re.compile(r"\s*+([\w.-]++)\s*+((?:<arg_key>.*</arg_value>)?)\s*+", re.DOTALL)
+_PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 TYPES = {
     str: "string",
     bool: "boolean",
