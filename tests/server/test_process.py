@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,16 @@ def test_a_signal_right_after_the_first_load_leaves_the_packed_copy_whole(
         assert server.wait(60) == 0
     (copy,) = (path for path in tmp_path.glob("packed/*") if path.name != ".lock")
     assert copy.suffix == ".packed"
+
+
+def test_a_signal_while_packed_weights_move_ends_it_cleanly(default_model, tmp_path, monkeypatch):
+    """In the first seconds of every start but the first one."""
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    for delay_s in (None, 0, 0, 0.1, 0.2, 0.3, 0.5, 0.7, 1):  # None: the first start, which packs
+        with apart(default_model, *SMALL, drains=False) as (server, _, _):
+            time.sleep(delay_s or 0)
+            server.send_signal(signal.SIGTERM)
+            assert (server.wait(60), server.stderr.read()) == (0, ""), delay_s
 
 
 def test_mistakes_are_one_line(tmp_path):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core import background
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.decoding import gbnf, schemas
@@ -65,7 +66,7 @@ class Grammars:
             with suppress(RequestError):
                 self._vocabulary()
 
-        threading.Thread(target=read).start()
+        background.start("forerun-vocabulary", read, yields=False)
 
     def start(self, wanted: StructuredOutputsParams) -> GrammarState:
         """Return the state before the first token. Raises RequestError for what cannot be compiled."""

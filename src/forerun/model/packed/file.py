@@ -14,7 +14,6 @@ import json
 import logging
 import mmap
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 
-from forerun.core import system
+from forerun.core import background
 from forerun.core.files import open_to_read
 from forerun.core.opened import OpenedFile
 from forerun.model.packed.folder import SUFFIX, PackedFolder, default_folder
@@ -121,9 +120,7 @@ def digest(decoder: PackedArrays) -> str:
 
 def finish_writing() -> None:
     """Wait for the copies that are being written: their decoders' memory is not freed before."""
-    for thread in threading.enumerate():
-        if thread.name == _WRITER:
-            thread.join()
+    background.join(_WRITER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +200,7 @@ class PackedFile:
         if self.is_mapped:
             self.save(decoder)  # the decoder shall compute out of the file
         else:
-            # A server's engine, whose thread is a daemon, loads too; the process waits for this one.
-            threading.Thread(
-                target=self._save_aside, args=(decoder,), name=_WRITER, daemon=False
-            ).start()
-
-    def _save_aside(self, decoder: PackedArrays) -> None:
-        system.lower_priority()
-        self.save(decoder)
+            background.start(_WRITER, lambda: self.save(decoder))
 
     def _read(self, file: BinaryIO, decoder: PackedArrays) -> str:
         header = read_header(file)

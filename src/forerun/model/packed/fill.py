@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from forerun.core import system
+from forerun.core import background, system
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight, Progress
 from forerun.model.config import weight_shapes
@@ -16,6 +16,8 @@ from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_for
 
 if TYPE_CHECKING:
     from forerun.weights.stored import StoredTensor
+
+_MOVER = "forerun-weights"
 
 
 def fill(
@@ -37,7 +39,7 @@ def fill(
     if packed is not None and (digest := packed.load(decoder)):
         decoder.digest = digest
         if not packed.is_mapped and system.HAS_HUGE_PAGES:
-            _Mover(decoder).start()
+            background.start(_MOVER, _Mover(decoder).run)
         if progress is not None:
             progress(total, total)
         return
@@ -59,18 +61,17 @@ def fill(
         packed.save_meanwhile(decoder)
 
 
-class _Mover(threading.Thread):
+class _Mover:
     """Moves mapped weights into huge pages beside the first passes, while the decoder and the program live."""
 
     def __init__(self, decoder: PackedWeights) -> None:
-        super().__init__(name="forerun-weights")
         self._names = [name for name, *_ in decoder.packed()]
         self._decoder = weakref.ref(decoder)
         self.moves = threading.Lock()
         """Held with the decoder, for a weight at a time."""
+        _movers.add(self)
 
     def run(self) -> None:
-        system.lower_priority()
         for name in self._names:
             with self.moves:
                 if not self._move(name):
@@ -78,17 +79,20 @@ class _Mover(threading.Thread):
 
     def _move(self, name: str) -> bool:
         decoder = self._decoder()
-        if decoder is None or not threading.main_thread().is_alive():
+        if decoder is None or background.is_ending():
             return False
         decoder.move_to_memory(name)
         return True
 
 
+_movers = weakref.WeakSet[_Mover]()
+
+
 def wait_for_move() -> None:
     """Wait for the weights that are being moved: their decoders, if nothing else refers to them, are freed then."""
-    for thread in threading.enumerate():
-        if isinstance(thread, _Mover):
-            with thread.moves:
+    if background.running(_MOVER):
+        for mover in [*_movers]:
+            with mover.moves:
                 pass
 
 
