@@ -211,7 +211,9 @@ std::unique_ptr<Decoder> head_part(Decoder& self, const Array1<const std::int64_
 }
 
 std::unique_ptr<Decoder> first_head_rows(Decoder& self, std::size_t num_rows) {
-    return self.first_head_rows(dimension(num_rows));
+    const int rows = dimension(num_rows);
+    nb::gil_scoped_release unlocked;
+    return self.first_head_rows(rows);
 }
 
 // `gather`, if it is given, is called with the numbers (size, num_floats) of all ranks and how many of each

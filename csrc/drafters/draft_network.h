@@ -112,7 +112,6 @@ class DraftNetwork {
   private:
     void run(Worker& worker);
     void begin_step(int step);
-    void take_row(int sequence);
     void read_head(int piece, int thread);
     void learn_next(int sequence, int step);
     Probabilities next_tokens(const SequenceDraft& draft) const;

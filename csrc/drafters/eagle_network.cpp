@@ -141,11 +141,10 @@ void EagleNetwork::fuse(int row) {
 // What q, k and v read, and where the residual starts.
 void EagleNetwork::read_row(int row, int token, const float* g, float* residual) {
     float* x = inputs_.x + static_cast<std::size_t>(row) * inputs_.width;
-    const std::int64_t id = token;
     if (embedding_)
         unpack_row(*embedding_, token, x);
     else
-        target_.embed({&id, 1}, x);
+        target_.embed_row(token, x);
     kernels_.norm(x, input_norm_, width(), x);
     kernels_.norm(g, hidden_norm_, width(), x + width());
     if (!q_->is_float()) kernels_.quantize(x, inputs_, row, 0, inputs_.width);

@@ -8,7 +8,7 @@
 namespace forerun {
 namespace {
 
-// The constants of the oracle.
+// Those of tests/oracles/ngram_model.py and drafting/tree_noise.py.
 constexpr double kPrior = 6, kLiveWeight = 16;
 constexpr int kMaxPlaces = 16;
 constexpr double kSpread = 1.25, kMeanNoise = 0.5772156649015329;
@@ -49,17 +49,16 @@ void TreeNoise::filter(Probabilities& next) const {
     std::stable_sort(ranked.begin(), ranked.end(),
                      [](const auto& a, const auto& b) { return a.second > b.second; });
     const double least = min_p * ranked[0].second;
-    double kept = 0.0, border = -1.0;  // the probability of the first token that is left out
-    for (std::size_t i = 0; i < ranked.size(); ++i) {
-        const double p = ranked[i].second;
-        if (kept >= top_p || p < least || (top_k != 0 && i == top_k)) {
-            border = p;
-            break;
-        }
+    const std::size_t most = top_k != 0 ? top_k : ranked.size();
+    double kept = 0.0;
+    std::size_t count = 0;
+    for (; count < std::min(most, ranked.size()); ++count) {
+        const double p = ranked[count].second;
+        if (kept >= top_p || p < least) break;
         kept += p;
     }
-    if (border < 0) kept = std::max(kept, top_p);  // the filters may leave more
-    std::erase_if(next, [&](const auto& each) { return each.second <= border; });
+    if (count == next.size()) kept = std::max(kept, top_p);  // the filters may leave more
+    next.assign(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(count));
     for (auto& [token, p] : next) p /= kept;
 }
 

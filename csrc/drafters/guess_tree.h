@@ -1,4 +1,4 @@
-// One tree of guesses: drafting/best_first.py and ngram/ngram_model.py explain it and are its reference.
+// One tree of guesses: drafting/best_first.py explains it; tests/oracles/ngram_model.py grows the same.
 
 #pragma once
 

@@ -135,11 +135,10 @@ float* RecurrentNetwork::state(int sequence, int step) const {
 }
 
 void RecurrentNetwork::embed(const Cell& cell, int token, float* out) {
-    const std::int64_t id = token;
     if (cell.embedding)
         unpack_row(*cell.embedding, token, out);
     else
-        target_.embed({&id, 1}, out);
+        target_.embed_row(token, out);
 }
 
 // A row's state and embedding. In the first step all rows start from the target's state.

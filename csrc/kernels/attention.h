@@ -315,10 +315,13 @@ inline Span seen_by_all(const Attention& a, int chunk) {
     return shared;
 }
 
-// Exponentials of one query's pairs.
+// Exponentials of one query's pairs: 0 where it sees nothing.
 inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, Attended* states) {
     const Span span = seen(a.queries[i], chunk);
-    if (span.first >= span.stop) return;
+    if (span.first >= span.stop) {
+        std::fill_n(weights + i * a.group * kChunk, a.group * kChunk, 0.0f);
+        return;
+    }
     const int start = chunk * kChunk;
     for (int pair = i * a.group; pair < (i + 1) * a.group; ++pair) {
         float* s = weights + pair * kChunk;

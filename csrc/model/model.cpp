@@ -271,6 +271,7 @@ std::unique_ptr<Decoder> Decoder::first_head_rows(int num_rows) {
     shape.layers.clear();
     shape.position_offset = -1;
     auto part = std::make_unique<Decoder>(runtime_, shape);
+    const Runtime::Turn turn(runtime_);
     part->embed_ = head_weights();
     part->embed_.num_out = num_rows;
     part->rows_of_ = this;
@@ -286,7 +287,11 @@ std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {
     shape.layers.clear();
     shape.position_offset = -1;
     auto part = std::make_unique<Decoder>(runtime_, shape);
-    part->set("embed", gather_rows(head_weights(), ids));
+    const auto rows = [&] {
+        const Runtime::Turn turn(runtime_);
+        return gather_rows(head_weights(), ids);
+    };
+    part->set("embed", rows());
     part->is_checked_ = true;  // it has no norm, and no pass needs one
     return part;
 }

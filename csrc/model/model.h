@@ -145,6 +145,8 @@ class Decoder {
 
     // What passes start from, (R, D): rows of the embedding, without positions.
     void embed(std::span<const std::int64_t> ids, float* rows);
+    // The same of one token, (D,), for who has a turn.
+    void embed_row(std::int64_t id, float* x) const;
     // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the
     // asked layers, ascending. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
     void forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
@@ -311,7 +313,6 @@ class Decoder {
     void start(int row, float* x);
     void meet();
     void add_parts(int row);
-    void embed_row(std::int64_t id, float* x) const;
     void quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
                   int count) const;
     void put(const Linear& reader, const float* x, const Rows& rows, int row, int column,

@@ -24,7 +24,8 @@ struct Pool::Threads {
     std::int64_t owner = 0;
 };
 
-// A late thread may read the pieces of a later job here. Then its phase is done, and it claims none of them.
+// A late thread may read the pieces of a later job here: the number of jobs, which changes before pieces do, tells. It
+// must claim none of them, and nobody releases phases without pieces, which it may be at.
 void Worker::begin() {
     tag_ = job_ / 2 + phase_;
     num_seen_ = num_done_ = 0;
@@ -32,12 +33,12 @@ void Worker::begin() {
     const std::atomic<std::uint32_t>* pieces = pool_.current_.load(std::memory_order_acquire);
     const bool exists = phase_ < pool_.num_phases_.load(std::memory_order_acquire);
     num_pieces_ = exists ? static_cast<int>(pieces[phase_].load(std::memory_order_acquire)) : 0;
+    if (pool_.job_.load(std::memory_order_acquire) != job_) num_pieces_ = 0;
     num_shares_ = num_shares(num_pieces_, num_active_);
 }
 
 bool Worker::is_over() const {
-    const bool exists = phase_ < pool_.num_phases_.load(std::memory_order_acquire);
-    return !exists || pool_.job_.load(std::memory_order_acquire) != job_;
+    return phase_ >= pool_.num_phases_.load(std::memory_order_acquire);
 }
 
 void Worker::stop() { pool_.num_phases_.store(phase_ + 1, std::memory_order_release); }
@@ -88,9 +89,15 @@ bool Worker::is_done() const {
     return pool_.groups_[thread / kFan].released.load(std::memory_order_acquire) >= tag_;
 }
 
+// Only forwards: a thread that loses its core between two groups is late for the others.
 void Worker::release() {
-    for (int group = 0; group * kFan < num_active_; ++group)
-        pool_.groups_[group].released.store(tag_, std::memory_order_release);
+    for (int group = 0; group * kFan < num_active_; ++group) {
+        std::atomic<std::uint64_t>& released = pool_.groups_[group].released;
+        std::uint64_t seen = released.load(std::memory_order_relaxed);
+        while (seen < tag_ &&
+               !released.compare_exchange_weak(seen, tag_, std::memory_order_acq_rel)) {
+        }
+    }
 }
 
 void Worker::fail() noexcept {

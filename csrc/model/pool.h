@@ -106,7 +106,6 @@ class Worker {
     bool claim(int& index);
     bool claim_of(int share, int& index);
     bool is_done() const;
-    bool leave_share();
     void release();
     void fail() noexcept;  // called where a piece has thrown: the job's first exception is kept
     template <class Work>

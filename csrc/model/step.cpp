@@ -124,6 +124,7 @@ void Decoder::add_normed(int row, const Norm& norm, const float* from) {
 }
 
 void Decoder::embed_row(std::int64_t id, float* x) const {
+    check_id(id);
     unpack_row(embed_, static_cast<int>(id), x);
     if (shape_.embedding_multiplier != 1.0f)
         kernels_.scale(x, shape_.hidden_size, shape_.embedding_multiplier);
@@ -131,7 +132,7 @@ void Decoder::embed_row(std::int64_t id, float* x) const {
 
 void Decoder::embed(std::span<const std::int64_t> ids, float* rows) {
     if (!is_checked_) check();
-    for (std::int64_t id : ids) check_id(id);
+    const Runtime::Turn turn(runtime_);
     for (std::size_t i = 0; i < ids.size(); ++i) embed_row(ids[i], rows + i * shape_.hidden_size);
 }
 

@@ -115,7 +115,7 @@ class LLM(OfOneProcess):
         self.grammars = Grammars(
             self.tokenizer,
             self.model.config.vocab_size,
-            are_strangers=config.program == "server",
+            are_strangers=config.is_server,
         )
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())

@@ -236,3 +236,17 @@ def test_a_stop_string_finds_control_tokens_that_are_not_shown(
     stream = checker(params)
     assert push(stream, tokens).text == text + (stop if keeps_end else "")
     assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)
+
+
+@pytest.mark.parametrize("delay", [False, True])
+@pytest.mark.parametrize("end", ["stop", "length", "abort", "token"])
+@given(st.lists(st.integers(0, EOS - 1), max_size=12), st.integers(0, 14))
+def test_no_way_to_the_text_shows_what_stands_for_control_tokens(
+    delay: bool, end: str, tokens: list[int], min_tokens: int
+) -> None:
+    stop = "<|x|>" if end == "stop" else "<|x|>never"
+    params = SamplingParams(stop=(stop,), min_tokens=min_tokens if end != "token" else 0)
+    stream = checker(params, len(tokens) if end == "length" else LONG, delay=delay)
+    shown = push(stream, [*tokens, EOS] if end == "token" else tokens).text + stream.close()
+    plain = "".join(PIECES[token] for token in tokens)
+    assert plain.startswith(shown) if end == "stop" else shown == plain

@@ -92,8 +92,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(tables, caplog) -> None:
 
 
 def test_a_program_that_ends_waits_for_no_reading(tables, monkeypatch) -> None:
-    over = threading.Thread()
-    monkeypatch.setattr(shared_replies.threading, "main_thread", lambda: over)
+    monkeypatch.setattr(shared_replies.background, "is_ending", lambda: True)
     build()
     wait()
     assert [*tables.iterdir()] == []

@@ -61,6 +61,16 @@ def test_tokens_that_the_filters_leave_out_are_not_guessed():
     assert {*TreeNoise(Noise(1), 0, top_p=0.999).see(0, probabilities)} == {7, 3, 9, 4}
 
 
+@pytest.mark.parametrize(
+    ("filters", "kept"),
+    [({"top_k": 1}, 1), ({"top_k": 3}, 3), ({"top_p": 0.3}, 2), ({"min_p": 1.0}, 4)],
+)
+def test_of_equal_guesses_as_many_stay_as_the_filters_leave(filters, kept):
+    """As of the target's logits, of which the sampler keeps so many."""
+    probabilities = dict.fromkeys((7, 3, 9, 4), 0.25)
+    assert len(TreeNoise(Noise(1), 0, **filters).see(0, probabilities)) == kept
+
+
 def test_a_greedy_request_has_no_noise():
     assert noise_below(Seq(0, [1, 2], SamplingParams(temperature=0), 5)) is None
     seq = Seq(0, [1, 2], SamplingParams(temperature=0.5, top_p=0.9, top_k=-1), 5, stream=2)

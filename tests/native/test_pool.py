@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def compiled(folder: Path, name: str, *sources: Path, flags: tuple[str, ...] = (
     return program
 
 
-def run(program: Path, *args: int) -> subprocess.CompletedProcess[str]:
+def run(program: Path, *args: int | str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [program, *map(str, args)], capture_output=True, text=True, timeout=600, check=False
     )
@@ -45,33 +46,51 @@ def test_no_thread_touches_what_another_may_be_writing(tmp_path: Path) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 
+JOBS = ("looking", "passes", "drafts")
+
+
+def schedules(folder: Path, fan: int = 8, name: str = "", line: str = "", other: str = "") -> Path:
+    """Compile the search for groups of `fan` threads, with a line of one of the pool's files changed."""
+    (folder / "model").mkdir(parents=True)
+    for file in ("pool.cpp", "pool.h"):
+        text = (CSRC / "model" / file).read_text()
+        if file == name:
+            assert text.count(line) == 1, "the line has changed"
+            text = text.replace(line, other)
+        assert file == "pool.cpp" or "kFan = 8;" in text
+        (folder / "model" / file).write_text(text.replace("kFan = 8;", f"kFan = {fan};"))
+    return compiled(folder, "pool_schedules")
+
+
 def test_every_schedule_of_few_preemptions_does_each_piece_once_and_ends(tmp_path: Path) -> None:
-    program = compiled(tmp_path, "pool_schedules")
-    for preemptions, threads, least in ((2, 2, 10_000), (1, 3, 10_000)):
-        done = run(program, preemptions, threads)
-        assert done.returncode == 0, done.stdout
+    by_fan = {fan: schedules(tmp_path / str(fan), fan) for fan in (8, 2)}
+    cases = ((8, 2, 2, 12_000), (8, 1, 3, 12_000), (2, 1, 3, 90_000))
+    for (fan, preemptions, threads, least), jobs in product(cases, JOBS):
+        done = run(by_fan[fan], preemptions, threads, jobs)
+        assert done.returncode == 0, (jobs, fan, preemptions, threads, done.stdout)
         assert int(done.stdout.split()[0]) > least
 
 
 @pytest.mark.slow
-def test_every_schedule_of_more_preemptions_too(tmp_path: Path) -> None:
-    program = compiled(tmp_path, "pool_schedules")
+@pytest.mark.parametrize("jobs", JOBS)
+def test_every_schedule_of_more_preemptions_too(tmp_path: Path, jobs: str) -> None:
+    program = schedules(tmp_path)
     for preemptions, threads in ((3, 2), (2, 3)):
-        done = run(program, preemptions, threads)
+        done = run(program, preemptions, threads, jobs)
         assert done.returncode == 0, done.stdout
 
 
 # What the protocol needs: without any of these lines, or with another in its place, some schedule goes wrong.
 NEEDED = {
     "pool.cpp": {
-        "        if (is_done()) return false;\n": "",
         "if (tag > tag_ || index": "if (index",
         "tag == tag_ ? seen & mask : 0": "seen & mask",
         "    job_.fetch_add(1, std::memory_order_acq_rel);\n    if": "    if",
         "    while (num_inside_.load() > 0) std::this_thread::yield();\n": "",
         " && job_.load() == job && run": " && run",
-        "!exists || pool_.job_.load(std::memory_order_acquire) != job_;": "!exists;",
+        "    if (pool_.job_.load(std::memory_order_acquire) != job_) num_pieces_ = 0;\n": "",
         "std::exchange(num_done_, 0)": "num_done_",
+        "while (seen < tag_ &&": "while (seen != tag_ &&",
     },
     "pool.h": {
         "guard(finish);\n            release();": "release();\n            guard(finish);",
@@ -85,11 +104,11 @@ NEEDED = {
     ("name", "line"), [(name, line) for name, lines in NEEDED.items() for line in lines]
 )
 def test_the_search_finds_what_is_broken(tmp_path: Path, name: str, line: str) -> None:
-    for file in NEEDED:
-        text = (CSRC / "model" / file).read_text()
-        if file == name:
-            assert text.count(line) == 1, "the line has changed"
-            text = text.replace(line, NEEDED[name][line])
-        (tmp_path / "model").mkdir(exist_ok=True)
-        (tmp_path / "model" / file).write_text(text)
-    assert run(compiled(tmp_path, "pool_schedules"), 3, 2).returncode == 1
+    by_fan = {
+        fan: schedules(tmp_path / str(fan), fan, name, line, NEEDED[name][line]) for fan in (8, 2)
+    }
+    cases = ((8, 3, 2), (2, 1, 3))
+    assert any(
+        run(by_fan[fan], preemptions, threads, jobs).returncode == 1
+        for (fan, preemptions, threads), jobs in product(cases, JOBS)
+    )

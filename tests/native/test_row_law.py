@@ -115,6 +115,64 @@ def test_a_row_with_nan_harms_only_those_who_see_it() -> None:
     assert same_bits(again, healthy)
 
 
+SICK = {5: np.nan, 6: np.inf, 8: 1e30}
+"""Tokens whose embeddings are no numbers, or none that a model has."""
+
+
+@memo
+def sick_model(kind: str, isa: str) -> NativeDecoder:
+    config, dtype = KINDS[kind]
+    weights = random_weights(config, dtype)
+    embed = weights["embed"].dequantize()
+    for token, value in SICK.items():
+        embed[token] = value
+    weights["embed"] = stored("embed", embed, "f32")
+    return load_native(config, weights, num_threads=2, isa=isa)
+
+
+def healthy_text(num_tokens: int, seed: int) -> tuple[int, ...]:
+    return tuple(9 if token in SICK else token for token in text(num_tokens, seed))
+
+
+@pytest.mark.parametrize("isa", _native.runnable_isas())
+@pytest.mark.parametrize("kv", ["fp32", "fp16", "int8", "k8v4", "int4"])
+@settings(law, max_examples=25)
+@given(
+    kind=st.sampled_from(["q4", "window", "sandwich", "super"]),
+    base=st.integers(CHUNK - 4, CHUNK + 2) | st.integers(2 * CHUNK - 4, 2 * CHUNK + 2),
+    parents=st.integers(2, 9).map(lambda size: tuple(range(-1, size - 1))) | trees(),
+    sick=st.sampled_from(sorted(SICK)),
+    data=st.data(),
+)
+def test_a_row_of_any_numbers_harms_only_those_who_see_it(
+    isa: str,
+    kv: Precision,
+    kind: str,
+    base: int,
+    parents: tuple[int, ...],
+    sick: int,
+    data: st.DataObject,
+) -> None:
+    """Chains and trees at the borders of chunks, beside another sequence."""
+    model = sick_model(kind, isa)
+    cache = model.new_cache(2, MAX_LEN, kv)
+    segments = []
+    for slot, length in enumerate((base, data.draw(bases))):
+        model.forward(Batch((Segment(slot, 0, healthy_text(length, slot)),)), cache)
+        cache.keep(slot, range(length))
+        segments.append(Segment(slot, length, healthy_text(len(parents), 7 + slot), parents))
+    at = data.draw(st.integers(0, len(parents) - 1))
+    tokens = (*segments[0].tokens[:at], sick, *segments[0].tokens[at + 1 :])
+    found = [
+        logits_of(model, cache, Segment(0, base, drafted, parents), segments[1])
+        for drafted in (segments[0].tokens, tokens)
+    ]
+    untouched = [i for i in range(len(parents)) if at not in tree.path_to(i, parents)]
+    untouched += range(len(parents), 2 * len(parents))
+    assert same_bits(*(logits[untouched] for logits in found))
+    assert np.isfinite(found[0]).all()
+
+
 def test_vocabulary_is_used_whole() -> None:
     assert prefill(model_of("q4"), text(3)).shape == (3, VOCAB)
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +89,15 @@ def test_a_second_signal_ends_it_at_once(default_model):
 def run(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "forerun", "serve", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_signal_in_the_first_seconds_ends_it_cleanly(default_model):
+    """Whatever works beside the engine then."""
+    for delay_s in (0, 0, 0.1, 0.2, 0.3, 0.5, 0.7, 1):
+        with apart(default_model, *SMALL, drains=False) as (server, _, _):
+            time.sleep(delay_s)
+            server.send_signal(signal.SIGTERM)
+            assert (server.wait(60), server.stderr.read()) == (0, ""), delay_s
 
 
 def test_mistakes_are_one_line(tmp_path):

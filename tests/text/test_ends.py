@@ -39,5 +39,11 @@ def test_a_message_that_others_follow_is_no_end_even_if_it_is_named() -> None:
     assert ends(tokens, {"<|end|>", "<|return|>"}) == {"<|return|>", "<|call|>"}
 
 
+def test_what_gemma_writes_in_html_is_no_end() -> None:
+    tokens = "<pad> <eos> <bos> <start_of_turn> <end_of_turn> <table> <s> </s>"
+    assert ends(tokens, {"<eos>", "<end_of_turn>"}) == {"<eos>", "<end_of_turn>"}
+    assert ends(tokens, {"<eos>"}) == {"<eos>", "<end_of_turn>"}  # as a GGUF names
+
+
 def test_an_end_may_look_like_any_token() -> None:
     assert ends("<|user|> <|observation|>", {"<|user|>"}) == {"<|user|>"}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun.cli.wrap import WordWrap
+from forerun.core import background
 from forerun.core.device import peak_nbytes
 from forerun.core.repetition import is_much, num_repeated
 
@@ -67,8 +68,7 @@ def working(what: str) -> Iterator[None]:
             lasted_s = time.monotonic() - start_s
             redraw(f"{what} ... {lasted_s:.0f} s")
 
-    counting = threading.Thread(target=count, daemon=True)
-    counting.start()
+    counting = background.start("forerun-seconds", count)
     try:
         yield
     finally:

@@ -14,14 +14,15 @@ import os
 import queue
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 from weakref import finalize
 
+from forerun.core import background
 from forerun.core.errors import RequestError
 
 STACK_NBYTES = 120 << 20
@@ -59,7 +60,7 @@ class HelperProcess:
         self._questions: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         given = (self._process, self._questions, self._answers)
-        threading.Thread(target=_converse, args=given, daemon=True).start()
+        background.watch("forerun-helper", partial(_converse, *given))
         self._end = finalize(self, _end, self._process, self._questions)
 
     @property

@@ -24,7 +24,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core import system
+from forerun.core import background, system
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
 from forerun.decoding import gbnf, schemas
@@ -86,7 +86,7 @@ class Grammars:
             with suppress(RequestError):
                 self._vocabulary()
 
-        threading.Thread(target=read, daemon=True).start()
+        background.start("forerun-vocabulary", read, yields=False)
 
     def close(self) -> None:
         """Give up what is being compiled and what waits for it, at once."""
@@ -252,7 +252,7 @@ def _start_with_deep_stack(work: Callable[[], None]) -> None:
     with _stack_size:
         before = threading.stack_size(STACK_NBYTES)
         try:
-            threading.Thread(target=work, name="forerun-grammars", daemon=True).start()
+            background.watch("forerun-grammars", work)
         finally:
             threading.stack_size(before)
 

@@ -7,13 +7,13 @@ thread that can be left alone with it, at the lowest priority.
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 from weakref import finalize
 
-from forerun.core import system
+from forerun.core import background, system
 from forerun.core.errors import RequestError
 
 MASK_S = 0.05
@@ -51,8 +51,7 @@ class MaskThread:
 
     def _new(self) -> None:
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=_compute, args=(self._calls,), daemon=True)
-        self._thread.start()
+        self._thread = background.watch("forerun-masks", partial(_compute, self._calls))
         self._end = finalize(self, self._calls.put, None)
 
     def _lose(self) -> None:

@@ -120,7 +120,7 @@ class StopChecker:
     def _release(self, new: str) -> str:
         """Return the text that can be shown now that `new` has come."""
         if not self._stops or self.num_tokens < self._min_tokens:
-            return new
+            return self._shown(new)
         text, self._held = self._held + new, ""
         if (found := _first_stop(text, [*self._stops])) is not None:
             self.finish_reason = FinishReason.STOP

@@ -73,16 +73,16 @@ class TreeNoise(NamedTuple):
         """Keep tokens that the request's filters are likely to leave, as shares of all that they leave."""
         if self.top_p == 1 and self.min_p == 0 and self.top_k == 0:
             return probabilities
-        ranked = sorted(probabilities.values(), reverse=True)
-        least, total, border = self.min_p * ranked[0], 0.0, -1.0
-        for i, p in enumerate(ranked):
-            if total >= self.top_p or p < least or (self.top_k and i == self.top_k):
-                border = p  # of the first token that is left out
+        ranked = sorted(probabilities.items(), key=lambda item: item[1], reverse=True)
+        least, total, kept = self.min_p * ranked[0][1], 0.0, dict[int, float]()
+        for token, p in ranked[: self.top_k or None]:
+            if total >= self.top_p or p < least:
                 break
+            kept[token] = p
             total += p
-        if border < 0:
+        if len(kept) == len(ranked):
             total = max(total, self.top_p)  # the filters may leave more
-        return {token: p / total for token, p in probabilities.items() if p > border}
+        return {token: p / total for token, p in kept.items()}
 
 
 def noise_below(seq: Seq) -> TreeNoise | None:

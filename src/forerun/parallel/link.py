@@ -24,6 +24,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core import background
 from forerun.core.errors import ConfigError, reason
 
 Floats = NDArray[np.float32]
@@ -153,7 +154,7 @@ class Leader:
     def __init__(self, commands: Sequence[socket.socket], lives: Sequence[socket.socket]) -> None:
         self._commands, self._lives = commands, lives
         self._is_over = False
-        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+        background.watch("ranks", self._watch)
 
     def send(self, *command: object) -> None:
         """Send a command to all other ranks."""
@@ -207,7 +208,7 @@ class Follower:
     def __init__(self, address: Address, rank: int) -> None:
         self._commands, self._life = (_connected(address, rank, kind) for kind in KINDS)
         self._is_over = threading.Event()
-        threading.Thread(target=self._watch, name="rank 0", daemon=True).start()
+        background.watch("rank 0", self._watch)
 
     def receive(self) -> list:
         """Wait for the next command: awake for a moment, as a thread that is woken for each pass loses its core."""

@@ -75,9 +75,10 @@ def serve(
     server.run(sockets=[listener])
     if fleet.error is not None:
         raise fleet.error
-    is_closed = fleet.close(0)
-    finish_writing(WRITE_S)
-    if not is_closed:  # it still loads, or a step takes long: do not wait
+    is_closed, is_written = fleet.close(0), finish_writing(WRITE_S)
+    if not (
+        is_closed and is_written
+    ):  # it still loads, a step takes long, or the disk: do not wait
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

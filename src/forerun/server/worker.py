@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from forerun.core import background
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.engine.engine import Engine
@@ -61,7 +62,7 @@ class Worker:
         """When the last step began."""
         self._is_closing = self._is_over = False
         self._is_loaded = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="forerun-engine", daemon=True)
+        self._thread = background.owned("forerun-engine", self._run, lambda: self.close(0))
 
     @property
     def has_begun(self) -> bool:

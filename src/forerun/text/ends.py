@@ -26,8 +26,9 @@ _NO_ENDS = {
     ("<|flush|>", "<|calls|>"): "<|end|>",
     ("<|tool_response>",): "</s>",
     ("<|plamo:eos|>",): "</s>",
+    ("<eos>", "<end_of_turn>"): "</s>",
 }
-"""What is none where these are there: gpt-oss and Solar go on with the next message, Gemma 4 and PLaMo write HTML."""
+"""What is none where these are there: gpt-oss and Solar go on with the next message, Gemma and PLaMo write HTML."""
 
 
 def written_ends(id_of: Callable[[str], int | None]) -> set[int]:

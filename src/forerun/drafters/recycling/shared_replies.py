@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import gzip
 import logging
-import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.core import files, system
+from forerun.core import background, files
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.table_file import REPLIES
 
@@ -41,9 +40,8 @@ def make_meanwhile(encode: Encode, vocabulary: str, vocab_size: int) -> Path:
     A process that ends waits for the counting, not for the reading: the next one begins anew.
     """
     name = f"forerun-table-{vocabulary}"
-    if not any(thread.name == name for thread in threading.enumerate()):
-        what = encode, vocabulary, vocab_size
-        threading.Thread(target=_make_aside, args=what, name=name).start()
+    if not background.running(name):
+        background.start(name, lambda: _make_aside(encode, vocabulary, vocab_size))
     return path_of(vocabulary)
 
 
@@ -60,9 +58,9 @@ def texts(encode: Encode) -> Iterator[Text]:
 
 
 def make(
-    encode: Encode, vocabulary: str, vocab_size: int, is_wanted: Callable[[], bool] = lambda: True
+    encode: Encode, vocabulary: str, vocab_size: int, is_over: Callable[[], bool] = lambda: False
 ) -> None:
-    """Count the replies as a tokenizer reads them, and write the table; stop reading if it is not wanted any more.
+    """Count the replies as a tokenizer reads them, and write the table; stop reading once `is_over`.
 
     Raises OSError.
     """
@@ -72,7 +70,7 @@ def make(
     files.make_folder(path.parent)
     encoded = list[counting.Text]()
     for text in texts(encode):
-        if not is_wanted():
+        if is_over():
             return
         encoded.append(text)
     table = counting.make(encoded, ORDER, NBYTES, counting.id_nbytes(vocab_size))
@@ -80,11 +78,10 @@ def make(
 
 
 def _make_aside(encode: Encode, vocabulary: str, vocab_size: int) -> None:
-    system.lower_priority()
     _log.info(
         "the tokenizer has no table of next tokens: one is made, once, of the replies that ship"
     )
     try:
-        make(encode, vocabulary, vocab_size, threading.main_thread().is_alive)
+        make(encode, vocabulary, vocab_size, background.is_ending)
     except OSError as error:
         _log.warning("no table of next tokens is kept, the next start makes it again: %s", error)

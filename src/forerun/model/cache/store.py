@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core import files, system
+from forerun.core import background, files
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.folder import KV, PromptFolder, touch
 
@@ -136,9 +136,8 @@ class PromptStore:
         with self._busy:
             self._queue.append(blocks)
             if self._writer is None or not self._writer.is_alive():
-                self._writer = threading.Thread(target=self._write_all, name=_WRITER)
                 try:
-                    self._writer.start()
+                    self._writer = background.start(_WRITER, self._write_all)
                 except RuntimeError:  # the interpreter ends
                     self._writer = None
                     self._queue.clear()
@@ -155,7 +154,6 @@ class PromptStore:
         return self._path / f"{key.hex()}.{kind}"
 
     def _write_all(self) -> None:
-        system.lower_priority()
         while True:
             with self._busy:
                 if not self._queue:
@@ -201,12 +199,12 @@ class PromptStore:
         self._has_warned = True
 
 
-def finish_writing(timeout_s: float | None = None) -> None:
-    """Wait until the blocks of all stores are written, at most so long; a process that ends by itself does so, too."""
-    end_s = None if timeout_s is None else time.monotonic() + timeout_s
-    for thread in threading.enumerate():
-        if thread.name == _WRITER:
-            thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
+def finish_writing(timeout_s: float | None = None) -> bool:
+    """Wait until the blocks of all stores are written, at most so long; False if they are not.
+
+    A process that ends by itself waits, too.
+    """
+    return background.join(_WRITER, timeout_s)
 
 
 def _crc(kind: str, head: bytes, data: Bytes) -> int:
