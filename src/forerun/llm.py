@@ -315,7 +315,6 @@ class LLM(OfOneProcess):
         self._loop = None
         finish_writing()
         store.finish_writing()
-        self.grammars.close()
         del self.model, self.grammars
         wait_for_move()
         return_freed()
