@@ -259,7 +259,6 @@ class LLM(OfOneProcess):
         self._loop.end_all()
         self._loop = None
         store.finish_writing()
-        self.grammars.close()
         del self.model, self.grammars
         return_freed()
 

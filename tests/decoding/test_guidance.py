@@ -276,8 +276,10 @@ def test_an_answer_that_comes_to_the_limits_ends_with_an_error_alone(plain, monk
     assert len(requests[1].output().outputs[0].token_ids) == 24
 
 
-def test_a_request_with_slow_masks_rests_while_others_run(drafting, monkeypatch):
+def test_a_request_with_slow_masks_rests_while_others_run(default_model, monkeypatch):
     """As long as they take, without drafts; its tokens are the same."""
+    drafter = "prompt_lookup:ngram_min=1"
+    drafting = LLM(str(default_model), drafter=drafter, controller=False, max_model_len=512)
     form = StructuredOutputsParams(regex="[xyz]{40,60}")
     params = SamplingParams(
         temperature=0, max_tokens=12, structured_outputs=form, frequency_penalty=0.01
