@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
@@ -185,13 +186,13 @@ class Replay:
     def __init__(self, budgets):
         self.coming = iter(budgets)
 
-    def budgets(self, seqs):
+    def budgets(self, seqs, num_others=0):
         return {seq.id: next(self.coming, 3) for seq in seqs}
 
     def trim(self, drafts):
         return drafts
 
-    def learn(self, trials, num_rows, draft_s, pass_s):
+    def learn(self, trials, num_rows, draft_s, pass_s, num_read=0):
         pass
 
 
@@ -227,6 +228,49 @@ def test_the_engine_asks_the_controller(right, draft_s, low, high):
     prompts_s = 25 * (1 + 0.1 * 0)  # the prompt's rows are reused but for the last
     speedup = steps / (clock.now - prompts_s)
     assert low <= speedup <= high
+
+
+UNDRAFTED = replace(GREEDY, max_draft=0)
+
+
+@pytest.mark.parametrize("num_undrafted", [1, 2])
+def test_a_request_without_drafts_costs_its_neighbours_none(num_undrafted):
+    """In a process that has measured nothing yet, and later."""
+    drafter = Scripted(ANSWERS, lambda step: 4)
+    engine = timed_engine(MODEL, drafter, Clock(), row_s=0.1, draft_s=0.05, controller=True)
+    for _ in range(3):
+        plain = [engine.add(prompt, UNDRAFTED) for prompt in LOOPING[1:][:num_undrafted]]
+        drafted = engine.add(LOOPING[0], GREEDY)
+        drain(engine)
+        assert drafted.stats.accepted > 20
+        assert not any(run.stats.drafted for run in plain)
+
+
+def test_what_runs_without_drafts_is_no_measure_of_drafting():
+    drafter = Scripted(ANSWERS, lambda step: 0)
+    engine = timed_engine(MODEL, drafter, Clock(), row_s=0.5, draft_s=5, controller=True)
+    complete(engine, LOOPING[:1], GREEDY)
+    before = engine.stats.drafted
+    for _ in range(5):
+        complete(engine, LOOPING, UNDRAFTED)
+    complete(engine, LOOPING[:1], GREEDY)
+    assert engine.stats.drafted - before <= 4  # a trial at most
+
+
+def test_costs_are_learned_while_prompts_are_read_all_the_time():
+    clock, fresh = Clock(), itertools.count()
+    drafter = Scripted(ANSWERS, lambda step: 4)
+    engine = timed_engine(
+        MODEL, drafter, clock, row_s=0.1, draft_s=0.05, controller=True, prefill_chunk=16
+    )
+    run, reading = engine.add(LOOPING[0], GREEDY), None
+    while run.seq.id in engine.sequences:
+        if reading is None or reading.seq.id not in engine.sequences:
+            prompt = [next(fresh) * 5 % 23 for _ in range(200)]
+            reading = engine.add(prompt, replace(GREEDY, max_tokens=1))
+        engine.step()
+    assert run.seq.generated == ANSWERS[tuple(LOOPING[0])]
+    assert run.stats.accepted > 20
 
 
 def test_a_drafter_that_pays_only_for_one_guess_is_not_left_off():

@@ -58,8 +58,10 @@ class Failing(Scripted):
 class Asking(Adaptive):
     """Asks for as much as `Fixed`, so that nothing depends on the clock, and cuts as usual."""
 
-    def budgets(self, seqs):
-        return super().budgets(seqs) | dict.fromkeys((seq.id for seq in seqs), self.longest)
+    def budgets(self, seqs, num_others=0):
+        return super().budgets(seqs, num_others) | dict.fromkeys(
+            (seq.id for seq in seqs), self.longest
+        )
 
 
 def guarded_engine(drafter, controller=None):

@@ -219,7 +219,7 @@ class Oracle(Controller):
     world: Trees
     rate: float
 
-    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
         return {seq.id: self.world.nodes for seq in seqs}
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:

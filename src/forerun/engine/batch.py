@@ -23,6 +23,8 @@ class Pass:
     steps: tuple[SequenceStep, ...]
     batch: Batch
     logit_rows: tuple[int, ...]
+    num_read: int
+    """Rows of prompts that are being read."""
 
     def groups(self, most: int | None) -> Iterator[list[SequenceStep]]:
         """Yield the sequences in order, in groups of `most` rows with logits, one at least; all for None."""
@@ -34,11 +36,6 @@ class Pass:
             group.append(step)
         if group:
             yield group
-
-    @property
-    def is_decoding(self) -> bool:
-        """True if no sequence reads a prompt."""
-        return all(step.logit_rows and len(step.tokens) == 1 for step in self.steps)
 
     def head_rows(self, hidden: Floats, rows: range) -> Floats:
         """Select the states of some rows with logits from all (R, D); a view where every row has logits."""
@@ -61,4 +58,5 @@ def pack(steps: Sequence[SequenceStep]) -> Pass:
             step.logit_rows = range(first, len(logit_rows))
             segments.append(segment)
             packed.append(step)
-    return Pass(tuple(packed), Batch(tuple(segments)), tuple(logit_rows))
+    num_read = sum(len(step.tokens) for step in packed if not step.state.has_begun)
+    return Pass(tuple(packed), Batch(tuple(segments)), tuple(logit_rows), num_read)

@@ -70,8 +70,11 @@ class DraftResult:
 class Controller(Protocol):
     """Chooses how much to draft, from what earlier drafts cost and brought."""
 
-    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
-        """Return how many nodes each sequence may draft in the coming step, by its id."""
+    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
+        """Return how many nodes each sequence may draft in the coming step, by its id.
+
+        `num_others` sequences decode beside them, without drafts.
+        """
         ...
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
@@ -79,9 +82,14 @@ class Controller(Protocol):
         return drafts
 
     def learn(
-        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+        self,
+        results: Sequence[DraftResult],
+        num_rows: int,
+        draft_s: float,
+        pass_s: float,
+        num_read: int = 0,
     ) -> None:
-        """Learn from a finished step. `num_rows` is None if its pass also read prompts: its time is not used then."""
+        """Learn from a finished step, whose pass had `num_rows` rows, `num_read` of them of prompts."""
         return
 
 
@@ -91,7 +99,7 @@ class Fixed(Controller):
 
     budget: int
 
-    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
         """Return the same budget for every sequence."""
         return {seq.id: self.budget for seq in seqs}
 
@@ -118,6 +126,8 @@ class Adaptive(Controller):
         self._units = deque[float](maxlen=LAST_PASSES)
         self._knows_asking = False
         self._acceptance, self._value = AcceptanceRates(), NodeValues()
+        self._num = 0
+        """Sequences that decode in the step, those without drafts too; 0 where none may draft."""
         self._of_seqs: dict[int, NodeValues] = {}
         self._tokens = self._time = 1 / (
             1 - MEMORY
@@ -128,13 +138,13 @@ class Adaptive(Controller):
         self._requested_before: frozenset[int] = frozenset()
         self._since_plain, self._reserve, self._trial_steps = 0, RESERVE, 0
 
-    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
         """Return how many nodes pay, or a trial."""
-        before, num = self._of_seqs, len(seqs)
+        before, self._num = self._of_seqs, len(seqs) + num_others
         self._of_seqs = {seq.id: before.get(seq.id) or NodeValues() for seq in seqs}
         lengths = [len(seq.tokens) for seq in seqs]
-        self._row_cost = self._cost_above(sum(lengths) // max(num, 1))
-        self._price = MARGIN * num * self._speedup / self._pass(num)
+        self._row_cost = self._cost_above(sum(lengths) // max(len(seqs), 1))
+        self._price = MARGIN * self._num * self._speedup / self._pass(self._num)
         self._plan = {i: self._best_length(of_seq) for i, of_seq in self._of_seqs.items()}
         self._requested = self._plan | self._trial()
         return self._requested
@@ -146,9 +156,8 @@ class Adaptive(Controller):
             i: tree.path_products(draft.parents, self._acceptance.of(draft))
             for i, draft in drafts.items()
         }
-        rows = len(self._of_seqs)
-        by_rows = self.pass_cost.costs(rows, rows + sum(map(len, drafts.values())))
-        costs = [cost + self._row_cost * k for k, cost in enumerate(by_rows, rows)]
+        by_rows = self.pass_cost.costs(self._num, self._num + sum(map(len, drafts.values())))
+        costs = [cost + self._row_cost * k for k, cost in enumerate(by_rows, self._num)]
         kept = best_cut(paths, [self._price * cost for cost in costs])
         num_kept = sum(kept.values())
         row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
@@ -164,18 +173,23 @@ class Adaptive(Controller):
         return {i: draft.trim(kept[i]) for i, draft in drafts.items()}
 
     def learn(
-        self, results: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+        self,
+        results: Sequence[DraftResult],
+        num_rows: int,
+        draft_s: float,
+        pass_s: float,
+        num_read: int = 0,
     ) -> None:
         """Update probabilities, costs, the rate and what is saved for trials."""
         requested = frozenset(r.seq_id for r in results if self._requested.get(r.seq_id))
-        if num_rows is not None:
-            self._measure(requested, num_rows, draft_s, pass_s)
+        self._measure(requested, num_rows, draft_s, pass_s, num_read)
         for result in results:
             if result.seq_id in self._drafts:
                 self._acceptance.record(self._drafts[result.seq_id], result.tokens)
-        if num_rows is not None and self._unit_s and self._of_seqs:
-            self._account(results, num_rows, draft_s)
+        if self._unit_s and self._num:
+            self._account(results, num_rows - num_read, draft_s)
         self._requested_before, self._requested, self._drafts = requested, {}, {}
+        self._num = 0
 
     @property
     def _speedup(self) -> float:
@@ -215,19 +229,32 @@ class Adaptive(Controller):
         return 2 * k if 0 < 2 * k < len(self._value) else self.longest
 
     def _measure(
-        self, requested: frozenset[int], num_rows: int, draft_s: float, pass_s: float
+        self,
+        requested: frozenset[int],
+        num_rows: int,
+        draft_s: float,
+        pass_s: float,
+        num_read: int,
     ) -> None:
-        """Learn the costs, in units of the machine's present speed."""
-        is_plain = num_rows == len(self._requested)
+        """Learn the costs, in units of the machine's present speed.
+
+        Of passes that read prompts only what asking costs: theirs tell little of small ones, but give a first unit.
+        """
+        is_plain = self._num > 0 and num_rows - num_read == self._num
         self._since_plain = 0 if is_plain else self._since_plain + 1
-        if self.pass_cost.knows(num_rows) or (is_plain and not self._unit_s):
-            self._units.append(pass_s / self._pass(num_rows))
+        unit_s, is_first = pass_s / self._pass(num_rows), len(self._units) < PLAIN_FIRST
+        if num_read:
+            if is_plain and is_first:
+                self._unit_s = min(unit_s, self._unit_s or unit_s)
+        elif self.pass_cost.knows(num_rows) or (is_plain and is_first):
+            self._units.append(unit_s)
         if len(self._units) >= PLAIN_FIRST:
             self._unit_s = (median if len(self._units) == LAST_PASSES else min)(self._units)
-        unit_s = self._unit_s or (self._units and self._units[-1])
+        unit_s = self._unit_s or (self._units[-1] if self._units else 0.0)
         if not unit_s:
             return
-        self.pass_cost.record(num_rows, max(0.0, pass_s / unit_s - self._row_cost * num_rows))
+        if not num_read:
+            self.pass_cost.record(num_rows, max(0.0, pass_s / unit_s - self._row_cost * num_rows))
         if requested and self._requested_before.issuperset(requested):
             nodes = sum(len(self._drafts[i]) for i in requested if i in self._drafts)
             self.draft_cost.record(round(nodes / len(requested)), draft_s / unit_s / len(requested))
@@ -239,9 +266,8 @@ class Adaptive(Controller):
 
         A trial takes out the time that went beyond what its tokens take at the present speed.
         """
-        plain, num = self._pass(len(self._of_seqs)), len(self._of_seqs)
-        time = (draft_s / self._unit_s + self._pass(num_rows)) / plain
-        tokens = sum(1 + len(r.path) for r in results if r.seq_id in self._of_seqs) / num
+        time = (draft_s / self._unit_s + self._pass(num_rows)) / self._pass(self._num)
+        tokens = 1 + sum(len(r.path) for r in results if r.seq_id in self._of_seqs) / self._num
         if self._requested and self._requested != self._plan:
             self._reserve -= time - tokens / self._speedup
         self._reserve = min(self._reserve + EXPLORATION * time, RESERVE)

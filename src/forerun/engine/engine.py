@@ -170,10 +170,10 @@ class Engine:
         draft_s, verify_s = proposed_s - begun_s + clock() - emitted_s, verified_s - proposed_s
         self.timers.draft_s += draft_s
         self.timers.verify_s += verify_s
-        num_rows = work.batch.num_rows if work.is_decoding else None
-        if num_rows is None and self.cache.disk is not None:
-            self.cache.disk.store.learn(work.batch.num_rows, verify_s)
-        self.proposer.learn(finished, num_rows, draft_s, verify_s)
+        num_rows, num_read = work.batch.num_rows, work.num_read
+        if num_read and self.cache.disk is not None:
+            self.cache.disk.store.learn(num_rows, verify_s)
+        self.proposer.learn(finished, num_rows, draft_s, verify_s, num_read)
         return events + self._end_failed(steps)
 
     def num_read(self, seq: Seq) -> int | None:

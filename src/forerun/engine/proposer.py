@@ -68,11 +68,15 @@ class Proposer:
 
     def propose(self, steps: Sequence[SequenceStep]) -> None:
         """Give every sequence that decodes its draft: the drafter's, then what is known without it."""
-        steps = [s for s in steps if s.state.has_begun and s.seq.params.max_draft != 0]
-        steps = [s for s in steps if not s.state.has_slow_masks]
-        if steps:
-            self._ask(steps)
-        for step in steps:
+        decoding = [step for step in steps if step.state.has_begun]
+        drafting = [
+            step
+            for step in decoding
+            if step.seq.params.max_draft != 0 and not step.state.has_slow_masks
+        ]
+        if drafting:
+            self._ask(drafting, len(decoding) - len(drafting))
+        for step in drafting:
             with step.isolated():
                 step.draft = self._extended(step.state, step.draft)
 
@@ -95,20 +99,21 @@ class Proposer:
     def learn(
         self,
         steps: Sequence[SequenceStep],
-        num_rows: int | None,
+        num_rows: int,
         draft_s: float,
         pass_s: float,
+        num_read: int,
     ) -> None:
         """Report a finished step to the controller: nodes that were not the drafter's do not count as its."""
         results = []
         for step in steps:
             num_nodes, outcome = min(step.num_drafted, len(step.draft)), step.outcome
             results.append(DraftResult(step.seq.id, num_nodes, outcome.path, outcome.emitted))
-        self.controller.learn(results, num_rows, draft_s, pass_s)
+        self.controller.learn(results, num_rows, draft_s, pass_s, num_read)
 
-    def _ask(self, steps: Sequence[SequenceStep]) -> None:
+    def _ask(self, steps: Sequence[SequenceStep], num_others: int) -> None:
         """Ask the drafter for sequences with a budget, and cut its drafts to what is allowed and worth its rows."""
-        budgets = self.controller.budgets([step.seq for step in steps])
+        budgets = self.controller.budgets([step.seq for step in steps], num_others)
         requested = {
             step.seq.id: step for step in steps if budgets[step.seq.id] >= max(self._min_draft, 1)
         }
