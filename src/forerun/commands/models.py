@@ -124,13 +124,13 @@ def _owner(models: Sequence[Row], model: Path | None) -> Row | None:
 
 def _elsewhere(model: Path | None) -> Row:
     """Make the row of a model outside of any cache, or of copies that are damaged or unfinished."""
+    from forerun.core.files import regular
     from forerun.hub import names
 
     if model is None:
         return Row("(unreadable)", "damaged or unfinished files", 0, "", None, "no", [])
-    files = [model] if model.is_file() else [*model.glob("*.safetensors")]
-    nbytes = sum(file.stat().st_size for file in files)
-    here = "path" if files else "gone"
+    sizes = [stat.st_size for _, stat in regular([model, *model.glob("*.safetensors")])]
+    nbytes, here = sum(sizes), "path" if sizes else "gone"
     return Row(model.stem, f"at {model}", nbytes, names.licence(model), model, here, [])
 
 

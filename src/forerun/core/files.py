@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO
@@ -41,6 +41,18 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
             file.close()
             os.unlink(file.name)
             raise
+
+
+def regular(paths: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files among some paths, with their state.
+
+    What another process has deleted meanwhile, a loop of links, a folder or a pipe is passed over.
+    """
+    for path in paths:
+        with suppress(OSError):
+            state = path.stat()
+            if stat.S_ISREG(state.st_mode):
+                yield path, state
 
 
 def open_to_read(path: Path) -> BufferedReader:

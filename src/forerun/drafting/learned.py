@@ -107,8 +107,8 @@ def entries() -> list[LearnedFile]:
     """List all files. Raises LoadError."""
     try:
         return [
-            LearnedFile(path, path.stat().st_size, _model_of(path))
-            for path in sorted(folder().glob(f"*{SUFFIX}"))
+            LearnedFile(path, stat.st_size, _model_of(path))
+            for path, stat in files.regular(sorted(folder().glob(f"*{SUFFIX}")))
         ]
     except OSError as error:
         raise LoadError(f"what was learned cannot be listed: {error}") from error

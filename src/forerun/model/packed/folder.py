@@ -46,13 +46,10 @@ class PackedFolder:
 
     def entries(self) -> list[PackedCopy]:
         """List its files, the one used longest ago first. Raises OSError."""
-        copies = []
-        for path in self.path.glob(f"*{SUFFIX}*"):
-            with suppress(FileNotFoundError):  # another start has deleted or renamed it meanwhile
-                stat = path.stat()
-                copies.append(
-                    PackedCopy(path, stat.st_size, stat.st_mtime_ns, path.suffix == SUFFIX)
-                )
+        copies = [
+            PackedCopy(path, stat.st_size, stat.st_mtime_ns, path.suffix == SUFFIX)
+            for path, stat in files.regular(self.path.glob(f"*{SUFFIX}*"))
+        ]
         return sorted(copies, key=lambda entry: (entry.used_ns, entry.path.name))
 
     def touch(self, path: Path) -> None:
