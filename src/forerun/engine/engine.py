@@ -241,10 +241,16 @@ class Engine:
         return token_ids
 
     def _steps(self) -> list[SequenceStep]:
-        """Begin a step of every running sequence; prompts share `prefill_chunk` rows, first come first served."""
+        """Begin a step of every running sequence.
+
+        Prompts share `prefill_chunk` rows, computed or from disk, first come first served.
+        """
         steps, room = [], self.config.prefill_chunk
         for seq in self.scheduler.running:
-            state, tokens = self.sequences[seq.id], self.scheduler.pending(seq)
+            state = self.sequences[seq.id]
+            if not state.has_begun:
+                room = max(0, room - self.scheduler.read_from_disk(seq, room))
+            tokens = self.scheduler.pending(seq)
             if not state.has_begun:
                 if not state.grammar_is_ready():
                     tokens = tokens[:-1]  # the last one's row says what comes first
