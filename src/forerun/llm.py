@@ -111,13 +111,13 @@ class LLM(OfOneProcess):
 
             parallel.follow(config)
             raise SystemExit
-        self.drafter_spec = DrafterSpec.of_config(config)
+        self._asked_spec = DrafterSpec.of_config(config)
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
         if look is not None:
             look(self.tokenizer)
-        self.max_len = max_len_of(config, read_config(checkpoint)[0].max_position)
+        self._asked_len = max_len_of(config, read_config(checkpoint)[0].max_position)
         self._default_params = checkpoint.default_params()
         self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
         self._load_model = partial(
@@ -128,7 +128,7 @@ class LLM(OfOneProcess):
             weight_cache=config.weight_cache,
             mmap=config.mmap,
         )
-        self.plan = self._planned(self.drafter_spec, checkpoint)
+        self.plan = self._planned(self._asked_spec, checkpoint)
         with memory_refused("the weights"):
             self.model = self._loaded(checkpoint)
         self.grammars = Grammars(self.tokenizer, self.model.config.vocab_size)
@@ -170,7 +170,7 @@ class LLM(OfOneProcess):
         Raises CapacityError that names the smallest budget that works.
         """
         return self._with(
-            self.drafter_spec if drafter is None else DrafterSpec.of(drafter),
+            self._asked_spec if drafter is None else DrafterSpec.of(drafter),
             memory_budget=memory_budget,
             max_num_seqs=max_num_seqs or self.config.max_num_seqs,
         )
@@ -377,7 +377,7 @@ class LLM(OfOneProcess):
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
         """Return the same weights with an engine of its own."""
         other = copy.copy(self)
-        other.drafter_spec = spec
+        other._asked_spec = spec
         other.config = replace(self.config, **changes)
         other.plan = other._planned(spec)
         other._loop = other._new_loop(self.loop.lock)
@@ -427,7 +427,9 @@ class LLM(OfOneProcess):
         return plan
 
     def _new_loop(self, lock: EngineLock) -> EngineLoop:
+        """Build what was asked for, as far as the plan has room for it; sets `max_len` and `drafter_spec`."""
         config, logit_rows = self.config, LOGIT_ROWS
+        self.max_len, self.drafter_spec = self._asked_len, self._asked_spec
         num_blocks = num_blocks_of(config, self.max_len)
         checkpoints, draft_rows = None, min(config.draft_budget, DRAFT_ROWS)
         if (plan := self.plan) is not None:

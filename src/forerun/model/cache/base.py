@@ -103,8 +103,8 @@ class KVCache(ABC):
         """Return a slot for a sequence of these tokens, and how many rows of them it has already.
 
         With `reuse` those may be rows that earlier sequences computed, less than all tokens: one is
-        left to compute; what is on disk comes by `read_from_disk`. None if no slot is free, or not the memory for the tokens' rows and `spare`
-        blocks besides; a sequence that is alone always has it.
+        left to compute; what is on disk comes by `read_from_disk`. None if no slot is free, or not
+        the memory for the tokens' rows and `spare` blocks besides; a sequence that is alone always has it.
         """
         if not self._free_slots:
             return None
