@@ -44,7 +44,9 @@ class Listening(Controller):
         self.drafts: dict[int, Draft] = {}
         """By the number of tokens that were there."""
 
-    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
+    def budgets(
+        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
+    ) -> dict[int, int]:
         """Everything, of one sequence."""
         (seq,) = seqs
         self._length = len(seq.generated)

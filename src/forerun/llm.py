@@ -369,6 +369,7 @@ class LLM(OfOneProcess):
         return plan
 
     def _new_loop(self, lock: EngineLock) -> EngineLoop:
+        """Build what was asked for, as far as the plan has room for it; sets `max_len` and `drafter_spec`."""
         config, logit_rows = self.config, LOGIT_ROWS
         self.max_len = max_len_of(config, self.model.config.max_position)
         num_blocks = num_blocks_of(config, self.max_len)

@@ -186,7 +186,7 @@ class Replay:
     def __init__(self, budgets):
         self.coming = iter(budgets)
 
-    def budgets(self, seqs, num_others=0):
+    def budgets(self, seqs, num_others=0, *, is_reading=False):
         return {seq.id: next(self.coming, 3) for seq in seqs}
 
     def trim(self, drafts):

@@ -203,6 +203,21 @@ def test_a_budget_changes_no_token(default_model: Path, drafter: str) -> None:
         assert share == 0 or llm.plan.drafter.name != "none"
 
 
+def test_an_engine_within_a_larger_budget_has_all_that_was_asked_for(default_model: Path) -> None:
+    sizes = {"max_model_len": 1024, "max_num_seqs": 3, "drafter": "suffix"}
+    planner = Planner.of(EngineConfig(model=str(default_model), **sizes), "cpu")
+    roomy, tight = (
+        LLM(str(default_model), memory_budget=budget, **sizes)
+        for budget in (None, planner.smallest().total)
+    )
+    assert (tight.drafter_spec.name, tight.engine.cache.num_slots) != ("suffix", 3)
+    for budget in (None, "8GiB"):
+        again = tight.within(budget)
+        assert again.drafter_spec == roomy.drafter_spec
+        assert again.max_len == roomy.max_len
+        assert again.engine.cache.num_slots == 3
+
+
 @pytest.mark.parametrize("given", ["600", "600 mb", "-1", -1, "much"])
 def test_a_wrong_budget_is_refused_at_once(given: str | int) -> None:
     with pytest.raises(ConfigError, match="memory_budget must be a size such as 600MiB, got"):

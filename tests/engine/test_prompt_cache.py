@@ -16,12 +16,13 @@ from forerun import LLM, SamplingParams
 from forerun.core.errors import ConfigError
 from forerun.core.types import LAST_HIDDEN, LAST_ROW, NO_FEATURES
 from forerun.drafting.base import Drafter
+from forerun.engine.engine import Engine
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.stats import SpecStats
 from forerun.model.cache.folder import PromptFolder
 from forerun.model.cache.store import PromptStore, finish_writing
 from forerun.model.kernels import native
-from tests.engine.harness import complete, engine_for
+from tests.engine.harness import LOOPING, complete, drain, engine_for
 from tests.engine.kinds import TEXTS, write
 from tests.tiny import tiny_model
 
@@ -172,3 +173,40 @@ def test_a_drafter_that_reads_states_sees_those_of_the_last_block(
         finish_writing()
     assert num_computed[0] == 193
     assert least <= num_computed[1] <= least + 64
+
+
+@pytest.mark.parametrize("chunk", [64, 100, 256])
+def test_a_prompt_from_disk_holds_no_stream_up_for_longer_than_a_chunk(
+    chunk, tmp_path, monkeypatch
+) -> None:
+    """Blocks come in as many at a time as rows are computed in a step, and nothing that is there is computed."""
+    model = tiny_model(3, sharpness=3.0, max_position=1024)
+    prompt = [1 + i * i % 23 for i in range(3, 903)]
+    alone = complete(engine_for(model), LOOPING[:1], GREEDY)[0].seq.generated
+    expected = complete(engine_for(model, max_len=1024), [prompt], GREEDY)[0].seq.generated
+
+    def engine() -> Engine:
+        cache = model.new_cache(2, 1024)
+        cache.keep_on(PromptStore(PromptFolder(tmp_path, 1 << 30), {}, {}))
+        return engine_for(model, cache=cache, prefill_chunk=chunk)
+
+    complete(engine(), [prompt], GREEDY)
+    finish_writing()
+    monkeypatch.setattr(PromptStore, "_is_slow", lambda *given: False)
+    read, names = PromptStore.read, []
+    monkeypatch.setattr(
+        PromptStore, "read", lambda *given, **named: names.append(given[1]) or read(*given, **named)
+    )
+    second = engine()
+    stream = second.add(LOOPING[0], GREEDY)
+    second.step()
+    late = second.add(prompt, GREEDY)
+    while not late.seq.generated:
+        before, num_read = len(stream.seq.generated), len(names)
+        second.step()
+        assert len(stream.seq.generated) > before
+        assert len(names) - num_read <= -(-chunk // 64)
+    assert len(names) == 14
+    assert (late.seq.num_from_disk, late.seq.num_reused) == (896, 896)
+    drain(second)
+    assert (stream.seq.generated, late.seq.generated) == (alone, expected)

@@ -58,8 +58,8 @@ class Failing(Scripted):
 class Asking(Adaptive):
     """Asks for as much as `Fixed`, so that nothing depends on the clock, and cuts as usual."""
 
-    def budgets(self, seqs, num_others=0):
-        return super().budgets(seqs, num_others) | dict.fromkeys(
+    def budgets(self, seqs, num_others=0, *, is_reading=False):
+        return super().budgets(seqs, num_others, is_reading=is_reading) | dict.fromkeys(
             (seq.id for seq in seqs), self.longest
         )
 

@@ -219,7 +219,9 @@ class Oracle(Controller):
     world: Trees
     rate: float
 
-    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
+    def budgets(
+        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
+    ) -> dict[int, int]:
         return {seq.id: self.world.nodes for seq in seqs}
 
     def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:

@@ -37,9 +37,16 @@ def cache_on(model: NativeDecoder, store: PromptStore, kv: str = "auto", **optio
     return cache
 
 
+def opened(cache: NativeCache, tokens: tuple[int, ...]) -> tuple[int, int]:
+    """A slot, and how many rows of the tokens it has, those on disk included."""
+    slot, _ = cache.open(tokens)
+    cache.read_from_disk(slot, MAX_LEN)
+    return slot, cache.length(slot)
+
+
 def read(model: NativeDecoder, cache: NativeCache, tokens: tuple[int, ...]) -> tuple[int, Floats]:
     """Read a text as an engine does: rows that were there, and the last token's logits; the rows stay until evicted."""
-    slot, length = cache.open(tokens)
+    slot, length = opened(cache, tokens)
     for start in itertools.count(length, 50):
         part = tokens[start : start + 50]
         logits = logits_of(model, cache, Segment(slot, start, part, certain=len(part)))
@@ -102,7 +109,9 @@ def test_a_text_goes_on_from_disk_where_memory_ends(tmp_path) -> None:
     read(model, cache, TEXT[:100])  # a block and a part of one, in memory
     cache.disk = disk
     slot, length = cache.open((*TEXT, *TEXT))
-    assert (length, cache.rows_from_disk[slot]) == (384, 284)
+    assert length == 100
+    assert cache.read_from_disk(slot, MAX_LEN) == 320  # the block that was there in part, too
+    assert cache.length(slot) == 384
     cache.close(slot, (*TEXT, *TEXT))
     assert same_bits(read(model, cache, (*TEXT, *TEXT))[1], expected)
 
@@ -222,7 +231,7 @@ def test_the_limit_is_kept_and_beginnings_go_last(tmp_path) -> None:
     found = []
     for seed in range(8):
         cache = cache_on(model, store_in(tmp_path))
-        found.append(cache.open(text(200, seed))[1])
+        found.append(opened(cache, text(200, seed))[1])
     assert found[-1] == 192
     assert found[0] == 0
     assert sum(found) == held * 64  # none without those before it
@@ -236,6 +245,44 @@ def test_a_disk_that_is_slower_than_computing_is_left_alone(tmp_path) -> None:
     length, logits = read(model, cache_on(model, slow), TEXT)
     assert length == 64  # then it is known what a block takes
     assert same_bits(logits, read(model, model.new_cache(1, MAX_LEN), TEXT)[1])
+
+
+@pytest.mark.parametrize("kind", ["q4", "hybrid"])
+@pytest.mark.parametrize("most", [1, 64, 65, 100])
+def test_a_text_may_come_from_disk_in_parts(kind, most, tmp_path) -> None:
+    """Beside one that is read, whose blocks come in between; closing it half way leaves what has come."""
+    model = native(*KINDS[kind])
+    expected = kept(model, store_in(tmp_path), (*TEXT, *TEXT))
+    cache = cache_on(model, store_in(tmp_path))
+    slot, _ = cache.open((*TEXT, *TEXT))
+    assert cache.read_from_disk(slot, most) == -(-most // 64) * 64
+    cache.close(slot, (*TEXT, *TEXT))
+    slot, _ = cache.open((*TEXT, *TEXT))
+    other, _ = cache.open(text(64, 3))
+    while cache.read_from_disk(slot, most) >= most:
+        logits_of(model, cache, Segment(other, 0, text(64, 3), certain=64))
+    assert cache.length(slot) == 384
+    rest = (*TEXT, *TEXT)[384:]
+    logits = logits_of(model, cache, Segment(slot, 384, rest, certain=len(rest)))
+    assert same_bits(logits[-1:], expected)
+
+
+@pytest.mark.parametrize("missing", ["kv", "state"])
+def test_a_damaged_file_of_a_hybrid_takes_no_checkpoint_that_is_needed(missing, tmp_path) -> None:
+    """With one checkpoint for two slots."""
+    config, dtype = KINDS["hybrid"]
+    model = native(config, dtype, 1)
+    expected = kept(model, store_in(tmp_path))
+    for path in tmp_path.rglob(f"*.{missing}"):
+        path.write_bytes(path.read_bytes()[:-1])
+    cache = cache_on(model, store_in(tmp_path), num_checkpoints=1)
+    read(model, cache, TEXT[:130])
+    running, _ = cache.open(text(100, 7))
+    logits_of(model, cache, Segment(running, 0, text(100, 7), certain=100))
+    cache.keep(running, range(100))
+    length, logits = read(model, cache, TEXT)
+    assert length == 128  # those in memory
+    assert same_bits(logits, expected)
 
 
 @pytest.mark.parametrize("where", ["full", "gone", "broken"])

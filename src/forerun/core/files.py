@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, TextIO, cast
@@ -56,6 +56,18 @@ def make_folder(path: Path) -> None:
     for each in (*reversed(path.parents), path):
         if not each.is_dir():
             each.mkdir(mode=0o700, exist_ok=True)
+
+
+def regular(paths: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files among some paths, with their state.
+
+    What another process has deleted meanwhile, a loop of links, a folder or a pipe is passed over.
+    """
+    for path in paths:
+        with suppress(OSError):
+            state = path.stat()
+            if stat.S_ISREG(state.st_mode):
+                yield path, state
 
 
 def open_to_read(path: Path) -> BufferedReader:

@@ -70,10 +70,12 @@ class DraftResult:
 class Controller(Protocol):
     """Chooses how much to draft, from what earlier drafts cost and brought."""
 
-    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
+    def budgets(
+        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
+    ) -> dict[int, int]:
         """Return how many nodes each sequence may draft in the coming step, by its id.
 
-        `num_others` sequences decode beside them, without drafts.
+        `num_others` sequences decode beside them, without drafts; `is_reading`: the pass reads prompts, too.
         """
         ...
 
@@ -99,7 +101,9 @@ class Fixed(Controller):
 
     budget: int
 
-    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
+    def budgets(
+        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
+    ) -> dict[int, int]:
         """Return the same budget for every sequence."""
         return {seq.id: self.budget for seq in seqs}
 
@@ -123,11 +127,14 @@ class Adaptive(Controller):
         self.draft_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._unit_s = 0.0
         """Seconds of a plain pass at the machine's present speed; 0 before it is known."""
+        self._rough_s = 0.0
+        """The same by the cost of passes that also read prompts, while there was no other."""
         self._units = deque[float](maxlen=LAST_PASSES)
         self._knows_asking = False
         self._acceptance, self._value = AcceptanceRates(), NodeValues()
         self._num = 0
         """Sequences that decode in the step, those without drafts too; 0 where none may draft."""
+        self._is_reading = False
         self._of_seqs: dict[int, NodeValues] = {}
         self._tokens = self._time = 1 / (
             1 - MEMORY
@@ -138,9 +145,12 @@ class Adaptive(Controller):
         self._requested_before: frozenset[int] = frozenset()
         self._since_plain, self._reserve, self._trial_steps = 0, RESERVE, 0
 
-    def budgets(self, seqs: Sequence[Seq], num_others: int = 0) -> dict[int, int]:
+    def budgets(
+        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
+    ) -> dict[int, int]:
         """Return how many nodes pay, or a trial."""
         before, self._num = self._of_seqs, len(seqs) + num_others
+        self._is_reading = is_reading
         self._of_seqs = {seq.id: before.get(seq.id) or NodeValues() for seq in seqs}
         lengths = [len(seq.tokens) for seq in seqs]
         self._row_cost = self._cost_above(sum(lengths) // max(len(seqs), 1))
@@ -186,7 +196,7 @@ class Adaptive(Controller):
         for result in results:
             if result.seq_id in self._drafts:
                 self._acceptance.record(self._drafts[result.seq_id], result.tokens)
-        if self._unit_s and self._num:
+        if (self._unit_s or self._rough_s) and self._num:
             self._account(results, num_rows - num_read, draft_s)
         self._requested_before, self._requested, self._drafts = requested, {}, {}
         self._num = 0
@@ -212,7 +222,8 @@ class Adaptive(Controller):
 
     def _trial(self) -> dict[int, int]:
         """Return plain passes at first and now and then, or larger questions, where there is time for trials."""
-        if not self._unit_s or (self._reserve >= 0 and self._since_plain >= PLAIN_EVERY):
+        is_known = self._unit_s or (self._is_reading and self._rough_s)
+        if not is_known or (self._reserve >= 0 and self._since_plain >= PLAIN_EVERY):
             return dict.fromkeys(self._plan, 0)
         if self._reserve < 0 and not self._knows_asking:
             return dict.fromkeys(self._plan, 1)  # the smallest question tells what asking costs
@@ -238,19 +249,19 @@ class Adaptive(Controller):
     ) -> None:
         """Learn the costs, in units of the machine's present speed.
 
-        Of passes that read prompts only what asking costs: theirs tell little of small ones, but give a first unit.
+        Of passes that read prompts only what asking costs: theirs tell little of small ones, and roughly the unit.
         """
         is_plain = self._num > 0 and num_rows - num_read == self._num
         self._since_plain = 0 if is_plain else self._since_plain + 1
-        unit_s, is_first = pass_s / self._pass(num_rows), len(self._units) < PLAIN_FIRST
+        found_s = pass_s / self._pass(num_rows)
         if num_read:
-            if is_plain and is_first:
-                self._unit_s = min(unit_s, self._unit_s or unit_s)
-        elif self.pass_cost.knows(num_rows) or (is_plain and is_first):
-            self._units.append(unit_s)
+            if is_plain:
+                self._rough_s = min(found_s, self._rough_s or found_s)
+        elif self.pass_cost.knows(num_rows) or (is_plain and not self._unit_s):
+            self._units.append(found_s)
         if len(self._units) >= PLAIN_FIRST:
             self._unit_s = (median if len(self._units) == LAST_PASSES else min)(self._units)
-        unit_s = self._unit_s or (self._units[-1] if self._units else 0.0)
+        unit_s = self._unit_s or (self._rough_s if num_read else self._units and self._units[-1])
         if not unit_s:
             return
         if not num_read:
@@ -266,7 +277,9 @@ class Adaptive(Controller):
 
         A trial takes out the time that went beyond what its tokens take at the present speed.
         """
-        time = (draft_s / self._unit_s + self._pass(num_rows)) / self._pass(self._num)
+        time = (draft_s / (self._unit_s or self._rough_s) + self._pass(num_rows)) / self._pass(
+            self._num
+        )
         tokens = 1 + sum(len(r.path) for r in results if r.seq_id in self._of_seqs) / self._num
         if self._requested and self._requested != self._plan:
             self._reserve -= time - tokens / self._speedup

@@ -166,14 +166,16 @@ class Engine:
         finished = [step for step in work.steps if step.outcome.emitted]
         events = [step.emit() for step in finished]
         emitted_s = clock()
-        self._observe(finished)
-        draft_s, verify_s = proposed_s - begun_s + clock() - emitted_s, verified_s - proposed_s
-        self.timers.draft_s += draft_s
+        going_on = self._begin_and_end(finished)
+        began_s = clock()
+        self.proposer.observe(going_on)
+        ask_s, verify_s = proposed_s - begun_s + clock() - began_s, verified_s - proposed_s
+        self.timers.draft_s += ask_s + began_s - emitted_s
         self.timers.verify_s += verify_s
         num_rows, num_read = work.batch.num_rows, work.num_read
         if num_read and self.cache.disk is not None:
             self.cache.disk.store.learn(num_rows, verify_s)
-        self.proposer.learn(finished, num_rows, draft_s, verify_s, num_read)
+        self.proposer.learn(finished, num_rows, ask_s, verify_s, num_read)
         return events + self._end_failed(steps)
 
     def num_read(self, seq: Seq) -> int | None:
@@ -242,12 +244,18 @@ class Engine:
         return token_ids
 
     def _steps(self) -> list[SequenceStep]:
-        """Begin a step of every running sequence; prompts share `prefill_chunk` rows, first come first served."""
+        """Begin a step of every running sequence.
+
+        Prompts share `prefill_chunk` rows, computed or from disk, first come first served.
+        """
         steps, room, now_s = [], self.config.prefill_chunk, time.perf_counter()
         running = self.scheduler.running
         rested = [seq for seq in running if self.sequences[seq.id].rests_until_s <= now_s]
         for seq in rested or running:
-            state, tokens = self.sequences[seq.id], self.scheduler.pending(seq)
+            state = self.sequences[seq.id]
+            if not state.has_begun:
+                room = max(0, room - self.scheduler.read_from_disk(seq, room))
+            tokens = self.scheduler.pending(seq)
             if not state.has_begun:
                 if not state.grammar_is_ready():
                     tokens = tokens[:-1]  # the last one's row says what comes first
@@ -340,9 +348,9 @@ class Engine:
             n = len(step.tokens)
             self.cache.keep(step.seq.slot, [*range(n), *(n + node for node in step.outcome.path)])
 
-    def _observe(self, steps: list[SequenceStep]) -> None:
-        """Count what was drafted, and report to the drafter which sequences began and ended, and their outcomes."""
-        observed = []
+    def _begin_and_end(self, steps: list[SequenceStep]) -> list[SequenceStep]:
+        """Count what was drafted, and tell the drafter which sequences begin and end; return those that go on."""
+        going_on = []
         for step in steps:
             state = step.state
             if state.has_begun:
@@ -353,13 +361,13 @@ class Engine:
             if step.seq.finish_reason is not None:
                 self._forget(state)
             elif state.has_begun:
-                observed.append(step)
+                going_on.append(step)
             else:
                 state.has_begun = True
                 prompt = np.concatenate(state.prompt_features) if state.prompt_features else None
                 state.prompt_features.clear()
                 self.proposer.begin(state.seq, replace(step.outcome, hidden=prompt))
-        self.proposer.observe(observed)
+        return going_on
 
     def _end_drafting(self, state: SequenceState) -> None:
         self.proposer.end(state.seq)

@@ -75,7 +75,13 @@ class Proposer:
             if step.seq.params.max_draft != 0 and not step.state.has_slow_masks
         ]
         if drafting:
-            self._ask(drafting, len(decoding) - len(drafting))
+            is_reading = len(decoding) < len(steps)
+            budgets = self.controller.budgets(
+                [step.seq for step in drafting],
+                len(decoding) - len(drafting),
+                is_reading=is_reading,
+            )
+            self._ask(drafting, budgets)
         for step in drafting:
             with step.isolated():
                 step.draft = self._extended(step.state, step.draft)
@@ -111,9 +117,8 @@ class Proposer:
             results.append(DraftResult(step.seq.id, num_nodes, outcome.path, outcome.emitted))
         self.controller.learn(results, num_rows, draft_s, pass_s, num_read)
 
-    def _ask(self, steps: Sequence[SequenceStep], num_others: int) -> None:
+    def _ask(self, steps: Sequence[SequenceStep], budgets: dict[int, int]) -> None:
         """Ask the drafter for sequences with a budget, and cut its drafts to what is allowed and worth its rows."""
-        budgets = self.controller.budgets([step.seq for step in steps], num_others)
         requested = {
             step.seq.id: step for step in steps if budgets[step.seq.id] >= max(self._min_draft, 1)
         }

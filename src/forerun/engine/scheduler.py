@@ -68,11 +68,19 @@ class Scheduler:
             self.waiting.popleft()
             seq.slot, num_reused = opened
             self.num_queried += len(seq.tokens)
-            seq.num_from_disk = self.cache.rows_from_disk[seq.slot]
-            self.num_reused += num_reused - seq.num_from_disk
-            self.num_from_disk += seq.num_from_disk
-            seq.num_reused = min(num_reused, seq.num_prompt)
+            self.num_reused += num_reused
+            seq.num_from_disk, seq.num_reused = 0, min(num_reused, seq.num_prompt)
             self.running.append(seq)
+
+    def read_from_disk(self, seq: Seq, most_rows: int) -> int:
+        """Read rows of a sequence whose prompt is being read; fewer than asked for if there are no more."""
+        before = self.cache.length(seq.slot)
+        num_read = self.cache.read_from_disk(seq.slot, most_rows)
+        num_more = self.cache.length(seq.slot) - before
+        self.num_from_disk += num_more
+        seq.num_from_disk += num_more
+        seq.num_reused = min(seq.num_reused + num_more, seq.num_prompt)
+        return num_read
 
     def release(self, seq: Seq) -> None:
         """Take a sequence off the queue or the running set."""

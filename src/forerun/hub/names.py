@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+from forerun.core import files
 from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
 from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.hub import hugging_face
@@ -73,8 +74,8 @@ def known_models() -> list[KnownModel]:
     )
     others = sorted(path for path in cache_dir().glob("*.gguf") if path.stem not in _SOURCES)
     return [default] + [
-        KnownModel(path.stem, "in the cache", path.stat().st_size, licence(path), path)
-        for path in others
+        KnownModel(path.stem, "in the cache", stat.st_size, licence(path), path)
+        for path, stat in files.regular(others)
     ]
 
 

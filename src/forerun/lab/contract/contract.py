@@ -206,7 +206,9 @@ CHECKS: tuple[Callable[[Candidate], None], ...] = (
 class _Varying(Fixed):
     """Another budget for each sequence and length, from 0 to the given one."""
 
-    def budgets(self, seqs: Sequence[Seq]) -> dict[int, int]:
+    def budgets(
+        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
+    ) -> dict[int, int]:
         """Return a budget for each sequence, from 0 to `budget`."""
         return {seq.id: (7 * len(seq.tokens) + seq.id) % (self.budget + 1) for seq in seqs}
 

@@ -62,10 +62,15 @@ class Recorder(Fixed):
     _seen: set[int] = field(default_factory=set)
 
     def learn(
-        self, trials: Sequence[DraftResult], num_rows: int | None, draft_s: float, pass_s: float
+        self,
+        trials: Sequence[DraftResult],
+        num_rows: int,
+        draft_s: float,
+        pass_s: float,
+        num_read: int = 0,
     ) -> None:
         """Note the step, unless its pass also read the prompt."""
-        if num_rows is None:
+        if num_read:
             return
         for trial in trials:
             is_first = trial.seq_id not in self._seen

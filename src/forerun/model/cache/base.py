@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from forerun.core.batch import Batch
 from forerun.core.errors import CapacityError
@@ -55,8 +55,8 @@ class KVCache(ABC):
         """Stores blocks on disk for other processes; None: nothing does."""
         self.draft_rows: int | None = None
         """The most rows of a draft, if there are recurrent states; they have room for no more."""
-        self.rows_from_disk = [0] * num_slots
-        """Rows of each slot that were on disk when it was opened."""
+        self._disk_reads: list[Iterator[tuple[Node, bool]]] = [iter(()) for _ in range(num_slots)]
+        """What is still to be read from disk of each slot."""
         self._lengths = [0] * num_slots
         self._free_slots = list(range(num_slots))
         """Least recently closed first."""
@@ -95,8 +95,8 @@ class KVCache(ABC):
         """Return a slot for a sequence of these tokens, and how many rows of them it has already.
 
         With `reuse` those may be rows that earlier sequences computed, less than all tokens: one is
-        left to compute. None if no slot is free, or not the memory for the tokens' rows and `spare`
-        blocks besides; a sequence that is alone always has it.
+        left to compute; what is on disk comes by `read_from_disk`. None if no slot is free, or not
+        the memory for the tokens' rows and `spare` blocks besides; a sequence that is alone always has it.
         """
         if not self._free_slots:
             return None
@@ -113,9 +113,8 @@ class KVCache(ABC):
         self._nodes[slot], self._tokens[slot] = nodes, list(tokens)
         for block in table:
             self._append(slot, block)
-        if reuse:
-            length = self._read_from_disk(slot, length)
-            table = self._tables[slot]
+        if reuse and self.disk is not None:
+            self._disk_reads[slot] = self.disk.read(nodes, self._tokens[slot])
         self._lengths[slot] = length
         if self.states is not None:
             self.states.open(slot, table[-1] if table else None, length)
@@ -126,7 +125,7 @@ class KVCache(ABC):
         if slot in self._free_slots:
             raise ValueError(f"slot {slot} is closed already")
         length = min(self._lengths[slot], len(tokens))
-        self._lengths[slot] = 0
+        self._lengths[slot], self._disk_reads[slot] = 0, iter(())
         self._free_slots.append(slot)
         self._tokens[slot] = list(tokens[:length])
         self._enter_whole_blocks(slot, length)
@@ -138,6 +137,25 @@ class KVCache(ABC):
         if self.disk is not None:
             self.disk.keep(self._nodes[slot])
         self._free_table(slot, 0)
+
+    def read_from_disk(self, slot: int, most_rows: int) -> int:
+        """Read whole blocks of so many rows into a slot that nothing was computed in; return the rows that were read.
+
+        Fewer than asked for: there are no more, and the slot's length says from where on rows are to be computed.
+        """
+        nodes, num_read = self._nodes[slot], 0
+        for node, is_usable in islice(self._disk_reads[slot], blocks_of(most_rows)):
+            self._free_table(slot, len(nodes))  # a block that was shared in part
+            nodes.append(node)
+            self._append(slot, node.block)
+            num_read += BLOCK_ROWS
+            if is_usable:
+                length = self._lengths[slot] = len(nodes) * BLOCK_ROWS
+                if self.states is not None:
+                    self.states.open(slot, node.block, length)
+        if num_read < most_rows:
+            self._free_table(slot, blocks_of(self._lengths[slot]))  # those without a state
+        return num_read
 
     def reserve(self, slot: int, rows: int) -> bool:
         """Return whether so many rows fit above the committed ones; if so, they are in blocks of this slot alone."""
@@ -240,18 +258,6 @@ class KVCache(ABC):
                 length = start + num_common
                 table[len(nodes) :] = [self._tables[slot][len(nodes)]]
         return nodes, table, length
-
-    def _read_from_disk(self, slot: int, length: int) -> int:
-        """Add the whole blocks that are on disk to a slot of `length` rows; return how many rows it has then."""
-        nodes = self._nodes[slot]
-        loaded = [] if self.disk is None else self.disk.extend(nodes, self._tokens[slot])
-        if loaded:
-            self._free_table(slot, len(nodes))  # a block that was shared in part
-            nodes += loaded
-            for node in loaded:
-                self._append(slot, node.block)
-        self.rows_from_disk[slot] = max(0, len(nodes) * BLOCK_ROWS - length)
-        return length + self.rows_from_disk[slot]
 
     def _enter_whole_blocks(self, slot: int, length: int) -> None:
         """Enter committed blocks whose tokens are known in the tree; one that it has already replaces ours."""

@@ -79,12 +79,10 @@ class PromptFolder:
 
     def entries(self, folder: Path) -> Iterator[StoredFile]:
         """List the files of a model's folder. Raises OSError."""
-        for path in folder.iterdir():
+        for path, stat in files.regular(folder.iterdir()):
             if named := _FILE.fullmatch(path.name):
-                with suppress(FileNotFoundError):  # another process has deleted or renamed it
-                    stat = path.stat()
-                    is_complete = not named[1] and not named[4]
-                    yield StoredFile(path, named[3], stat.st_size, stat.st_mtime_ns, is_complete)
+                is_complete = not named[1] and not named[4]
+                yield StoredFile(path, named[3], stat.st_size, stat.st_mtime_ns, is_complete)
 
     def make_room(self, nbytes: int) -> int:
         """Delete what was used longest ago until so many bytes fit; return what is taken then. Raises OSError."""
@@ -132,7 +130,8 @@ class PromptFolder:
 
     def _folders(self) -> list[Path]:
         with suppress(FileNotFoundError):
-            return [path for path in self.path.iterdir() if _MODEL.fullmatch(path.name)]
+            folders = (path for path in self.path.iterdir() if _MODEL.fullmatch(path.name))
+            return [path for path in folders if path.is_dir()]
         return []
 
 

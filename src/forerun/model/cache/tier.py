@@ -6,7 +6,7 @@ It moves bytes between a `PromptStore` and the memory of blocks and states; whic
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from forerun.model.cache.blocks import BlockPool, Node
@@ -36,30 +36,26 @@ class DiskTier:
         """Have the blocks of a text written that are not on disk, and the checkpoints of states behind them."""
         self.store.keep([StoredBlock(node.tokens, self._parts(node)) for node in nodes])
 
-    def extend(self, nodes: Sequence[Node], tokens: Sequence[int]) -> list[Node]:
-        """Return the nodes of the whole blocks of a text behind `nodes` that are on disk, each in use once more.
+    def read(self, nodes: Sequence[Node], tokens: Sequence[int]) -> Iterator[tuple[Node, bool]]:
+        """Yield the nodes of the whole blocks of a text behind `nodes` that are on disk, each in use once more.
 
-        With recurrent states: of those up to the last one behind which there is a state.
+        Each is read when it is asked for. A sequence can go on behind those that come with True: behind all, or, with
+        recurrent states, behind the last one, with the last state that is on disk.
         """
         text = tokens[: len(tokens) - self.rows_left]
         keys, now = [*self.store.chain(text)][len(nodes) :], time.time_ns()
         if self._states is not None:
             while keys and not self.store.has(keys[-1][0], STATE):
                 keys.pop()
-        loaded: list[Node] = []
+        parent = nodes[-1] if nodes else self._pool.root
         for index, (key, part) in enumerate(keys, len(nodes)):
-            parent = (loaded or nodes or [self._pool.root])[-1]
             if (node := parent.children.get(part)) is not None:
                 self._pool.incref(node.block)  # known, but without a state
             elif (node := self._read(parent, key, part, now - index * STEP_NS)) is None:
-                break
-            loaded.append(node)
-        if self._states is None or not keys:
-            return loaded
-        if len(loaded) == len(keys) and self._read_state(loaded[-1], keys[-1][0], now):
-            return loaded
-        self._pool.release(node.block for node in loaded)
-        return []
+                return
+            is_last = key == keys[-1][0]
+            yield node, self._states is None or (is_last and self._read_state(node, key, now))
+            parent = node
 
     def _read(self, parent: Node, key: bytes, tokens: tuple[int, ...], used_ns: int) -> Node | None:
         if not self.store.has(key) or (block := self._pool.take()) is None:
