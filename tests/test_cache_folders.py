@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forerun.model.packed import folder as packed
 
 from forerun.drafters.recycling import table_file
-from forerun.drafting import learned
 from forerun.hub import names
 from forerun.model.cache.folder import PromptFolder
 from tests.drafters.helpers import Words
@@ -39,12 +37,6 @@ def prompts(root: Path) -> None:
     assert folder.clear() == 0
 
 
-def weights(root: Path) -> None:
-    assert packed.copies() == []
-    with packed.PackedFolder(root / "packed", 1 << 20).replacing(root / "packed/a", 9) as file:
-        file.write(b"a" * 9)
-
-
 def tables() -> None:
     assert table_file.load_known(Words(), None) is None
 
@@ -53,9 +45,6 @@ PLACES = {
     "a model's prompts": (f"prompts/{DIGEST}", prompts),
     "a block": (f"prompts/{DIGEST}/{KEY}.kv", prompts),
     "a state": (f"prompts/{DIGEST}/.{KEY}.state.x", prompts),
-    "packed weights": ("packed/a.packed", weights),
-    "unfinished weights": ("packed/a.packed.x", weights),
-    "what was learned": ("learned/a.learned", lambda root: learned.remove(learned.entries())),
     "a table": ("tables/a.table", lambda root: tables()),
     "a model": ("models/a.gguf", lambda root: names.known_models()),
 }
@@ -79,5 +68,5 @@ def test_commands_go_on_beside_it(place, make, tmp_path, monkeypatch, forerun) -
     path = tmp_path / PLACES[place][0]
     path.parent.mkdir(parents=True)
     make(path)
-    for command in (("models",), ("cache",), ("rm", "--packed"), ("cache", "--clear")):
+    for command in (("models",), ("cache",), ("cache", "--clear")):
         assert forerun(*command)[0] == 0, command

@@ -49,7 +49,7 @@ from forerun.hub.names import resolve
 from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.loader import device_of, load_model
+from forerun.model.loader import device_of, load_model, read_config
 from forerun.model.model import Model
 from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.launch import Launch
@@ -89,7 +89,22 @@ class LLM(OfOneProcess):
         with given_as(typed), collector_paused():
             self._open(config)
 
-    def _open(self, config: EngineConfig) -> None:
+    @classmethod
+    def checked(
+        cls,
+        check: Callable[[Tokenizer], object],
+        config: EngineConfig,
+        **overrides: Unpack[Keywords],
+    ) -> Self:
+        """Load as `LLM(config)`; what `check` raises of the tokenizer comes before weights are read."""
+        self, (config, typed) = cls.__new__(cls), spellings.configure(config, overrides)
+        with given_as(typed), collector_paused():
+            self._open(config, check)
+        return self
+
+    def _open(
+        self, config: EngineConfig, check: Callable[[Tokenizer], object] | None = None
+    ) -> None:
         process_nbytes()  # before anything is loaded
         self.config, self.device = config, device_of(config)
         if config.tensor_parallel_size > 1 and Launch.of().rank > 0:
@@ -101,6 +116,9 @@ class LLM(OfOneProcess):
         self.path = resolve(config.model)
         checkpoint = open_checkpoint(self.path)
         self.tokenizer = checkpoint.tokenizer()
+        if check is not None:
+            check(self.tokenizer)
+        max_len_of(config, read_config(checkpoint)[0].max_position)  # a wrong one is refused now
         self._default_params = checkpoint.default_params()
         self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
         self._load_model = partial(

@@ -212,7 +212,7 @@ def test_an_engine_within_a_larger_budget_has_all_that_was_asked_for(default_mod
     )
     assert (tight.drafter_spec.name, tight.engine.cache.num_slots) != ("suffix", 3)
     for budget in (None, "8GiB"):
-        again = tight.within(budget)
+        again = tight.with_drafter("suffix", memory_budget=budget)
         assert again.drafter_spec == roomy.drafter_spec
         assert again.max_len == roomy.max_len
         assert again.engine.cache.num_slots == 3

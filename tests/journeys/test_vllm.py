@@ -13,15 +13,12 @@ from operator import mul
 import pytest
 
 from forerun import (
-    LLM,
     AsyncLLM,
     RequestError,
     RequestOutput,
     SamplingParams,
     StructuredOutputsParams,
 )
-from forerun.core.config import EngineConfig
-from forerun.llm import planner_of
 from tests.journeys.conftest import Script
 
 PROMPTS = [
@@ -445,14 +442,3 @@ def test_an_llm_says_what_it_is_and_that_it_belongs_to_its_process(smollm2) -> N
         pickle.dumps(smollm2.tokenizer)
     again = pickle.loads(pickle.dumps(smollm2.get_tokenizer()))
     assert again.encode("a b").ids == smollm2.get_tokenizer().encode("a b").ids
-
-
-def test_another_budget_gives_nothing_up_that_the_first_one_did(default_model) -> None:
-    least = planner_of(EngineConfig(model=str(default_model), threads=1)).smallest_budget()
-    with LLM(str(default_model), threads=1, memory_budget=least + (8 << 20)) as tight:
-        roomy = tight.with_drafter("auto", memory_budget=None)
-        assert (
-            roomy.max_len > tight.max_len or roomy.drafter_spec.text() != tight.drafter_spec.text()
-        )
-        with LLM(str(default_model), threads=1) as alone:
-            assert repr(roomy).removesuffix(")") == repr(alone).removesuffix(")")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from forerun.llm import LLM
     from forerun.spellings.keywords import Keywords
     from forerun.text.prompt import Prompt
+    from forerun.text.tokenizer import Tokenizer
 
 
 def load(
@@ -36,12 +37,14 @@ def load(
         note(text)
     config = replace(config, threads=config.threads or num_cores())
 
+    def check(tokenizer: Tokenizer) -> None:
+        if template is not None:
+            tokenizer.use_chat_template(template)
+        if prompt is not None:
+            encode(prompt, tokenizer)
+
     with working(f"loading {config.model}"):
-        llm = LLM(config, **overrides)
-    if template is not None:
-        llm.tokenizer.use_chat_template(template)
-    if prompt is not None:
-        encode(prompt, llm.tokenizer)
+        llm = LLM.checked(check, config, **overrides)
     if config.backend == "auto" and llm.device == "cpu" and not native.available():
         note(native.summary(), fg="yellow")
     return llm

@@ -73,7 +73,7 @@ class PromptFolder:
         """Return the folder of a model, made if it is not there. Raises OSError."""
         folder = self.path / digest
         if not (folder / _ABOUT).exists():
-            files.make_folder(folder)
+            folder.mkdir(mode=0o700, exist_ok=True)
             files.replace(folder / _ABOUT, json.dumps(about).encode())
         return folder
 
