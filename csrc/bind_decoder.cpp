@@ -253,6 +253,7 @@ void unpack(const Decoder& self, const std::string& name, const Array2<float>& o
     const Linear& linear = matrix(self, name);
     const std::size_t num_out = linear.num_out, num_in = linear.num_in;
     need_shape(out, {num_out, num_in}, "out has the wrong shape");
+    const nb::gil_scoped_release unlocked;
     for (int row = 0; row < linear.num_out; ++row)
         unpack_row(linear, row, out.data() + row * num_in);
 }

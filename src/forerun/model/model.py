@@ -6,6 +6,7 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import numpy as np
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch
 from forerun.core.config import Precision
+from forerun.core.device import num_cores
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
@@ -125,9 +127,13 @@ def projected_head(model: Model, tokens: Ids | None, right: Floats) -> Floats:
     """Return `head_weights` of some tokens times a matrix (D, p), without holding the whole of the former."""
     ids = np.arange(model.config.vocab_size) if tokens is None else np.asarray(tokens)
     projected = np.empty((len(ids), right.shape[1]), np.float32)
-    for start in range(0, len(ids), PROJECTED_ROWS):
+
+    def project(start: int) -> None:
         part = slice(start, start + PROJECTED_ROWS)
         np.matmul(model.head_weights(ids[part]), right, out=projected[part])
+
+    with ThreadPoolExecutor(num_cores()) as pool:
+        list(pool.map(project, range(0, len(ids), PROJECTED_ROWS)))
     return projected
 
 
