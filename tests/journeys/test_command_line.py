@@ -86,7 +86,7 @@ MISTAKES = [
     ("forerun generate hi --stop-token-ids x", "stop_token_ids must be a whole number, got 'x'"),
     ("forerun generate hi --no-controller=3", "does not take a value; see forerun generate --help"),
     ("forerun generate hi --temperature=hot", "temperature must be a number, got 'hot'"),
-    ("forerun generate hi -n", "-n needs a value; forerun generate --help says which"),
+    ("forerun generate hi -n", "option '-n' requires an argument; see forerun generate --help"),
     ("forerun generate hi -d none --num-draft 4", "drafter 'none' has no option num_draft=4"),
     ("forerun generate hi -d suffix:size=4", "unknown option 'size' (allowed for 'suffix': factor"),
     ("forerun generate hi -m smolm2-135m-instruct", "did you mean 'smollm2-135m-instruct'"),

@@ -1,43 +1,47 @@
-"""Commands and groups of click that read their arguments as `cli.arguments` does and print help as `cli.help` does."""
+"""Commands and groups of click with the help of `cli.help`; a group imports a command when it is needed."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from forerun.cli import arguments, help
+from forerun.cli import help
 from forerun.core import registry
-from forerun.core.errors import ConfigError, given_as, unknown
+from forerun.core.errors import ConfigError, unknown
+
+MODEL = "model_words"
+"""Name of the argument that is the model, instead of --model."""
+ALIKE = 0.75
+"""A misspelt word is answered with one at least so like it (`difflib`'s ratio), or with none."""
+_LETTERS = re.compile(r"-[A-Za-z][A-Za-z-]+")
 
 
 class Command(click.Command):
     """A command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments, after those of other engines were taken out. Raises ConfigError."""
-        if ctx.resilient_parsing:  # to complete a word
-            return super().parse_args(ctx, args)
-        parsed = ctx.meta[arguments.META] = arguments.prepare(self, ctx, args)
+        """Read the arguments. Raises ConfigError for letters behind a dash: `-nx` is not `-n x`."""
+        known = [flag for each in self.get_params(ctx) for flag in each.opts]
+        own = args[: args.index("--")] if "--" in args else args
+        for word in own if not isinstance(self, click.Group) else ():
+            if _LETTERS.fullmatch(word.partition("=")[0]) and word.partition("=")[0] not in known:
+                raise click.NoSuchOption(word, possibilities=known, ctx=ctx)
         try:
-            with given_as(parsed.typed):
-                return super().parse_args(ctx, parsed.words)
+            return super().parse_args(ctx, args)
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """List what can follow the command's name."""
-        pieces = super().collect_usage_pieces(ctx)
-        return [*pieces[:1], *(["[MODEL]"] if help.takes_model(self) else []), *pieces[1:]]
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write nothing: they stand with the options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write arguments and options in groups; then the commands below, if there are any."""
+        """Write arguments and options in groups."""
         help.write(help.entries(self, ctx), formatter)
 
 
@@ -47,6 +51,20 @@ class Group(Command, click.Group):
     def __init__(self, *args: Any, **settings: Any) -> None:
         settings |= {"invoke_without_command": True, "subcommand_metavar": "[COMMAND]"}
         super().__init__(*args, **settings)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments up to a command's name; a word before it, or without one, is the model."""
+        words = [each for each in self.params if each.name == MODEL]
+        if words and not ctx.resilient_parsing:
+            self.params.remove(words[0])
+            try:
+                _, rest, _ = self.make_parser(ctx).parse_args([*args])
+                if rest and not self._is_like(rest[0]):
+                    args = [*args[: len(args) - len(rest)], "-m", *rest]
+                return super().parse_args(ctx, args)
+            finally:
+                self.params.insert(0, words[0])
+        return super().parse_args(ctx, args)
 
     def modules(self) -> Mapping[str, str]:
         """Return the heading in help of each command below, by its file's name."""
@@ -76,6 +94,9 @@ class Group(Command, click.Group):
             for name, heading in self.modules().items()
         ]
         help.write(below, formatter)
+
+    def _is_like(self, word: str) -> bool:
+        return bool(difflib.get_close_matches(word, map(self._word, self.modules()), 1, ALIKE))
 
     def _word(self, name: str) -> str:
         return name.removeprefix(f"{self.name}_").replace("_", "-")

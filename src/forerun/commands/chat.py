@@ -55,7 +55,7 @@ def command(
     model: LocalModel | RemoteModel
     if url is not None:
         opt.refuse_given(*opt.FORM, "chat_template")
-        named = opt.typed_model(config)
+        named = next(iter(opt.given_models()), None)
         model = RemoteModel.of(Remote.of(url, api_key), named, params.body())
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
