@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from click.core import ParameterSource
 
 from forerun.cli.command import MODEL, Command
 from forerun.cli.help import Argument, FieldOption, Option
+from forerun.cli.loading import for_this_rank as for_this_rank
 from forerun.cli.loading import load as load
 from forerun.cli.params import FORM as FORM
 from forerun.cli.params import Params as Params
@@ -308,31 +309,6 @@ def refuse_given(*names: str) -> None:
             given.append(max(option.opts, key=len))
     if given:
         raise ConfigError(f"{given[0]} is for a model of this machine: leave it out with --url")
-
-
-def for_this_rank(config: EngineConfig) -> EngineConfig:
-    """Return the configuration of the process that runs the command; others serve it here, and exit when it ends.
-
-    Raises ConfigError if there are not as many processes as are asked for, or torch is not installed, which joins them.
-    """
-    from forerun.core.device import num_cores, torch_problem
-    from forerun.parallel.launch import Launch
-
-    if config.tensor_parallel_size > 1 and (problem := torch_problem()):
-        raise ConfigError(problem)
-    launch = Launch.of()
-    if launch.rank > 0 and launch.size != config.tensor_parallel_size:
-        raise click.exceptions.Exit(2)  # rank 0 says why
-    launch.check(config)
-    if launch.size == 1:
-        return config
-    config = replace(config, threads=config.threads or max(1, num_cores() // launch.local_size))
-    if launch.rank == 0:
-        return config
-    from forerun.parallel.load import follow
-
-    follow(config)
-    raise click.exceptions.Exit(0)
 
 
 def names(given: str | None) -> list[str]:
