@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.core import options
-from forerun.core.errors import ConfigError, RequestError, unknown
+from forerun.core.errors import ConfigError, RequestError
 from forerun.core.files import read_text
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
@@ -18,8 +17,6 @@ from forerun.text.generation import FILTERS, SETTINGS
 if TYPE_CHECKING:
     from forerun.llm import LLM
 
-SETTABLE = (*SETTINGS, "seed", "max_tokens")
-"""What `/set` of a chat changes."""
 FORM = ("json_schema", "grammar", "grammar_file")
 """Options that say what an answer must look like."""
 
@@ -91,15 +88,3 @@ def read_template(given: str | None) -> str | None:
         what = "--chat-template must be a file of Jinja, its text, or chatml"
         raise ConfigError(f"{what}; no such file: {given}")
     return read_text(path)
-
-
-def read_setting(text: str) -> tuple[str, Any]:
-    """Read `temperature .7` as a sampling parameter and its value. Raises ConfigError."""
-    typed, _, value = text.partition("=" if "=" in text else " ")
-    name = {"temp": "temperature"}.get(word := typed.strip().replace("-", "_").lower(), word)
-    if name not in SETTABLE:
-        raise ConfigError(unknown("setting", name, SETTABLE))
-    if not value.strip():
-        raise ConfigError(f"/set {name} needs a value")
-    hint = options.type_hints(SamplingParams)[name]
-    return name, options.convert(name, value.strip(), hint)
