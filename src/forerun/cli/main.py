@@ -160,6 +160,8 @@ def _usage(error: click.UsageError, path: str) -> str:
         close = [each for each in error.possibilities or () if each[:2] == word[:2]]
         close = difflib.get_close_matches(word.partition("=")[0], close, 1, ALIKE)
         hint = f": did you mean {close[0]}?" if close else ";"
+        if word[1:].isdigit():
+            hint = ": put -- before a text that begins with a dash;"
         return f"{word} is not an option of {path}{hint} {path} --help lists them"
     message = error.format_message().rstrip(".")
     return f"{message[:1].lower()}{message[1:]}; see {path} --help"

@@ -65,7 +65,7 @@ def command(
     from forerun.cli import console
 
     config = opt.for_this_rank(config)
-    text = _read_prompt(_one([*prompt, *([text] if text is not None else [])]), file)
+    text = _read_prompt(_one(prompt, text), file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     messages = text if raw else opt.conversation(text, system)
@@ -84,16 +84,16 @@ def command(
         raise click.exceptions.Exit(130)
 
 
-def _one(words: Sequence[str]) -> str | None:
-    """Return the prompt of a command line. Raises ConfigError for several words, and for a model."""
+def _one(words: Sequence[str], text: str | None) -> str | None:
+    """Return the prompt of a command line. Raises ConfigError for several, and for a model."""
     for word in words:
         if word.endswith(".gguf"):
             raise ConfigError(f"{word} is a model, not a prompt: give it as -m {word}")
     if len(words) > 1:
-        raise ConfigError(
-            f"unexpected {words[1]!r}: a text with spaces needs quotes around it, and -p takes it alone"
-        )
-    return words[0] if words else None
+        raise ConfigError(f"unexpected {words[1]!r}: a text with spaces needs quotes around it")
+    if words and text is not None:
+        raise ConfigError("give the prompt once: as it is, or with -p")
+    return words[0] if words else text
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
