@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -21,9 +21,8 @@ from forerun.cli.command import MODEL, Command
 from forerun.cli.help import Argument, FieldOption, Option
 from forerun.cli.loading import for_this_rank as for_this_rank
 from forerun.cli.loading import load as load
-from forerun.cli.params import FORM as FORM
+from forerun.cli.params import Form as Form
 from forerun.cli.params import Params as Params
-from forerun.cli.params import read_form
 from forerun.cli.params import read_template as read_template
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError, given_as
@@ -32,9 +31,6 @@ from forerun.core.options import flag_of, flags_of
 from forerun.core.params import SamplingParams
 from forerun.spellings import engine as spellings
 from forerun.text.generation import SETTINGS
-
-if TYPE_CHECKING:
-    from forerun.server.config import ServerConfig
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
@@ -134,12 +130,11 @@ def _hidden(flag: str, takes: str | None = "") -> click.Option:
 def sampling(*names: str, **defaults: Any) -> Decorator:
     """Give a command options of SamplingParams, all or those named, which it gets as `params`; greedy by default."""
     defaults = {"temperature": 0.0} | defaults
-    options = _options(SamplingParams, names or flags_of(SamplingParams), "Sampling", defaults)
 
-    def build(given: dict[str, Any], typed: dict[str, str]) -> SamplingParams:
-        return SamplingParams(**(defaults | _read(options, given, typed)))
+    def build(given: dict[str, Any]) -> SamplingParams:
+        return SamplingParams(**(defaults | given))
 
-    return _given("params", options, build)
+    return _fields("params", SamplingParams, names, "Sampling", defaults, build)
 
 
 def answering(*names: str, **defaults: Any) -> Decorator:
@@ -147,58 +142,41 @@ def answering(*names: str, **defaults: Any) -> Decorator:
 
     It gives a model's, changed by them. What is not given and has no default in `defaults` is the model's own.
     """
-    own = dict.fromkeys(SETTINGS, "the model's own")
-    options = _options(
-        SamplingParams, names or flags_of(SamplingParams), "Sampling", own | defaults
-    )
 
-    def build(given: dict[str, Any], typed: dict[str, str]) -> Params:
-        chosen = defaults | _read(options, given, typed)
+    def build(given: dict[str, Any]) -> Params:
+        chosen = defaults | given
         params = SamplingParams(**chosen)  # what is wrong is said before the model is loaded
         return Params({name: getattr(params, name) for name in chosen})
 
-    return _given("params", options, build)
+    shown = dict.fromkeys(SETTINGS, "the model's own") | defaults
+    return _fields("params", SamplingParams, names, "Sampling", shown, build)
 
 
 def serving() -> Decorator:
     """Give a command the options of ServerConfig, which it gets as `settings`."""
     from forerun.server.config import ServerConfig
 
-    options = _options(ServerConfig, flags_of(ServerConfig), "Listening", {})
-
-    def build(given: dict[str, Any], typed: dict[str, str]) -> ServerConfig:
-        return ServerConfig(**_read(options, given, typed))
-
-    return _given("settings", options, build)
+    return _fields(
+        "settings", ServerConfig, (), "Listening", {}, lambda given: ServerConfig(**given)
+    )
 
 
 def form(*names: str) -> Decorator:
     """Give a command options of an answer's form, all or those named, which it gets as `form`, None without one."""
-    each = {
-        "json_schema": click.option(
-            *("-j", "--json-schema", "-jf", "--json-schema-file"),
-            metavar="FILE",
-            help="Answer in JSON of this schema: a file, or the schema itself.",
-        ),
-        "grammar": click.option(
-            *("--grammar",), metavar="GBNF", help="Answer as this grammar says: GBNF, EBNF or Lark."
-        ),
-        "grammar_file": click.option(
-            *("--grammar-file",), type=PATH, metavar="FILE", help="Read such a grammar here."
-        ),
-    }
-    names = names or FORM
-    for_each = [each[name] for name in names]
+    return _fields("form", Form, names, "Options", {}, lambda given: Form(**given).read())
 
-    def decorate(function: Function) -> Function:
-        @functools.wraps(function)
-        def run(**values: Any) -> Any:
-            given = {name: values.pop(name) for name in names}
-            return function(**values, form=read_form(**given))
 
-        return with_options(run, for_each)
-
-    return decorate
+def _fields(
+    name: str,
+    cls: Any,
+    names: Iterable[str],
+    group: str,
+    shown: Mapping[str, object],
+    build: Callable[[dict[str, Any]], object],
+) -> Decorator:
+    """Give a command the options of a dataclass, all or those named, and by `name` what is built of those given."""
+    options = _options(cls, names or flags_of(cls), group, shown)
+    return _given(name, options, lambda given, typed: build(_read(options, given, typed)))
 
 
 def _options(
@@ -305,7 +283,7 @@ def refuse_given(*names: str) -> None:
     given = [flag for flag in context.meta.get(_GIVEN, {}) if not _is_model(flag)]
     for option in context.command.params:
         source = context.get_parameter_source(str(option.name))
-        if option.name in names and source is ParameterSource.COMMANDLINE:
+        if getattr(option, "field", option.name) in names and source is ParameterSource.COMMANDLINE:
             given.append(max(option.opts, key=len))
     if given:
         raise ConfigError(f"{given[0]} is for a model of this machine: leave it out with --url")

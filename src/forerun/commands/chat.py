@@ -12,6 +12,7 @@ from forerun.cli import options as opt
 from forerun.cli.chat_input import ChatInput, history, history_file
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.options import flags_of
 
 if TYPE_CHECKING:
     from forerun.cli.conversation import Conversation
@@ -54,7 +55,7 @@ def command(
     source = ChatInput()
     model: ChatModel
     if url is not None:
-        opt.refuse_given(*opt.FORM, "chat_template")
+        opt.refuse_given(*flags_of(opt.Form), "chat_template")
         named = next(iter(opt.given_models()), None)
         model = RemoteModel.of(Remote.of(url, api_key), named, params.body())
     elif api_key is not None:
