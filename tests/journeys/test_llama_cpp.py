@@ -162,9 +162,17 @@ def test_a_chat_begins_with_the_message_of_p(default_model) -> None:
     assert "-ngl 0 has no effect" in done.stderr
 
 
-def test_llama_servers_present_names_are_read(forerun):
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--no-ui --spec-draft-n-max 4 --spec-draft-n-min 1 --spec-draft-p-min .5 -np 2 -fa on",
+        "--reasoning-format deepseek --reasoning-budget -1 --cache-reuse 256 -cb -cd 512 --threads-http 4",
+        "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --load-format auto",
+        "--disable-log-requests --generation-config auto --swap-space 4 --block-size 16 --task generate",
+    ],
+)
+def test_servers_present_flags_are_read(forerun, flags):
     """They end at the missing file, not at an option."""
-    flags = ["--no-ui", "--spec-draft-n-max", 4, "--spec-draft-n-min", 1, "-np", 2, "-fa", "on"]
-    code, _, err = forerun("serve", "no-such.gguf", *flags)
+    code, _, err = forerun("serve", "no-such.gguf", *flags.split())
     assert code == 2
     assert "no-such.gguf" in err

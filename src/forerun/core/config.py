@@ -51,7 +51,7 @@ class EngineConfig:
     )
     """auto, none, NAME:option=value,... or several joined by ++."""
     draft_model: str | None = option(
-        None, "-md", "--model-draft", metavar="MODEL", group="Drafting"
+        None, "-md", "--model-draft", "-hfd", "--hf-repo-draft", metavar="MODEL", group="Drafting"
     )
     """A smaller model that drafts; implies -d draft_model."""
     draft_quant: Quant | None = option(None, group="Drafting")

@@ -35,6 +35,7 @@ DRAFTING: Mapping[str, str] = {
     "prompt_lookup_max": "ngram_max",
     "prompt_lookup_min": "ngram_min",
     "draft_p_min": "min_chance",
+    "spec_draft_p_min": "min_chance",
     "assistant_model": "model",
     "num_assistant_tokens": "num_draft",
     "assistant_confidence_threshold": "min_chance",
@@ -46,12 +47,32 @@ DRAFTING: Mapping[str, str] = {
 _FILTERS = "the filters are top_k, top_p and min_p, penalties look at the whole text"
 _WHY: Mapping[str, str] = {
     "weights are used as they are stored; quant rounds them": "--dtype= --torch-dtype=",
-    "memory_budget bounds the memory": "--gpu-memory-utilization=",
+    "memory_budget bounds the memory": "--gpu-memory-utilization= --swap-space=",
     "code that comes with a model is never run": "--trust-remote-code",
-    "there are no graphs to capture": "--enforce-eager",
+    "there are no graphs to capture": "--enforce-eager --max-seq-len-to-capture=",
     "prefixes are always reused; the answers are the same": (
-        "--enable-prefix-caching --no-enable-prefix-caching"
+        "--enable-prefix-caching --no-enable-prefix-caching --cache-reuse= --cache-ram= --ctx-checkpoints="
     ),
+    "calls and thoughts are read in the model's own form": (
+        "--enable-auto-tool-choice --tool-call-parser= --reasoning-parser= --reasoning-format="
+    ),
+    "a model thinks as its template has it; a request may say otherwise": (
+        "--reasoning=on|auto --reasoning-budget=-1"
+    ),
+    "requests that come at once always share passes": "-cb --cont-batching --async-scheduling",
+    "a file's format is read from the file": "--load-format=",
+    "the model's own settings are used": "--generation-config=auto",
+    "a model generates; --embeddings answers with its states, too": (
+        "--task=auto|generate --runner=auto|generate --convert=auto|none"
+    ),
+    "the text part of a model is loaded": "--language-model-only",
+    "content is read as a text and as parts": "--chat-template-content-format=",
+    "usage has the details": "--enable-prompt-tokens-details",
+    "one library reads all grammars": "--guided-decoding-backend=",
+    "a draft has the context of its target": "-cd= --ctx-size-draft=",
+    "one thread answers HTTP": "--threads-http=",
+    "requests are logged by --log-requests": "--disable-log-requests --no-enable-log-requests",
+    "the length of blocks is fixed": "--block-size=",
     "prompts are always read in chunks, see prefill_chunk": (
         "--enable-chunked-prefill --no-enable-chunked-prefill"
     ),
@@ -79,11 +100,11 @@ _WHY: Mapping[str, str] = {
     "what there is to say is said on stderr": (
         "-v --verbose --log-verbose --verbose-prompt --log-disable --log-prefix --log-timestamps "
         "--perf --no-perf --show-timings --no-show-timings "
-        "--log-file= -lv= --verbosity= --log-verbosity= --log-colors="
+        "--log-file= -lv= --verbosity= --log-verbosity= --log-colors= --uvicorn-log-level="
     ),
     "weights and cache lie in this machine's memory": (
         "--warmup --no-warmup --check-tensors --repack --no-repack -nr -kvo --kv-offload --no-kv-offload -nkvo "
-        "--kv-unified -kvu --op-offload --no-op-offload --no-host -cmoe --cpu-moe --direct-io -dio "
+        "--defrag-thold= --kv-unified -kvu --op-offload --no-op-offload --no-host -cmoe --cpu-moe --direct-io -dio "
         "-sm= --split-mode= -ts= --tensor-split= -mg= --main-gpu= -fit= --fit= -ncmoe= --n-cpu-moe= -dt="
     ),
     "a text ends where the context does": (
