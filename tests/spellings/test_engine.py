@@ -92,6 +92,7 @@ def test_a_value_that_cannot_be_had_is_quoted(name: str, value: object) -> None:
         ({"-np": "3", "-b": "64"}, {"max_num_seqs": 3, "prefill_chunk": 64}),
         ({"--max_model_len": "512"}, {"max_model_len": 512}),
         ({"device_map": "cpu"}, {"device": "cpu"}),
+        ({"parallel": 2, "ctx_size": 512}, {"max_num_seqs": 2, "max_model_len": 512}),
         ({"max_num_batched_tokens": 64, "prefill_chunk": 32}, {"prefill_chunk": 32}),
         ({"-ctk": "f16", "-ctv": "f32"}, {"kv": "fp32"}),
         (

@@ -25,17 +25,21 @@ class Command(click.Command):
     """A command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments. Raises ConfigError for letters behind a dash: `-nx` is not `-n x`."""
-        known = [flag for each in self.get_params(ctx) for flag in each.opts]
-        own = args[: args.index("--")] if "--" in args else args
-        for word in own if not isinstance(self, click.Group) else ():
-            if _LETTERS.fullmatch(word.partition("=")[0]) and word.partition("=")[0] not in known:
-                raise click.NoSuchOption(word, possibilities=known, ctx=ctx)
+        """Read the arguments. Raises ConfigError."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, args if ctx.resilient_parsing else self.words(ctx, args))
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
+
+    def words(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the words that click reads. Raises NoSuchOption for letters behind a dash: `-nx` is not `-n x`."""
+        known = [flag for each in self.get_params(ctx) for flag in each.opts]
+        for word in args[: args.index("--")] if "--" in args else args:
+            flag = word.partition("=")[0]
+            if _LETTERS.fullmatch(flag) and flag not in known:
+                raise click.NoSuchOption(word, possibilities=known, ctx=ctx)
+        return args
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write nothing: they stand with the options."""
@@ -51,20 +55,21 @@ class Group(Command, click.Group):
     def __init__(self, *args: Any, **settings: Any) -> None:
         settings |= {"invoke_without_command": True, "subcommand_metavar": "[COMMAND]"}
         super().__init__(*args, **settings)
+        self.arguments = [each for each in self.params if each.name == MODEL]
+        """What is read here, as click would take a command's name for it."""
+        self.params = [each for each in self.params if each not in self.arguments]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments up to a command's name; a word before it, or without one, is the model."""
-        words = [each for each in self.params if each.name == MODEL]
-        if words and not ctx.resilient_parsing:
-            self.params.remove(words[0])
-            try:
-                _, rest, _ = self.make_parser(ctx).parse_args([*args])
-                if rest and not self._is_like(rest[0]):
-                    args = [*args[: len(args) - len(rest)], "-m", *rest]
-                return super().parse_args(ctx, args)
-            finally:
-                self.params.insert(0, words[0])
-        return super().parse_args(ctx, args)
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """List what can follow the command's name."""
+        options, *rest = super().collect_usage_pieces(ctx)
+        return [options, *(str(each.metavar) for each in self.arguments), *rest]
+
+    def words(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the words that click reads, where one that is no command's name is the model."""
+        _, rest, _ = self.make_parser(ctx).parse_args([*args])
+        own = super().words(ctx, args[: len(args) - len(rest)])
+        is_model = rest and self.arguments and not self._is_like(rest[0])
+        return [*own, "-m", *rest] if is_model else args
 
     def modules(self) -> Mapping[str, str]:
         """Return the heading in help of each command below, by its file's name."""

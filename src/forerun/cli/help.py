@@ -104,7 +104,7 @@ def entries(command: click.Command, ctx: click.Context) -> list[HelpEntry]:
     """List the arguments and options of a command in the order of their groups."""
     result = [
         each.entry() if isinstance(each, FieldOption) else _entry(each, ctx)
-        for each in command.get_params(ctx)
+        for each in (*getattr(command, "arguments", ()), *command.get_params(ctx))
         if not getattr(each, "hidden", False)
         and (not isinstance(each, FieldOption) or each.is_first)
     ]
