@@ -1,4 +1,4 @@
-"""Reading a command line before click does: known options, other engines' flags, and what is refused in words."""
+"""A command line as it is read: our options by all their names, other engines' flags, and what is refused in words."""
 
 from __future__ import annotations
 
@@ -10,111 +10,91 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from forerun.cli.arguments import Arguments, add_model, check_one, read
+from forerun.cli import options as opt
+from forerun.core.config import EngineConfig
 from forerun.core.device import process_nbytes
 from forerun.core.errors import ConfigError
+from forerun.core.params import SamplingParams
 from forerun.core.sizes import mebibytes
 from forerun.server import run
 from forerun.spellings import engine as spellings
-from forerun.spellings.flags import FLAGS
-
-OPTIONS = [
-    click.Option(["-n", "--max-tokens"], type=int),
-    click.Option(["-m", "--model", "-hf"]),
-    click.Option(["--raw", "-no-cnv"], is_flag=True),
-    click.Option(["--controller/--no-controller"]),
-]
-KNOWN = {name for option in OPTIONS for name in (*option.opts, *option.secondary_opts)}
-READS = {*spellings.NAMES, "max_num_seqs"}
 
 
-def reading(*args: str, ends: bool = False) -> Arguments:
-    return read(args, OPTIONS, READS, path="forerun x", ends=lambda word: ends)
+@opt.command("x")
+@opt.engine(without=("controller",), controller=False)
+@opt.sampling()
+@click.option("--raw", "-no-cnv", is_flag=True)
+@click.argument("text", required=False)
+def command(**values: object) -> dict[str, object]:
+    return values
 
 
-@pytest.mark.parametrize(
-    ("line", "rest", "foreign", "typed"),
-    [
-        ("hi -n 3", "hi -n 3", {}, {"max_tokens": "-n"}),
-        ("-n3 hi", "-n3 hi", {}, {"max_tokens": "-n"}),
-        ("--max-tokens=3", "--max-tokens=3", {}, {"max_tokens": "--max-tokens"}),
-        ("-n -1", "-n -1", {}, {"max_tokens": "-n"}),
-        ("-hf a/b -no-cnv x", "-hf a/b -no-cnv x", {}, {"model": "-hf", "raw": "-no-cnv"}),
-        ("--no-controller", "--no-controller", {}, {"controller": "--no-controller"}),
-        ("-ngl 99 hi", "hi", {"-ngl": "99"}, {}),
-        ("-ngl=99", "", {"-ngl": "99"}, {}),
-        ("-fa on hi", "hi", {"-fa": "on"}, {}),
-        ("-fa hi", "hi", {"-fa": True}, {}),
-        ("--flash-attn", "", {"--flash-attn": True}, {}),
-        ("--no-mmap --mlock hi", "hi", {"--no-mmap": True, "--mlock": True}, {}),
-        ("--trust-remote-code hi", "hi", {"--trust-remote-code": True}, {}),
-        ("--no-enable-prefix-caching", "", {"--no-enable-prefix-caching": False}, {}),
-        ("--num-speculative-tokens 4", "", {"--num-speculative-tokens": "4"}, {}),
-        ("-ub 64", "", {"-ub": "64"}, {}),
-        ("-st --color --numa distribute -v hi", "hi", {}, {}),
-        ("--mirostat 0 -e --no-warmup -sm none hi", "hi", {}, {}),
-        ("-np 2 --max_num_seqs 3", "", {"-np": "2", "--max_num_seqs": "3"}, {}),
-        ("- -n 2", "- -n 2", {}, {"max_tokens": "-n"}),
-        ("-- -ngl 99", "-- -ngl 99", {}, {}),
-    ],
-)
-def test_words_are_sorted(line: str, rest: str, foreign: dict, typed: dict) -> None:
-    assert reading(*line.split()) == Arguments(rest.split(), foreign, typed)
+KNOWN = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
+
+
+def reading(*args: str) -> dict[str, object]:
+    settings = {"token_normalize_func": lambda word: word.replace("_", "-")}
+    with command.make_context("x", [*args], **settings) as context:
+        return command.invoke(context)
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "config", "params"),
     [
-        ("-ngx 99", "-ngx is not an option of forerun x: did you mean -ngl?"),
-        ("-nm", "-nm is not an option of forerun x: did you mean"),
-        ("-msmall.gguf", "did you mean -m small.gguf?"),
-        ("--max-token 3", "did you mean --max-tokens?"),
-        ("--gpu-memory-utilisation 1", "did you mean --gpu-memory-utilization?"),
-        ("-ngl", "-ngl needs a value"),
-        ("--numa", "--numa needs a value"),
-        ("--mirostat 2", "--mirostat 2 is not possible here: the filters are"),
-        ("-f", "-f is not an option of forerun x; forerun x --help lists them"),
-        ("-sx", "-sx is not an option of forerun x; forerun x --help lists them"),
-        ("-mode", "-mode is not an option of forerun x; forerun x --help lists them"),
+        ("hi -n 3", {}, {"max_tokens": 3}),
+        ("-n3 hi", {}, {"max_tokens": 3}),
+        ("--max-tokens=3 hi", {}, {"max_tokens": 3}),
+        ("-n -1 hi", {}, {"max_tokens": -1}),
+        ("-n 3 hi --n-predict 4", {}, {"max_tokens": 4}),
+        ("-hf a/b -no-cnv hi", {"model": "a/b"}, {}),
+        ("-msmall.gguf hi", {"model": "small.gguf"}, {}),
+        ("-ngl 99 hi", {}, {}),
+        ("hi -ngl=99", {}, {}),
+        ("-fa on hi", {}, {}),
+        ("hi -fa", {}, {}),
+        ("-fa -n 3 hi", {}, {"max_tokens": 3}),
+        ("--no-mmap --mlock hi", {}, {}),
+        ("--trust-remote-code hi", {}, {}),
+        ("--no-enable-prefix-caching hi", {}, {}),
+        ("--num-speculative-tokens 4 hi", {"draft_options": {"num_draft": "4"}}, {}),
+        ("-ub 64 hi -kvu", {}, {}),
+        ("-st --color --numa distribute -v hi -C 3 -c 64", {"max_model_len": 64}, {}),
+        ("--mirostat 0 -e --no-warmup -sm none hi", {}, {}),
+        ("-np 2 --max_num_seqs 3 hi", {"max_num_seqs": 3}, {}),
+        ("-ctk q8_0 hi", {"kv": "int8"}, {}),
+        ("-r a -r d\\n --stop b,c hi", {}, {"stop": ("a", "d\n", "b,c")}),
+        ("m.gguf hi", {"model": "m.gguf"}, {}),
+        ("m.gguf hi -m m.gguf", {"model": "m.gguf"}, {}),
+        ("-- hi", {}, {}),
     ],
 )
-def test_other_words_with_a_dash_are_refused(line: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        reading(*line.split())
-    assert message in str(caught.value)
-
-
-def test_a_group_leaves_the_words_of_its_commands_alone() -> None:
-    assert reading("-n", "3", "ppl", "-ngx", ends=True).words == ["-n", "3", "ppl", "-ngx"]
+def test_a_line_is_read(line: str, config: dict, params: dict) -> None:
+    values = reading(*line.split())
+    assert values["config"] == EngineConfig(**{"controller": False, **config})
+    assert values["params"] == SamplingParams(**{"temperature": 0.0, **params})
+    assert values["text"] == "hi"
 
 
 @given(st.text(string.ascii_letters, min_size=2, max_size=6), st.booleans())
 def test_letters_behind_a_dash_are_one_option_or_none(letters: str, has_two: bool) -> None:
     flag = f"{'--' if has_two else '-'}{letters}"
-    assume(flag not in KNOWN and flag not in FLAGS and spellings.plain(flag) not in READS)
-    with pytest.raises(ConfigError, match=f"^{flag} is not an option of forerun x"):
+    assume(flag not in KNOWN and flag != "--help")
+    with pytest.raises(click.NoSuchOption) as caught:
         reading(flag, "99")
+    assert caught.value.option_name == flag
 
 
-@given(st.lists(st.text(string.ascii_letters + " .", min_size=1), max_size=5))
-def test_words_without_a_dash_stay_as_they_are(words: list[str]) -> None:
-    assert reading(*words) == Arguments(words)
+def test_no_two_options_of_a_command_have_a_name_in_common() -> None:
+    flags = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts)]
+    names = [each.name for each in command.params]
+    assert len({*flags}) == len(flags)
+    assert len({*names}) == len(names)
+    assert spellings.IGNORED.keys() <= {*flags}
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("a.gguf", "-m a.gguf"),
-        ("--raw a.gguf -n 3", "--raw -m a.gguf -n 3"),
-        ("a.gguf text.txt", "-m a.gguf text.txt"),
-        ("a.gguf -m a.gguf", "-m a.gguf -m a.gguf"),
-    ],
-)
-def test_the_first_word_without_a_dash_becomes_the_model(line: str, words: str) -> None:
-    arguments = reading(*line.split())
-    add_model(arguments)
-    assert arguments.words == words.split()
-    check_one(arguments.models)
+def test_of_two_models_none_is_chosen() -> None:
+    with pytest.raises(ConfigError, match=r"two models, b\.gguf and a\.gguf: give one"):
+        reading("a.gguf", "hi", "-m", "b.gguf")
 
 
 @pytest.mark.parametrize("command", ["generate hi", "chat", "plan", "verify"])
@@ -166,10 +146,11 @@ def test_a_budget_that_is_too_small_for_one_of_several_is_refused_at_once(
     assert f"a memory budget of {left} is too small for {default_model}" in err
 
 
-@pytest.mark.parametrize("word", ["--grammars", "--top-q", "--miro"])
-def test_a_name_that_is_far_from_all_others_gets_no_hint(word: str) -> None:
-    with pytest.raises(ConfigError, match="; forerun x --help lists them"):
-        reading(word)
+@pytest.mark.parametrize("word", ["--grammars", "--quizzical", "-xy"])
+def test_a_name_that_is_far_from_all_others_gets_no_hint(forerun, word: str) -> None:
+    code, _, err = forerun("verify", word, "3")
+    assert code == 2
+    assert f"{word} is not an option of forerun verify; forerun verify --help lists them" in err
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,6 @@ def test_threads_are_physical_cores_within_affinity_and_quota(
     }
     if quota is not None:
         files["proc/self/cgroup"] = "0::/\n"
-        files["proc/self/mountinfo"] = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
         files["sys/fs/cgroup/cpu.max"] = f"{quota}\n"
     write_files(tmp_path, files)
     monkeypatch.setattr(device.system, "usable_cpus", lambda: usable)

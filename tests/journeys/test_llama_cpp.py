@@ -101,13 +101,19 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
     ("typed", "message"),
     [
         ("-ngx 99", "-ngx is not an option of forerun generate: did you mean -ngl?"),
-        ("-ngl", "-ngl needs a value"),
+        ("-ngl", "option '-ngl' requires an argument; see forerun generate --help"),
         ("-ctk q5_1", "-ctk q5_1 is not possible here: keys and values are kept as"),
         ("-d none --draft-max 4", "(given as --draft-max)"),
         ("-md x.gguf -d suffix", "drafter 'suffix' has no option model='x.gguf'"),
         ("-d ngram --draft-p-min 0.5", "(given as --draft-p-min)"),
         ("--draft-max 0", "num_draft must be at least 1, got 0 (given as --draft-max)"),
         ("--draft-min -1", "min_draft must be at least 0, got -1 (given as --draft-min)"),
+        ("-mode x", "-mode is not an option of forerun generate"),
+        ("--max-token 3", "did you mean --max-tokens?"),
+        ("--gpu-memory-utilisation 1", "did you mean --gpu-memory-utilization?"),
+        ("--mirostat 2", "--mirostat 2 is not possible here: the filters are"),
+        ("-b many", "prefill_chunk must be a whole number, got 'many' (given as -b)"),
+        ("--quantization fp8", "--quantization fp8 is not possible here: weights are used as"),
         ("-c 999999", "max_model_len must be from 2 to the model's"),
         ("--spec-type draft-mtp", "unknown drafter 'draft-mtp'"),
         ("--spec-type draft-eagle3 -md x", "error: x has no config.json: give a folder"),
@@ -156,9 +162,17 @@ def test_a_chat_begins_with_the_message_of_p(default_model) -> None:
     assert "-ngl 0 has no effect" in done.stderr
 
 
-def test_llama_servers_present_names_are_read(forerun):
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--no-ui --spec-draft-n-max 4 --spec-draft-n-min 1 --spec-draft-p-min .5 -np 2 -fa on",
+        "--reasoning-format deepseek --reasoning-budget -1 --cache-reuse 256 -cb -cd 512 --threads-http 4",
+        "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --load-format auto",
+        "--disable-log-requests --generation-config auto --swap-space 4 --block-size 16 --task generate",
+    ],
+)
+def test_servers_present_flags_are_read(forerun, flags):
     """They end at the missing file, not at an option."""
-    flags = ["--no-ui", "--spec-draft-n-max", 4, "--spec-draft-n-min", 1, "-np", 2, "-fa", "on"]
-    code, _, err = forerun("serve", "no-such.gguf", *flags)
+    code, _, err = forerun("serve", "no-such.gguf", *flags.split())
     assert code == 2
     assert "no-such.gguf" in err

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from forerun.core import files
 from forerun.core.errors import ConfigError, unknown
@@ -23,7 +23,6 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "undo": ("", "take back a file, or the last message and its answer"),
     "regen": ("", "answer the last message again"),
     "read": ("FILE", "put a file's text before the next message"),
-    "set": ("[NAME VALUE]", "sample otherwise, such as temperature .7; else show how"),
     "system": ("[TEXT]", "set the system message; without TEXT show it"),
     "drafter": ("[SPEC]", "draft otherwise, such as none or suffix; without SPEC show it"),
     "save": ("FILE", "write the messages as JSON"),
@@ -47,25 +46,18 @@ and found again with the up key; forerun chat --no-history keeps nothing."""
 _BLOCK = re.compile(r'(/\S+\s+)?"""(.*)', re.DOTALL)
 
 
-class SlashCommand(NamedTuple):
-    """A command as it was typed."""
-
-    name: str
-    argument: str
-
-    @classmethod
-    def parse(cls, text: str) -> SlashCommand:
-        """Read `/name argument`. Raises ConfigError for an unknown name, or an argument too many or missing."""
-        word, _, argument = text.removeprefix("/").strip().partition(" ")
-        name, argument = ALIASES.get(word, word), argument.strip()
-        if name not in COMMANDS:
-            raise ConfigError(unknown("command", f"/{word}", [f"/{name}" for name in COMMANDS]))
-        takes, _ = COMMANDS[name]
-        if argument and not takes:
-            raise ConfigError(f"/{word} takes nothing, got {argument!r}")
-        if not argument and takes and not takes.startswith("["):
-            raise ConfigError(f"/{word} needs a {takes}: /{word} {takes}")
-        return cls(name, argument)
+def parse(text: str) -> tuple[str, str]:
+    """Read `/name argument`. Raises ConfigError for an unknown name, or an argument too many or missing."""
+    word, _, argument = text.removeprefix("/").strip().partition(" ")
+    name, argument = ALIASES.get(word, word), argument.strip()
+    if name not in COMMANDS:
+        raise ConfigError(unknown("command", f"/{word}", [f"/{name}" for name in COMMANDS]))
+    takes, _ = COMMANDS[name]
+    if argument and not takes:
+        raise ConfigError(f"/{word} takes nothing, got {argument!r}")
+    if not argument and takes and not takes.startswith("["):
+        raise ConfigError(f"/{word} needs a {takes}: /{word} {takes}")
+    return name, argument
 
 
 def help_text() -> str:

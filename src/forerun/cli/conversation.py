@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forerun.cli import console
-from forerun.cli.chat_models import LocalModel, Message, RemoteModel, Unfinished
+from forerun.cli.chat_input import help_text, parse
+from forerun.cli.chat_models import ChatModel, Message
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.files import open_private, read_text
 
@@ -17,10 +17,10 @@ from forerun.core.files import open_private, read_text
 class Conversation:
     """Messages and answers. Raises ForerunError for what cannot be done; the messages are then as before."""
 
-    model: LocalModel | RemoteModel
+    model: ChatModel
     messages: list[Message] = field(default_factory=list)
-    unfinished: Unfinished | None = None
-    """The last answer, if it can go on."""
+    rest: Sequence[int] = ()
+    """Token ids of the last prompt and answer, if that was cut and can go on."""
     attached: list[str] = field(default_factory=list)
     """Texts of files that go before the next message."""
     file: Path | None = None
@@ -34,11 +34,25 @@ class Conversation:
         """Check that the model can talk, and with that system message. Raises RequestError."""
         self._replace([{"role": "system", "content": system}] if system else [])
 
+    def run(self, text: str) -> str:
+        """Send a message, go on with an answer or do a command; a line about it. Raises EOFError for /exit."""
+        if not text:
+            return self.resume()
+        if not text.startswith("/"):
+            return self.send(text)
+        name, argument = parse(text)
+        if name == "exit":
+            raise EOFError
+        if name == "help":
+            return help_text()
+        method = self.model.drafter if name == "drafter" else getattr(self, name)
+        return str(method(argument))
+
     def send(self, text: str) -> str:
         """Print the answer to a message and return a line about it. A message without an answer is forgotten."""
         content, before = "\n\n".join([*self.attached, text]), self.messages
         try:
-            line = self._answer([*before, {"role": "user", "content": content}], None)
+            line = self._answer([*before, {"role": "user", "content": content}])
         except CapacityError as error:
             way_out = "; /undo takes back what was read" if self.attached else ""
             raise CapacityError(f"{error}{way_out}") from error
@@ -49,37 +63,38 @@ class Conversation:
 
     def resume(self) -> str:
         """Print more of an answer that was cut and return a line about it."""
-        if self.unfinished is None:
+        if not self.rest:
             raise ConfigError("the last answer has ended by itself")
-        return self._answer(self.unfinished.messages, self.unfinished)
+        return self._answer(self.messages[:-1], self.messages[-1]["content"], self.rest)
 
-    def _answer(self, messages: Sequence[Message], unfinished: Unfinished | None) -> str:
-        reply = self.model.answer(messages, unfinished)
-        text = (unfinished.text if unfinished else "") + reply.text
+    def _answer(
+        self, messages: Sequence[Message], begun: str = "", token_ids: Sequence[int] = ()
+    ) -> str:
+        reply = self.model.answer(messages, token_ids)
+        text = begun + reply.text
         if text:
             self.messages = [*messages, {"role": "assistant", "content": text}]
-        can_resume = text and reply.token_ids
-        self.unfinished = Unfinished(messages, reply.token_ids, text) if can_resume else None
-        self.is_interrupted = reply.is_interrupted
+        self.rest = reply.token_ids if text else ()
+        self.is_interrupted = not reply.is_complete
         self.num_answers += 1
         self.num_tokens += reply.num_tokens
         return reply.line
 
-    def regen(self) -> str:
+    def regen(self, _: str = "") -> str:
         """Print another answer to the last message and return a line about it. Without one the old answer stays."""
-        messages = self.messages[: self._last_question + 1]
-        if self.model.repeats:
-            console.note(self.model.repeats, dim=True)
-        return self._answer(messages, None)
+        before, at = self.messages, self._last_question + 1
+        line = self._answer(before[:at])
+        same = self.messages == before and self.messages is not before
+        return f"{line}\nthe same answer again: --temperature .7 gives others" if same else line
 
-    def undo(self) -> str:
+    def undo(self, _: str = "") -> str:
         """Take back the files that go before the next message, or else the last message and its answer."""
         if self.attached:
             self.attached = []
             return "taken back: what was read"
         at = self._last_question
         text = " ".join(self.messages[at]["content"].split())
-        self.messages, self.unfinished = self.messages[:at], None
+        self.messages, self.rest = self.messages[:at], ()
         return f"taken back: {text if len(text) <= 60 else text[:57] + '...'}"
 
     @property
@@ -98,10 +113,10 @@ class Conversation:
         self.attached.append(text.rstrip("\n"))
         return f"{_count(len(text), 'character')} of {name} go before the next message"
 
-    def clear(self) -> str:
+    def clear(self, _: str = "") -> str:
         """Forget all but the system message."""
         self.messages = self.messages[:1] if self._has_system else []
-        self.unfinished, self.attached = None, []
+        self.rest, self.attached = (), []
         return "the conversation is forgotten"
 
     def system(self, text: str) -> str:
@@ -151,7 +166,7 @@ class Conversation:
     def _replace(self, messages: list[Message]) -> None:
         """Take other messages, if the model does."""
         self.model.check(messages)
-        self.messages, self.unfinished = messages, None
+        self.messages, self.rest = messages, ()
 
 
 def _count(number: int, what: str) -> str:

@@ -6,22 +6,16 @@ A page shows one name of an option first; its further names, such as those of ot
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import click
 
 from forerun.core import options
 
-MODEL = "model"
-"""The option that a word without a dash is as well: `forerun plan a.gguf`."""
-MODELS = "MODEL..."
-"""What help calls the argument of a command that takes several models."""
-PROMPT = "prompt"
-"""The argument of commands whose words are a prompt: there the model needs its -m."""
 MAX_WIDTH, NARROW = 100, 70
 """Columns of a help page: at most, and below which names take less room than they need."""
-_TYPES: dict[object, str] = {int: "integer", float: "float"}
+_TYPES: dict[object, str] = {int: "INTEGER", float: "FLOAT"}
 
 
 class HelpEntry(NamedTuple):
@@ -51,88 +45,79 @@ class Option(click.Option):
 
 
 class FieldOption(Option):
-    """The option of a dataclass's field, declared by `core.options.option`; its help is the field's docstring."""
+    """One name of a dataclass's field, declared by `core.options.option`, so that what was typed is known.
+
+    Help shows the field's first name alone, with the others behind its docstring. Values stay texts: `read` converts.
+    """
 
     def __init__(
-        self, _: Sequence[str], *, owner: Any, field: str, group: str, **settings: Any
+        self, flag: str, owner: Any, field: str, group: str = "", shown: str = "", **settings: Any
     ) -> None:
-        declared, kind = owner.__dataclass_fields__[field].metadata, FieldType(owner, field)
-        flags = (f"--{field.replace('_', '-')}", *declared["flags"])
-        short = [flag for flag in flags if not flag.startswith("--")]
-        long = [flag for flag in flags if flag.startswith("--")]
-        if kind.is_switch:
-            long = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in long]
+        """`shown` is the default in help. The parameter's name is the flag's, which no two share."""
+        declared = owner.__dataclass_fields__[field].metadata
+        hint = options.type_hints(owner)[field]
+        is_literal, self.is_list = (typing.get_origin(hint) is each for each in (Literal, tuple))
+        first, *_ = [hint] if is_literal else [*typing.get_args(hint), hint]
+        self.owner, self.field, self.flag, self.shown = owner, field, flag, shown
+        self.names = options.flags_of(owner)[field]
+        self.is_first, self.hint = flag == self.names[0], first if self.is_list else hint
+        words = "|".join(str(each) for each in typing.get_args(first))
+        if first is bool:
+            spelling = f"{flag}/--no-{flag.removeprefix('--')}"
         else:
-            settings |= {"type": kind, "multiple": kind.is_list}
-            settings["metavar"] = declared["metavar"] or None
-        names = [field, *short[:1], *long, *short[1:]]
-        super().__init__(names, group=declared["group"] or group, **settings)
-        self.owner = owner
+            spelling, takes = flag, declared["metavar"] or words or _TYPES.get(first, "TEXT")
+            settings = {"metavar": takes, "multiple": self.is_list, "type": str} | settings
+        group = declared["group"] or group
+        super().__init__([flag.replace("-", "_"), spelling], group=group, default=None, **settings)
+
+    def read(self, given: Any) -> Any:
+        """Convert what was given. Raises ConfigError."""
+        if self.is_list:
+            return tuple(options.convert(self.field, each, self.hint) for each in given)
+        return options.convert(self.field, given, self.hint)
 
     @property
     def text(self) -> str:
         """Read the docstring, which takes longer than all else of a command."""
-        return " ".join(options.docstrings(self.owner)[str(self.name)].split())
+        return " ".join(options.docstrings(self.owner)[self.field].split())
 
-
-class FieldType(click.ParamType):
-    """The values of a dataclass's field, one by one where they are several."""
-
-    def __init__(self, owner: Any, field: str) -> None:
-        hint = options.type_hints(owner)[field]
-        is_literal, self.is_list = (typing.get_origin(hint) is each for each in (Literal, tuple))
-        first, *_ = [hint] if is_literal else [*typing.get_args(hint), hint]
-        self.field, self.hint = field, first if self.is_list else hint
-        self.is_switch = first is bool
-        self.choices = [str(each) for each in typing.get_args(first)]
-        self.name = _TYPES.get(first, "text")
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Convert a text. Raises ConfigError."""
-        return options.convert(self.field, value, self.hint)
-
-    def get_metavar(self, param: Any, ctx: Any) -> str | None:
-        """Join the choices, if there are few."""
-        return "|".join(self.choices) or None
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[Any]:
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete one of few values, and any other as a file's name."""
         from click.shell_completion import CompletionItem
 
-        words = str(param.make_metavar(ctx)).split("|")
+        words = str(self.metavar).split("|")
         if len(words) == 1:
             return [CompletionItem(incomplete, type="file")]
-        words = [word for word in words if not word.isupper()]
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
-
-def takes_model(command: click.Command) -> bool:
-    """Tell whether a command's model may be given without -m, and it has no argument for it."""
-    arguments = [each for each in command.params if isinstance(each, click.Argument)]
-    has_argument = any(
-        each.name == PROMPT or each.metavar in ("MODEL", MODELS) for each in arguments
-    )
-    return not has_argument and any(
-        isinstance(each, click.Option) and each.name == MODEL for each in command.params
-    )
+    def entry(self) -> HelpEntry:
+        """Describe the field."""
+        short = next((name for name in self.names[1:2] if not name.startswith("--")), None)
+        also = tuple(name for name in self.names[1:] if name != short)
+        long = f"--[no-]{self.flag.removeprefix('--')}" if self.is_flag else self.flag
+        takes = "" if self.is_flag else f" {self.metavar}"
+        names = f"{short}, {long}{takes}" if short else f"{long}{takes}"
+        return HelpEntry(self.group, names, self.text, self.shown, also)
 
 
 def entries(command: click.Command, ctx: click.Context) -> list[HelpEntry]:
     """List the arguments and options of a command in the order of their groups."""
-    result = [_entry(each, ctx) for each in command.get_params(ctx)]
-    if takes_model(command):
-        result.insert(0, HelpEntry("Arguments", "MODEL", "The model, instead of --model."))
+    result = [
+        each.entry() if isinstance(each, FieldOption) else _entry(each, ctx)
+        for each in (*getattr(command, "arguments", ()), *command.get_params(ctx))
+        if not getattr(each, "hidden", False)
+        and (not isinstance(each, FieldOption) or each.is_first)
+    ]
     groups = [*dict.fromkeys(("Arguments", "Options", *(entry.group for entry in result)))]
     return sorted(result, key=lambda entry: groups.index(entry.group))
 
 
 def _entry(parameter: click.Parameter, ctx: click.Context) -> HelpEntry:
-    text = str(getattr(parameter, "text", ""))
     if not isinstance(parameter, click.Option):
-        return HelpEntry("Arguments", parameter.human_readable_name.replace("_", "-"), text)
+        name = parameter.human_readable_name.replace("_", "-").strip("[]")
+        return HelpEntry("Arguments", name, str(getattr(parameter, "text", "")))
     long = next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
-    shorts = [name for name in parameter.opts if not name.startswith("--")]
-    short = next((name for name in shorts if len(name) == 2 or name == parameter.opts[0]), None)
+    short = next((name for name in parameter.opts if len(name) == 2), None)
     also = tuple(name for name in parameter.opts if name not in (long, short))
     default = parameter.to_info_dict()["default"]
     takes = "" if parameter.is_flag else parameter.make_metavar(ctx)
@@ -140,11 +125,9 @@ def _entry(parameter: click.Parameter, ctx: click.Context) -> HelpEntry:
         long = f"--[no-]{long.removeprefix('--')}"
         default = {True: "on", False: "off"}.get(default)
     names = f"{long if short in (None, long) else f'{short}, {long}'} {takes}".rstrip()
-    if isinstance(parameter.show_default, str):
-        default = parameter.show_default
     shown = "" if default is None or default is False or default == () else str(default)
     group = getattr(parameter, "group", "Options")
-    return HelpEntry(group, names, text or parameter.help or "", shown, also)
+    return HelpEntry(group, names, parameter.help or "", shown, also)
 
 
 def write(entries: Iterable[HelpEntry], formatter: click.HelpFormatter) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
+import click
+
 from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
@@ -48,3 +51,28 @@ def load(
     if config.backend == "auto" and llm.device == "cpu" and not native.available():
         note(native.summary(), fg="yellow")
     return llm
+
+
+def for_this_rank(config: EngineConfig) -> EngineConfig:
+    """Return the configuration of the process that runs the command; others serve it here, and exit when it ends.
+
+    Raises ConfigError if there are not as many processes as are asked for, or torch is not installed, which joins them.
+    """
+    from forerun.core.device import num_cores, torch_problem
+    from forerun.parallel.launch import Launch
+
+    if config.tensor_parallel_size > 1 and (problem := torch_problem()):
+        raise ConfigError(problem)
+    launch = Launch.of()
+    if launch.rank > 0 and launch.size != config.tensor_parallel_size:
+        raise click.exceptions.Exit(2)  # rank 0 says why
+    launch.check(config)
+    if launch.size == 1:
+        return config
+    config = replace(config, threads=config.threads or max(1, num_cores() // launch.local_size))
+    if launch.rank == 0:
+        return config
+    from forerun.parallel.load import follow
+
+    follow(config)
+    raise click.exceptions.Exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import io
 import os
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from forerun.cli.command import Group
+from forerun.cli.command import ALIKE, Group
 from forerun.cli.help import MAX_WIDTH
 from forerun.core import registry
 from forerun.core.errors import ConfigError, ForerunError, short_repr
@@ -81,7 +82,11 @@ class _Root(Group):
 @click.command(
     "forerun",
     cls=_Root,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": MAX_WIDTH,
+        "token_normalize_func": lambda word: word.replace("_", "-"),  # vLLM's --max_model_len
+    },
 )
 @click.option("-V", "--version", is_flag=True, help="Print the version.")
 @click.pass_context
@@ -142,11 +147,24 @@ def _run(arguments: Sequence[str]) -> int:
             raise
         return _refuse(f"this needs the drafter '{drafter}', which is not there")
     except click.UsageError as error:
-        message, path = error.format_message().rstrip("."), error.ctx and error.ctx.command_path
-        return _refuse(f"{message[:1].lower()}{message[1:]}; see {path or 'forerun'} --help")
+        return _refuse(_usage(error, error.ctx.command_path if error.ctx else "forerun"))
     except (KeyboardInterrupt, click.Abort):
         return 130
     return 0
+
+
+def _usage(error: click.UsageError, path: str) -> str:
+    """Write what click says of a command line, with the closest option where there is none of a name."""
+    if isinstance(error, click.NoSuchOption):
+        word = error.option_name
+        close = [each for each in error.possibilities or () if each[:2] == word[:2]]
+        close = difflib.get_close_matches(word.partition("=")[0], close, 1, ALIKE)
+        hint = f": did you mean {close[0]}?" if close else ";"
+        if word[1:].isdigit():
+            hint = ": put -- before a text that begins with a dash;"
+        return f"{word} is not an option of {path}{hint} {path} --help lists them"
+    message = error.format_message().rstrip(".")
+    return f"{message[:1].lower()}{message[1:]}; see {path} --help"
 
 
 def _refuse(message: str) -> int:

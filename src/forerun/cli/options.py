@@ -1,38 +1,36 @@
 """Options that several commands share: those of the engine, of sampling and of a server stand in their dataclasses.
 
 A field that is declared with `core.options.option` is an option of every command decorated with `engine`, `sampling`,
-`answering` or `serving`. What other engines call it, or what has no effect here, stands in `forerun.spellings`.
+`answering` or `serving`, by all its names. With those of `engine` come the flags that have no effect here
+(`forerun.spellings.engine`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from forerun.cli.arguments import Arguments, of_context
-from forerun.cli.command import Command
+from forerun.cli.command import MODEL, Command
 from forerun.cli.help import Argument, FieldOption, Option
+from forerun.cli.loading import for_this_rank as for_this_rank
 from forerun.cli.loading import load as load
-from forerun.cli.params import FORM as FORM
+from forerun.cli.params import Form as Form
 from forerun.cli.params import Params as Params
-from forerun.cli.params import read_form
 from forerun.cli.params import read_template as read_template
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError, given_as
 from forerun.core.errors import check_least as check_least
+from forerun.core.options import flag_of, flags_of
 from forerun.core.params import SamplingParams
 from forerun.spellings import engine as spellings
 from forerun.text.generation import SETTINGS
-
-if TYPE_CHECKING:
-    from forerun.core.structured import StructuredOutputsParams
-    from forerun.server.config import ServerConfig
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")
 PASSES = (
@@ -42,6 +40,10 @@ PASSES = (
 """Fields without a meaning where passes of the model run without an engine."""
 PARALLEL = ("tensor_parallel_size",)
 """Fields that only commands have which can run as one of several processes (`for_this_rank`)."""
+
+_FLAGS = {flag: name for name, flags in flags_of(EngineConfig).items() for flag in flags}
+_GIVEN = "forerun.given"
+"""Key of the engine's options that were given, by flag, in a context; models by MODEL."""
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -62,170 +64,204 @@ system = click.option("--system", "-sys", "--system-prompt", help="A system mess
 
 
 def engine(
-    *, without: Collection[str] = (), is_parallel: bool = False, **defaults: object
+    *, without: Collection[str] = (), is_parallel: bool = False, **defaults: Any
 ) -> Decorator:
     """Give a command the options of EngineConfig, which it gets as `config`; those of PARALLEL if it `is_parallel`.
 
-    `defaults` take the place of the fields' own; those in `without` cannot be changed by the user.
+    `defaults` take the place of the fields' own; those in `without` cannot be changed by the user. A word is the
+    model, too, unless the command has an argument for it, or for a prompt.
     """
     hidden = {*without} if is_parallel else {*without, *PARALLEL}
-    names = [name for name in _declared(EngineConfig) if name not in hidden]
+    names = [name for name in flags_of(EngineConfig) if name not in hidden]
     fixed = {name: value for name, value in defaults.items() if name in without}
+    group = "Model and machine"
+    options = _options(EngineConfig, names[:1], group, defaults, multiple=True)  # the models
+    options += _options(EngineConfig, names[1:], group, defaults)
+    if "drafter" in names:
+        about = "vLLM's JSON object, instead of -d."
+        flag = flag_of(spellings.SPECULATIVE)
+        options.append(Option([_name(flag), flag], group="Drafting", metavar="JSON", help=about))
+        options += [_hidden(flag_of(name)) for name in spellings.DRAFTING]
+    options += _options(EngineConfig, fixed, "", {}, hidden=True)
+    options += [_hidden(flag, one.takes) for flag, one in spellings.IGNORED.items()]
 
-    def build(values: dict[str, Any], arguments: Arguments) -> EngineConfig:
-        foreign = {**arguments.foreign}
-        for name in [name for name in foreign if _field(name) in fixed]:
-            always, value = fixed[_field(name)], foreign.pop(name)
-            if value != always:
-                spellings.note(name, value, f"it is always {always} with this command")
-        given = {name: values.pop(name) for name in arguments.typed if name in values}
-        values.pop(spellings.SPECULATIVE, None)
-        config, typed = spellings.configure(EngineConfig(**values), given | foreign)
-        arguments.typed.update({ours: name for ours, name in typed.items() if name not in given})
+    def build(given: dict[str, Any], typed: dict[str, str], is_one: bool) -> EngineConfig:
+        click.get_current_context().meta[_GIVEN] = given.copy()
+        models = given_models()
+        if is_one and len({*models}) > 1:
+            raise ConfigError(
+                f"two models, {models[0]} and {models[1]}: give one (forerun serve takes several)"
+            )
+        given = {flag: value for flag, value in given.items() if not _is_model(flag)}
+        if models:
+            given["-m"] = models[0]
+        for flag in [flag for flag in given if _FLAGS.get(flag) in fixed]:
+            always, value = fixed[_FLAGS[flag]], given.pop(flag)
+            if str(value) != str(always):
+                spellings.note(flag, value, f"it is always {always} with this command")
+        config, ours = spellings.configure(EngineConfig(**defaults), given)
+        typed.update(ours)
         return config
 
-    options = _options(EngineConfig, names, "Model and machine", defaults)
-    foreign_names = {
-        name for name in spellings.ENGINE_NAMES if _field(name) in {*names, *fixed, ""}
-    }
-    foreign_names |= {*names, *fixed}
-    if "drafter" in names:
-        flag, text = "--speculative-config", "vLLM's JSON object, instead of -d."
-        options.append(click.option(flag, cls=Option, group="Drafting", metavar="JSON", help=text))
-        foreign_names |= {spellings.SPECULATIVE, *spellings.DRAFTING_NAMES}
-    return _given(
-        "config", options, [*names, spellings.SPECULATIVE], build, defaults, foreign_names
-    )
+    def decorate(function: Function) -> Function:
+        params = getattr(function, "__click_params__", [])
+        taken = {each.name for each in params if isinstance(each, click.Argument)}
+        has_words = not taken & {"prompt", "models", "model"}
+        help = "The model, instead of --model."
+        words = Argument([MODEL], nargs=-1, metavar="[MODEL]", help=help)
+        each = partial(build, is_one="models" not in taken)
+        return _given("config", [*[words] * has_words, *options], each)(function)
+
+    return decorate
 
 
-def _field(name: str) -> str:
-    """Find the field that a name of any engine is; empty for one without."""
-    key = spellings.plain(name)
-    one = spellings.ENGINE_NAMES.get(key)
-    return one.becomes if one is not None else key if key in spellings.FIELDS else ""
+def _is_model(flag: str) -> bool:
+    return flag == MODEL or _FLAGS.get(flag) == "model"
 
 
-def sampling(*names: str, **defaults: object) -> Decorator:
+def _hidden(flag: str, takes: str | None = "") -> click.Option:
+    """Make an option that help does not list; `takes` as in `spellings.Ignored`."""
+    settings: dict[str, Any] = {"is_flag": True} if takes is None else {}
+    if takes == "?":
+        settings = {"is_flag": False, "flag_value": ""}
+    return click.Option([_name(flag), flag], hidden=True, default=None, **settings)
+
+
+def sampling(*names: str, **defaults: Any) -> Decorator:
     """Give a command options of SamplingParams, all or those named, which it gets as `params`; greedy by default."""
-    names = names or _declared(SamplingParams)
     defaults = {"temperature": 0.0} | defaults
-    options = _options(SamplingParams, names, "Sampling", defaults)
-    return _given("params", options, names, _read, defaults)
+
+    def build(given: dict[str, Any]) -> SamplingParams:
+        return SamplingParams(**(defaults | given))
+
+    return _fields("params", SamplingParams, names, "Sampling", defaults, build)
 
 
-def answering(*names: str, **defaults: object) -> Decorator:
+def answering(*names: str, **defaults: Any) -> Decorator:
     """Give a command options of SamplingParams, all or those named, which it gets as `params`.
 
     It gives a model's, changed by them. What is not given and has no default in `defaults` is the model's own.
     """
-    names = names or _declared(SamplingParams)
-    models = [name for name in SETTINGS if name not in defaults]
 
-    def build(values: dict[str, Any], arguments: Arguments) -> Params:
-        given = {
-            name: value for name, value in values.items() if name not in models or value is not None
-        }
-        params = _read(given, arguments)  # what is wrong is said before the model is loaded
-        return Params({name: getattr(params, name) for name in given})
+    def build(given: dict[str, Any]) -> Params:
+        chosen = defaults | given
+        params = SamplingParams(**chosen)  # what is wrong is said before the model is loaded
+        return Params({name: getattr(params, name) for name in chosen})
 
-    defaults = dict.fromkeys(models) | defaults
-    options = _options(SamplingParams, names, "Sampling", defaults)
-    return _given("params", options, names, build, defaults)
+    shown = dict.fromkeys(SETTINGS, "the model's own") | defaults
+    return _fields("params", SamplingParams, names, "Sampling", shown, build)
 
 
 def serving() -> Decorator:
     """Give a command the options of ServerConfig, which it gets as `settings`."""
     from forerun.server.config import ServerConfig
 
-    def build(values: dict[str, Any], arguments: Arguments) -> ServerConfig:
-        return ServerConfig(**values)
-
-    names = _declared(ServerConfig)
-    return _given("settings", _options(ServerConfig, names, "Listening", {}), names, build)
+    return _fields(
+        "settings", ServerConfig, (), "Listening", {}, lambda given: ServerConfig(**given)
+    )
 
 
 def form(*names: str) -> Decorator:
     """Give a command options of an answer's form, all or those named, which it gets as `form`, None without one."""
-    each = {
-        "json_schema": click.option(
-            *("-j", "--json-schema", "-jf", "--json-schema-file"),
-            metavar="FILE",
-            help="Answer in JSON of this schema: a file, or the schema itself.",
-        ),
-        "grammar": click.option(
-            *("--grammar",), metavar="GBNF", help="Answer as this grammar says: GBNF, EBNF or Lark."
-        ),
-        "grammar_file": click.option(
-            *("--grammar-file",), type=PATH, metavar="FILE", help="Read such a grammar here."
-        ),
-    }
-    names = names or FORM
-
-    def build(values: dict[str, Any], _: Arguments) -> StructuredOutputsParams | None:
-        return read_form(**values)
-
-    return _given("form", [each[name] for name in names], names, build)
+    return _fields("form", Form, names, "Options", {}, lambda given: Form(**given).read())
 
 
-def _declared(cls: type[Any]) -> tuple[str, ...]:
-    """List the fields that are options."""
-    return tuple(field.name for field in fields(cls) if "flags" in field.metadata)
+def _fields(
+    name: str,
+    cls: Any,
+    names: Iterable[str],
+    group: str,
+    shown: Mapping[str, object],
+    build: Callable[[dict[str, Any]], object],
+) -> Decorator:
+    """Give a command the options of a dataclass, all or those named, and by `name` what is built of those given."""
+    options = _options(cls, names or flags_of(cls), group, shown)
+    return _given(name, options, lambda given, typed: build(_read(options, given, typed)))
 
 
 def _options(
-    cls: type[Any], names: Iterable[str], group: str, defaults: Mapping[str, object]
-) -> list[Decorator]:
-    """Make an option of each field. One whose default is None where the field's is not is the model's own."""
+    cls: Any,
+    names: Iterable[str],
+    group: str,
+    defaults: Mapping[str, object],
+    **settings: Any,
+) -> list[click.Option]:
+    """Make an option of each name of the fields; `defaults` are what help says."""
     of_fields = {field.name: field.default for field in fields(cls)}
-    options: list[Decorator] = []
-    for name in names:
-        default = defaults.get(name, of_fields[name])
-        is_models = default is None and of_fields[name] is not None
-        options.append(
-            click.option(
-                cls=FieldOption,
-                owner=cls,
-                field=name,
-                group=group,
-                default=default,
-                show_default="the model's own" if is_models else None,
-            )
-        )
-    return options
+    return [
+        FieldOption(flag, cls, name, group, _shown(defaults.get(name, of_fields[name])), **settings)
+        for name in names
+        for flag in flags_of(cls)[name]
+    ]
 
 
-def _read(values: dict[str, Any], _: Arguments) -> SamplingParams:
-    """Make the parameters; a stop string may spell line ends and tabs with a backslash."""
-    stops = values.get("stop") or ()
-    values["stop"] = tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in stops)
-    return SamplingParams(**values)
+def _shown(default: object) -> str:
+    """Write a default for help; nothing for none."""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return "" if default in (None, ()) else str(default)
+
+
+def _name(flag: str) -> str:
+    """Name a flag's parameter, so that it is no other's and no other parameter's of a command."""
+    return flag.replace("-", "_")
+
+
+def _read(
+    options: Sequence[click.Option], given: Mapping[str, Any], typed: dict[str, str]
+) -> dict[str, Any]:
+    """Convert the values of a dataclass's fields; the strings of several names of a list come after one another.
+
+    A stop string may spell line ends and tabs with a backslash. Raises ConfigError.
+    """
+    by_flag = {each.flag: each for each in options if isinstance(each, FieldOption)}
+    chosen: dict[str, Any] = {}
+    for flag, value in given.items():
+        option = by_flag[flag]
+        typed[option.field] = flag
+        with given_as(typed):
+            read = option.read(value)
+        if option.field == "stop":
+            read = tuple(text.replace("\\n", "\n").replace("\\t", "\t") for text in read)
+        before = chosen.get(option.field, ()) if option.is_list else None
+        chosen[option.field] = read if before is None else (*before, *read)
+    return chosen
 
 
 def _given(
     name: str,
-    options: Sequence[Decorator],
-    names: Collection[str],
-    build: Callable[[dict[str, Any], Arguments], object],
-    defaults: Mapping[str, object] | None = None,
-    foreign_names: Collection[str] = (),
+    params: Sequence[click.Parameter],
+    build: Callable[[dict[str, Any], dict[str, str]], object],
 ) -> Decorator:
-    """Make a decorator that adds options, and gives a command what is built of their values by `name`.
+    """Make a decorator that adds parameters, and gives a command what is built of those given, by `name`.
 
-    `foreign_names` are other engines' names that the command takes besides (`cli.arguments`).
+    `build` gets values by flag in the order of the command line, and a mapping to note what options were called.
     """
 
     def decorate(function: Function) -> Function:
+        known = [*getattr(function, "__click_params__", [])]
+        flags = {flag for each in known for flag in (*each.opts, *each.secondary_opts)}
+        mine = [each for each in params if not flags & {*each.opts, *each.secondary_opts}]
+        by_name = {each.name: each.opts[0] for each in mine}
+
         @functools.wraps(function)
         def run(**values: Any) -> Any:
-            arguments = of_context()
-            given = {each: values.pop(each) for each in names if each in values}
-            with given_as(arguments.typed):
-                return function(**values, **{name: build({**(defaults or {}), **given}, arguments)})
+            given = {by_name[key]: values.pop(key) for key in [*values] if key in by_name}
+            typed: dict[str, str] = {}
+            with given_as(typed):
+                built = build({k: v for k, v in given.items() if v not in (None, ())}, typed)
+                return function(**values, **{name: built})
 
-        run.foreign_names = {*foreign_names, *getattr(function, "foreign_names", ())}  # type: ignore[attr-defined]
-        return with_options(run, options)
+        return with_options(run, [partial(_add, each) for each in mine])
 
     return decorate
+
+
+def _add(param: click.Parameter, function: Function) -> Function:
+    if not hasattr(function, "__click_params__"):
+        function.__click_params__ = []  # type: ignore[attr-defined]
+    function.__click_params__.append(param)  # type: ignore[attr-defined]
+    return function
 
 
 def with_options(function: Function, options: Sequence[Decorator]) -> Function:
@@ -235,43 +271,22 @@ def with_options(function: Function, options: Sequence[Decorator]) -> Function:
     return function
 
 
+def given_models() -> list[str]:
+    """List the models that the user named by options, then those by words."""
+    given = click.get_current_context().meta.get(_GIVEN, {})
+    return [name for flag in given if _is_model(flag) for name in given[flag]]
+
+
 def refuse_given(*names: str) -> None:
     """Raise ConfigError if an option of the engine but the model, or one of `names`, was given with --url."""
-    arguments = of_context()
-    refused = {*_declared(EngineConfig), spellings.SPECULATIVE, *names} - {"model"}
-    given = [flag for name, flag in arguments.typed.items() if name in refused]
-    if given := [*given, *arguments.foreign]:
+    context = click.get_current_context()
+    given = [flag for flag in context.meta.get(_GIVEN, {}) if not _is_model(flag)]
+    for option in context.command.params:
+        source = context.get_parameter_source(str(option.name))
+        if getattr(option, "field", option.name) in names and source is ParameterSource.COMMANDLINE:
+            given.append(max(option.opts, key=len))
+    if given:
         raise ConfigError(f"{given[0]} is for a model of this machine: leave it out with --url")
-
-
-def typed_model(config: EngineConfig) -> str | None:
-    """Return the model if the user gave one."""
-    return config.model if "model" in of_context().typed else None
-
-
-def for_this_rank(config: EngineConfig) -> EngineConfig:
-    """Return the configuration of the process that runs the command; others serve it here, and exit when it ends.
-
-    Raises ConfigError if there are not as many processes as are asked for, or torch is not installed, which joins them.
-    """
-    from forerun.core.device import num_cores, torch_problem
-    from forerun.parallel.launch import Launch
-
-    if config.tensor_parallel_size > 1 and (problem := torch_problem()):
-        raise ConfigError(problem)
-    launch = Launch.of()
-    if launch.rank > 0 and launch.size != config.tensor_parallel_size:
-        raise click.exceptions.Exit(2)  # rank 0 says why
-    launch.check(config)
-    if launch.size == 1:
-        return config
-    config = replace(config, threads=config.threads or max(1, num_cores() // launch.local_size))
-    if launch.rank == 0:
-        return config
-    from forerun.parallel.load import follow
-
-    follow(config)
-    raise click.exceptions.Exit(0)
 
 
 def names(given: str | None) -> list[str]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.core import options
-from forerun.core.errors import ConfigError, RequestError, unknown
+from forerun.core.errors import ConfigError, RequestError
 from forerun.core.files import read_text
+from forerun.core.options import flags_of, option
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.spellings.engine import note
@@ -17,11 +17,6 @@ from forerun.text.generation import FILTERS, SETTINGS
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
-
-SETTABLE = (*SETTINGS, "seed", "max_tokens")
-"""What `/set` of a chat changes."""
-FORM = ("json_schema", "grammar", "grammar_file")
-"""Options that say what an answer must look like."""
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
@@ -55,30 +50,34 @@ class Params:
         }
 
 
-def read_form(
-    json_schema: str | None = None, grammar: str | None = None, grammar_file: Path | None = None
-) -> StructuredOutputsParams | None:
-    """Read the form that one of the options asks for. Raises ConfigError for two of them, and for a wrong schema."""
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name, value in zip(FORM, (json_schema, grammar, grammar_file), strict=True)
-        if value is not None
-    ]
-    if len(given) > 1:
-        raise ConfigError(f"give {' or '.join(given)}, not both")
-    if grammar_file is not None:
-        grammar = read_text(grammar_file)
-    if grammar is not None:
-        return StructuredOutputsParams(grammar=grammar)
-    if json_schema is None:
-        return None
-    is_text = json_schema.lstrip().startswith("{")
-    try:
-        return StructuredOutputsParams(
-            json=json_schema if is_text else read_text(Path(json_schema))
-        )
-    except RequestError as error:
-        raise ConfigError(f"--json-schema {error}") from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What an answer must look like."""
+
+    json_schema: str | None = option(None, "-j", "-jf", "--json-schema-file", metavar="FILE")
+    """Answer in JSON of this schema: a file, or the schema itself."""
+    grammar: str | None = option(None, metavar="GBNF")
+    """Answer as this grammar says: GBNF, EBNF or Lark."""
+    grammar_file: str | None = option(None, metavar="FILE")
+    """Read such a grammar here."""
+
+    def read(self) -> StructuredOutputsParams | None:
+        """Read the form that is asked for. Raises ConfigError for two of them, and for a wrong schema."""
+        each = flags_of(Form).items()
+        given = [flags[0] for name, flags in each if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigError(f"give {' or '.join(given)}, not both")
+        if self.grammar_file is not None:
+            return StructuredOutputsParams(grammar=read_text(Path(self.grammar_file)))
+        if self.grammar is not None:
+            return StructuredOutputsParams(grammar=self.grammar)
+        if (schema := self.json_schema) is None:
+            return None
+        is_text = schema.lstrip().startswith("{")
+        try:
+            return StructuredOutputsParams(json=schema if is_text else read_text(Path(schema)))
+        except RequestError as error:
+            raise ConfigError(f"--json-schema {error}") from error
 
 
 def read_template(given: str | None) -> str | None:
@@ -91,15 +90,3 @@ def read_template(given: str | None) -> str | None:
         what = "--chat-template must be a file of Jinja, its text, or chatml"
         raise ConfigError(f"{what}; no such file: {given}")
     return read_text(path)
-
-
-def read_setting(text: str) -> tuple[str, Any]:
-    """Read `temperature .7` as a sampling parameter and its value. Raises ConfigError."""
-    typed, _, value = text.partition("=" if "=" in text else " ")
-    name = {"temp": "temperature"}.get(word := typed.strip().replace("-", "_").lower(), word)
-    if name not in SETTABLE:
-        raise ConfigError(unknown("setting", name, SETTABLE))
-    if not value.strip():
-        raise ConfigError(f"/set {name} needs a value")
-    hint = options.type_hints(SamplingParams)[name]
-    return name, options.convert(name, value.strip(), hint)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from forerun.cli import options as opt
-from forerun.cli.chat_input import ChatInput, SlashCommand, help_text, history, history_file
+from forerun.cli.chat_input import ChatInput, history, history_file
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.options import flags_of
 
 if TYPE_CHECKING:
     from forerun.cli.conversation import Conversation
@@ -47,15 +48,15 @@ def command(
     With --url any server of OpenAI's API answers, and --model is its name there.
     """
     from forerun.cli import console
-    from forerun.cli.chat_models import LocalModel, RemoteModel
+    from forerun.cli.chat_models import ChatModel, LocalModel, RemoteModel
     from forerun.cli.conversation import Conversation
     from forerun.server.client import Remote
 
     source = ChatInput()
-    model: LocalModel | RemoteModel
+    model: ChatModel
     if url is not None:
-        opt.refuse_given(*opt.FORM, "chat_template")
-        named = opt.typed_model(config)
+        opt.refuse_given(*flags_of(opt.Form), "chat_template")
+        named = next(iter(opt.given_models()), None)
         model = RemoteModel.of(Remote.of(url, api_key), named, params.body())
     elif api_key is not None:
         raise ConfigError("--api-key is for a server: give its --url")
@@ -84,8 +85,8 @@ def _turn(source: ChatInput, conversation: Conversation) -> None:
 
     try:
         text = source.read()
-        if text or (conversation.unfinished is not None and source.is_terminal):
-            console.note(_run(text, conversation), dim=True)
+        if text or (conversation.rest and source.is_terminal):
+            console.note(conversation.run(text), dim=True)
             if conversation.is_interrupted and not source.is_terminal:
                 raise KeyboardInterrupt
     except ForerunError as error:
@@ -96,27 +97,3 @@ def _turn(source: ChatInput, conversation: Conversation) -> None:
         if not source.is_terminal:
             raise
         console.note("\nCtrl-C stops an answer; Ctrl-D or /exit ends the chat", dim=True)
-
-
-def _run(text: str, conversation: Conversation) -> str:
-    """Send a message or run a command, and return a line about it. Raises EOFError for /exit."""
-    if not text:
-        return conversation.resume()
-    if not text.startswith("/"):
-        return conversation.send(text)
-    name, argument = SlashCommand.parse(text)
-    if name == "exit":
-        raise EOFError
-    if name == "help":
-        return help_text()
-    if name in ("clear", "undo", "regen"):
-        return str(getattr(conversation, name)())
-    method = {
-        "system": conversation.system,
-        "drafter": conversation.model.drafter,
-        "read": conversation.read,
-        "set": conversation.model.set,
-        "save": conversation.save,
-        "load": conversation.load,
-    }
-    return method[name](argument)

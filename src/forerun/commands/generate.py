@@ -6,6 +6,7 @@ import os
 import select
 import stat
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 @opt.engine(is_parallel=True, without=("max_num_seqs",), max_num_seqs=1)
 @opt.answering(max_tokens=256)
 @opt.argument(
-    "prompt", required=False, help="The prompt. Text that is piped in follows it; - is stdin alone."
+    "prompt",
+    nargs=-1,
+    metavar="[PROMPT]",
+    help="The prompt. Text that is piped in follows it; - is stdin alone.",
 )
 @click.option("-p", "--prompt", "text", help="The prompt, as llama.cpp takes it.")
 @click.option("-f", "--file", type=opt.PATH, metavar="FILE", help="Read the prompt here.")
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 def command(
     config: EngineConfig,
     params: opt.Params,
-    prompt: str | None,
+    prompt: tuple[str, ...],
     text: str | None,
     file: Path | None,
     system: str | None,
@@ -61,9 +65,7 @@ def command(
     from forerun.cli import console
 
     config = opt.for_this_rank(config)
-    if prompt is not None and text is not None:
-        raise ConfigError("give the prompt once: as it is, or with -p")
-    text = _read_prompt(text if prompt is None else prompt, file)
+    text = _read_prompt(_one(prompt, text), file)
     if raw and system is not None:
         raise ConfigError("--raw leaves out the chat template, --system needs it: give one of them")
     messages = text if raw else opt.conversation(text, system)
@@ -80,6 +82,18 @@ def command(
         console.print_json(outcome | measured.document(llm))
     if not is_complete:
         raise click.exceptions.Exit(130)
+
+
+def _one(words: Sequence[str], text: str | None) -> str | None:
+    """Return the prompt of a command line. Raises ConfigError for several, and for a model."""
+    for word in words:
+        if word.endswith(".gguf"):
+            raise ConfigError(f"{word} is a model, not a prompt: give it as -m {word}")
+    if len(words) > 1:
+        raise ConfigError(f"unexpected {words[1]!r}: a text with spaces needs quotes around it")
+    if words and text is not None:
+        raise ConfigError("give the prompt once: as it is, or with -p")
+    return words[0] if words else text
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

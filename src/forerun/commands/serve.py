@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun.cli import options as opt
-from forerun.cli.arguments import of_context
-from forerun.cli.help import MODELS, Option
+from forerun.cli.help import Option
 from forerun.core import sizes
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.device import num_cores, share_heaps, stay_on_one_socket
@@ -42,7 +41,7 @@ SAMPLING = (
 @opt.argument(
     "models",
     nargs=-1,
-    metavar=MODELS,
+    metavar="MODEL...",
     help="The models, as --model, which may be given more than once too.",
 )
 @click.option(
@@ -97,7 +96,7 @@ def command(
     if replicas is not None and config.tensor_parallel_size > 1:
         raise ConfigError("give --replicas or a number of processes for one model, not both")
     config = opt.for_this_rank(config)
-    names = [*dict.fromkeys([*of_context().models, *models])] or [config.model]
+    names = [*dict.fromkeys([*opt.given_models(), *models])] or [config.model]
     for name in names:
         check_name(name)  # before torch is imported, which takes seconds
     try:

@@ -1,8 +1,8 @@
 """EngineConfig: the only place where an option of the engine is declared.
 
 `LLM(...)`, the command line, tune and bench are built from it; a field's docstring is its help text. A field that
-is declared with `option` is one of the command line.
-Other engines' names of the fields are read where users type them (`forerun.spellings`).
+is declared with `option` is one of the command line, and lists there what other engines call it; their names are
+keywords of `LLM(...)`, too. What else they have, and what it means here, stands in `forerun.spellings.engine`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,16 @@ AUTO: Final = "auto"
 Quant = Literal["none", "int8", "int4"]
 Precision = Literal["auto", "fp32", "fp16", "int8", "k8v4", "int4"]
 CONTAINER: Final = "cgroup"
+_QUANTS = {"int8": "int8", "int4": "int4", "gguf": "none", "none": "none"}
+_PRECISIONS = {
+    "auto": "auto",
+    **dict.fromkeys(("fp16", "f16", "float16"), "fp16"),
+    **dict.fromkeys(("fp32", "f32", "float32"), "fp32"),
+    **dict.fromkeys(("int8", "q8_0"), "int8"),
+    "k8v4": "k8v4",
+    **dict.fromkeys(("int4", "q4_1"), "int4"),
+}
+"""Other engines' values, with ours."""
 DRAFT_FIELDS: Final[Mapping[str, str]] = {
     "draft_model": "model",
     "num_draft": "num_draft",
@@ -41,7 +51,7 @@ class EngineConfig:
     )
     """auto, none, NAME:option=value,... or several joined by ++."""
     draft_model: str | None = option(
-        None, "-md", "--model-draft", metavar="MODEL", group="Drafting"
+        None, "-md", "--model-draft", "-hfd", "--hf-repo-draft", metavar="MODEL", group="Drafting"
     )
     """A smaller model that drafts; implies -d draft_model."""
     draft_quant: Quant | None = option(None, group="Drafting")
@@ -60,19 +70,29 @@ class EngineConfig:
     """Nodes a drafter may propose for a sequence in one step; its own options usually ask for fewer."""
     controller: bool = option(True, group="Drafting")
     """Draft only as much as is expected to be faster; else always in full."""
-    device: str = option(AUTO, metavar="DEVICE")
+    device: str = option(AUTO, "--device-map", metavar="DEVICE")
     """auto, cpu, cuda or cuda:N."""
     backend: str = option(AUTO, metavar="auto|native|torch")
     """auto, native (CPU kernels) or torch (fp32)."""
-    quant: Quant = option("none")
+    quant: Quant = option(
+        "none",
+        "--quantization",
+        values=_QUANTS,
+        why="weights are used as they are stored; quant rounds them",
+    )
     """int8 or int4: round the weights; none keeps them. Changes the model."""
     head_bits: int | None = option(None, metavar="4|8")
     """4 or 8: round the output head. Faster; changes the model."""
-    kv: Precision = option(AUTO)
+    kv: Precision = option(
+        AUTO,
+        *("--kv-cache-dtype", "-ctk", "--cache-type-k", "-ctv", "--cache-type-v"),
+        values=_PRECISIONS,
+        why="keys and values are kept as fp32, fp16, int8, k8v4 or int4",
+    )
     """auto, fp32, fp16, int8, k8v4 (int8 keys, int4 values) or int4: keys and values in memory. Changes the model."""
     threads: int | None = option(None, "-t")
     """CPU threads; default: physical cores, shared out among a machine's processes of one model."""
-    tensor_parallel_size: int = option(1, group="More machines")
+    tensor_parallel_size: int = option(1, "-tp", group="More machines")
     """Processes that each hold a part of every layer; torchrun starts them."""
     prompt_cache: str | None = option(None, metavar="DIR|auto")
     """Keep prompts and answers, as keys and values, in a folder for all processes. It reveals what users write."""
@@ -80,13 +100,13 @@ class EngineConfig:
     """What the prompt cache may take of the disk."""
     max_model_len: int | None = option(None, "-c", "--ctx-size")
     """Tokens of prompt and answer, at most; default: the model's, up to 4096, of a server 32768 if memory allows."""
-    max_num_seqs: int = option(8)
+    max_num_seqs: int = option(8, "-np", "--parallel")
     """Sequences that run at once, if there is memory for their keys and values."""
     memory_budget: str | int | None = option(None, metavar="SIZE|cgroup")
     """What the process may take, such as 600MiB; cgroup: what the container allows; none: no limit."""
     is_server: bool = False
     """Whether the memory plan counts a server's threads and requests."""
-    prefill_chunk: int = option(256)
+    prefill_chunk: int = option(256, "-b", "--batch-size", "--max-num-batched-tokens")
     """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
     seed: int | None = None
     """Seeds the requests that have no seed of their own; none draws anew in every run."""

@@ -56,13 +56,40 @@ class OptionDoc:
     help: str
 
 
-def option(default: object, *flags: str, metavar: str = "", group: str = "") -> Any:
+def option(
+    default: object,
+    *flags: str,
+    metavar: str = "",
+    group: str = "",
+    values: Mapping[str, object] | None = None,
+    why: str = "",
+) -> Any:
     """Declare a field that is an option of the command line: `--field-name`, and further `flags`.
 
-    `metavar` is what help says it takes where its type does not say it; `group` is its heading there.
+    `metavar` is what help says it takes where its type does not say it; `group` is its heading there. `values` is what
+    other engines' values are here, by the further names; `why` says why there are no others.
     """
-    metadata = {"flags": flags, "metavar": metavar, "group": group}
+    metadata = {"flags": flags, "metavar": metavar, "group": group, "values": values, "why": why}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def flag_of(name: str) -> str:
+    """Write a field's name as a flag of the command line.
+
+    >>> flag_of("max_num_seqs")
+    '--max-num-seqs'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+@functools.cache
+def flags_of(options: type) -> Mapping[str, tuple[str, ...]]:
+    """Return all flags of each field that is declared as an option, its own first."""
+    return {
+        field.name: (flag_of(field.name), *field.metadata["flags"])
+        for field in dataclasses.fields(options)
+        if "flags" in field.metadata
+    }
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:

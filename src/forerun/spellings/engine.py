@@ -1,15 +1,16 @@
-"""Read other engines' names of our options: keywords of `LLM`, keys of `speculative_config`, flags of the commands.
+"""What other engines call our options: keywords of `LLM`, keys of `speculative_config`, flags of the commands.
 
-The tables hold what quickstarts, manuals and Dockerfiles of vLLM, llama.cpp and Hugging Face use; docs/spellings.md
-is made of them. A name without a meaning here is accepted with a note on the log, so that a command moves over as it
-is; a value that asks for something that cannot be done here is an error that quotes it.
+Names of `EngineConfig`'s fields stand with the fields (`core.options.option`); here are those of drafters and their
+options, and all that has no effect, as quickstarts, manuals and Dockerfiles of vLLM, llama.cpp and Hugging Face use
+them; docs/spellings.md is made of both. A name without effect is accepted with a note on the log, so that a command
+moves over as it is; a value that asks for something that cannot be done here is an error that quotes it.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
@@ -20,114 +21,7 @@ from forerun.core.errors import ConfigError, given_as, unknown
 
 _log = logging.getLogger("forerun")
 
-
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """A name of another engine: the option that it is here, or why it has no effect."""
-
-    becomes: str = ""
-    """Our option; empty: it has no effect."""
-    values: Mapping[str, object] | None = None
-    """What the allowed values are here; None: any value, as it is."""
-    why: str = ""
-    """Why it has no effect, or why other values are not possible."""
-    drafter: str = ""
-    """The drafter that is meant where none is named."""
-    is_flag: bool = False
-    """On the command line it may stand without a value."""
-
-    def read(self, typed: str, value: object) -> object:
-        """Translate a value. Raises ConfigError with what was typed."""
-        if self.values is None:
-            return value
-        word = str(value).lower()
-        if word not in self.values:
-            allowed = ", ".join(self.values)
-            raise ConfigError(
-                f"{quote(typed, value)} is not possible here: {self.why} (allowed: {allowed})"
-            )
-        return self.values[word]
-
-
-def _no_effect(why: str, *allowed: str, is_flag: bool = False) -> Spelling:
-    return Spelling("", dict.fromkeys(allowed) if allowed else None, why, is_flag=is_flag)
-
-
-def _flag(why: str) -> Spelling:
-    return _no_effect(why, is_flag=True)
-
-
-_ONE_PROCESS = "a draft model runs in one process, on one device"
-_STORED = "weights are used as they are stored; quant rounds them"
-_ON_CPU = "there are no layers on a GPU here; device says where the model runs"
-_TEMPLATE = "the model's template is used; --raw goes without it"
-_READ = "weights are read into memory"
-_PRECISIONS = {
-    "auto": "auto",
-    **dict.fromkeys(("fp16", "f16", "float16"), "fp16"),
-    **dict.fromkeys(("fp32", "f32", "float32"), "fp32"),
-    **dict.fromkeys(("int8", "q8_0"), "int8"),
-    "k8v4": "k8v4",
-    **dict.fromkeys(("int4", "q4_1"), "int4"),
-}
-
-ENGINE: Mapping[str, Mapping[str, Spelling]] = {
-    "vLLM": {
-        "max_num_batched_tokens": Spelling("prefill_chunk"),
-        "kv_cache_dtype": Spelling(
-            "kv", _PRECISIONS, "keys and values are kept as fp32, fp16, int8, k8v4 or int4"
-        ),
-        "quantization": Spelling(
-            "quant", {"int8": "int8", "int4": "int4", "gguf": "none", "none": "none"}, _STORED
-        ),
-        "dtype": _no_effect(_STORED),
-        "gpu_memory_utilization": _no_effect("memory_budget bounds the memory"),
-        "trust_remote_code": _flag("code that comes with a model is never run"),
-        "enforce_eager": _flag("there are no graphs to capture"),
-        "enable_prefix_caching": _flag("prefixes are always reused; the answers are the same"),
-        "enable_chunked_prefill": _flag("prompts are always read in chunks, see prefill_chunk"),
-        "pipeline_parallel_size": _no_effect(
-            "layers are not split over processes; tensor_parallel_size splits each layer", "1"
-        ),
-        "disable_log_stats": _flag("statistics are read with get_metrics, not logged"),
-    },
-    "llama.cpp": {
-        "n_gpu_layers": _no_effect(_ON_CPU),
-        "flash_attn": _flag("attention has one kernel"),
-        "ubatch_size": _no_effect("prefill_chunk rows are one pass"),
-        "mmap": _flag(f"{_READ}, not mapped"),
-        "no_mmap": _flag(f"{_READ}, not mapped"),
-        "prompt_cache_all": _flag("prompt_cache keeps answers, too"),
-        "mlock": _flag(f"{_READ}, which is not locked"),
-        "conversation": _flag(_TEMPLATE),
-        "jinja": _flag(_TEMPLATE),
-        "metrics": _flag("/metrics is always answered"),
-    },
-    "Hugging Face": {"device_map": Spelling("device"), "torch_dtype": _no_effect(_STORED)},
-}
-"""Names of `EngineConfig`'s fields."""
-
-DRAFTING: Mapping[str, Mapping[str, Spelling]] = {
-    "vLLM": {
-        "num_speculative_tokens": Spelling("num_draft"),
-        "prompt_lookup_max": Spelling("ngram_max"),
-        "prompt_lookup_min": Spelling("ngram_min"),
-        "draft_tensor_parallel_size": _no_effect(_ONE_PROCESS, "1"),
-    },
-    "llama.cpp": {"draft_p_min": Spelling("min_chance"), "n_gpu_layers_draft": _no_effect(_ON_CPU)},
-    "Hugging Face": {
-        "assistant_model": Spelling("model"),
-        "assistant_early_exit": _no_effect(
-            "no layers are left out; draft_model=self drafts with the model itself"
-        ),
-        "num_assistant_tokens": Spelling("num_draft"),
-        "assistant_confidence_threshold": Spelling("min_chance"),
-        "prompt_lookup_num_tokens": Spelling("num_draft", drafter="prompt_lookup"),
-        "max_matching_ngram_size": Spelling("ngram_max"),
-    },
-}
-"""Names of drafters' options, in a `speculative_config` or as options."""
-
+SPECULATIVE = "speculative_config"
 METHODS: Mapping[str, str] = {
     "ngram": "prompt_lookup",
     "ngram-simple": "prompt_lookup",
@@ -136,49 +30,153 @@ METHODS: Mapping[str, str] = {
     "draft-eagle3": "eagle3",
 }
 """vLLM's and llama.cpp's names of drafters."""
-
-SHORT: Mapping[str, str] = {
-    "-ngl": "n_gpu_layers",
-    "--gpu-layers": "n_gpu_layers",
-    "-ngld": "n_gpu_layers_draft",
-    "-fa": "flash_attn",
-    "-b": "prefill_chunk",
-    "--batch-size": "prefill_chunk",
-    "-ub": "ubatch_size",
-    "-ctk": "kv_cache_dtype",
-    "--cache-type-k": "kv_cache_dtype",
-    "-ctv": "kv_cache_dtype",
-    "--cache-type-v": "kv_cache_dtype",
-    "-np": "max_num_seqs",
-    "--parallel": "max_num_seqs",
-    "-cnv": "conversation",
-    "-tp": "tensor_parallel_size",
-    "-pp": "pipeline_parallel_size",
+DRAFTING: Mapping[str, str] = {
+    "num_speculative_tokens": "num_draft",
+    "prompt_lookup_max": "ngram_max",
+    "prompt_lookup_min": "ngram_min",
+    "draft_p_min": "min_chance",
+    "spec_draft_p_min": "min_chance",
+    "assistant_model": "model",
+    "num_assistant_tokens": "num_draft",
+    "assistant_confidence_threshold": "min_chance",
+    "prompt_lookup_num_tokens": "num_draft",
+    "max_matching_ngram_size": "ngram_max",
 }
-"""Flags of llama.cpp and vLLM that are not such a name with dashes."""
+"""vLLM's, llama.cpp's and Hugging Face's names of drafters' options."""
 
-FIELDS = frozenset(field.name for field in fields(EngineConfig))
-SWITCHES = frozenset(
-    field.name for field in fields(EngineConfig) if isinstance(field.default, bool)
-)
-ENGINE_NAMES = {name: spelling for names in ENGINE.values() for name, spelling in names.items()}
-DRAFTING_NAMES = {name: spelling for names in DRAFTING.values() for name, spelling in names.items()}
-NAMES = ENGINE_NAMES | DRAFTING_NAMES
-SPECULATIVE = "speculative_config"
+_FILTERS = "the filters are top_k, top_p and min_p, penalties look at the whole text"
+_WHY: Mapping[str, str] = {
+    "weights are used as they are stored; quant rounds them": "--dtype= --torch-dtype=",
+    "memory_budget bounds the memory": "--gpu-memory-utilization= --swap-space=",
+    "code that comes with a model is never run": "--trust-remote-code",
+    "there are no graphs to capture": "--enforce-eager --max-seq-len-to-capture=",
+    "prefixes are always reused; the answers are the same": (
+        "--enable-prefix-caching --no-enable-prefix-caching --cache-reuse= --cache-ram= --ctx-checkpoints="
+    ),
+    "calls and thoughts are read in the model's own form": (
+        "--enable-auto-tool-choice --tool-call-parser= --reasoning-parser= --reasoning-format="
+    ),
+    "a model thinks as its template has it; a request may say otherwise": (
+        "--reasoning=on|auto --reasoning-budget=-1"
+    ),
+    "requests that come at once always share passes": "-cb --cont-batching --async-scheduling",
+    "a file's format is read from the file": "--load-format=",
+    "the model's own settings are used": "--generation-config=auto",
+    "a model generates; --embeddings answers with its states, too": (
+        "--task=auto|generate --runner=auto|generate --convert=auto|none"
+    ),
+    "the text part of a model is loaded": "--language-model-only",
+    "content is read as a text and as parts": "--chat-template-content-format=",
+    "usage has the details": "--enable-prompt-tokens-details",
+    "one library reads all grammars": "--guided-decoding-backend=",
+    "a draft has the context of its target": "-cd= --ctx-size-draft=",
+    "one thread answers HTTP": "--threads-http=",
+    "requests are logged by --log-requests": "--disable-log-requests --no-enable-log-requests",
+    "the length of blocks is fixed": "--block-size=",
+    "prompts are always read in chunks, see prefill_chunk": (
+        "--enable-chunked-prefill --no-enable-chunked-prefill"
+    ),
+    "layers are not split over processes; tensor_parallel_size splits each layer": (
+        "-pp=1 --pipeline-parallel-size=1"
+    ),
+    "statistics are read with get_metrics, not logged": "--disable-log-stats",
+    "there are no layers on a GPU here; device says where the model runs": (
+        "-ngl= --gpu-layers= --n-gpu-layers= -ngld= --n-gpu-layers-draft="
+    ),
+    "attention has one kernel": "-fa=? --flash-attn=?",
+    "prefill_chunk rows are one pass": "-ub= --ubatch-size=",
+    "weights are read into memory": "--mmap --no-mmap --mlock",
+    "prompt_cache keeps answers, too": "--prompt-cache-all",
+    "the model's template is used; --raw goes without it": "-cnv --conversation --jinja --no-jinja",
+    "/metrics is always answered": "--metrics",
+    "a draft model runs in one process, on one device": "--draft-tensor-parallel-size=1",
+    "no layers are left out; draft_model=self drafts with the model itself": (
+        "--assistant-early-exit="
+    ),
+    "generate answers once, chat goes on; what is shown does not change the answer": (
+        "-st --single-turn -i --interactive -if --interactive-first -mli --multiline-input -sp --special "
+        "-e --escape --no-escape --color -co --simple-io --no-display-prompt --display-prompt"
+    ),
+    "what there is to say is said on stderr": (
+        "-v --verbose --log-verbose --verbose-prompt --log-disable --log-prefix --log-timestamps "
+        "--perf --no-perf --show-timings --no-show-timings "
+        "--log-file= -lv= --verbosity= --log-verbosity= --log-colors= --uvicorn-log-level="
+    ),
+    "weights and cache lie in this machine's memory": (
+        "--warmup --no-warmup --check-tensors --repack --no-repack -nr -kvo --kv-offload --no-kv-offload -nkvo "
+        "--defrag-thold= --kv-unified -kvu --op-offload --no-op-offload --no-host -cmoe --cpu-moe --direct-io -dio "
+        "-sm= --split-mode= -ts= --tensor-split= -mg= --main-gpu= -fit= --fit= -ncmoe= --n-cpu-moe= -dt="
+    ),
+    "a text ends where the context does": (
+        "--context-shift --no-context-shift --swa-full --offline --keep="
+    ),
+    "threads run on the cores that the process may use": (
+        "--cpu-strict --poll-batch --numa= -tb= --threads-batch= -C= --cpu-mask= -Cr= --cpu-range= --prio= --poll="
+    ),
+    "--device says where the model runs": "-dev=none|cpu",
+    _FILTERS: (
+        "--samplers= --sampler-seq= --sampling-seq= --repeat-last-n= --mirostat-lr= --mirostat-ent= "
+        "--dry-base= --dry-allowed-length= --dry-penalty-last-n= --xtc-threshold= --dynatemp-exp= "
+        "--mirostat=0 --dry-multiplier=0|0.0 --xtc-probability=0|0.0 --dynatemp-range=0|0.0 "
+        "--typical=1|1.0 --typical-p=1|1.0 --top-nsigma=-1|-1.0 --top-n-sigma=-1|-1.0"
+    ),
+}
+"""Why flags have no effect; behind = what they take: anything, `?` a value or none, or one that asks for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A flag of another engine that has no effect here."""
+
+    flag: str
+    why: str
+    takes: str | None
+    """None: no value; else see `_WHY`."""
+
+    @property
+    def values(self) -> list[str]:
+        """The values that ask for nothing; of any value none."""
+        return self.takes.split("|") if self.takes not in (None, "", "?") else []
+
+    def note(self, name: str, value: object) -> None:
+        """Say once that it has no effect. Raises ConfigError for a value that would have one."""
+        if self.values and str(value).lower() not in self.values:
+            raise ConfigError(_not_possible(name, value, self.why, self.values))
+        note(name, value, self.why)
+
+
+IGNORED: Mapping[str, Ignored] = {
+    flag: Ignored(flag, why, takes if equals else None)
+    for why, all in _WHY.items()
+    for flag, equals, takes in (word.partition("=") for word in all.split())
+}
+
+_FIELDS = {field.name: field.name for field in fields(EngineConfig)} | {
+    keyword: name
+    for name, flags in options.flags_of(EngineConfig).items()
+    for flag in flags
+    for keyword in (flag, flag[2:].replace("-", "_"))
+    if flag.startswith("--") or keyword == flag
+}
+"""Our field by every keyword and flag."""
+_METADATA = {field.name: field.metadata for field in fields(EngineConfig)}
+KEYWORDS = {flag[2:].replace("-", "_"): one for flag, one in IGNORED.items() if flag[1] == "-"}
 _METHOD = re.compile(r"(^|\+)([^:+]+)")
 
 
-def plain(typed: str) -> str:
-    """Look a flag up as a keyword: `-ngl` is n_gpu_layers, `--mlock` is mlock."""
-    word = SHORT.get(typed) or typed.lstrip("-").replace("-", "_")
-    return word.removeprefix("no_") if typed.startswith("--no-") and word not in NAMES else word
+def keyword(name: str) -> str:
+    """Write a flag as the keyword that it is as well.
+
+    >>> keyword("--max-num-seqs"), keyword("-np")
+    ('max_num_seqs', '-np')
+    """
+    return name[2:].replace("-", "_") if name.startswith("--") else name
 
 
-def quote(typed: str, value: object) -> str:
-    """Repeat a name and its value as they were typed: `-ngl 99`, `dtype='auto'`."""
-    if not typed.startswith("-"):
-        return f"{typed}={value!r}"
-    return typed if isinstance(value, bool) else f"{typed} {value}"
+def is_known(name: str) -> bool:
+    """Tell whether a keyword or flag is one of any engine."""
+    key = keyword(name)
+    return key in {*_FIELDS, *DRAFTING, *KEYWORDS, SPECULATIVE} or name in IGNORED
 
 
 def methods_of(drafter: str) -> tuple[str, ...]:
@@ -188,12 +186,12 @@ def methods_of(drafter: str) -> tuple[str, ...]:
 
 def names_of(option: str) -> tuple[str, ...]:
     """List other engines' names of a drafter's option."""
-    return tuple(name for name, spelling in DRAFTING_NAMES.items() if spelling.becomes == option)
+    return tuple(name for name, ours in DRAFTING.items() if ours == option)
 
 
-def note(typed: str, value: object, why: str) -> None:
+def note(name: str, value: object, why: str) -> None:
     """Log once that something has no effect."""
-    _warn(f"{quote(typed, value)} has no effect: {why}")
+    _warn(f"{_quote(name, value)} has no effect: {why}")
 
 
 @cache
@@ -201,23 +199,77 @@ def _warn(message: str) -> None:
     _log.warning(message)
 
 
+def _quote(name: str, value: object) -> str:
+    """Repeat a name and its value as they were typed: `-ngl 99`, `dtype='auto'`."""
+    if not name.startswith("-"):
+        return f"{name}={value!r}"
+    return name if isinstance(value, bool) or value == "" else f"{name} {value}"
+
+
+def _not_possible(name: str, value: object, why: str, allowed: Collection[str]) -> str:
+    return (
+        f"{_quote(name, value)} is not possible here: {why} (allowed: {', '.join(sorted(allowed))})"
+    )
+
+
 def configure(
     model: str | EngineConfig, given: Mapping[str, Any]
 ) -> tuple[EngineConfig, dict[str, str]]:
-    """Change a configuration, or a model's, by keywords of any engine; and say what our options were called there.
+    """Change a configuration, or a model's, by keywords or flags of any engine; and say what our options were called.
 
-    Raises ConfigError for a name that is none, with the closest that is, and for a value that cannot be had.
+    Of two names of one option the last holds. Raises ConfigError for a name that is none, with the closest that is,
+    and for a value that cannot be had.
     """
     config = model if isinstance(model, EngineConfig) else EngineConfig(model=str(model))
-    reading = _Reading()
+    chosen, draft, typed = dict[str, Any](), dict[str, object](), dict[str, str]()
     for name, value in given.items():
-        reading.add(name, value)
-    if reading.draft:
-        reading.config["draft_options"] = {**config.draft_options, **reading.options()}
-    if reading.drafter and reading.config.get("drafter", config.drafter) == AUTO:
-        reading.config["drafter"] = reading.drafter
-    with given_as(reading.typed):
-        return replace(config, **reading.config), reading.typed
+        key = keyword(name)
+        if field := _FIELDS.get(key):
+            if value is not None or key == field:
+                chosen[field], typed[field] = _value(field, name, value), name
+        elif value is None:
+            continue
+        elif key == SPECULATIVE:
+            if not isinstance(value, str | Mapping):
+                raise ConfigError(f"{name} must be a mapping or its JSON, got {value!r}")
+            chosen["drafter"] = drafter(value, typed)
+        elif key in DRAFTING:
+            _draft(name, value, draft, typed)
+        else:
+            _ignore(name, value)
+    method = draft.pop("method", None)
+    if draft:
+        chosen["draft_options"] = {**config.draft_options, **draft}
+    if method and chosen.get("drafter", config.drafter) == AUTO:
+        chosen["drafter"] = method
+    with given_as(typed):
+        return replace(config, **chosen), typed
+
+
+def _ignore(name: str, value: object) -> None:
+    """Note a name that has no effect. Raises ConfigError for one that is no engine's."""
+    ignored = IGNORED.get(name) or KEYWORDS.get(keyword(name))
+    if ignored is None:
+        names = {each for each in (*_FIELDS, *DRAFTING, *KEYWORDS) if each[0] != "-"}
+        ours = {each.name for each in fields(EngineConfig)}
+        raise ConfigError(unknown("option", name, {*ours, SPECULATIVE}, names - ours))
+    ignored.note(name, value)
+
+
+def _value(field: str, name: str, value: Any) -> Any:
+    """Read the value of a field; a text, and another engine's word for one, are what they mean here."""
+    if field == "drafter":
+        return drafter(value)
+    values = None if keyword(name) == field else _METADATA[field].get("values")
+    if values is not None:
+        word = str(value).lower()
+        if word not in values:
+            raise ConfigError(_not_possible(name, value, _METADATA[field]["why"], values))
+        return values[word]
+    if isinstance(value, str) and name != field:
+        with given_as({field: name}):
+            return options.convert(field, value, options.type_hints(EngineConfig)[field])
+    return value
 
 
 def drafter(given: object, typed: dict[str, str] | None = None) -> Any:
@@ -231,79 +283,28 @@ def drafter(given: object, typed: dict[str, str] | None = None) -> Any:
         return _METHOD.sub(lambda match: match[1] + _method(match[2]), given)
     if not isinstance(given, Mapping):
         return given
-    reading = _Reading({} if typed is None else typed)
+    chosen: dict[str, object] = {}
     for name, value in given.items():
-        reading.add_draft(name, value)
-    chosen = reading.options()
-    method = chosen.pop("method", None) or reading.drafter
-    return {"method": drafter(method), **chosen} if method else chosen
+        if value is not None:
+            _draft(name, value, chosen, {} if typed is None else typed)
+    if method := chosen.pop("method", None):
+        return {"method": drafter(method), **chosen}
+    return chosen
+
+
+def _draft(name: str, value: object, chosen: dict[str, object], typed: dict[str, str]) -> None:
+    """Take one option of a drafter. As in vLLM the shortest n-gram bounds the longest one from below."""
+    key = keyword(name)
+    if ignored := KEYWORDS.get(key):
+        ignored.note(name, value)
+        return
+    option = DRAFTING.get(key, key)
+    chosen[option], typed[option] = value, name
+    if key == "prompt_lookup_num_tokens":
+        chosen.setdefault("method", "prompt_lookup")
+    if key == "prompt_lookup_min":
+        chosen.setdefault("ngram_max", value)
 
 
 def _method(typed: str) -> str:
     return METHODS.get(typed.lower().replace("_", "-"), typed)
-
-
-class _Reading:
-    """Collect what was given, under our names."""
-
-    def __init__(self, typed: dict[str, str] | None = None) -> None:
-        self.config: dict[str, Any] = {}
-        self.draft: dict[str, object] = {}
-        self.drafter = ""
-        self.typed = {} if typed is None else typed
-
-    def add(self, name: str, value: Any) -> None:
-        """Take one keyword of `LLM` or one flag."""
-        key = plain(name)
-        if key in FIELDS:
-            self._put(self.config, key, name, drafter(value) if key == "drafter" else value)
-        elif key == SPECULATIVE:
-            self._add_speculative(name, value)
-        elif key in DRAFTING_NAMES:
-            self.add_draft(name, value)
-        elif (spelling := ENGINE_NAMES.get(key)) is None:
-            raise ConfigError(unknown("option", name, {*FIELDS, SPECULATIVE}, NAMES))
-        elif value is not None:
-            self._translate(spelling, self.config, name, value)
-
-    def add_draft(self, name: str, value: object) -> None:
-        """Take one option of a drafter."""
-        if value is not None:
-            spelling = DRAFTING_NAMES.get(plain(name), Spelling(plain(name)))
-            self.drafter = spelling.drafter or self.drafter
-            self._translate(spelling, self.draft, name, value)
-
-    def options(self) -> dict[str, object]:
-        """Return the drafter's options; as in vLLM the shortest n-gram bounds the longest one from below."""
-        is_vllm = plain(self.typed.get("ngram_min", "")) == "prompt_lookup_min"
-        return {**({"ngram_max": self.draft["ngram_min"]} if is_vllm else {}), **self.draft}
-
-    def _translate(
-        self, spelling: Spelling, into: dict[str, Any], name: str, value: object
-    ) -> None:
-        read = spelling.read(name, value)
-        if spelling.becomes:
-            self._put(into, spelling.becomes, name, read)
-        else:
-            note(name, value, spelling.why)
-
-    def _add_speculative(self, name: str, value: object) -> None:
-        if value is None:
-            return
-        if not isinstance(value, str | Mapping):
-            raise ConfigError(f"{name} must be a mapping or its JSON, got {value!r}")
-        self._put(self.config, "drafter", name, drafter(value, self.typed))
-
-    def _put(self, into: dict[str, Any], option: str, name: str, value: Any) -> None:
-        """Set an option. Raises ConfigError where two names of it are given that say different things."""
-        if value is None:
-            into.setdefault(option, None)
-            return
-        if isinstance(value, str) and name != option and into is self.config:
-            with given_as({option: name}):
-                value = options.convert(option, value, options.type_hints(EngineConfig)[option])
-        before = into.get(option)
-        if before is not None and before != value:
-            raise ConfigError(f"give {self.typed[option]} or {name}, not both")
-        into[option] = value
-        self.typed[option] = name

@@ -74,6 +74,7 @@ class Keywords(EngineOptions, total=False):
     prompt_lookup_min: int | None
     prompt_lookup_num_tokens: int | None
     quantization: str | None
+    spec_draft_p_min: float | None
     torch_dtype: object
     trust_remote_code: bool
     ubatch_size: int

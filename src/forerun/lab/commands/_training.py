@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun.cli import options as opt
+from forerun.cli.command import MODEL
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, unknown
 from forerun.lab.output import publish
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from forerun.lab.train.trainer import Trainer, TrainSettings
     from forerun.llm import LLM
 
-NOT_REPEATED = ("model", "out", "as_json")
+NOT_REPEATED = ("model", MODEL, "out", "as_json")
 """Options left out of the command that reproduces a run."""
 TEXT_SHARE, REPLY_SHARE = 5, 2
 """Steps on texts and on replies, as the MLP speculator was published."""
@@ -130,7 +131,7 @@ def command_of(context: click.Context) -> str:
     words = ["forerun", *context.command_path.split()[1:], "-m", "MODEL"]
     for option in context.command.params:
         name = str(option.name)
-        if name in NOT_REPEATED or not is_given(context, name):
+        if getattr(option, "field", name) in NOT_REPEATED or not is_given(context, name):
             continue
         value, flag = context.params[name], max(option.opts, key=len)
         if isinstance(value, bool):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from forerun.cli import options as opt
-from forerun.cli.arguments import of_context
 from forerun.cli.command import Group
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
@@ -78,7 +78,8 @@ def command(
     if context.invoked_subcommand is not None:
         return
     if n_prompt is not None:
-        rounds = rounds if "rounds" in of_context().typed else 5  # as llama-bench
+        is_default = context.get_parameter_source("rounds") is ParameterSource.DEFAULT
+        rounds = 5 if is_default else rounds  # as llama-bench
         _as_llama_bench(config, n_prompt, params.max_tokens or MAX_TOKENS, rounds, as_json)
         return
     from forerun.cli import console

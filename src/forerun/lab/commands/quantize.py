@@ -24,6 +24,7 @@ BOUND = 0.01
 
 
 @opt.command()
+@opt.argument("word", required=False, metavar="[MODEL]", help="The model, instead of --model.")
 @click.option(
     "-m", "--model", default=DEFAULT_MODEL, help="A GGUF file, a Hugging Face folder, or a name."
 )
@@ -52,6 +53,7 @@ BOUND = 0.01
 @click.option("-o", "--out", type=opt.PATH, help="The new folder.")
 @opt.as_json
 def command(
+    word: str | None,
     model: str,
     method: str,
     bits: int | None,
@@ -78,6 +80,7 @@ def command(
     if out is None:
         raise ConfigError("name the new folder: -o DIR")
     opt.check_least("calib_tokens", calib_tokens, report.TEXT_TOKENS)
+    model = word or model
     checkpoint = open_checkpoint(resolve(model))
     given = {"bits": bits, "group": group, "format": format}
     what: dict[str, object]
