@@ -1,4 +1,4 @@
-"""Do the samples of many seeds follow the model's distribution? Empirical against exact, on a real model.
+"""Do the samples of many seeds follow the model's distribution? Empirical against exact, of whole sequences.
 
 The distribution of the next tokens after a prompt is computed exactly: a plain pass after every beginning that is
 likely enough, processed as the request says. Then the engine samples the prompt many times with drafting, each time
@@ -20,33 +20,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
+from scipy.stats import chi2
 
-from forerun.cli import tables
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
-from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT
 from forerun.decoding.processors import LogitsPipeline
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
-from forerun.lab.output import Column, show_table
 from forerun.model.model import Model
 
 MIN_EXPECTED = 10.0
 """Samples a sequence must be expected to get to be a cell of its own: fewer are not chi-square in the far tail."""
-
-PROMPTS = (
-    "red green blue red green blue red green",
-    "One, two, three. One, two, three. One, two,",
-    "The sea is calm. The sky is clear. The sea is calm. The sky",
-)
-"""They repeat themselves, so that every drafter has something to draft, and leave the model uncertain."""
-
-SHOWN = ("temperature", "top_p", "top_k", "min_p")
-COUNTS = ("length", "samples", "cells", "impossible", "drafted", "accepted")
-"""What a report tells of a test's parameters, and of the test."""
 
 Tokens = tuple[int, ...]
 
@@ -84,14 +70,7 @@ class Check:
         """Chance of counts at least as far off under the distribution; 0 if something impossible happened."""
         if self.impossible:
             return 0.0
-        return chi_square_tail(self.statistic, self.cells - 1) if self.cells > 1 else 1.0
-
-    def document(self) -> dict[str, object]:
-        """Return the test as JSON values."""
-        given = {name: getattr(self.params, name) for name in SHOWN}
-        counts = {name: getattr(self, name) for name in COUNTS}
-        figures = {"chi2": round(self.statistic, 3), "p": self.p_value}
-        return {"prompt": self.prompt, **given, **counts, **figures}
+        return float(chi2.sf(self.statistic, self.cells - 1)) if self.cells > 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,44 +96,6 @@ class Report:
         accepted = sum(check.accepted for check in self.checks)
         return 0 < accepted < sum(check.drafted for check in self.checks)
 
-    def document(self) -> dict[str, object]:
-        """Return the report as JSON values."""
-        return {
-            "holds": not self.failed,
-            "false_alarm": self.false_alarm,
-            "threshold": self.threshold,
-            "rows": [check.document() for check in self.checks],
-        }
-
-
-def show(report: Report) -> None:
-    """Print a line a test, and the verdict."""
-
-    def verdict(check: Check) -> str:
-        result = "FAILS" if check in report.failed else "holds"
-        return result + (f": {check.impossible} impossible" if check.impossible else "")
-
-    columns: dict[str, Column] = {
-        "prompt": lambda check: check.prompt + 1,
-        "T": lambda check: f"{check.params.temperature:g}",
-        "top-p": lambda check: f"{check.params.top_p:g}",
-        "length": "length",
-        "chi2": ("statistic", 1),
-        "p": ("p_value", ".2g"),
-        "accepted": lambda check: f"{check.accepted}/{check.drafted}",
-        "verdict": verdict,
-    }
-    show_table(report.checks, columns, num_left=0)
-    num_failed = len(report.failed)
-    out = tables.report()
-    out.print(
-        f"{len(report.checks) - num_failed} of {len(report.checks)} checks hold; below p = "
-        f"{report.threshold:.2g} a check fails, so a right engine fails one report "
-        f"in {1 / report.false_alarm:,.0f}"
-    )
-    if not report.was_tested:
-        out.print("nothing was drafted and rejected: this says nothing about verification")
-
 
 def run(
     engine: Engine,
@@ -166,11 +107,6 @@ def run(
     seed: int = 0,
 ) -> Iterator[tuple[Check, ...]]:
     """Test every prompt under every setting, once a length from 1 to `length`."""
-    if length < 1 or num_samples < 2 * MIN_EXPECTED:
-        raise ConfigError(
-            f"give at least {2 * MIN_EXPECTED:.0f} samples of at least 1 token, "
-            f"got {num_samples} of {length}"
-        )
     for index, prompt in enumerate(prompts):
         for params in settings:
             given = replace(params, ignore_eos=True)
@@ -239,9 +175,3 @@ def compare(
         cells.append(rest)
     statistic = sum((seen - expected) ** 2 / expected for seen, expected in cells)
     return statistic, len(cells), impossible
-
-
-def chi_square_tail(statistic: float, freedom: int) -> float:
-    """Chance that a chi-square variable with that many degrees of freedom exceeds the statistic."""
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
