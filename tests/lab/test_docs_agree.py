@@ -30,22 +30,22 @@ llama, gguf, vino = (
 )
 
 QUOTED = [
-    ("docs/controller.md", f"`{controller.MARGIN:g} rate ask(k)`"),
-    ("docs/controller.md", f"the median of the last {controller.LAST_PASSES} passes"),
-    ("docs/controller.md", f"a plain pass after {controller.PLAIN_EVERY} steps"),
-    ("docs/controller.md", f"tried for {100 * controller.EXPLORATION:g} % of the time"),
-    ("docs/controller.md", f"After {NUMBERS[proposer.MAX_ERRORS]} errors"),
+    ("docs/internals/controller.md", f"`{controller.MARGIN:g} rate ask(k)`"),
+    ("docs/internals/controller.md", f"the median of the last {controller.LAST_PASSES} passes"),
+    ("docs/internals/controller.md", f"a plain pass after {controller.PLAIN_EVERY} steps"),
+    ("docs/internals/controller.md", f"tried for {100 * controller.EXPLORATION:g} % of the time"),
+    ("docs/internals/controller.md", f"After {NUMBERS[proposer.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
     ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
     ("docs/measuring.md", f"nodes a step ({EngineConfig().draft_budget})"),
     ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
     ("docs/http-api.md", f"of at most {calls.MAX_CALLS} one after the"),
-    ("docs/peers.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
-    ("docs/peers.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
-    ("docs/peers.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
-    ("docs/peers.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
-    ("docs/peers.md", f"`num_assistant_tokens` is {vino.DRAFT_TOKENS}"),
+    ("docs/measuring.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
+    ("docs/measuring.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
+    ("docs/measuring.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
+    ("docs/measuring.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
+    ("docs/measuring.md", f"`num_assistant_tokens` is {vino.DRAFT_TOKENS}"),
 ]
 """Words of a page with the code's own numbers in them."""
 
