@@ -119,6 +119,7 @@ OTHERS = {
     *(
         "--without-lab",
         "--without-torch",
+        "--all-extras",
         "--headless",
         "--rounds",
         "--gguf",
