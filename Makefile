@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 DEV := .venv/.installed-dev
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser slow ray check format native arm dist peers sanitize clean
+.PHONY: help setup demo test browser slow clients ray check format native arm dist peers sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -37,7 +37,9 @@ demo: $(STAMP) ## fetch the default model and show one prompt, plain and drafted
 	@$(BIN)/forerun demo
 
 # The engine's tests run without the laboratory: nothing of them may need it.
-TEST := $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
+# Where CI is set, a package that is missing fails the tests that need it.
+EXTRAS := $(if $(CI),--all-extras)
+TEST := $(BIN)/python -m pytest -q $(EXTRAS) --numprocesses auto --maxprocesses 4 --dist loadfile
 test: $(DEV) ## the fast tests, on up to four cores: CPU, offline once the default model is there
 	@$(BIN)/forerun pull > /dev/null
 	@$(TEST) --without-lab --ignore tests/lab
@@ -51,17 +53,26 @@ browser: $(DEV) ## the tests of the page, in the system's chromium where there i
 	else $(BIN)/python -m pytest -q -m browser tests/server/test_browser.py; fi
 
 slow: $(DEV) ## the long tests
-	@$(BIN)/python -m pytest -q -m "slow and not gpu and not net and not arm"
+	@$(BIN)/python -m pytest -q $(EXTRAS) -m "slow and not gpu and not net and not browser and not arm and not clients and not ray"
 
-# An environment of its own: Ray asks for other versions of what .venv has, which it sees besides.
-RAY := build/ray
-RAY_EXTRA := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["ray"])
-ray: $(DEV) ## the tests of several replicas on Ray, which it installs beside .venv
-	@$(BIN)/python -m venv $(RAY)
-	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-	  > "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
-	@$(RAY)/bin/python -m pip install -qq --disable-pip-version-check $$($(BIN)/python -c '$(RAY_EXTRA)')
-	@$(RAY)/bin/python -m pytest -q -m "slow or not slow" tests/server/ray
+# Environments of their own: they ask for other versions of what .venv has, which they see besides.
+# $(call beside,EXTRA) makes build/EXTRA with an extra's packages, one by one: asked for together, pip finds no versions.
+EXTRA_OF = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])
+define beside
+@$(BIN)/python -m venv build/$(1)
+@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+  > "$$(build/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
+@for need in $$($(BIN)/python -c '$(EXTRA_OF)'); do \
+  build/$(1)/bin/python -m pip install -qq --disable-pip-version-check "$$need" || exit 1; done
+endef
+
+clients: $(DEV) ## the tests with other people's clients, and schemathesis, in build/clients
+	$(call beside,clients)
+	@build/clients/bin/python -m pytest -q --all-extras -m clients tests/server
+
+ray: $(DEV) ## the tests of several replicas on Ray, in build/ray
+	$(call beside,ray)
+	@build/ray/bin/python -m pytest -q --all-extras -m ray tests/server tests/test_deploy.py
 
 check: $(DEV) ## formatting, lint, types, documentation
 	@$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """Says how long a pass takes on processors of many cores, from what can be counted: barriers, shares and bytes.
 
-    python -m dev.pool_model                      # the table of docs/platforms.md
+    python -m dev.pool_model                      # the table of docs/installing.md
     python -m dev.pool_model --json               # one line
     python -m dev.pool_model --check MODEL.gguf   # the model beside passes on this machine's threads
 

@@ -60,7 +60,7 @@ def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
     measured = (
         f"{origin['model']} ({origin['quant']}), {prompts} prompts of `{origin['task']}`, greedy, "
         f"{origin['max_tokens']} new tokens, {origin['threads']} threads of {origin['cpu']} "
-        f"({origin['isa']}), everybody taking turns in one run:"
+        f"({origin['isa']}), all systems interleaved in one run:"
     )
     parts = [
         wrapped(measured),

@@ -18,7 +18,7 @@ from statistics import median
 
 import httpx
 
-from forerun.lab.bench.servers import free_port, running
+from dev.servers import free_port, running
 
 USERS = (1, 2, 4, 8)
 LONGEST = 1500

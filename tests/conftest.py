@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import os
 import shlex
 import signal
@@ -60,6 +61,8 @@ class WithoutTorch:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--without-lab", action="store_true", help="as if forerun.lab were deleted")
     parser.addoption("--without-torch", action="store_true", help="as if torch were not installed")
+    fails = "a package that a test needs and does not find is a failure, as in CI"
+    parser.addoption("--all-extras", action="store_true", help=fails)
     flushes = "as in a process whose denormal numbers are 0"
     parser.addoption("--flush-denormals", action="store_true", help=flushes)
 
@@ -67,8 +70,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Hide the laboratory or torch, so that what passes needs none of it: importing what is hidden fails.
 
-    Tests whose oracle is torch say so with `pytest.importorskip("torch")`, and are skipped.
+    Tests whose oracle is torch say so with `pytest.importorskip("torch")`, and are skipped. Unless asked to hide it,
+    `--all-extras` lets nothing that is not installed skip a test.
     """
+    if config.getoption("--all-extras"):
+        skips = pytest.importorskip
+        is_hidden = lambda name: "torch" in name and config.getoption("--without-torch")  # noqa: E731
+        pytest.importorskip = lambda name, *args, **more: (
+            skips(name, *args, **more) if is_hidden(name) else importlib.import_module(name)
+        )
     if config.getoption("--without-lab"):
         sys.modules["forerun.lab"] = None  # type: ignore[assignment]
     if config.getoption("--without-torch"):

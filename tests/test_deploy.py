@@ -68,9 +68,9 @@ def test_kubernetes_takes_the_pods_of_the_rayservice():
         check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec})
 
 
+@pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # Ray's own, when it is imported
 def test_ray_takes_the_application_and_we_its_arguments():
-    pytest.importorskip("ray")
     from ray.serve.schema import ServeDeploySchema
 
     from forerun.server.ray.deploy import AppArgs, app

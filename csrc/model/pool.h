@@ -11,7 +11,7 @@
 // their phase, so that nothing is reset between phases or jobs.
 //
 // Between jobs threads spin for a moment, then sleep; each eight are woken by the eight before them. The calling thread
-// takes part as thread 0. docs/platforms.md counts what a barrier costs.
+// takes part as thread 0. docs/installing.md counts what a barrier costs.
 
 #pragma once
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,16 @@ def decoded(
     built = Drafter() if drafter is None else DrafterSpec.of(drafter).build(target)
     engine = engine_for(target.model, built, cache=target.cache)
     return [run.seq.generated for run in complete(engine, ASKED, params)], engine.stats
+
+
+def check_lossless(
+    target: Target, drafters: Sequence[str], params: SamplingParams = WANTED, tau: float = 1.0
+) -> None:
+    """Drafters over a target's cache change no token of plain decoding; some guesses are right, some wrong."""
+    roomy = replace(target, cache=target.model.new_cache(4, 128))
+    plain, _ = decoded(roomy, None, params)
+    for drafter in drafters:
+        drafted, stats = decoded(target, drafter, params)
+        assert drafted == plain
+        assert stats.drafted > stats.accepted > 0
+        assert stats.emitted / stats.passes > tau

@@ -153,5 +153,5 @@ def test_what_is_no_draft_is_told_in_a_sentence_and_changes_nothing(draft, messa
     (warning,) = {record.getMessage() for record in caplog.records}
     assert message in warning
     assert warning.startswith("drafter ")
-    assert warning.endswith("drafter-protocol.md); going on without drafts")
+    assert warning.endswith("adding-a-drafter.md); going on without drafts")
     assert caplog.records[0].exc_info is None

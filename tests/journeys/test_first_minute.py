@@ -45,11 +45,3 @@ def test_examples_run_and_their_drafts_are_accepted(example, default_model, caps
         assert re.search(r"\[ ?\w+\]", out), "no tinted token"
     else:
         assert max(float(tau) for tau in re.findall(r"([\d.]+) tokens per pass", out)) > 1
-
-
-def test_the_headline_is_the_same_everywhere_and_promises_no_figure():
-    headline = "faster answers with exactly the same tokens"
-    readme = (ROOT / "README.md").read_text("utf-8").split("\n## ")[0]
-    assert headline in readme
-    assert headline in (ROOT / "pyproject.toml").read_text("utf-8")
-    assert "several times faster" not in readme

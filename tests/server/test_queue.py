@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.util import find_spec
 
 import httpx
 import pytest
@@ -60,7 +59,7 @@ def test_a_full_queue_refuses_before_it_reads_a_prompt(llm, route, body):
 
 
 @pytest.mark.parametrize(("wrong", "status"), [("wrong", 401), ("right", 415)])
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
 def test_a_gateway_reads_no_body_of_who_has_not_the_key(wrong, status):
     from forerun.server.ray.gateway import Gateway

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,17 +27,8 @@ class Animal(BaseModel):
     legs: int = Field(ge=0, le=99)
 
 
-def test_a_text_is_that_of_chat_completions(client):
+def test_input_may_be_a_text_or_parts_and_its_instructions_a_message(client):
     found = client.responses.create(input=QUESTION, instructions="Be brief.", **OWN)
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
-    chat = client.chat.completions.create(
-        model="tiny", messages=messages, temperature=0, max_tokens=32
-    )
-    assert found.output_text == chat.choices[0].message.content
-    assert found.status == "incomplete"
-    assert found.incomplete_details.reason == "max_output_tokens"
-    assert found.usage.input_tokens == chat.usage.prompt_tokens
-    assert found.usage.output_tokens == 32
     assert found.timings["draft_n_accepted"] > 0
     parts = [{"role": "developer", "content": "Be brief."}]
     parts += [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}]
@@ -65,16 +54,8 @@ def test_instructions_and_a_system_message_are_one(llm, role, content):
         assert prompt == "system: Be brief.;user: Hi\n\nIn French.;"  # it stays where it is
 
 
-def test_a_stream_adds_up_to_the_response(client):
-    expected = client.responses.create(input=QUESTION, **OWN)
-    events = [*client.responses.create(input=QUESTION, stream=True, **OWN)]
-    final = events[-1].response
-    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == (
-        expected.output_text
-    )
-    assert final.output_text == expected.output_text
-    assert [event.sequence_number for event in events] == [*range(len(events))]
-    kinds = [event.type for event in events]
+def test_events_of_a_text_come_in_openais_order(client):
+    kinds = [event.type for event in client.responses.create(input=QUESTION, stream=True, **OWN)]
     assert kinds[:4] == [
         "response.created",
         "response.in_progress",
@@ -96,20 +77,11 @@ def test_answers_are_parsed_into_models(client):
     assert found.status == "completed"
 
 
-def test_tools_are_called_and_their_outputs_read(client):
+def test_the_client_puts_a_streamed_call_together(client):
     pytest.importorskip("llguidance", reason="required calls need llguidance")
-    first = client.responses.create(input="The weather in Paris?", **FORCED, **OWN)
-    (call,) = first.output
+    (call,) = client.responses.create(input=QUESTION, **FORCED, **OWN).output
     assert (call.type, call.name, call.status) == ("function_call", "weather", "completed")
-    assert {*json.loads(call.arguments)} == {"city"}
-    with client.responses.stream(input="The weather in Paris?", **FORCED, **OWN) as stream:
-        deltas = [e.delta for e in stream if e.type == "response.function_call_arguments.delta"]
+    with client.responses.stream(input=QUESTION, **FORCED, **OWN) as stream:
+        stream.until_done()
         (streamed,) = stream.get_final_response().output
-    assert "".join(deltas) == streamed.arguments == call.arguments
-    items = [
-        {"role": "user", "content": "The weather in Paris?"},
-        call.model_dump(exclude_none=True),
-        {"type": "function_call_output", "call_id": call.call_id, "output": "12 degrees"},
-    ]
-    second = client.responses.create(input=items, tools=[WEATHER], **OWN)
-    assert second.output
+    assert streamed.arguments == call.arguments

@@ -14,7 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forerun.core.errors import ConfigError
+from forerun.server import ollama
+from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
+from forerun.server.fleet import Fleet
+from tests.server import test_fields_fuzz
 from tests.server.conftest import chunks, post, running
 
 BODY = {"prompt": "One two three one two three one", "max_tokens": 8, "temperature": 0}
@@ -238,3 +242,10 @@ def test_metrics_take_another_prefix(llm):
 def test_a_prefix_that_prometheus_cannot_read_is_refused(given):
     with pytest.raises(ConfigError, match="metrics_prefix"):
         ServerConfig(metrics_prefix=given)
+
+
+def test_every_route_with_a_body_is_fuzzed():
+    paths = new_app(Fleet([], ServerConfig())).openapi()["paths"]
+    posted = {path for path, methods in paths.items() if "post" in methods}
+    posted |= {route.path for route in ollama.router.routes}
+    assert posted == {*test_fields_fuzz.BODIES}

@@ -76,24 +76,22 @@ def test_of_the_tools_only_those_that_are_allowed_are_offered(url):
     assert '"weather"' not in prompt
 
 
-def test_a_stream_of_calls_adds_up(client):
+def test_the_client_puts_a_streamed_call_together(client):
     own = {"tools": [WEATHER], "tool_choice": NAMED, **OWN}
     (expected,) = client.chat.completions.create(**own).choices[0].message.tool_calls
-    chunks = client.chat.completions.create(stream=True, **own)
-    deltas = [one.delta.tool_calls or [] for chunk in chunks for one in chunk.choices]
+    deltas = [
+        one.delta.tool_calls or []
+        for chunk in client.chat.completions.create(stream=True, **own)
+        for one in chunk.choices
+    ]
     assert max(map(len, deltas)) == 1, "one entry a call and chunk"
-    pieces = [piece for delta in deltas for piece in delta]
-    first, *others = pieces
-    assert first.function.name == "weather"
+    _, *others = [piece for delta in deltas for piece in delta]
     assert all(one.id is None and one.function.name is None for one in others)
-    together = "".join(one.function.arguments for one in pieces)
-    assert together == expected.function.arguments
     with client.chat.completions.stream(**own) as stream:
-        for _ in stream:
-            pass
+        stream.until_done()
         (final,) = stream.get_final_completion().choices
     assert final.finish_reason == "tool_calls"
-    assert final.message.tool_calls[0].function.arguments == together
+    assert final.message.tool_calls[0].function.arguments == expected.function.arguments
 
 
 def test_without_a_need_the_model_says_what_it_likes(client):
@@ -114,15 +112,6 @@ def test_tools_and_a_form_are_a_call_or_an_answer_of_the_form(client):
         check(call)
     if not message.tool_calls:
         assert json.loads(message.content)["ok"] in (True, False)
-
-
-def test_a_conversation_goes_on_after_a_call(client):
-    first = client.chat.completions.create(tools=[WEATHER], tool_choice=NAMED, **OWN)
-    called = first.choices[0].message
-    result = {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "12 degrees"}
-    messages = [*QUESTION, called.model_dump(exclude_none=True), result]
-    own = OWN | {"messages": messages, "max_tokens": 8}
-    assert client.chat.completions.create(tools=[WEATHER], **own).choices[0].message.content
 
 
 def test_a_required_call_is_written_as_the_template_writes_it_on_the_next_turn(llm):

@@ -100,7 +100,7 @@ def stay_on_one_socket() -> str | None:
         return None
     return (
         f"on one of several sockets, {len(cpus)} of {len(all_cpus)} processors: --threads takes all of them, "
-        "and a process on each answers more requests (docs/platforms.md)"
+        "and a process on each answers more requests (docs/installing.md)"
     )
 
 

@@ -20,7 +20,7 @@ def check(
     """
     if broken := broken_rule(drafts, budgets, vocab_size):
         name = type(drafter).__name__
-        raise DrafterError(f"drafter {name}: {broken} (the rules: docs/drafter-protocol.md)")
+        raise DrafterError(f"drafter {name}: {broken} (the rules: docs/adding-a-drafter.md)")
 
 
 def broken_rule(drafts: object, budgets: Sequence[int], vocab_size: int | None) -> str | None:

@@ -61,9 +61,8 @@ def new_app(fleet: Fleet) -> FastAPI:
     app.include_router(status.open_router, responses=openapi.errors(openapi.GET))
     app.include_router(ollama.lists)
     app.include_router(status.router, responses=openapi.errors((*openapi.GET, *key)))
-    for module in (openai, responses, native, embeddings, rerank, tokens, ollama):
+    for module in (openai, responses, native, embeddings, rerank, tokens, ollama, messages):
         app.include_router(module.router, responses=openapi.errors(statuses))
-    app.include_router(messages.router, responses=openapi.errors(statuses, messages.ERROR))
     _add_errors(app)
     pages = page_routes() if config.page else []
     app.router.routes.extend(pages)

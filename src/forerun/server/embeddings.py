@@ -20,7 +20,7 @@ from forerun.server.errors import invalid, must_be, unsupported
 from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse, cancelled_on_disconnect, while_connected
 from forerun.server.native_requests import split_prompts
-from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
+from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.writer import Document
@@ -48,9 +48,7 @@ class EmbeddingRequest(RequestBody):
 
 @router.post(
     "/v1/embeddings",
-    responses=answers(
-        object_of(object={"const": "list"}, data=list_of(OBJECT), model=TEXT, usage=OBJECT)
-    ),
+    responses=answers(),
 )
 async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingRequest) -> Response:
     """Compute vectors of texts, in OpenAI's form."""
@@ -64,7 +62,7 @@ async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingReq
     return JsonResponse({"object": "list", "data": data, "model": name, "usage": usage})
 
 
-@router.post("/embedding", responses=answers(list_of(object_of(index=COUNT))))
+@router.post("/embedding", responses=answers())
 @router.post("/embeddings", include_in_schema=False)
 async def native_embeddings(
     service: FromBody, request: JsonRequest, body: EmbeddingRequest

@@ -22,14 +22,12 @@ from forerun.server.errors import ApiError, invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
 from forerun.server.openai import ChatRequest, count
-from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
+from forerun.server.openapi import answers, object_of
 from forerun.server.schema import TEXT_OR_PARTS, listed
 from forerun.server.service import Service
 from forerun.server.writer import Document, usage
 
 router = APIRouter(route_class=JsonRoute)
-ERROR = object_of(type={"const": "error"}, error=object_of(type=TEXT, message=TEXT))
-"""What errors look like here."""
 ROLES = ("user", "assistant", "system")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _BILLING = "x-anthropic-billing-header:"
@@ -43,14 +41,6 @@ _DELTAS = {
 """By kind of block: the type of its deltas, and their field."""
 _TURN = object_of(role={"enum": [*ROLES]}, content={"anyOf": [*TEXT_OR_PARTS]})
 AnthropicMessages = Annotated[list[dict[str, Any]], listed(_TURN)]
-_MESSAGE = object_of(
-    id=TEXT,
-    type={"const": "message"},
-    role={"const": "assistant"},
-    content=list_of(object_of(type=TEXT)),
-    stop_reason=TEXT,
-    usage=object_of(input_tokens=COUNT, output_tokens=COUNT),
-)
 
 
 class CountTokensRequest(BlocksBody):
@@ -99,13 +89,13 @@ class MessagesRequest(CountTokensRequest):
     """Tokens of the answer, at most."""
 
 
-@router.post("/v1/messages", responses=answers(_MESSAGE, streams=True))
+@router.post("/v1/messages", responses=answers(streams=True))
 async def messages(service: FromBody, request: JsonRequest, body: MessagesRequest) -> Response:
     """Answer in Anthropic's form."""
     return await reply(service, request, _settled(service, body), MessagesWriter)
 
 
-@router.post("/v1/messages/count_tokens", responses=answers(object_of(input_tokens=COUNT)))
+@router.post("/v1/messages/count_tokens", responses=answers())
 async def count_tokens(
     service: FromBody, request: JsonRequest, body: CountTokensRequest
 ) -> Response:

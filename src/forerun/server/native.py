@@ -20,7 +20,7 @@ from forerun.server.errors import invalid
 from forerun.server.fleet import FromBody
 from forerun.server.http import while_connected
 from forerun.server.native_requests import InfillRequest, NativeRequest, split_prompts
-from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
+from forerun.server.openapi import answers
 from forerun.server.schema import StreamOptions
 from forerun.server.service import Service
 from forerun.server.writer import Document, Writer, prompt_progress
@@ -28,8 +28,7 @@ from forerun.text.prompt import Encoded
 from forerun.text.tokenizer import Tokenizer
 
 router = APIRouter(route_class=JsonRoute)
-_ANSWER = object_of(content=TEXT, stop={"type": "boolean"}, tokens_evaluated=COUNT)
-_ANSWERS = answers({"anyOf": [_ANSWER, list_of(_ANSWER)]}, streams=True)
+_ANSWERS = answers(streams=True)
 SAMPLERS = ["penalties", "temperature", "top_k", "top_p", "min_p"]
 """The order in which a distribution is filtered (`decoding/processors.py`)."""
 _OFF: Document = {

@@ -19,7 +19,7 @@ from forerun.server.fleet import FromBody
 from forerun.server.http import while_connected
 from forerun.server.limits import check_counted, check_depth
 from forerun.server.openai_writer import OpenAIWriter
-from forerun.server.openapi import COUNT, OBJECT, TEXT, Schema, answers, list_of, object_of
+from forerun.server.openapi import OBJECT, answers, list_of
 from forerun.server.schema import TEXT_OR_PARTS, SampledAnswer, listed
 from forerun.server.service import Service
 from forerun.server.thinking import Thought, bounded, with_thought, without_thought
@@ -149,22 +149,7 @@ class ChatRequest(SampledAnswer):
         return Thought.read(*given, self.enable_thinking, self.thinking_budget)
 
 
-def _completion(kind: str, **choice: Schema) -> Schema:
-    """Describe a document with `choices`."""
-    return object_of(
-        id=TEXT,
-        object={"const": kind},
-        created=COUNT,
-        model=TEXT,
-        choices=list_of(object_of(**choice, index=COUNT, finish_reason=TEXT)),
-        usage=object_of(prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT),
-        timings=OBJECT,
-    )
-
-
-@router.post(
-    "/v1/completions", responses=answers(_completion("text_completion", text=TEXT), streams=True)
-)
+@router.post("/v1/completions", responses=answers(streams=True))
 async def completions(service: FromBody, request: JsonRequest, body: CompletionRequest) -> Response:
     """Continue a text."""
     service.name(body.model)
@@ -205,7 +190,7 @@ async def continued(
 
 @router.post(
     "/v1/chat/completions",
-    responses=answers(_completion("chat.completion", message=OBJECT), streams=True),
+    responses=answers(streams=True),
 )
 @router.post("/chat/completions", include_in_schema=False)
 async def chat_completions(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:

@@ -21,7 +21,7 @@ from forerun.server.embeddings import read_states
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
-from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
+from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.thinking import Thought, without_thought
@@ -29,7 +29,6 @@ from forerun.server.writer import Document
 from forerun.text.prompt import Encoded, end_texts
 
 router = APIRouter(route_class=JsonRoute)
-_ANSWER = object_of(model=TEXT, results=list_of(object_of(index=COUNT)), usage=OBJECT)
 _SYSTEM = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
     'Note that the answer can only be "yes" or "no".'
@@ -64,7 +63,7 @@ class RerankRequest(RequestBody):
         return [str(one) for one in texts]
 
 
-@router.post("/v1/rerank", responses=answers({"anyOf": [_ANSWER, list_of(OBJECT)]}))
+@router.post("/v1/rerank", responses=answers())
 @router.post("/rerank", include_in_schema=False)
 @router.post("/v1/reranking", include_in_schema=False)
 @router.post("/reranking", include_in_schema=False)

@@ -19,19 +19,12 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.openai import check_roles
-from forerun.server.openapi import COUNT, TEXT, answers, list_of, object_of
+from forerun.server.openapi import answers
 from forerun.server.tools import ALLOWED
 from forerun.server.writer import Document, usage
 from forerun.spellings.requests import note
 
 router = APIRouter(route_class=JsonRoute)
-_RESPONSE = object_of(
-    id=TEXT,
-    object={"const": "response"},
-    status={"enum": ["completed", "incomplete"]},
-    output=list_of(object_of(type=TEXT, id=TEXT)),
-    usage=object_of(input_tokens=COUNT, output_tokens=COUNT),
-)
 _KINDS = {
     "text": ("msg", "output_text"),
     "reasoning": ("rs", "reasoning_text"),
@@ -82,7 +75,7 @@ class ResponsesRequest(BlocksBody):
         return fields
 
 
-@router.post("/v1/responses", responses=answers(_RESPONSE, streams=True))
+@router.post("/v1/responses", responses=answers(streams=True))
 @router.post("/responses", include_in_schema=False)
 async def responses(service: FromBody, request: JsonRequest, body: ResponsesRequest) -> Response:
     """Answer in OpenAI's newer form; nothing is stored."""

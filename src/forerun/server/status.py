@@ -16,21 +16,12 @@ from forerun.server.http import JsonResponse
 from forerun.server.metrics import ENGINE_RUNNING, renamed
 from forerun.server.native import settings
 from forerun.server.ollama import listed
-from forerun.server.openapi import COUNT, OBJECT, TEXT, answers, list_of, object_of
+from forerun.server.openapi import answers
 from forerun.server.service import Service
 from forerun.server.writer import Document
 
 router, open_router = APIRouter(), APIRouter()
 """Open routes need no key."""
-
-_MODEL = object_of(
-    id=TEXT,
-    object={"const": "model"},
-    created=COUNT,
-    max_model_len={"type": ["integer", "null"]},
-    status=object_of(value={"enum": ["loaded", "loading", "unloaded", "failed"]}),
-)
-
 
 _CAPS = (
     *("supports_tools", "supports_tool_calls", "supports_parallel_tool_calls"),
@@ -41,7 +32,7 @@ _CAPS = (
 
 @open_router.head("/health", include_in_schema=False)
 @open_router.api_route("/v1/health", methods=["GET", "HEAD"], include_in_schema=False)
-@open_router.get("/health", responses=answers(object_of(status={"const": "ok"})))
+@open_router.get("/health", responses=answers())
 async def health(fleet: AllModels) -> Response:
     """Answer 200 when requests are answered, 503 while the first model loads, 500 where an engine has failed."""
     _check_ready(fleet)
@@ -51,15 +42,13 @@ async def health(fleet: AllModels) -> Response:
     return JsonResponse({"status": "ok"})
 
 
-@router.get("/version", responses=answers(object_of(version=TEXT)))
+@router.get("/version", responses=answers())
 async def version() -> Response:
     """Tell which forerun this is."""
     return JsonResponse({"version": forerun.__version__})
 
 
-@router.get(
-    "/v1/models", responses=answers(object_of(object={"const": "list"}, data=list_of(_MODEL)))
-)
+@router.get("/v1/models", responses=answers())
 @router.get("/models", include_in_schema=False)
 async def models(fleet: AllModels) -> Response:
     """List what is served."""
@@ -68,7 +57,7 @@ async def models(fleet: AllModels) -> Response:
     return JsonResponse({"object": "list", "data": data, "models": listed(fleet)})
 
 
-@router.get("/v1/models/{name:path}", responses=answers(_MODEL))
+@router.get("/v1/models/{name:path}", responses=answers())
 async def model(name: str, fleet: AllModels) -> Response:
     """Show one of the served names."""
     service = fleet.named(name)
@@ -111,9 +100,7 @@ def _check_ready(fleet: Fleet) -> None:
 
 @router.get(
     "/props",
-    responses=answers(
-        object_of(default_generation_settings=OBJECT, total_slots=COUNT, model_path=TEXT)
-    ),
+    responses=answers(),
 )
 async def props(service: FromQuery) -> Response:
     """Show what the server runs with."""
@@ -146,7 +133,7 @@ async def props(service: FromQuery) -> Response:
     )
 
 
-@router.get("/slots", responses=answers(list_of(object_of(id=COUNT, n_ctx=COUNT))))
+@router.get("/slots", responses=answers())
 async def slots(service: FromQuery, fail_on_no_slot: str = "") -> Response:
     """Show what each place for a sequence does; with `?fail_on_no_slot=1` 503 if none is free."""
     if not service.config.slots:

@@ -12,7 +12,7 @@ from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
 from forerun.server.limits import check_counted
 from forerun.server.openai import ChatMessages, ChatRequest, check_roles, count, rendered
-from forerun.server.openapi import COUNT, TEXT, answers, object_of
+from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.writer import Document
@@ -43,13 +43,13 @@ class DetokenizeRequest(RequestBody):
     tokens: list[int]
 
 
-@router.post("/apply-template", responses=answers(object_of(prompt=TEXT)))
+@router.post("/apply-template", responses=answers())
 async def apply_template(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Write the text that a conversation becomes."""
     return JsonResponse({"prompt": await service.aside(request, rendered(service, body))})
 
 
-@router.post("/v1/chat/completions/input_tokens", responses=answers(object_of(input_tokens=COUNT)))
+@router.post("/v1/chat/completions/input_tokens", responses=answers())
 @router.post("/chat/completions/input_tokens", include_in_schema=False)
 async def input_tokens(service: FromBody, request: JsonRequest, body: ChatRequest) -> Response:
     """Count the tokens of a conversation."""
@@ -59,7 +59,7 @@ async def input_tokens(service: FromBody, request: JsonRequest, body: ChatReques
 
 @router.post(
     "/tokenize",
-    responses=answers(object_of(count=COUNT, max_model_len=COUNT, tokens={"type": "array"})),
+    responses=answers(),
 )
 async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeRequest) -> Response:
     """Find the token ids of a text or a conversation."""
@@ -84,7 +84,7 @@ async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeReques
     return await service.aside(request, answered())
 
 
-@router.post("/detokenize", responses=answers(object_of(prompt=TEXT, content=TEXT)))
+@router.post("/detokenize", responses=answers())
 async def detokenize(service: FromBody, request: JsonRequest, body: DetokenizeRequest) -> Response:
     """Write the text of token ids, as vLLM (`prompt`) and llama-server (`content`) call it."""
     tokenizer = service.llm().tokenizer

@@ -261,7 +261,7 @@ def test_a_draft_that_cannot_be_read_stops_only_the_way_that_drafts_with_it(peer
 
 
 def test_peers_are_found_by_name():
-    assert ALL == ["ctranslate2", "llama.cpp", "onnxruntime-genai", "openvino", "transformers"]
+    assert ALL == ["ctranslate2", "llama.cpp", "openvino", "transformers"]
     with pytest.raises(ConfigError, match="did you mean 'llama"):
         base.adapter("lama.cpp")
 

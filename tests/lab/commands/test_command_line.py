@@ -14,9 +14,9 @@ from tests.cli.helpers import check_help, check_table, one_line_of_mistake
 from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
-    *("tune", "check-drafter", "bench", "bench serve"),
+    *("tune", "check-drafter", "bench"),
     *("bench memory", "bench kernels", "bench report", "eval", "eval ppl"),
-    *("eval distribution", "eval fidelity", "train", "train table", "train data"),
+    *("eval fidelity", "train", "train table", "train data"),
     *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize"),
 )
 
@@ -74,21 +74,10 @@ MISTAKES = {
         "--peers llama.cpp --temp 1": "temperature 0, batch 1",
     },
     "bench report": {"/no/such.jsonl": "no such file: /no/such.jsonl"},
-    "bench serve": {
-        "": "give a model, or a server with --url",
-        "--url 127.0.0.1:9/v1": "does not answer",
-        "--url 127.0.0.1:9 --peer llama-server": "--peer needs a model",
-        "--url 127.0.0.1:9 --input-len 9": "--input-len needs a model",
-        "--url 127.0.0.1:9 --ramp-up -1": "ramp_up must be at least 0",
-        "--url 127.0.0.1:9 --concurrency 1,x": "--concurrency takes numbers",
-        "smollm2-135m-instruct --peer vllm": "unknown peer 'vllm'",
-    },
     "eval": {
         "ppl /no/such/file": "no such file: /no/such/file",
         "ppl x -m a.gguf --model b.gguf": "two models, a.gguf and b.gguf: give one",
         "ppl x --limit-tokens 1": "limit_tokens must be at least 2, got 1",
-        "distribution --batch 0": "batch must be at least 1, got 0",
-        "distribution --false-alarm 0": "above 0 and below 1",
     },
     "train drafter": {
         "--kind eagle": "unknown --kind 'eagle': did you mean 'eagle3'?",
@@ -123,7 +112,6 @@ def test_a_mistake_is_one_line_and_exit_2(shell, monkeypatch, line, message):
 TABLES = (
     "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup",
     "forerun bench kernels --cases 1,32x1@8 --repeats 1",
-    "forerun eval distribution --prompt One,one --samples 40 --length 1 --top-p 1 --temp 1",
 )
 
 

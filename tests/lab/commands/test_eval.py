@@ -7,21 +7,7 @@ import json
 import pytest
 
 from tests.cli.helpers import the_json
-from tests.mutants import accepting_everything
 
-PROMPT = "red green blue red green blue red green"
-DISTRIBUTION = (
-    "eval",
-    "distribution",
-    "--prompt",
-    PROMPT,
-    "--temp",
-    0.7,
-    "--top-p",
-    0.9,
-    "--length",
-    2,
-)
 TEXT = "The sea is calm tonight. The tide is full, the moon lies fair upon the straits. " * 4
 
 
@@ -46,7 +32,7 @@ def text(tmp_path):
 def test_eval_alone_lists_its_words(forerun):
     code, out, _ = forerun("eval")
     assert code == 0
-    assert all(word in out for word in ("ppl", "distribution", "fidelity", "calibration"))
+    assert all(word in out for word in ("ppl", "fidelity"))
 
 
 def test_ppl_ends_with_one_document_and_does_not_read_twice(forerun, text, tmp_path):
@@ -93,23 +79,6 @@ def test_ctrl_c_says_how_far_it_came(forerun, text, monkeypatch):
     assert "after 2 of 7 windows; give --out FILE" in err
 
 
-def test_the_distribution_holds_and_says_so(forerun):
-    code, out, _ = forerun(*DISTRIBUTION, "--samples", 40, "--json")
-    document = the_json(out)
-    assert code == 0
-    assert document["holds"] is True
-    assert document["threshold"] == pytest.approx(1e-4 / 2)
-    assert [row["length"] for row in document["rows"]] == [1, 2]
-    assert all(row["drafted"] > row["accepted"] > 0 for row in document["rows"])
-
-
-def test_the_distribution_test_exits_1_when_verification_is_broken(forerun, monkeypatch):
-    monkeypatch.setattr("forerun.engine.engine.verify", accepting_everything)
-    code, out, _ = forerun(*DISTRIBUTION, "--samples", 100)
-    assert code == 1
-    assert "FAILS" in out
-
-
 def test_fidelity_compares_with_fp32_on_texts_of_ones_own(forerun, text, tmp_path):
     sizes = ("--limit-tokens", 24, "--window", 16, "--peers-dir", tmp_path)
     code, out, _ = forerun("eval", "fidelity", "--text", text, *sizes, "--json")
@@ -145,24 +114,3 @@ def test_a_peer_that_does_not_start_is_left_out(forerun, text, tiny_gguf, tmp_pa
     assert "llama.cpp is left out" in err
     assert "broken library" in err
     assert "same likeliest token" in out
-
-
-def test_calibration_compares_chances_with_what_was_accepted(forerun, tmp_path):
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "chances.json"
-    asked = ("-d", "recycling,lookahead", "--limit", 1, "-n", 24, "--temperature", 1, "--out", out)
-    code, shown, _ = forerun("eval", "calibration", *asked)
-    assert code == 0
-    assert "recycling" in shown
-    first = {row["drafter"]: row for row in json.loads(out.read_text())["rows"] if "bins" in row}
-    stated = first["recycling"]
-    assert 0 < stated["said"] < 1
-    assert 0 <= stated["accepted"] <= 1
-    assert stated["nodes"] == sum(count for *_, count in stated["bins"])
-    assert first["lookahead"]["said"] is None
-
-
-def test_calibration_of_an_unknown_drafter_is_refused_before_anything_is_loaded(forerun):
-    code, _, err = forerun("eval", "calibration", "-d", "recycling,sufix")
-    assert code == 2
-    assert "suffix" in err

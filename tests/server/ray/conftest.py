@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
-import pytest
 
 from forerun.core.params import SamplingParams
 from forerun.llm import LLM
@@ -24,7 +23,6 @@ def replicas(
     model: Path, num: int, *flags: str
 ) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """As `apart`, with replicas of one thread each."""
-    pytest.importorskip("ray")
     own = ("--replicas", str(num), "--threads", "1", *flags)
     with apart(model, *own, ends=True) as found:
         yield found

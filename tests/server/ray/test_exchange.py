@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -123,7 +122,7 @@ def test_metrics_of_replicas_stand_side_by_side():
     assert families["forerun:retries"].samples[0].value == 7
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
 @pytest.mark.parametrize(
     ("path", "kind", "is_held"),
@@ -156,7 +155,7 @@ def test_a_stream_has_not_begun_with_an_event_that_says_nothing(path, kind, is_h
     assert b"".join(filter(None, sent)) == (b"firstsecond" if is_held else b"firstfirstsecond")
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
 def test_a_lost_replica_is_told_in_the_form_of_the_stream():
     from forerun.server.ray.gateway import _event, lost

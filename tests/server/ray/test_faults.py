@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
 pytestmark = [
+    pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
 ]  # Ray's own, when it is imported
@@ -35,7 +36,6 @@ def expected(default_model) -> dict[str, str]:
 @pytest.fixture
 def cluster(monkeypatch) -> Iterator[Cluster]:
     """A Ray of one node with one core, in processes of its own; nodes can be added to it."""
-    pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

@@ -25,7 +25,7 @@ from tests.server.ray.conftest import (
     replicas,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 PROMPTS = [f"{number} names of rivers, one after the other:" for number in range(2, 10)]
 NUM_NEW = 24
 
@@ -179,7 +179,6 @@ def test_sigterm_lets_requests_end(default_model):
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(default_model, flags, said):
-    pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as used:
         own = [flag.format(used=used.getsockname()[1]) for flag in flags]
         command = [

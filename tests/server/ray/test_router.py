@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from forerun.server.ray.prefix import BLOCK, Route, route_of
 
 pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.ray,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Ray's own
 ]
 REPLICAS = [SimpleNamespace(replica_id=SimpleNamespace(unique_id=name)) for name in "ab"]

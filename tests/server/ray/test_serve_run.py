@@ -16,12 +16,11 @@ import pytest
 
 from tests.server.conftest import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def url(default_model, tmp_path_factory) -> Iterator[str]:
-    pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     application = {
@@ -95,7 +94,6 @@ def test_the_key_and_the_name_are_those_of_the_arguments(url):
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own, when it is imported
 def test_arguments_that_are_wrong_are_refused():
-    pytest.importorskip("ray")
     from pydantic import ValidationError
 
     from forerun.core.errors import ConfigError

@@ -14,7 +14,7 @@ import pytest
 from tests.server.ray.conftest import expected_of, kill, pids_of_replicas, replicas
 from tests.server.ray.test_replicas import follow
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 NUM_REQUESTS, EACH, NUM_NEW, CLIENTS = 5000, 200, 8, 12
 WORDS = [
     "bread",

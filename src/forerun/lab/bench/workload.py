@@ -5,9 +5,9 @@ It knows nothing of engines or clocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import cycle, zip_longest
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from forerun.core.errors import ConfigError, check_least, unknown
@@ -68,25 +68,6 @@ def choose(prompts: Sequence[TaskPrompt], limit: int | None) -> list[TaskPrompt]
         by_category.setdefault(prompt.category, []).append(i)
     dealt = [i for row in zip_longest(*by_category.values()) for i in row if i is not None]
     return [prompts[i] for i in sorted(dealt[:limit])]
-
-
-def lengthened(
-    prompts: Sequence[TaskPrompt],
-    num_tokens: int,
-    encode: Callable[[str], list[int]],
-    decode: Callable[[list[int]], str],
-) -> list[TaskPrompt]:
-    """Make prompts of so many tokens each: every one is followed by those after it, and cut."""
-    texts = [prompt.turns[0] for prompt in prompts]
-    made = []
-    for i, prompt in enumerate(prompts):
-        ids: list[int] = []
-        for text in cycle([*texts[i:], *texts[:i]]):
-            ids += encode(f"{text}\n\n")
-            if len(ids) >= num_tokens:
-                break
-        made.append(replace(prompt, turns=(decode(ids[:num_tokens]),)))
-    return made
 
 
 def groups(prompts: Sequence[TaskPrompt], batch: int) -> list[PromptGroup]:

@@ -31,9 +31,9 @@ ALL = "all"
     help="Make nothing, but find the best options of NAME[:option=value,...],NAME,...; all: of all that need none.",
 )
 @click.option(
-    "--network/--no-network",
-    default=None,
-    help="Make a network as well, or none; default: one if it is expected to pay, as two lines say before.",
+    "--network",
+    is_flag=True,
+    help="Train a network as well; without it one line says how long that takes.",
 )
 @click.option("--limit", default=9, help="Prompts to measure on, evenly over the categories.")
 @click.option("-n", "--max-tokens", "--n-predict", default=64, help="New tokens a prompt, at most.")
@@ -46,13 +46,13 @@ def command(
     prompts: str,
     tokens: str,
     drafters: str | None,
-    network: bool | None,
+    network: bool,
     limit: int,
     max_tokens: int,
     repeats: int,
     as_json: bool,
 ) -> None:
-    """Make drafting faster for a model: a table of its answers to prompts and, where it is expected to pay, a network.
+    """Make drafting faster for a model: a table of its answers to prompts and, with --network, a network.
 
     The default drafter finds both. They are measured on prompts that they did not learn from. Ctrl-C loses nothing: the
     same command goes on where it was. With -d it looks for the fastest drafter and options instead, and prints them as

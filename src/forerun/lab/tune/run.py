@@ -1,4 +1,4 @@
-"""`forerun tune` without -d: answers, a table, a network if it is expected to pay; what is better is kept."""
+"""`forerun tune` without -d: answers, a table, a network if it is asked for; what is better is kept."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from forerun.cli import console
 from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.types import TaskPrompt
 from forerun.lab.bench import summary, workload
 from forerun.lab.bench.workload import PromptGroup
-from forerun.lab.tune import learn, network, outcome, report
-from forerun.lab.tune.estimate import estimate
+from forerun.lab.tune import learn, network, outcome, report, times
 from forerun.llm import LLM
-
-PASSES = 5
-"""Of each size, whose median the estimate takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +28,8 @@ class Goal:
     """To measure on."""
     num_tokens: int
     """Of answers."""
-    network: bool | None
-    """Whether a network is made; None: if it is expected to pay."""
+    network: bool
+    """Whether a network is made."""
     max_tokens: int
     """Of an answer that is measured."""
 
@@ -57,10 +51,12 @@ def run(llm: LLM, goal: Goal, command: str) -> dict[str, Any]:
     ForerunError.
     """
     tables = learn.drafters(llm)
-    is_wanted = wants_network(llm, goal, tables.default)
+    obstacle = network.obstacle(tables.default, goal.prompts)
+    if obstacle is not None and goal.network:
+        raise ConfigError(obstacle)
     made = learn.make(llm, goal.prompts, goal.left_out, goal.num_tokens)
     try:
-        return _compare(llm, goal, tables, made, partial(_trained, llm, goal, command, is_wanted))
+        return _compare(llm, goal, tables, made, partial(_trained, llm, goal, command, obstacle))
     finally:
         made.path.unlink(missing_ok=True)
 
@@ -116,39 +112,18 @@ def _is_slower(row: summary.Row) -> bool:
     return isinstance(highest, float) and highest < 1
 
 
-def wants_network(llm: LLM, goal: Goal, default: str) -> bool | None:
-    """Say what a network takes and brings, and tell whether one is made; None: none may be, whatever it brings.
-
-    Raises ConfigError if one is asked for that cannot be.
-    """
-    if goal.network is False:
-        return None
-    if (reason := network.obstacle(default, goal.prompts)) is not None:
-        if goal.network:
-            raise ConfigError(reason)
-        console.note(reason, dim=True)
-        return None
-    plain_ms, costs = report.time_passes(llm, PASSES)
-    before = report.in_full(llm, goal.groups, goal.max_tokens, costs)(default)
-    begin = network.Beginning.of(llm, np.arange(network.draft_vocab(llm.model.config.vocab_size)))
-    with console.working("timing what a network takes"):
-        expected = estimate(llm, begin, goal.prompts, goal.num_tokens, before, plain_ms, costs)
-    for line in expected.lines(goal.network):
-        console.note(line, dim=True)
-    return goal.network or expected.pays
-
-
-def _trained(llm: LLM, goal: Goal, command: str, is_wanted: bool | None) -> Path | None:
-    """Train a network that is wanted; what fails is noted, the table stays. None: none may be made."""
-    if is_wanted is None:
+def _trained(llm: LLM, goal: Goal, command: str, obstacle: str | None) -> Path | None:
+    """Say what a network takes, and train it if it is asked for; what fails is noted, the table stays."""
+    if obstacle is not None:
+        console.note(obstacle, dim=True)
         return None
     try:
         planned = network.NetworkRun(llm, goal.left_out)
-        if is_wanted:
-            return planned.train(command)
-        if planned.is_begun:
-            console.note("a network was begun: --network goes on with it", dim=True)
+        with console.working("timing what a network takes"):
+            needed = times.needed(llm, planned)
+        begun = ", a part of it done" if planned.is_begun else ""
+        console.note(needed + begun + ("" if goal.network else ": --network trains it"), dim=True)
+        return planned.train(command) if goal.network else None
     except ForerunError as error:
-        if is_wanted:
-            console.note(f"no network: {error}", fg="red")
-    return None
+        console.note(f"no network: {error}", fg="red" if goal.network else None)
+        return None
