@@ -60,6 +60,10 @@ MISTAKES = {
         "--prompts /no/such.jsonl": "no such file: /no/such.jsonl",
     },
     "bench": {
+        "reprt": "did you mean 'report'",
+        "-ngx 3": "-ngx is not an option of forerun bench: did you mean -ngl?",
+        "report": "missing argument 'FILES...'; see forerun bench report --help",
+        "/no.gguf --limit 1": "no such file: /no.gguf",
         "--rounds 0": "rounds must be at least 1, got 0",
         "--json-schema {} --peers llama_cpp": "leave out --peers",
         "-m a.gguf --model b.gguf": "two models, a.gguf and b.gguf: give one",
