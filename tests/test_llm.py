@@ -122,8 +122,6 @@ def test_mistakes_are_named(drafted, default_model):
         drafted.generate(["fine", "word " * 600], GREEDY)
     with pytest.raises(ConfigError, match="unknown option 'max_len': did you mean 'max_"):
         LLM(str(default_model), max_len=512)
-    with pytest.raises(ConfigError, match="not both"):
-        LLM(str(default_model), drafter="suffix", speculative_config={"method": "ngram"})
     with pytest.raises(ConfigError, match="from 2 to the model's 8192, got 1000000"):
         LLM(str(default_model), max_model_len=10**6)
     with pytest.raises(RequestError, match="the prompt is empty"):

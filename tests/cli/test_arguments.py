@@ -138,7 +138,7 @@ def test_a_budget_that_is_too_small_for_one_of_several_is_refused_at_once(
     forerun, tiny_gguf: Path, default_model: Path
 ) -> None:
     """One alone fits; 32 MiB are kept for what dropped models leave."""
-    budget = process_nbytes() + (128 << 20)
+    budget = process_nbytes() + (190 << 20)
     limits = ("--memory-budget", f"{budget} B", "-c", "64", "-d", "none", "--port", "0")
     code, _, err = forerun("serve", tiny_gguf, default_model, *limits)
     assert code == 2

@@ -35,7 +35,6 @@ WRITES = [
     ("train", "data", "-m", "MODEL", "--prompts", "PROMPTS", "--tokens", 40),
     ("train", "table", "-m", "MODEL", "--prompts", "PROMPTS", "--tokens", 40),
     ("tune", "MODEL", "--prompts", "PROMPTS", "--tokens", 40, "--limit", 1, "-n", 4),
-    ("generate", "--raw", "-m", "MODEL", "Say hello. " * 8, "-n", 40, "-d", "recycling"),
     ("generate", "--raw", "-m", "MODEL", "Say hello. " * 8, "-n", 4, "--prompt-cache", "CACHE"),
 ]
 
