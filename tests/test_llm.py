@@ -96,8 +96,15 @@ def test_a_second_turn_says_the_same_whether_rows_are_reused_or_not(drafted, def
     assert reused == fresh.chat(follow_up, GREEDY)[0].outputs[0].token_ids
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("drafter", ["prompt_lookup", "suffix"])
+@pytest.mark.parametrize(
+    ("backend", "drafter"),
+    [
+        ("native", "prompt_lookup"),
+        ("native", "suffix"),
+        ("torch", "suffix"),
+        pytest.param("torch", "prompt_lookup", marks=pytest.mark.slow),  # suffix with less
+    ],
+)
 def test_both_backends_keep_the_row_law_on_real_weights(default_model, backend, drafter):
     try:
         llm = LLM(

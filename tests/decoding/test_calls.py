@@ -203,10 +203,12 @@ def test_other_calls_are_refused(family: Family) -> None:
         assert not family.allows(state, family.text([call]))
 
 
-def test_whatever_is_allowed_is_read_as_valid_calls(family: Family) -> None:
+# In the fast run one walk.
+@pytest.mark.parametrize("num_walks", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_whatever_is_allowed_is_read_as_valid_calls(family: Family, num_walks: int) -> None:
     """A walk at random, which prefers what may end a text."""
     tokenizer, random_ = family.tokenizer, random.Random(5)
-    for _ in range(2):
+    for _ in range(num_walks):
         state, tokens = family.start(), []
         while not any(map(state.allows, tokenizer.eos_ids)):
             allowed = {*map(int, np.flatnonzero(state.allowed()))}

@@ -60,7 +60,8 @@ def fixed_rates(name: str, num_seqs: int) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.parametrize("num_seqs", [1, 4])
+# Of several sequences `test_draft_length.py` has worlds in the fast run.
+@pytest.mark.parametrize("num_seqs", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_it_comes_close_to_the_best_fixed_budget_and_is_never_slower(name, num_seqs):
     world, fixed = WORLDS[name], fixed_rates(name, num_seqs)
     seeds = (7, 8, 9)

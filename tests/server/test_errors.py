@@ -116,6 +116,12 @@ WRONG = {
         ),
         ({"reasoning": {"max_tokens": "5"}}, "reasoning.max_tokens must be a whole", None),
         ({"reasoning": {"enabled": "no"}}, "reasoning.enabled must be true", "reasoning"),
+        ({"reasoning": "low"}, "reasoning must be an object, got 'low'", "reasoning"),
+        ({"thinking": [1]}, "thinking must be an object, got [1]", "thinking"),
+        ({"thinking": {}}, "thinking.type is missing: it must be one of enabled", "thinking"),
+        ({"speculative": {"max_draft": True}}, "max_draft must be a whole number from 0", None),
+        ({"stream_options": 1}, "stream_options must be an object", "stream_options"),
+        ({"prediction": {"content": [{"text": 1}]}}, "prediction must be {", "prediction"),
         *(
             (
                 {"tools": [tool("a"), tool("b")], "tool_choice": choice},

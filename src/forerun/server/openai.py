@@ -22,7 +22,14 @@ from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import OBJECT, answers, list_of
 from forerun.server.schema import TEXT_OR_PARTS, SampledAnswer, listed
 from forerun.server.service import Service
-from forerun.server.thinking import Thought, bounded, with_thought, without_thought
+from forerun.server.thinking import (
+    Reasoning,
+    ThinkingField,
+    Thought,
+    bounded,
+    with_thought,
+    without_thought,
+)
 from forerun.server.tools import Toolbox
 from forerun.server.writer import NewParser
 from forerun.text.answers.forms import has_special_marks
@@ -117,9 +124,9 @@ class ChatRequest(SampledAnswer):
     """False: one call at most, where calls are required."""
     reasoning_effort: str | None = None
     """How hard the model thinks, where its template has a switch: none, minimal, low, medium, high, xhigh or max."""
-    reasoning: dict[str, Any] | None = None
+    reasoning: Reasoning | None = None
     """The same as `effort`; `enabled`, `max_tokens`."""
-    thinking: dict[str, Any] | bool | None = None
+    thinking: ThinkingField = None
     """Whether it thinks, as Anthropic writes it: `type` enabled, adaptive or disabled, `budget_tokens`."""
     enable_thinking: bool | None = None
     """Whether it thinks."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -47,16 +47,57 @@ def listed(message: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"type": "array", "items": message, "minItems": 1})
 
 
+class TextPart(BaseModel):
+    """A part of a text."""
+
+    model_config = ConfigDict(strict=True)
+
+    text: str
+
+
+class Prediction(BaseModel):
+    """OpenAI's `prediction`: what the answer is expected to be."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["content"] = "content"
+    content: str | list[TextPart]
+
+    def __str__(self) -> str:
+        content = self.content
+        return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+class Speculative(BaseModel):
+    """How one request is drafted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    drafter: str | None = None
+    """`none`, `auto` or the one that is loaded."""
+    max_draft: Annotated[int, Field(ge=0)] | None = None
+    """Tokens of a draft, at most."""
+
+    def most(self, drafter: str) -> int | None:
+        """Return the most tokens that may be drafted, by the drafter that is loaded; None: any. Raises ApiError."""
+        if self.drafter not in (None, AUTO, "none", drafter):
+            allowed = f"speculative.drafter must be {drafter}, auto or none, got {short_repr(self.drafter)}"
+            message = f"{allowed}: a server has the drafter it was started with"
+            raise invalid(message, "speculative")
+        return 0 if self.drafter == "none" else self.max_draft
+
+
 _TYPES: Mapping[str, Any] = {
     "stop": str | list[str],
     "stop_token_ids": list[int],
     "logit_bias": dict[str, float],
     "structured_outputs": dict[str, Any],
-    "prediction": str | dict[str, Any],
+    "prediction": str | Prediction,
 }
 """Of fields that JSON writes otherwise."""
 _ELSEWHERE = ("logprobs", "detokenize", "pooling")
 """Fields that not every route has, or none."""
+_WHOLE = "a whole number"
 _WORDS: Mapping[str, str] = {
     "prompt": "a text, token ids, or a list of either",
     "stop": "a text or a list of texts",
@@ -65,7 +106,16 @@ _WORDS: Mapping[str, str] = {
     "tool_choice": CHOICES,
     "logit_bias": "an object of token ids and numbers",
     "input": "a text or a list of items",
+    "prediction": '{"type": "content", "content": TEXT}',
+    "reasoning.enabled": "true or false",
+    "reasoning.max_tokens": _WHOLE,
+    "speculative.max_draft": f"{_WHOLE} from 0",
+    "thinking.budget_tokens": _WHOLE,
+    "thinking.type": "one of enabled, adaptive, disabled",
 }
+"""What a field must be, where pydantic's words are too few."""
+_OBJECTS = ("prediction", "reasoning", "speculative", "thinking")
+"""Fields that are the `param` of what is wrong within them."""
 
 
 class StreamOptions(BaseModel):
@@ -151,8 +201,8 @@ class AnswerRequest(RequestBody):
     response_format: dict[str, Any] | None = None
     """`json_schema` or `json_object`: the form of the answer, as OpenAI writes it; `text` is any."""
 
-    speculative: dict[str, Any] | None = None
-    """How this request is drafted: `drafter` (`none`, `auto` or the one that is loaded), `max_draft`."""
+    speculative: Speculative | None = None
+    """How this request is drafted."""
 
     @classmethod
     def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
@@ -167,7 +217,7 @@ class AnswerRequest(RequestBody):
         """Make the parameters, those that are not given from `defaults`; `drafter` is loaded. Raises ApiError."""
         params = self._sampling(defaults)
         if self.speculative is not None:
-            params.max_draft = _max_draft(self.speculative, drafter)
+            params.max_draft = self.speculative.most(drafter)
         return params
 
     def _sampling(self, defaults: SamplingParams) -> SamplingParams:
@@ -179,7 +229,7 @@ class AnswerRequest(RequestBody):
         }
         given |= self.scores()
         if "prediction" in given:
-            given["prediction"] = _prediction(given["prediction"])
+            given["prediction"] = str(given["prediction"])
         if self.response_format is not None and (form := _response_format(self.response_format)):
             if "structured_outputs" in given:
                 raise invalid("give response_format or structured_outputs, not both")
@@ -249,34 +299,6 @@ def _response_format(given: Mapping[str, Any]) -> StructuredOutputsParams | None
         raise invalid(str(error), field) from error
 
 
-def _prediction(given: str | Mapping[str, Any]) -> str:
-    """Read OpenAI's `prediction`: a text, or its parts. Raises ApiError."""
-    content = given.get("content") if isinstance(given, Mapping) else given
-    if isinstance(given, Mapping) and given.get("type", "content") != "content":
-        content = None
-    if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
-        is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
-        content = "".join(map(str, texts)) if is_text else None
-    if not isinstance(content, str):
-        raise must_be("prediction", '{"type": "content", "content": TEXT}', given)
-    return content
-
-
-def _max_draft(given: Mapping[str, Any], drafter: str) -> int | None:
-    """Read the most tokens that may be drafted, of `speculative`; None: any. Raises ApiError."""
-    field = "speculative"
-    for name in given.keys() - {"drafter", "max_draft"}:
-        raise invalid(unknown("field of speculative", name, ("drafter", "max_draft")), field)
-    asked, most = given.get("drafter"), given.get("max_draft")
-    if asked not in (None, AUTO, "none", drafter):
-        message = f"speculative.drafter must be {drafter}, auto or none, got {short_repr(asked)}"
-        raise invalid(f"{message}: a server has the drafter it was started with", field)
-    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
-        raise must_be("speculative.max_draft", "a whole number from 0", most, field)
-    return 0 if asked == "none" else most
-
-
 def _known(fields: Mapping[str, object], body: type[RequestBody]) -> Mapping[str, object]:
     """Leave out the fields that are not known, but for slips of those that are: they are an error. Raises ApiError."""
     known = body.model_fields.keys()
@@ -310,15 +332,25 @@ def _api_error(
     path = [part for part in first["loc"] if not _is_alternative(part)]
     field = str(path[0]) if path else ""
     name = ".".join(map(str, [typed.get(field, field), *path[1:]]))
+    param = typed.get(field, field) if field in _OBJECTS else name
     if first["type"] == "extra_forbidden":
-        allowed = StreamOptions.model_fields if len(path) > 1 else body.model_fields
-        return invalid(unknown("field", str(path[-1]), allowed, spellings.NAMES), name)
-    if first["type"] == "missing":
-        return invalid(f"{name} is missing: it must be {_WORDS.get(name, 'given')}", name)
-    what = _WORDS.get(field) or first["msg"].removeprefix("Input should be ")
-    return must_be(name, what, first["input"])
+        inner: Mapping[str, type[BaseModel]] = {
+            "stream_options": StreamOptions,
+            "speculative": Speculative,
+        }
+        allowed = inner.get(field, body).model_fields
+        return invalid(unknown("field", str(path[-1]), allowed, spellings.NAMES), param)
+    if field == "prediction":
+        name = param
+    elif first["type"] == "missing":
+        return invalid(f"{name} is missing: it must be {_WORDS.get(name, 'given')}", param)
+    words = "an object" if first["type"] == "model_type" else first["msg"]
+    what = _WORDS.get(name) or _WORDS.get(field) or words.removeprefix("Input should be ")
+    return must_be(name, what, first["input"], param)
 
 
 def _is_alternative(part: int | str) -> bool:
     """Tell what pydantic calls the member of a union, which is no part of the path."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
+    return isinstance(part, str) and (
+        "[" in part or part in ("str", "int", "float", "bool", "Prediction")
+    )

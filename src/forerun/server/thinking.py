@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import must_be
 from forerun.text.answers.parser import Thinking
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_TYPES = ("enabled", "adaptive", "disabled")
+
+
+class Reasoning(BaseModel):
+    """OpenAI's `reasoning`, and OpenRouter's; what else is in it has no effect."""
+
+    model_config = ConfigDict(strict=True)
+
+    effort: str | None = None
+    """As `reasoning_effort`."""
+    enabled: bool | None = None
+    """Whether the model thinks."""
+    max_tokens: int | None = None
+    """Tokens of a thought."""
+
+
+class ThinkingOptions(BaseModel):
+    """Anthropic's `thinking`; what else is in it has no effect."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    """Whether the model thinks; adaptive: as it likes."""
+    budget_tokens: int | None = None
+    """Tokens of a thought."""
+
+
+def _of_switch(given: object) -> object:
+    """Read a bare true or false, which others than Anthropic's clients send."""
+    return {"type": "enabled" if given else "disabled"} if isinstance(given, bool) else given
+
+
+ThinkingField = Annotated[
+    ThinkingOptions | None,
+    BeforeValidator(_of_switch, json_schema_input_type=ThinkingOptions | bool | None),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,39 +62,27 @@ class Thought:
     @classmethod
     def read(
         cls,
-        reasoning: Mapping[str, Any] | None,
+        reasoning: Reasoning | None,
         effort: str | None,
-        thinking: Mapping[str, Any] | bool | None,
+        thinking: ThinkingOptions | None,
         is_on: bool | None,
         budget: int | None,
     ) -> Thought:
         """Read OpenAI's fields, Anthropic's `thinking` and Qwen's switches. Raises ApiError."""
-        reasoning = reasoning or {}
-        _check_types(reasoning, thinking if isinstance(thinking, Mapping) else {})
-        effort = reasoning.get("effort") if effort is None else effort
+        reasoning = reasoning or Reasoning()
+        effort = reasoning.effort if effort is None else effort
         if effort is not None and effort not in EFFORTS:
             raise must_be("reasoning_effort", f"one of {', '.join(EFFORTS)}", effort)
-        thinking = (
-            {"type": _TYPES[0] if thinking else _TYPES[2]}
-            if isinstance(thinking, bool)
-            else thinking
-        )
-        kind = None if thinking is None else thinking.get("type")
-        if thinking is not None and kind not in _TYPES:
-            raise must_be("thinking.type", f"one of {', '.join(_TYPES)}", kind, "thinking")
-        own = (thinking or {}).get("budget_tokens")
-        own = reasoning.get("max_tokens") if own is None else own
+        kind = None if thinking is None else thinking.type
+        own = None if thinking is None else thinking.budget_tokens
+        own = reasoning.max_tokens if own is None else own
         budget = own if budget is None else budget
-        said = [
-            is_on,
-            reasoning.get("enabled"),
-            {"enabled": True, "disabled": False}.get(str(kind)),
-        ]
+        said = [is_on, reasoning.enabled, {"enabled": True, "disabled": False}.get(str(kind))]
         said += [
             None if effort is None else effort != "none",
             None if budget is None else budget != 0,
         ]
-        return cls(next((one for one in said if isinstance(one, bool)), None), effort, budget)
+        return cls(next((one for one in said if one is not None), None), effort, budget)
 
     @property
     def bound(self) -> int | None:
@@ -77,18 +101,6 @@ class Thought:
         return {
             name: value for name, value in switches.items() if value is not None and name in names
         }
-
-
-def _check_types(reasoning: Mapping[str, Any], thinking: Mapping[str, Any]) -> None:
-    """Raise ApiError for what is not of the type that it must have."""
-    if not isinstance(on := reasoning.get("enabled"), bool | None):
-        raise must_be("reasoning.enabled", "true or false", on, "reasoning")
-    for field, given, name in (
-        ("reasoning", reasoning, "max_tokens"),
-        ("thinking", thinking, "budget_tokens"),
-    ):
-        if not isinstance(value := given.get(name), int | None) or isinstance(value, bool):
-            raise must_be(f"{field}.{name}", "a whole number", value, field)
 
 
 def without_thought(text: str, marks: Thinking | None) -> str:
