@@ -9,6 +9,7 @@ a layer's output near its input's size, so text is noise and no draft is right: 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,13 +130,17 @@ class Writer:
         self.gguf = gguf.GGUFWriter(str(path), shape.architecture)
 
     def tokenizer(self, reader: gguf.GGUFReader) -> None:
-        """Copy that of another file, and add unused tokens."""
+        """Copy that of another file, and add unused tokens. Exits if it has more than the shape."""
         for entry in reader.fields.values():
             if not entry.name.startswith("tokenizer."):
                 continue
             value, kind = entry.contents(), entry.types[0]
             short = entry.name.removeprefix("tokenizer.ggml.")
             if short in ("tokens", "token_type"):
+                if len(value) > self.shape.vocab:
+                    sys.exit(
+                        f"the tokenizer has {len(value)} tokens, the shape {self.shape.vocab}: take a smaller one"
+                    )
                 more = range(self.shape.vocab - len(value))
                 value = [*value, *(f"<unused{i}>" if short == "tokens" else 5 for i in more)]
             sub = entry.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
