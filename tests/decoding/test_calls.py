@@ -13,10 +13,9 @@ import pytest
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.calls import CallGrammar
 from forerun.decoding.guidance import Grammars
-from forerun.text.answers.calls import CLOSE, schemas_of
-from forerun.text.answers.forms import AnswerForm, form_of
+from forerun.text.answers.calls import CLOSE, HERMES_CALLS, schemas_of
+from forerun.text.answers.forms import WRITTEN, AnswerForm, form_of
 from forerun.text.answers.message import AnswerMessage
-from forerun.text.answers.written import HERMES_CALLS, ID, written_calls
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
 from forerun.text.tokenizer import Tokenizer
@@ -35,16 +34,18 @@ NAME, ARGUMENTS, END = (
     "{% endfor %}",
 )
 VALUE = "{{ v if v is string else v | tojson }}"
-COMMA = "{{ ', ' if not loop.last }}"
+COMMA, NL = "{{ ', ' if not loop.last }}", "{{ '\\n' }}"
 M3 = "]<]minimax[>["
 FAMILIES = {
     "hermes": f"{EACH}<tool_call>\n{{{{ c.function | tojson }}}}\n</tool_call>{{{{ '\\n' if not loop.last }}}}{END}",
     "apertus": f'<|tools_prefix|>[{EACH}{{"{NAME}": {ARGUMENTS}}}{COMMA}{END}]<|tools_suffix|>',
-    "command": f'<|START_ACTION|>[{EACH}\n    {{"tool_call_id": "{{{{ loop.index0 }}}}", "tool_name": "{NAME}", '
-    f'"parameters": {ARGUMENTS}}}{{{{ "," if not loop.last }}}}{END}\n]<|END_ACTION|>',
+    "command": f'<|START_ACTION|>[\n{EACH}    {{"tool_call_id": "{{{{ loop.index0 }}}}", "tool_name": "{NAME}", '
+    f'"parameters": {ARGUMENTS}}}{{{{ "," if not loop.last }}}}\n{END}]<|END_ACTION|>',
     "mistral": f"{EACH}[TOOL_CALLS]{NAME}[CALL_ID]{{{{ c.id }}}}[ARGS]{ARGUMENTS}{END}",
     "mistral list": f'[TOOL_CALLS][{EACH}{{"name": "{NAME}", "arguments": {ARGUMENTS}, "id": "{{{{ c.id }}}}"}}'
     f"{COMMA}{END}]",
+    "mistral since": f"{EACH}[TOOL_CALLS]{NAME}[ARGS]{ARGUMENTS}{END}",
+    "nemotron": f'<TOOLCALL>[{EACH}{{"name": "{NAME}", "arguments": {ARGUMENTS}}}{COMMA}{END}]</TOOLCALL>',
     "kimi": f"<|tool_calls_section_begin|>{EACH}<|tool_call_begin|>functions.{NAME}:{{{{ loop.index0 }}}}"
     f"<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>{END}<|tool_calls_section_end|>",
     "solar": f"<|tool_calls|>{EACH}<|tool_call:begin|>{{{{ c.id }}}}<|tool_call:name|>{NAME}<|tool_call:args|>"
@@ -55,9 +56,13 @@ FAMILIES = {
     f"mapping else v | tojson }}}}\n</parameter>\n{END}</function>\n</tool_call>{{{{ '\\n' if not loop.last }}}}{END}",
     "glm": f"{EACH}<tool_call>{NAME}{PAIRS}<arg_key>{{{{ k }}}}</arg_key><arg_value>{VALUE}</arg_value>{END}"
     f"</tool_call>{END}",
-    "hunyuan": f"<tool_calls:opensource>{EACH}\n<tool_call:opensource>{NAME}<tool_sep:opensource>{PAIRS}\n"
-    f"<arg_key:opensource>{{{{ k }}}}</arg_key:opensource>\n<arg_value:opensource>{VALUE}</arg_value:opensource>{END}\n"
-    f"</tool_call:opensource>{END}\n</tool_calls:opensource>",
+    "glm 4.5": f"{{# {{function-name}}\n #}}{EACH}{{{{ '\\n' if not loop.first }}}}<tool_call>{NAME}\n{PAIRS}<arg_key>"
+    f"{{{{ k }}}}</arg_key>\n<arg_value>{VALUE}</arg_value>\n{END}</tool_call>{END}",
+    "seed": f"{EACH}{{{{ '\\n' if not loop.first }}}}<seed:tool_call>\n<function={NAME}>\n{PAIRS}<parameter="
+    f"{{{{ k }}}}>{{{{ v }}}}</parameter>\n{END}</function>\n</seed:tool_call>{END}",
+    "hunyuan": f"<tool_calls:opensource>{EACH}{NL}<tool_call:opensource>{NAME}<tool_sep:opensource>{PAIRS}{NL}"
+    f"<arg_key:opensource>{{{{ k }}}}</arg_key:opensource>\n<arg_value:opensource>{VALUE}</arg_value:opensource>{END}"
+    f"{NL}</tool_call:opensource>{END}{NL}</tool_calls:opensource>",
     "minimax": f'<minimax:tool_call>\n{EACH}<invoke name="{NAME}">\n{PAIRS}<parameter name="{{{{ k }}}}">{VALUE}'
     f"</parameter>\n{END}</invoke>\n{END}</minimax:tool_call>",
     "minimax 3": f'{M3}<tool_call>\n{EACH}{M3}<invoke name="{NAME}">{PAIRS}{M3}<{{{{ k }}}}>{VALUE}{M3}</{{{{ k }}}}>'
@@ -131,14 +136,12 @@ class Family:
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
         self.tokenizer, self.template = tokenizer, ChatTemplate(source, "", "")
         self.form: AnswerForm = form_of(source)
-        self.written = written_calls(
-            self.template, self.form, ["<|im_end|>"], tokenizer.special_texts
-        )
+        self.written = self.form.written
 
     def text(self, calls: Calls) -> str:
         """The text that the template writes."""
         functions = [{"name": name, "arguments": given} for name, given in calls]
-        given = [{"id": ID, "type": "function", "function": one} for one in functions]
+        given = [{"id": "a1b2c3d4e", "type": "function", "function": one} for one in functions]
         asked = [{"role": "user", "content": "Hi."}]
         said = {"role": "assistant", "content": "", "tool_calls": given}
         whole = self.template.render([*asked, said], False, TOOLS)
@@ -184,14 +187,14 @@ def tokenizer(default_model: Path) -> Tokenizer:
 def family(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> Family:
     found = Family(TEMPLATE % FAMILIES[request.param], tokenizer)
     assert (found.written == HERMES_CALLS) == (request.param == "hermes")
-    assert (found.written.then is None) == (request.param == "llama")
+    assert (found.written.between is None) == (request.param == "llama")
     return found
 
 
 def test_what_the_template_writes_is_allowed_and_read(family: Family) -> None:
     state = family.start()
     for calls in CALLS:
-        if family.written.then is not None or len(calls) == 1:
+        if family.written.between is not None or len(calls) == 1:
             text = family.text(calls)
             assert family.allows(state, text), text
             assert family.read(text) == calls
@@ -205,9 +208,15 @@ def test_other_calls_are_refused(family: Family) -> None:
 
 # In the fast run one walk.
 @pytest.mark.parametrize("num_walks", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_whatever_is_allowed_is_read_as_valid_calls(family: Family, num_walks: int) -> None:
+@pytest.mark.parametrize(
+    "source", [*(TEMPLATE % one for one in FAMILIES.values()), *map("".join, WRITTEN.items())]
+)
+def test_whatever_is_allowed_is_read_as_valid_calls(
+    source: str, num_walks: int, tokenizer: Tokenizer
+) -> None:
     """A walk at random, which prefers what may end a text."""
-    tokenizer, random_ = family.tokenizer, random.Random(5)
+    family = Family(source, tokenizer)
+    random_ = random.Random(5)
     for _ in range(num_walks):
         state, tokens = family.start(), []
         while not any(map(state.allows, tokenizer.eos_ids)):

@@ -28,10 +28,9 @@ from forerun.server.limits import check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import Worker
-from forerun.text.answers.calls import CLOSE
+from forerun.text.answers.calls import CLOSE, HERMES_CALLS
 from forerun.text.answers.forms import AnswerForm, form_of
 from forerun.text.answers.tags import Tools
-from forerun.text.answers.written import written_calls
 from forerun.text.chat_template import RESERVED
 from forerun.text.fill_in import FillIn
 from forerun.text.prompt import Encoded
@@ -168,16 +167,14 @@ class Service:
         return form_of(tokenizer.chat_template, tokenizer.encoder.token_to_id)
 
     async def call_grammar(self) -> Callable[[Tools], CallGrammar]:
-        """Return what writes the grammar of calls to tools, as the chat template writes calls, which is asked once.
+        """Return what writes the grammar of calls to tools, as the model's form has them.
 
         Raises ApiError, RequestError.
         """
         if self._call_grammar is None:
-            template, tokenizer, form = self.template, self.llm().tokenizer, self.form
-            control = tokenizer.special_texts
-            ends = [*filter(None, map(tokenizer.text_of, tokenizer.eos_ids))]
-            written = await self.render(lambda: written_calls(template, form, ends, control))
-            marks = (form.calls.close, CLOSE)
+            template, control, form = self.template, self.llm().tokenizer.special_texts, self.form
+            is_own = form.is_harmony or await self.render(lambda: template.reads_tools)
+            marks, written = (form.calls.close, CLOSE), form.written if is_own else HERMES_CALLS
             self._call_grammar = partial(CallGrammar, written, control=control, marks=marks)
         return self._call_grammar
 

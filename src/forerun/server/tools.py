@@ -13,9 +13,9 @@ from forerun.decoding.calls import CallGrammar, in_json
 from forerun.server.errors import invalid, must_be
 from forerun.spellings.requests import note
 from forerun.text.answers.calls import schemas_of
+from forerun.text.answers.forms import HARMONY_CALLS
 from forerun.text.answers.harmony import CALL, CHANNEL, FINAL
 from forerun.text.answers.tags import Tools as Schemas
-from forerun.text.answers.written import HARMONY_CALLS
 from forerun.text.messages import Message, Tools
 from forerun.text.tool_calls import described
 

@@ -55,6 +55,52 @@ _COLON = re.compile(r"\s*call:\s*([\w.-]+)\s*(\{.*\})\s*", re.DOTALL)
 _COLON_TOKEN = re.compile(
     rf'<\|"\|>(.*?)<\|"\|>|({_BEGUN}"?)|(?<![\w.-])([A-Za-z_][\w.-]*+)(?=\s*+:)', re.DOTALL
 )
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_VALUE = re.compile(r"\$((?:[^\w$][^$]*?)?)(value|word)")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCalls:
+    """How calls are written that must be made: `open`, calls with `between` between them, `close`."""
+
+    open: str
+    call: str
+    """With its `$name` and `$args`; `$id` is any nine letters and digits, `$0` or `$1` a number, of the first this."""
+    between: str | None
+    """None: there is one call."""
+    close: str
+    pair: str
+    """A `$key` and its `$value`, what says its `$type` or that it `$is_text`; empty: arguments are JSON.
+
+    `$word`: True, False and None as Python has them. Behind the `$` stand the quotes of texts.
+    """
+    comma: str
+
+    @classmethod
+    def of(cls, written: str) -> WrittenCalls:
+        """Read `open«call¦between»close`, in which `«pair¦comma»` may be the arguments. One call has no brackets."""
+        if "«" not in written:
+            return cls("", written, None, "", "", "")
+        head, *inner, tail = re.split("[«»]", written)
+        pair, _, comma = inner[1].partition("¦") if len(inner) > 1 else ("", "", "")
+        call, _, between = "$args".join(inner[::2]).partition("¦")
+        return cls(head, call, between, tail, pair, comma)
+
+    @property
+    def is_python(self) -> bool:
+        """True if texts have Python's quotes, in which its escapes hold."""
+        return "$'" in self.pair
+
+    def around(self, key: str, kind: str) -> tuple[str, str]:
+        """Return what stands before and behind a parameter's value of a type of JSON."""
+        before, quote, _, after = _VALUE.split(self.pair)
+        quote = quote if kind == "string" else ""
+        before = before.replace("$is_text", str(kind == "string").lower())
+        before = before.replace("$type", kind.replace("integer", "number"))
+        return before.replace("$key", key) + quote, quote + after.replace("$key", key)
+
+
+HERMES_CALLS = WrittenCalls.of(f'«{OPEN}\n{{"name": "$name", "arguments": $args}}\n{CLOSE}¦\n»')
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +127,6 @@ class CallSyntax:
         return groups["name"], _id(groups), found.end()
 
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 HERMES = CallSyntax(OPEN, CLOSE)
 """Hermes, Qwen, SmolLM, Granite 4, GLM; what others are told to write where their template has no place for tools."""
 

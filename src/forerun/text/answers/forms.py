@@ -6,8 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from forerun.text.answers.calls import CLOSE, HERMES, NAMED_HEAD, CallSyntax, Tools
-from forerun.text.answers.harmony import FINAL, HarmonyParser
+from forerun.text.answers.calls import (
+    CLOSE,
+    HERMES,
+    HERMES_CALLS,
+    NAMED_HEAD,
+    CallSyntax,
+    Tools,
+    WrittenCalls,
+)
+from forerun.text.answers.harmony import ARGUMENTS, CALL, FINAL, HarmonyParser
 from forerun.text.answers.parser import AnswerParser, MarkParser, PlainParser, Thinking
 from forerun.text.answers.tags import M3_MARK
 
@@ -80,6 +88,48 @@ CALLS = (
     HERMES,  # beside which it is always read
 )
 """The first whose sign stands in the template, else in the vocabulary, is a model's own."""
+WRITTEN = {
+    "[CALL_ID]": "«[TOOL_CALLS]$name[CALL_ID]$id[ARGS]$args»",  # Mistral Small 3.2
+    "[ARGS]": "«[TOOL_CALLS]$name[ARGS]$args»",  # Mistral since
+    "[TOOL_CALLS]": '[TOOL_CALLS][«{"name": "$name", "arguments": $args, "id": "$id"}¦, »]',
+    "<|tool_call>": """«<|tool_call>call:$name{«$key:$<|"|>value¦,»}<tool_call|>»""",
+    "<start_function_call>": "«<start_function_call>call:$name{«$key:$<escape>value¦,»}<end_function_call>»",
+    "<|tool_call_begin|>": "<|tool_calls_section_begin|>«<|tool_call_begin|>functions.$name:$0"
+    "<|tool_call_argument_begin|>$args<|tool_call_end|>»<|tool_calls_section_end|>",
+    "<｜tool▁call▁begin｜>": "<｜tool▁calls▁begin｜>«<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$args<｜tool▁call▁end｜>»"
+    "<｜tool▁calls▁end｜>",
+    "｜DSML｜": '<｜DSML｜tool_calls>\n«<｜DSML｜invoke name="$name">\n«<｜DSML｜parameter name="$key" '
+    'string="$is_text">$value</｜DSML｜parameter>\n»</｜DSML｜invoke>\n»</｜DSML｜tool_calls>',
+    "<minimax:tool_call>": '<minimax:tool_call>\n«<invoke name="$name">\n«<parameter name="$key">$value</parameter>\n»'
+    "</invoke>\n»</minimax:tool_call>",
+    "<seed:tool_call>": "«<seed:tool_call>\n<function=$name>\n«<parameter=$key>$word</parameter>\n»</function>\n"
+    "</seed:tool_call>¦\n»",
+    "<TOOLCALL>": '<TOOLCALL>[«{"name": "$name", "arguments": $args}¦, »]</TOOLCALL>',
+    "<|tools_prefix|>": '<|tools_prefix|>[«{"$name": $args}¦, »]<|tools_suffix|>',
+    "<|START_ACTION|>": '<|START_ACTION|>[\n«    {"tool_call_id": "$0", "tool_name": "$name", "parameters": $args}¦,\n»'
+    "\n]<|END_ACTION|>",
+    "<|tool_call_start|>": "<|tool_call_start|>[«$name(«$key=$'word¦, »)¦, »]<|tool_call_end|>",
+    "<function=": "«<tool_call>\n<function=$name>\n«<parameter=$key>\n$word\n</parameter>\n»</function>\n"
+    "</tool_call>¦\n»",
+    "<function name=": '«<function name="$name">«<param name="$key">$value</param>»</function>»',
+    "<|function_call|>": '<|function_call|>{"name": "$name", "arguments": $args}',  # GigaChat 3.1
+    "<|end_of_msg|>": '<|open|>tools<|sep|>«<|open|>call tool="$name" index="$1"<|sep|>«<|open|>argument key="$key" '
+    'type="$type"<|sep|>$value<|close|>argument<|sep|>»<|close|>call<|sep|>»<|close|>tools<|sep|>',
+    M3_MARK: f'{M3_MARK}<tool_call>\n«{M3_MARK}<invoke name="$name">«{M3_MARK}<$key>$value{M3_MARK}</$key>»'
+    f"{M3_MARK}</invoke>\n»{M3_MARK}</tool_call>",
+    ":opensource": "<tool_calls:opensource>«\n<tool_call:opensource>$name<tool_sep:opensource>«\n<arg_key:opensource>"
+    "$key</arg_key:opensource>\n<arg_value:opensource>$value</arg_value:opensource>»\n</tool_call:opensource>»\n"
+    "</tool_calls:opensource>",
+    "<|tool_call:begin|>": "<|tool_calls|>«<|tool_call:begin|>$id<|tool_call:name|>$name<|tool_call:args|>$args"
+    "<|tool_call:end|>»",
+    "<tool_calls>": '<tool_calls>[«{"name": "$name", "arguments": $args}¦, »]</tool_calls>',
+    "<|python_tag|>": '{"name": "$name", "parameters": $args}',  # Llama 3
+    "{function-name}\n": "«<tool_call>$name\n«<arg_key>$key</arg_key>\n<arg_value>$value</arg_value>\n»"
+    "</tool_call>¦\n»",
+    "<arg_key>": "«<tool_call>$name«<arg_key>$key</arg_key><arg_value>$value</arg_value>»</tool_call>»",  # GLM 4.7
+}
+"""By what a template has in it: how calls are written (`WrittenCalls.of`) that must be made; the first that it has."""
+HARMONY_CALLS = replace(WrittenCalls.of(f"$name{ARGUMENTS}$args"), open=CALL)
 THOUGHTS = (
     Thinking("[THINK]", "[/THINK]"),  # Mistral
     Thinking("<|channel>thought", "<channel|>"),  # Gemma 4
@@ -105,6 +155,8 @@ class AnswerForm:
     calls: CallSyntax = HERMES
     thinking: Thinking | None = None
     is_harmony: bool = False
+    written: WrittenCalls = HERMES_CALLS
+    """How calls are written that must be made, if the template reads tools."""
 
     def begun(self, prompt: str) -> Thinking | None:
         """Return the thought that a prompt has begun, as gpt-oss' all have; None if it has not."""
@@ -143,12 +195,14 @@ def form_of(
     """Return the form of a model with this chat template, and with these tokens; Hermes' if neither says anything."""
     text = template or ""
     if all(mark in text for mark in _HARMONY):
-        return AnswerForm(is_harmony=True)
+        return AnswerForm(is_harmony=True, written=HARMONY_CALLS)
     signs = {each: each.sign or each.open for each in CALLS}
     own = [each for each, sign in signs.items() if sign in text]
     own += [each for each, sign in signs.items() if token_id(sign) is not None]
     thinking = (one for one in THOUGHTS if (one.sign or one.open) in text or one.close in text)
-    return AnswerForm(own[0] if own else HERMES, next(thinking, None))
+    written = (WrittenCalls.of(calls) for sign, calls in WRITTEN.items() if sign in text)
+    own = [*own, HERMES]
+    return AnswerForm(own[0], next(thinking, None), written=next(written, HERMES_CALLS))
 
 
 def has_special_marks(form: AnswerForm, tokenizer: Tokenizer) -> bool:
