@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,9 @@ def _is_model(flag: str) -> bool:
     return flag == MODEL or _FLAGS.get(flag) == "model"
 
 
+@cache
 def _hidden(flag: str, takes: str | None = "") -> click.Option:
-    """Make an option that help does not list; `takes` as in `spellings.Ignored`."""
+    """Make an option that help does not list, one for all commands; `takes` as in `spellings.Ignored`."""
     settings: dict[str, Any] = {"is_flag": True} if takes is None else {}
     if takes == "?":
         settings = {"is_flag": False, "flag_value": ""}
