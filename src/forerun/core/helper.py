@@ -71,8 +71,8 @@ class HelperProcess:
     def ask(self, question: object, is_wanted: Callable[[], bool] = lambda: True) -> Any:
         """Return what it answers. Raises RequestError for what it refuses, beyond a bound, and where it has ended.
 
-        So, too, once the answer is not wanted any more. Raises TypeError, ValueError and RecursionError for what is no
-        JSON. An answer that was not waited for is nobody's: the process ends with it.
+        So, too, once `is_wanted` says no. Raises TypeError, ValueError and RecursionError for a question that is not
+        JSON. Where no answer came the process is killed, lest a late one be read as the next question's.
         """
         self._number += 1
         line = json.dumps([self._number, question]).encode() + b"\n"
@@ -139,7 +139,7 @@ def _end(process: subprocess.Popen[bytes], questions: queue.SimpleQueue[bytes]) 
 def answer_questions(answer: Callable[[Any], object]) -> None:
     """Answer the questions of whoever started this process, each within the bounds that it has set.
 
-    What `answer` raises as RequestError is told as such.
+    A RequestError of `answer` is raised again in the process that asked.
     """
     max_s, max_nbytes = float(sys.argv[1]), int(sys.argv[2])
     _set_bounds(max_nbytes)

@@ -2,8 +2,8 @@
 
 llguidance compiles in native code that no thread can interrupt, and its own limits do not bound all of it: 55
 expressions joined by `&` take minutes in spite of them, a `multipleOf` seconds. So a grammar is compiled in a process
-first, which is killed when its time is up or nobody waits; what has passed there takes no more time here. What masks
-take depends on the model's tokens and is bounded here: `mask_clock.py`.
+first, which is killed after a time limit or when its client has gone; what has passed there takes no more time here.
+What masks take depends on the model's tokens and is bounded here: `mask_clock.py`.
 
 The process imports llguidance alone. Its vocabulary is the bytes and the control tokens, with the model's ids.
 """
