@@ -60,6 +60,7 @@ from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, end_texts, split
 from forerun.text.tokenizer import TextStream, Tokenizer
 from forerun.weights.base import Checkpoint
+from forerun.weights.identity import identity_of
 from forerun.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class LLM(OfOneProcess):
         max_len_of(config, read_config(checkpoint)[0].max_position)  # a wrong one is refused now
         self._default_params = checkpoint.default_params()
         self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
+        self._identity = identity_of(checkpoint)
         self._load_model = partial(
             load_model,
             device=self.device,
@@ -324,6 +326,7 @@ class LLM(OfOneProcess):
             self._loads_beside,
             self.path,
             self._names,
+            self._identity,
             encode=self._encode_to_make,
         )
 

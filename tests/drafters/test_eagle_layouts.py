@@ -272,5 +272,19 @@ def test_a_gguf_of_another_target_is_told_in_a_line(tmp_path, file, model, messa
 def test_a_pickle_is_refused(tmp_path):
     path = safeailab(tmp_path, *network("plain"))
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(LoadError, match=r"holds pytorch_model\.bin, which can run code"):
+    with pytest.raises(LoadError, match=r"pytorch_model\.bin cannot be read: File is not a zip"):
         built(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_head_published_as_a_torch_file_is_the_same(tmp_path, dtype):
+    options, tensors = network("plain")
+    path = safeailab(tmp_path / "safe", options, tensors)
+    folder = tmp_path / "torch"
+    folder.mkdir()
+    (folder / "config.json").write_bytes((tmp_path / "safe" / "config.json").read_bytes())
+    kept = {n: torch.from_numpy(t) for n, t in tensors.items()}
+    kept = {n: t.to(dtype) if t.is_floating_point() else t for n, t in kept.items()}
+    torch.save(kept, folder / "pytorch_model.bin")
+    close = {torch.float32: 1e-6, torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]
+    assert torch.allclose(logits(str(folder)), logits(path), atol=close, rtol=close)

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from huggingface_hub import constants
+
 from forerun.cli import console
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TextPiece
 from forerun.engine.stats import SpecStats
+from forerun.hub.published import for_model
 from forerun.server.client import Chunk, ChunkStream, Remote
 
 if TYPE_CHECKING:
@@ -73,6 +76,15 @@ class LocalModel:
         how = "greedy" if params.is_greedy else f"temperature {params.temperature:g}"
         drafter = llm.drafter_spec.text()
         return f"{llm.path.stem}, {how}, drafter {drafter}, context {llm.max_len} tokens"
+
+    def drafter_hint(self) -> str | None:
+        """Name a published drafter that could be fetched, where `auto` found none on this disk."""
+        if not self.llm.drafter_spec.is_auto or constants.HF_HUB_OFFLINE:
+            return None
+        found = for_model(self.llm.target().identity)
+        if not found:
+            return None
+        return f"forerun pull {self.llm.config.model} --drafter fetches {found[0]}, which drafts for this model"
 
     def check(self, messages: Sequence[Message]) -> None:
         """Raise RequestError if the model's template does not take them."""

@@ -14,6 +14,7 @@ from forerun.core.device import available_nbytes, num_cores
 from forerun.core.errors import LoadError
 from forerun.drafting.find import method_of
 from forerun.engine.planner import Planner
+from forerun.hub.published import for_model
 from forerun.engine.speedup_model import wide_pass
 from forerun.model.backends import native as native_backend
 from forerun.model.config import ModelConfig
@@ -135,6 +136,16 @@ def _drafting(planner: Planner) -> dict[str, Any]:
             name for name in registry.names("drafters") if method_of(name).bundled_for(target)
         ],
         "heads": sorted(name for name in planner.checkpoint.names() if _DRAFT_HEAD.search(name)),
+        "published": [
+            {
+                "name": each.drafter,
+                "kind": each.kind,
+                "licence": each.licence,
+                "mb": each.mb,
+                "here": each.here() is not None,
+            }
+            for each in for_model(target.identity)
+        ],
     }
 
 
@@ -176,6 +187,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if heads := facts["drafting"]["heads"]:
         used = "drafts as mtp" if "mtp" in facts["drafting"]["ships"] else "not used"
         lines.append(("draft heads", f"{_list(heads)} in the file: {used}"))
+    if published := facts["drafting"]["published"]:
+        lines.append(("published", _published_line(facts["model"], published)))
     lines.append(("long contexts", long_line(facts["long"])))
     memory = facts["memory"]
     text = f"{sizes.mebibytes(memory['total_bytes'])} with {memory['num_seqs']} sequences"
@@ -210,6 +223,13 @@ def _drafting_line(drafting: dict[str, Any]) -> str:
     return text + (
         f"; made for this model or its tokenizer: {ships}" if ships else "; nothing ships for it"
     )
+
+
+def _published_line(model: str, published: list[dict[str, Any]]) -> str:
+    names = [f"{each['name']} ({'here' if each['here'] else each['kind']})" for each in published]
+    if any(each["here"] for each in published):
+        return _list(names)
+    return f"{_list(names)}; forerun pull {model} --drafter fetches the first"
 
 
 def _list(names: list[str]) -> str:

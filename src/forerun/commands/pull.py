@@ -1,27 +1,60 @@
-"""`forerun pull`: fetch a model into the cache."""
+"""`forerun pull`: fetch a model, or what is published to draft for it."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from forerun.cli import options as opt
 from forerun.core.config import DEFAULT_MODEL
 
+if TYPE_CHECKING:
+    from forerun.hub.published import Published
+
 
 @opt.command()
 @opt.argument("model", default=DEFAULT_MODEL, help="A known name or a hub name.")
+@click.option(
+    "--drafter", "wants_drafter", is_flag=True, help="Fetch what is published to draft for it."
+)
 @opt.as_json
-def command(
-    model: str,
-    as_json: bool,
-) -> None:
-    """Fetch a model, check it, keep it in the cache; harmless when it is there already."""
+def command(model: str, wants_drafter: bool, as_json: bool) -> None:
+    """Fetch a model, check it, keep it in the cache; harmless when it is there already.
+
+    With --drafter not the model but a head or smaller model that is published for it; `auto` then drafts with it.
+    """
     from forerun.cli import console
     from forerun.hub.names import pull
 
-    with console.working(f"fetching {model}"):
-        path = pull(model)
+    document: dict[str, object] = {"model": model}
+    name = model
+    if wants_drafter:
+        published = _published(model)
+        name = published.drafter
+        document |= {"drafter": name, "kind": published.kind, "licence": published.licence}
+        console.note(f"{published} drafts for {published.target}")
+    with console.working(f"fetching {name}"):
+        path = pull(name)
     if as_json:
-        console.print_json({"model": model, "path": str(path), "bytes": path.stat().st_size})
+        console.print_json({**document, "path": str(path), "bytes": path.stat().st_size})
     else:
         click.echo(path)
+
+
+def _published(model: str) -> Published:
+    """Return the first published drafter for a model, which need not be here. Raises LoadError if there is none."""
+    from forerun.core.errors import LoadError
+    from forerun.hub.names import check_name, here
+    from forerun.hub.published import for_model
+    from forerun.weights.checkpoint import open_checkpoint
+    from forerun.weights.identity import Identity, identity_of, plain
+
+    check_name(model)
+    path = here(model)
+    identity = Identity((plain(model),)) if path is None else identity_of(open_checkpoint(path))
+    if found := for_model(identity):
+        return found[0]
+    raise LoadError(
+        f"no drafter is known to be published for {', '.join(identity.names)}; forerun tune makes one from its answers"
+    )

@@ -6,19 +6,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 from forerun.core import options, registry
 from forerun.core.config import AUTO, DRAFT_FIELDS, EngineConfig
-from forerun.core.errors import ConfigError, given_as
+from forerun.core.errors import ConfigError, LoadError, given_as
 from forerun.drafting import parse
 from forerun.drafting.base import Drafter, Target
 from forerun.drafting.find import checked, find, method_of
 from forerun.drafting.union import united
+from forerun.hub.published import Published, for_model
 from forerun.model.kernels import native
+
+_log = logging.getLogger(__name__)
 
 AUTO_NETWORKS = ("mtp", "mlp_speculator")
 """The methods whose network joins `auto` where the target's file has one, or one ships for it: the first."""
@@ -117,10 +121,14 @@ class DrafterSpec:
 
     def for_target(self, target: Target) -> DrafterSpec:
         """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
-        known = registry.shipped("drafters") if self.is_auto and native.available() else ()
+        if not (self.is_auto and native.available()):
+            return self
+        known = registry.shipped("drafters")
         for network in AUTO_NETWORKS:
             if network in known and method_of(network).bundled_for(target):
                 return DrafterSpec.of(f"{network}++{self.name}")
+        for published in published_for(target):
+            return DrafterSpec.of(f"{published.spec}++{self.name}")
         return self
 
     def build(self, target: Target, known: dict[str, Drafter] | None = None) -> Drafter:
@@ -159,6 +167,20 @@ class DrafterSpec:
             extra = {key: value for key, value in given.items() if key in known}
             specs.append(cls(part.name, _merged(part.options, extra)))
         return cls("++".join(part.name for part in parts), {}, tuple(specs))
+
+
+def published_for(target: Target) -> Iterator[Published]:
+    """Yield the published drafters on this disk that fit a target, the preferred one first."""
+    for published in for_model(target.identity):
+        if published.here() is None:
+            continue
+        name, given = options.parse(published.spec)
+        try:
+            method_of(name).check(options.build(find(name).Options, given), target)
+        except (ConfigError, LoadError) as error:
+            _log.info("passed over: %s", error)
+            continue
+        yield published
 
 
 def _merged(options: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:

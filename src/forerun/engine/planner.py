@@ -28,6 +28,7 @@ from forerun.model.loader import blank_model
 from forerun.model.model import Model
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
+from forerun.weights.identity import identity_of
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import Scheme
 
@@ -293,6 +294,7 @@ class Planner:
             self._load,
             self.checkpoint.path,
             self.checkpoint.names(),
+            identity_of(self.checkpoint),
         )
 
     def _load(

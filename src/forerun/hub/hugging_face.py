@@ -19,6 +19,8 @@ HOW_TO_REMOVE = (
 )
 _TIMEOUT_S = 20.0
 _WEIGHTS = (".gguf", ".safetensors")
+_TORCH_FILE = "pytorch_model.bin"
+"""Fetched where there is nothing else: heads that draft are published as one."""
 _OF_PARTS = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
@@ -59,7 +61,7 @@ def cached(name: HubName) -> Path | None:
     try:
         folder = Path(
             huggingface_hub.snapshot_download(
-                name.repo, allow_patterns=name.patterns(), local_files_only=True
+                name.repo, allow_patterns=[*name.patterns(), _TORCH_FILE], local_files_only=True
             )
         )
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
@@ -83,7 +85,8 @@ def _weight_files(path: Path) -> list[Path]:
     if index.is_file():
         shards = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {})
         return [path / shard for shard in set(shards.values())]
-    return sorted(path.glob("*.safetensors")) or [path / "model.safetensors"]
+    found = sorted(path.glob("*.safetensors")) or sorted(path.glob(_TORCH_FILE))
+    return found or [path / "model.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +126,17 @@ def download(name: HubName) -> Path:
     try:
         # Asked first because, unlike the downloads, it fails at once when the hub is out of reach.
         siblings = huggingface_hub.model_info(name.repo, timeout=_TIMEOUT_S).siblings or ()
-        file = _choose(name, [sibling.rfilename for sibling in siblings])
+        files = [sibling.rfilename for sibling in siblings]
+        file, patterns = _choose(name, files), name.patterns()
+        if not any(each.endswith(_WEIGHTS) for each in files):
+            patterns = [*patterns, _TORCH_FILE]
         if file is not None:
             parts = [
                 Path(huggingface_hub.hf_hub_download(name.repo, part.as_posix()))
                 for part in part_paths(Path(file))
             ]
             return parts[0]
-        return Path(huggingface_hub.snapshot_download(name.repo, allow_patterns=name.patterns()))
+        return Path(huggingface_hub.snapshot_download(name.repo, allow_patterns=patterns))
     except LoadError:
         raise
     # Which errors the client raises depends on the HTTP library it uses.

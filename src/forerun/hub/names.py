@@ -129,13 +129,16 @@ def resolve(name_or_path: str | Path) -> Path:
     Names are tried in this order: an existing path, a model of `known_models`, then `org/repo`,
     `org/repo:Q4_K_M` or `org/repo/file.gguf` of the Hugging Face Hub. Raises LoadError.
     """
+    return here(name_or_path) or pull(str(name_or_path))
+
+
+def here(name_or_path: str | Path) -> Path | None:
+    """Return the file or folder a name stands for if it is on this disk."""
     path = Path(name_or_path).expanduser()
     if path.exists():
         return path
-    name = str(name_or_path)
-    hub_name = HubName.parse(name)
-    here = _cached(name) if hub_name is None else hugging_face.cached(hub_name)
-    return here or pull(name)
+    hub_name = HubName.parse(name := str(name_or_path))
+    return _cached(name) if hub_name is None else hugging_face.cached(hub_name)
 
 
 def check_name(name: str) -> None:

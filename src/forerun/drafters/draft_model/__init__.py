@@ -35,8 +35,10 @@ from forerun.drafting.networks.steps import (
     in_int4,
     num_blocks_for,
 )
-from forerun.drafting.vocabulary import vocabulary_difference
+from forerun.drafting.vocabulary import Vocabulary, vocabulary_difference
+from forerun.hub.names import here
 from forerun.model.model import Model
+from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import Scheme
 
 MAX_ROWS = 256
@@ -70,13 +72,23 @@ def build(options: Options, target: Target) -> DraftModel:
 def load(options: Options, target: Target) -> Model:
     """Load the draft with its full head. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
     model, vocabulary = target.load(options.model, quant=options.quant, head_bits=options.head_bits)
-    known = target.vocabulary
-    if known and vocabulary and (difference := vocabulary_difference(known, vocabulary)):
-        raise ConfigError(
-            f"'{options.model}' cannot draft for this model: {difference}; "
-            "choose a draft of the same family"
-        )
+    if target.vocabulary and vocabulary:
+        _compare(options.model, target.vocabulary, vocabulary)
     return model
+
+
+def check(options: Options, target: Target) -> None:
+    """Compare the vocabularies. Raises LoadError, and ConfigError if they differ."""
+    path = here(options.model)
+    if path is not None and target.vocabulary and not trimmed_folder.is_one(options.model):
+        _compare(options.model, target.vocabulary, open_checkpoint(path).tokenizer())
+
+
+def _compare(model: str, known: Vocabulary, vocabulary: Vocabulary) -> None:
+    if difference := vocabulary_difference(known, vocabulary):
+        raise ConfigError(
+            f"'{model}' cannot draft for this model: {difference}; choose a draft of the same family"
+        )
 
 
 def example(target: Target) -> Options:
@@ -87,6 +99,7 @@ def example(target: Target) -> Options:
 METHOD = Method(
     unshared=as_given,
     smaller=in_int4,
+    check=check,
     example=example,
     grids={"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12), "num_steps": (1, 2, 3, 4, 5, 6, 8)},
 )

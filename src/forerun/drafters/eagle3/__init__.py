@@ -60,6 +60,12 @@ def build(options: Options, target: Target) -> Eagle3Drafter:
     return Eagle3Drafter(options, network, weights.config, *limits)
 
 
+def check(options: Options, target: Target) -> None:
+    """Compare the sizes and the tapped layers of a folder with the target's. Raises LoadError."""
+    if options.model != UNTRAINED and _gguf(options.model) is None:
+        files.check_target_of(options.model, target)
+
+
 def _gguf(model: str) -> Path | None:
     path = Path(model).expanduser()
     return path if gguf.is_one(path) else None
@@ -71,6 +77,7 @@ def example(target: Target) -> Options:
 
 
 METHOD = Method(
+    check=check,
     unshared=as_given,
     example=example,
     grids={"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)},

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -21,6 +20,7 @@ from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
+from forerun.hub.names import resolve
 from forerun.model.arch.base.rope import rope_of
 from forerun.model.config import ModelConfig, RopeConfig
 
@@ -50,7 +50,7 @@ def check_folder(model: str) -> None:
     """Raise LoadError if there is no such network."""
     if model == UNTRAINED:
         return
-    path = Path(model).expanduser()
+    path = resolve(model)
     config = network_folder.config_of(path)
     named = config.get("architectures") or [""]
     kinds = {config.get("model_type"), config.get("speculators_model_type")}
@@ -65,7 +65,8 @@ def read(model: str, target: Target) -> EagleWeights:
     """Read a network for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
-    folder = network_folder.read(Path(model).expanduser(), target)
+    check_target_of(model, target)  # before weights are read
+    folder = network_folder.read(resolve(model), target)
     tensors = {_our_name(name): name for name in folder.tensors}
     tokens = _tokens(folder, tensors, target.model.config.vocab_size)
     config, rope = _config(folder, tensors, target.model.config, tokens)
@@ -77,6 +78,22 @@ def read(model: str, target: Target) -> EagleWeights:
     if rope.attention_factor != 1:
         _sharpened(weights, config, rope.attention_factor)
     return EagleWeights(config, weights, tokens, network_folder.temperatures(folder))
+
+
+def check_target_of(model: str, target: Target) -> None:
+    """Raise LoadError for a folder of another target, by its configuration alone."""
+    folder, shape = network_folder.read_config(resolve(model), target), target.model.config
+    layer = folder.config.get("transformer_layer_config")
+    inner = replace(folder, config=layer) if isinstance(layer, dict) else folder
+    hidden_size = inner.number("hidden_size")
+    width = folder.number("target_hidden_size", default=0, least=0) or hidden_size
+    folder.check_target(
+        [
+            (inner.number("vocab_size"), shape.vocab_size, "a vocabulary of"),
+            (width, shape.hidden_size, "states of width"),
+        ]
+    )
+    _layers(folder, shape.num_layers)
 
 
 def untrained(target: Target) -> EagleWeights:

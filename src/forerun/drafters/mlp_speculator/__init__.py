@@ -49,6 +49,7 @@ METHOD = Method(
     unshared=as_given,
     example=example,
     tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
+    check=lambda options, target: files.check_target_of(options.model, target),
     bundled_for=lambda target: bool(files.fitting(target)),
     grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
 )

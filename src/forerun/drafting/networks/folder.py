@@ -25,12 +25,14 @@ from forerun.drafting.vocabulary import fingerprint
 from forerun.text.hf_tokenizer import read_json
 from forerun.weights.codes import FORMATS
 from forerun.weights.hf import read_tensors
+from forerun.weights.torch_file import read_torch_file
 
 UNTRAINED = "untrained"
 """The name of a network of random weights: for checks, and to measure what a draft costs."""
 UNTRAINED_TOKENS = 4096
 """Of its head, at most."""
 CONFIG, TENSORS = "config.json", "model.safetensors"
+TORCH_FILE = "pytorch_model.bin"
 SCALES = ".scales"
 _INTEGERS = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
 DRAFT_IDS = "draft_ids"
@@ -239,11 +241,8 @@ def _tensors(path: Path) -> dict[str, Array]:
         if not isinstance(weight_map, dict):
             raise LoadError(f"{index} has no weight_map")
         names = sorted(set(weight_map.values()))
-    elif not (path / TENSORS).is_file() and any(path.glob("pytorch_model*.bin")):
-        raise LoadError(
-            f"{path} holds pytorch_model.bin, which can run code when it is read: take a copy with {TENSORS}, or "
-            "convert it with safetensors.torch.save_file(torch.load(..., weights_only=True), ...)"
-        )
+    elif not (path / TENSORS).is_file() and (path / TORCH_FILE).is_file():
+        return read_torch_file(path / TORCH_FILE)
     tensors = dict[str, Array]()
     for name in names:
         tensors |= read_arrays(path / name)
