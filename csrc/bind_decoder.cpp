@@ -238,7 +238,7 @@ void exchange(Ranks& self, const Array1<const float>& own, const Array2<float>& 
     need_shape(all, {std::size_t(self.size()), count}, "all must be (ranks, numbers)");
     nb::gil_scoped_release unlocked;
     std::copy_n(own.data(), count, self.own());
-    self.meet(count);
+    self.all_reduce(count);
     for (int rank = 0; rank < self.size(); ++rank)
         std::copy_n(self.part(rank), count, all.data() + rank * count);
 }

@@ -19,12 +19,12 @@ DraftNetwork::DraftNetwork(Runtime& runtime, Decoder& target)
     : runtime_(runtime), target_(target), kernels_(runtime.kernels), pool_(runtime.pool) {}
 
 void DraftNetwork::settle() {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     pool_.settle();
 }
 
 void DraftNetwork::set(const std::string& name, Packed packed) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     weights_[name] = std::move(packed);
 }
 
@@ -147,7 +147,7 @@ void DraftNetwork::check_states(const DraftRequest& request) {
 }
 
 std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     if (request.num_steps < 1 || request.num_steps > kMaxSteps)
         throw std::invalid_argument("steps must be 1 to " + std::to_string(kMaxSteps));
     begin(request);

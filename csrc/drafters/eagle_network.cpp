@@ -55,7 +55,7 @@ void EagleNetwork::clear(int slot) {
 }
 
 void EagleNetwork::reuse(int slot, int source, int rows) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     cache_.check_slot(slot);
     cache_.check_slot(source);
     if (rows < 0 || rows > lengths_[source])
@@ -68,7 +68,7 @@ void EagleNetwork::reuse(int slot, int source, int rows) {
 }
 
 void EagleNetwork::feed(int slot, std::span<const int> tokens, const float* states) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     if (!fc_) check();
     cache_.check_slot(slot);
     if (static_cast<int>(tokens.size()) > shape_.max_len - lengths_[slot])

@@ -54,7 +54,7 @@ void RecurrentNetwork::check() {
 }
 
 void RecurrentNetwork::keep_mapped() {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     if (!map_) return;
     mapped_ids_ = ids();
     mapped_ = Buffer(mapped_ids_.size() * emb_size_);

@@ -87,7 +87,7 @@ void Decoder::head_tiles(int thread, const Part& tiles, const Take& take) {
 }
 
 void Decoder::head(const float* hidden, int num_rows, float* logits) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     run_head(hidden, num_rows, head_weights().num_tiles(), {}, [&](int thread, const Part& tiles) {
         head_tiles(thread, tiles, [&](std::size_t row, int first_id, int count, const float* from) {
             std::memcpy(logits + row * shape_.vocab_size + first_id, from, count * sizeof(float));
@@ -98,7 +98,7 @@ void Decoder::head(const float* hidden, int num_rows, float* logits) {
 // Pieces are whole blocks of tiles, so that the sums do not depend on how many threads there are.
 void Decoder::topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
                    float* log_sums, float* all) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     const std::size_t num = static_cast<std::size_t>(num_rows) * k;
     const auto take = [&](int thread, std::size_t row, int first_id, int count, float* logits) {
         if (all) std::memcpy(all + row * shape_.vocab_size + first_id, logits, count * sizeof(float));
@@ -150,7 +150,7 @@ float Decoder::log_sum(int row) const {
 void Decoder::head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
                         float* logits) {
     for (std::int64_t id : ids) check_id(id);
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     run_head(hidden, num_rows, static_cast<int>(ids.size()), {}, [&](int thread, const Part& part) {
         for (int i = part.first, stop; i < part.stop; i = stop) {
             const int tile = static_cast<int>(ids[i] / kTile);
@@ -163,7 +163,7 @@ void Decoder::head_rows(const float* hidden, int num_rows, std::span<const std::
 }
 
 void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     Rows rows;
     const std::size_t width = linear.num_read();
     runtime_.lay_out([&](Scratch& scratch) {

@@ -41,7 +41,7 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
 }
 
 Decoder::~Decoder() {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     pool_.settle();
 }
 
@@ -271,7 +271,7 @@ std::unique_ptr<Decoder> Decoder::first_head_rows(int num_rows) {
     shape.layers.clear();
     shape.position_offset = -1;
     auto part = std::make_unique<Decoder>(runtime_, shape);
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     part->embed_ = head_weights();
     part->embed_.num_out = num_rows;
     part->rows_of_ = this;
@@ -288,7 +288,7 @@ std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {
     shape.position_offset = -1;
     auto part = std::make_unique<Decoder>(runtime_, shape);
     const auto rows = [&] {
-        const Runtime::Turn turn(runtime_);
+        const Runtime::PassLock lock(runtime_);
         return gather_rows(head_weights(), ids);
     };
     part->set("embed", rows());

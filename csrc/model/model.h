@@ -303,7 +303,7 @@ class Decoder {
     void end_sublayer(Worker& worker, Piece piece, Row row, Finish finish) {
         if (!ranks_) return worker.each_and_rows(piece, num_rows_, row, finish);
         worker.each(piece);
-        worker.each_and_rows([&](int) { meet(); }, num_rows_, row, finish);
+        worker.each_and_rows([&](int) { all_reduce(); }, num_rows_, row, finish);
     }
     template <class Piece, class Row>
     void end_sublayer(Worker& worker, Piece piece, Row row) {
@@ -311,7 +311,7 @@ class Decoder {
     }
     void enter(int row, int sublayer);
     void start(int row, float* x);
-    void meet();
+    void all_reduce();
     void add_parts(int row);
     void quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
                   int count) const;

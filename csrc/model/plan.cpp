@@ -242,7 +242,7 @@ std::pair<int, std::size_t> Decoder::most_split(const Cache& cache, const Kind& 
 }
 
 std::size_t Decoder::attention_nbytes(const Cache& cache) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     std::size_t most = 0;
     for (const Kind& kind : kinds_)
         most = std::max(most, most_split(cache, kind).second * state_nbytes(kind));
@@ -250,7 +250,7 @@ std::size_t Decoder::attention_nbytes(const Cache& cache) {
 }
 
 std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, int head_rows) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     cache_ = &cache;
     std::size_t most = 0;
     const auto count = [&](int rows, const auto& lay_out) {
@@ -319,7 +319,7 @@ void Decoder::lay_out_experts(Scratch& scratch) {
 
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
                       float* hidden, std::span<const int> tap_layers, float* taps) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     if (!is_checked_) check();
     for (int least = 0; int layer : tap_layers) {
         if (layer < least || layer >= shape_.num_layers)
@@ -357,7 +357,7 @@ int Decoder::num_active() const {
 }
 
 std::vector<int> Decoder::phases(Cache& cache, std::span<const Segment> segments) {
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     cache_ = &cache;
     segments_ = segments;
     check_segments();

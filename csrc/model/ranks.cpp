@@ -18,7 +18,7 @@ Ranks::Ranks(int rank, int size, std::size_t num_floats, std::uint8_t* memory, s
         throw std::invalid_argument("the memory is too small for the parts of all ranks");
 }
 
-void Ranks::meet(std::size_t count) {
+void Ranks::all_reduce(std::size_t count) {
     const std::uint32_t next = turn_ + 1;
     if (gather_) {
         gather_(parts(turn_), count);

@@ -33,11 +33,11 @@ class Ranks {
     int size() const { return size_; }
     std::size_t num_floats() const { return num_floats_; }  // of a part, at most
 
-    // Where this rank writes until `meet`, and what the rank wrote before the last one.
+    // Where this rank writes until `all_reduce`, and what the rank wrote before the last one.
     float* own() const { return parts(turn_) + rank_ * num_floats_; }
     const float* part(int rank) const { return parts(turn_ - 1) + rank * num_floats_; }
     // Returns when the first `count` numbers of every rank are there. One thread calls it.
-    void meet(std::size_t count);
+    void all_reduce(std::size_t count);
 
   private:
     static constexpr std::size_t kLine = 64;

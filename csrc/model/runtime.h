@@ -76,9 +76,9 @@ class Runtime {
     std::size_t nbytes() const { return memory_.nbytes(); }
 
     // What a pass holds: no other one runs, and its floats are IEEE 754's.
-    class Turn {
+    class PassLock {
       public:
-        explicit Turn(Runtime& runtime) : lock_(runtime.busy()) {}
+        explicit PassLock(Runtime& runtime) : lock_(runtime.busy()) {}
 
       private:
         const std::scoped_lock<std::mutex> lock_;

@@ -202,7 +202,7 @@ void States::advance(Runtime& runtime, int slot, int num_known) {
         const Kernels& kernels;
         int slot, count;
     } job{*this, runtime.kernels, slot, std::max(beyond, rows_used_[slot] - rows_before(slot)) - kChunk};
-    const Runtime::Turn turn(runtime);
+    const Runtime::PassLock lock(runtime);
     const int phases[] = {static_cast<int>(heads_.size()), static_cast<int>(layers.size())};
     runtime.pool.run(
         [](void* self, Worker& worker) {

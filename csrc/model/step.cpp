@@ -15,7 +15,7 @@ void Decoder::run(Worker& worker) {
         worker.each([&](int row) {
             start(row, ranks_->own() + static_cast<std::size_t>(row) * shape_.hidden_size);
         });
-        worker.each([&](int) { meet(); });
+        worker.each([&](int) { all_reduce(); });
     }
     worker.each([&](int row) { begin_layer(0, row); });
     for (int i = 0; i < shape_.num_layers; ++i) {
@@ -77,7 +77,7 @@ void Decoder::enter(int row, int sublayer) {
             std::copy_n(x, width, taps_ + (i * num_rows_ + row) * width);
 }
 
-void Decoder::meet() { ranks_->meet(static_cast<std::size_t>(num_rows_) * shape_.hidden_size); }
+void Decoder::all_reduce() { ranks_->all_reduce(static_cast<std::size_t>(num_rows_) * shape_.hidden_size); }
 
 // What the ranks computed of a sublayer, added up in their order: added to the row, or kept to be normed.
 void Decoder::add_parts(int row) {
@@ -132,7 +132,7 @@ void Decoder::embed_row(std::int64_t id, float* x) const {
 
 void Decoder::embed(std::span<const std::int64_t> ids, float* rows) {
     if (!is_checked_) check();
-    const Runtime::Turn turn(runtime_);
+    const Runtime::PassLock lock(runtime_);
     for (std::size_t i = 0; i < ids.size(); ++i) embed_row(ids[i], rows + i * shape_.hidden_size);
 }
 

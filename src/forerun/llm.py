@@ -33,7 +33,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.pickling import OfOneProcess
 from forerun.decoding.guidance import Grammars
 from forerun.drafting.base import Drafter, LoadedModel, LoadModel, Target
-from forerun.drafting.beside import load_beside
+from forerun.drafting.load_draft import load_draft
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, request_batch, vectors
 from forerun.engine.answers import parsed
@@ -60,8 +60,8 @@ from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, end_texts, split
 from forerun.text.tokenizer import TextStream, Tokenizer
 from forerun.weights.base import Checkpoint
-from forerun.weights.identity import identity_of
 from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.identity import identity_of
 
 if TYPE_CHECKING:
     import tokenizers
@@ -313,7 +313,7 @@ class LLM(OfOneProcess):
         self, model: str, *, quant: Quant = "none", head_bits: int | None = None
     ) -> LoadedModel:
         """Load another model to run with this one, as a draft. `self` is this one's own file, perhaps rounded."""
-        return self._loads_beside(model, quant=quant, head_bits=head_bits)
+        return self._load_draft(model, quant=quant, head_bits=head_bits)
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """Return the target that a drafter is built with."""
@@ -323,7 +323,7 @@ class LLM(OfOneProcess):
             max_num_seqs,
             self.max_len,
             cache,
-            self._loads_beside,
+            self._load_draft,
             self.path,
             self._names,
             self._identity,
@@ -369,9 +369,9 @@ class LLM(OfOneProcess):
         return request_batch.run(self._submit, prompts, params, use_tqdm=use_tqdm)
 
     @property
-    def _loads_beside(self) -> LoadModel:
+    def _load_draft(self) -> LoadModel:
         """What loads another model. It does not hold this LLM, which holds who may keep it."""
-        return partial(load_beside, self.path, self.model, self._load_model)
+        return partial(load_draft, self.path, self.model, self._load_model)
 
     def _planned(
         self, spec: DrafterSpec, checkpoint: Checkpoint | None = None

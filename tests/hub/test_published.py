@@ -62,7 +62,9 @@ def sibling(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
     monkeypatch.setattr(published, "table", lambda: (row,))
     cached = hugging_face.cached
     monkeypatch.setattr(
-        hugging_face, "cached", lambda name: default_model if name.repo == "org/draft" else cached(name)
+        hugging_face,
+        "cached",
+        lambda name: default_model if name.repo == "org/draft" else cached(name),
     )
     monkeypatch.setattr("forerun.drafters.mlp_speculator.files.fitting", lambda target: [])
     return row

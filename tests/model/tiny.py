@@ -22,8 +22,8 @@ from forerun.model.model import Model
 from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import FORMATS
+from forerun.weights.multimodal import language_model_of
 from forerun.weights.stored import StoredTensor
-from forerun.weights.text_half import text_half
 
 VOCAB = 61
 
@@ -291,7 +291,7 @@ def checkpoint_from(
     architecture: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> MemoryCheckpoint:
     """The folder of such a config.json and such tensors, once it is opened."""
-    return MemoryCheckpoint("hf", architecture, *text_half(architecture, config, tensors))
+    return MemoryCheckpoint("hf", architecture, *language_model_of(architecture, config, tensors))
 
 
 def load_torch(checkpoint: Checkpoint | MemoryCheckpoint, **options: Any) -> Decoder:

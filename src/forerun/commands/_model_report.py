@@ -14,8 +14,8 @@ from forerun.core.device import available_nbytes, num_cores
 from forerun.core.errors import LoadError
 from forerun.drafting.find import method_of
 from forerun.engine.planner import Planner
-from forerun.hub.published import for_model
 from forerun.engine.speedup_model import wide_pass
+from forerun.hub.published import for_model
 from forerun.model.backends import native as native_backend
 from forerun.model.config import ModelConfig
 from forerun.model.loader import choose_backend, device_of

@@ -69,8 +69,8 @@ def command(
     conversation.start(system)
     if source.is_terminal:
         console.note(f"{model.title()}\n/help lists commands, Ctrl-D ends", dim=True)
-        if isinstance(model, LocalModel) and (hint := model.drafter_hint()):
-            console.note(hint, dim=True)
+        if isinstance(model, LocalModel) and (fetch := model.drafter_hint()):
+            console.note(fetch, dim=True)
     keeps = source.is_terminal and not no_history
     if first is not None:
         console.note(conversation.send(first), dim=True)

@@ -28,14 +28,15 @@ def command(model: str, wants_drafter: bool, as_json: bool) -> None:
     from forerun.hub.names import pull
 
     document: dict[str, object] = {"model": model}
-    name = model
+    name, path = model, None
     if wants_drafter:
         published = _published(model)
-        name = published.drafter
+        name, path = published.drafter, published.here()
         document |= {"drafter": name, "kind": published.kind, "licence": published.licence}
         console.note(f"{published} drafts for {published.target}")
-    with console.working(f"fetching {name}"):
-        path = pull(name)
+    if path is None:
+        with console.working(f"fetching {name}"):
+            path = pull(name)
     if as_json:
         console.print_json({**document, "path": str(path), "bytes": path.stat().st_size})
     else:

@@ -31,7 +31,7 @@ from forerun.decoding import gbnf, schemas
 from forerun.decoding.grammar import Compiling, GrammarState
 from forerun.decoding.grammar_check import GrammarProcess, new_limits
 from forerun.decoding.mask_clock import MaskClock, MaskThread
-from forerun.decoding.thought import Anything, BeforeMark, behind_mark, closing
+from forerun.decoding.thought import Anything, ReasoningBudget, behind_mark, closing
 from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Grammars:
             return state
         tokens = self._tokenizer.encode(closing(mark), bos=False)
         given = (mark.encode(), (*tokens,), wanted.max_before)
-        return BeforeMark(state, self._vocab_size, self._tokenizer, *given)
+        return ReasoningBudget(state, self._vocab_size, self._tokenizer, *given)
 
     def _vocabulary(self) -> LLTokenizer:
         with self._words_lock:

@@ -63,7 +63,7 @@ class Anything:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BeforeMark:
+class ReasoningBudget:
     """Anything up to a mark, which is written once `num_left` tokens have not brought it; then what `inner` allows.
 
     It is written where `inner` takes it: in gpt-oss' answers not within the head of a message.

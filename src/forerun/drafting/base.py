@@ -18,7 +18,7 @@ from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcom
 from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Model
-from forerun.weights.identity import Identity
+from forerun.weights.identity import UNKNOWN, Identity
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Target:
     """The target's file or folder; None if it was not loaded from one."""
     names: frozenset[str] = frozenset()
     """The tensors of its file."""
-    identity: Identity = Identity()
+    identity: Identity = UNKNOWN
     """Which published model it is, by what its file says."""
     encode: Callable[[str], Sequence[int]] | None = None
     """Tokenizes texts, of which a drafter may make what it lacks for this target in the cache; None: it may not."""
@@ -171,6 +171,6 @@ class Method:
     tune_when_named: bool = False
     """`forerun tune` leaves it out unless `-d` names it."""
     check: Callable[[Any, Target], None] = lambda options, target: None
-    """Raises LoadError or ConfigError, from headers alone, if the options name a file that cannot draft for a target."""
+    """Raises LoadError or ConfigError, from headers alone, if the options name a file that does not fit a target."""
     bundled_for: Callable[[Target], bool] = lambda target: False
     """Tells whether forerun has what it needs for this target, so that `auto` may use it."""

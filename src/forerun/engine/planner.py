@@ -28,8 +28,8 @@ from forerun.model.loader import blank_model
 from forerun.model.model import Model
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
-from forerun.weights.identity import identity_of
 from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.identity import identity_of
 from forerun.weights.rtn import Scheme
 
 DEFAULT_MAX_LEN = 4096

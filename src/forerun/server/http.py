@@ -135,7 +135,7 @@ class EventStreamResponse(Response):
             head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(head)
             self._sent_s = time.monotonic()
-            async with running_beside(self._send_pings(send)):
+            async with in_background(self._send_pings(send)):
                 async for chunk in self.chunks:
                     await self._send(send, chunk)
             await send({"type": "http.response.body", "body": b""})
@@ -164,7 +164,7 @@ async def cancelled_on_disconnect(
             pass
         on_disconnect()
 
-    async with running_beside(watch()):
+    async with in_background(watch()):
         try:
             yield
         except BaseException:
@@ -186,7 +186,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def running_beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run something else until the end of the block."""
     task = asyncio.create_task(work)
     try:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import must_be
-from forerun.text.answers.parser import Thinking
+from forerun.text.answers.parser import ReasoningTags
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -103,7 +103,7 @@ class Thought:
         }
 
 
-def without_thought(text: str, marks: Thinking | None) -> str:
+def without_thought(text: str, marks: ReasoningTags | None) -> str:
     """End a prompt behind an empty thought, for a model whose template has no switch."""
     begun = text.rstrip()
     if marks is None or begun.endswith(marks.close):
@@ -112,7 +112,7 @@ def without_thought(text: str, marks: Thinking | None) -> str:
     return f"{before}\n\n{marks.close}\n\n"
 
 
-def with_thought(text: str, marks: Thinking | None) -> str:
+def with_thought(text: str, marks: ReasoningTags | None) -> str:
     """End a prompt in a thought, for a model whose template leaves its beginning to it."""
     if marks is None or text.rstrip().endswith((marks.open, marks.close)):
         return text
@@ -120,7 +120,7 @@ def with_thought(text: str, marks: Thinking | None) -> str:
 
 
 def bounded(
-    form: StructuredOutputsParams | None, begun: Thinking, budget: int | None, most: int | None
+    form: StructuredOutputsParams | None, begun: ReasoningTags, budget: int | None, most: int | None
 ) -> StructuredOutputsParams | None:
     """Put the form of an answer, if it has one, behind a thought that its prompt has begun and that has a bound.
 

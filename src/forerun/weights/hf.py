@@ -19,8 +19,8 @@ from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.hf_quantized import join, quantization_config
+from forerun.weights.multimodal import language_model_of, with_prefix
 from forerun.weights.stored import StoredTensor
-from forerun.weights.text_half import text_half, with_prefix
 
 _FORMATS: Mapping[str, WeightFormat] = {
     name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")
@@ -60,7 +60,9 @@ class HfCheckpoint(Checkpoint):
         )
         if quantization is not None:
             self._tensors = join(path, quantization, self._tensors)
-        self.config, self._tensors = text_half(self.architecture, self.config, self._tensors)
+        self.config, self._tensors = language_model_of(
+            self.architecture, self.config, self._tensors
+        )
         self._tensors = with_prefix(self._tensors)
 
     def tensor(self, name: str) -> StoredTensor:

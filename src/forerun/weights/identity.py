@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from forerun.weights.base import Checkpoint
 
 _PRECISION = re.compile(
-    r"[-.](gguf|awq|gptq|exl2|mlx|bnb|[34568]-?bit|int[48]|fp(4|8|16|32)|bf16|f16|f32|nf4|mxfp4"
+    r"[-. ](gguf|awq|gptq|exl2|mlx|bnb|[34568]-?bit|int[48]|fp(4|8|16|32)|bf16|f16|f32|nf4|mxfp4"
     r"|w[48]a(8|16)|(ud-)?i?q\d[_a-z\d]*|tq\d_\d|qat|dynamic|unsloth)$"
 )
 """The last part of a name that says how the weights are stored, not which they are."""
@@ -25,6 +25,9 @@ class Identity:
 
     names: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
+
+
+UNKNOWN = Identity()
 
 
 def identity_of(checkpoint: Checkpoint) -> Identity:
@@ -44,11 +47,11 @@ def plain(name: str) -> str:
     >>> plain("unsloth/Meta-Llama-3.1-8B-Instruct-GGUF"), plain("Qwen3 8B-Q4_K_M")
     ('llama-3.1-8b-instruct', 'qwen3-8b')
     """
-    name = re.sub(r"[\s_]+(?=[a-z])|\s+", "-", name.strip().rstrip("/").rpartition("/")[2].lower())
+    name = name.strip().rstrip("/").rpartition("/")[2].lower()
     name = _PART.sub("", name.removesuffix(".gguf"))
     while (shorter := _PRECISION.sub("", name)) != name:
         name = shorter
-    return name.removeprefix("meta-")
+    return re.sub(r"[\s_]+", "-", name).removeprefix("meta-")
 
 
 def _of_gguf(config: Mapping[str, object]) -> list[object]:

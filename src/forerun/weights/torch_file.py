@@ -86,7 +86,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _tensor(
-    storage: tuple[Array, bool], offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
+    storage: tuple[Array, bool],
+    offset: int,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    *_: Any,
 ) -> Array:
     """Return a tensor of a storage; floats as fp32."""
     data, is_bfloat16 = storage

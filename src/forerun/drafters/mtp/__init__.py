@@ -33,7 +33,7 @@ from forerun.drafting.networks.steps import (
     in_int4,
     num_blocks_for,
 )
-from forerun.model.head_inside import head_of
+from forerun.model.mtp_tensors import head_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

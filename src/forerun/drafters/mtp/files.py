@@ -1,6 +1,6 @@
 """Heads that draft as they lie in files: inside the target's own, or in a file of the same model.
 
-`model/head_inside.py` has their names. The block is read as the first layer of a model of one, so that the family's
+`model/mtp_tensors.py` has their names. The block is read as the first layer of a model of one, so that the family's
 own module says where its weights lie and how they are stored.
 """
 
@@ -19,8 +19,8 @@ from forerun.drafting.networks.folder import UNTRAINED, untrained_tensors
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import Settings
 from forerun.model.config import ModelConfig, weight_shapes
-from forerun.model.head_inside import HeadNames, head_of
 from forerun.model.loader import check_shapes, find_arch, stored_weights
+from forerun.model.mtp_tensors import MtpNames, head_of
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.renamed import RenamedCheckpoint
@@ -81,7 +81,7 @@ def untrained(config: ModelConfig) -> HeadWeights:
     return HeadWeights(block, fc, ones, ones, tuple(stored.items()))
 
 
-def _check(checkpoint: Checkpoint, names: HeadNames, config: ModelConfig) -> None:
+def _check(checkpoint: Checkpoint, names: MtpNames, config: ModelConfig) -> None:
     """Raise LoadError for a tensor of a head that is missing or misshapen."""
     width, present = config.hidden_size, checkpoint.names()
     text = [f"{name}.weight" for name in (names.embed, names.head) if name is not None]
@@ -99,7 +99,7 @@ def _check(checkpoint: Checkpoint, names: HeadNames, config: ModelConfig) -> Non
             raise LoadError(str(error).replace(f"'{ours}", f"'{theirs}")) from None
 
 
-def _parts(checkpoint: Checkpoint, names: HeadNames) -> list[tuple[dict[str, str], str]]:
+def _parts(checkpoint: Checkpoint, names: MtpNames) -> list[tuple[dict[str, str], str]]:
     """Return what the block and the norms are called in a model of one layer, and which of its weights they are.
 
     All three norms are stored as the one behind the last layer is.
@@ -111,7 +111,7 @@ def _parts(checkpoint: Checkpoint, names: HeadNames) -> list[tuple[dict[str, str
 
 
 def _read(
-    checkpoint: Checkpoint, names: HeadNames, config: ModelConfig, vocab_size: int
+    checkpoint: Checkpoint, names: MtpNames, config: ModelConfig, vocab_size: int
 ) -> HeadWeights:
     """Take the weights of a head whose tensors were checked."""
     arch = find_arch(checkpoint)

@@ -16,7 +16,7 @@ from forerun.text.answers.calls import (
     WrittenCalls,
 )
 from forerun.text.answers.harmony import ARGUMENTS, CALL, FINAL, HarmonyParser
-from forerun.text.answers.parser import AnswerParser, MarkParser, PlainParser, Thinking
+from forerun.text.answers.parser import AnswerParser, MarkParser, PlainParser, ReasoningTags
 from forerun.text.answers.tags import M3_MARK
 
 if TYPE_CHECKING:
@@ -131,18 +131,20 @@ WRITTEN = {
 """By what a template has in it: how calls are written (`WrittenCalls.of`) that must be made; the first that it has."""
 HARMONY_CALLS = replace(WrittenCalls.of(f"$name{ARGUMENTS}$args"), open=CALL)
 THOUGHTS = (
-    Thinking("[THINK]", "[/THINK]"),  # Mistral
-    Thinking("<|channel>thought", "<channel|>"),  # Gemma 4
-    Thinking("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
-    Thinking("<seed:think>", "</seed:think>"),
-    Thinking("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
-    Thinking("<mm:think>", "</mm:think>"),  # MiniMax M3
-    Thinking("<|open|>think<|sep|>", "<|close|>think<|sep|>", sign="<|end_of_msg|>"),  # Kimi K3
-    Thinking("<think:opensource>", "</think:opensource>", sign=":opensource"),  # Hunyuan 3
-    Thinking("<|think|>", "<|end|>", sign="<|tool_call:begin|>"),  # Solar
-    Thinking("to=self<|message|>", "<|eom|>", sign="<atem:"),  # Muse
-    Thinking("<think>", "</think>"),
-    Thinking("Here is my thought process:", "Here is my response:"),  # Granite 3
+    ReasoningTags("[THINK]", "[/THINK]"),  # Mistral
+    ReasoningTags("<|channel>thought", "<channel|>"),  # Gemma 4
+    ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command
+    ReasoningTags("<seed:think>", "</seed:think>"),
+    ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ReasoningTags("<mm:think>", "</mm:think>"),  # MiniMax M3
+    ReasoningTags(
+        "<|open|>think<|sep|>", "<|close|>think<|sep|>", sign="<|end_of_msg|>"
+    ),  # Kimi K3
+    ReasoningTags("<think:opensource>", "</think:opensource>", sign=":opensource"),  # Hunyuan 3
+    ReasoningTags("<|think|>", "<|end|>", sign="<|tool_call:begin|>"),  # Solar
+    ReasoningTags("to=self<|message|>", "<|eom|>", sign="<atem:"),  # Muse
+    ReasoningTags("<think>", "</think>"),
+    ReasoningTags("Here is my thought process:", "Here is my response:"),  # Granite 3
 )
 
 _HARMONY = ("<|channel|>", "<|start|>")
@@ -153,15 +155,15 @@ class AnswerForm:
     """How a family writes what it thinks and calls."""
 
     calls: CallSyntax = HERMES
-    thinking: Thinking | None = None
+    thinking: ReasoningTags | None = None
     is_harmony: bool = False
     written: WrittenCalls = HERMES_CALLS
     """How calls are written that must be made, if the template reads tools."""
 
-    def begun(self, prompt: str) -> Thinking | None:
+    def begun(self, prompt: str) -> ReasoningTags | None:
         """Return the thought that a prompt has begun, as gpt-oss' all have; None if it has not."""
         if self.is_harmony:
-            return Thinking("", FINAL, True) if prompt.endswith("<|start|>assistant") else None
+            return ReasoningTags("", FINAL, True) if prompt.endswith("<|start|>assistant") else None
         if self.thinking is None or not prompt.rstrip().endswith(self.thinking.open):
             return None
         return replace(self.thinking, has_begun=True)

@@ -29,7 +29,7 @@ _KEYS = (*_NAMES, "function", "arguments", "parameters", "type", "id", "tool_cal
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class ReasoningTags:
     """The marks around what a model thinks, which stands before all else."""
 
     open: str
@@ -66,7 +66,7 @@ class MarkParser:
     def __init__(
         self,
         calls: Sequence[CallSyntax] = (HERMES,),
-        thinking: Thinking | None = None,
+        thinking: ReasoningTags | None = None,
         *,
         tools: Tools | None = None,
         silent: Sequence[str] = (),

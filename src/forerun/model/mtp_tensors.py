@@ -15,7 +15,7 @@ _MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class HeadNames:
+class MtpNames:
     """The tensors of a head, without `.weight`; `block` begins the names of its block's."""
 
     block: str
@@ -29,15 +29,15 @@ class HeadNames:
     """Rows of logits of its own, if the file has them; else the model's."""
 
 
-def head_of(names: Container[str], num_layers: int) -> HeadNames | None:
+def head_of(names: Container[str], num_layers: int) -> MtpNames | None:
     """Return the head of a checkpoint with these tensors, whose model has so many layers; None without one."""
     if "mtp.fc.weight" in names:
         norms = ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
-        return HeadNames("mtp.layers.0.", "mtp.fc", *norms)
+        return MtpNames("mtp.layers.0.", "mtp.fc", *norms)
     return block_head(names, num_layers)
 
 
-def block_head(names: Container[str], index: int) -> HeadNames | None:
+def block_head(names: Container[str], index: int) -> MtpNames | None:
     """Return the head that lies among the layers as that of this number; None if none does."""
     for block, inner, shared in (
         (f"blk.{index}.", "nextn.", "_"),
@@ -49,7 +49,7 @@ def block_head(names: Container[str], index: int) -> HeadNames | None:
         last = (f"shared_head{shared}norm", "embed_tokens", f"shared_head{shared}head")
         named = (start + name for name in ("eh_proj", "enorm", "hnorm", *last))
         fc, embedding_norm, hidden_norm, norm, embed, head = named
-        return HeadNames(block, fc, embedding_norm, hidden_norm, norm, embed, head)
+        return MtpNames(block, fc, embedding_norm, hidden_norm, norm, embed, head)
     return None
 
 

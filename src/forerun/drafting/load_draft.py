@@ -1,4 +1,4 @@
-"""Another model that runs beside the one that answers, such as a draft."""
+"""Loading a draft: a model that runs together with the one that answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forerun.model.model import Model
 from forerun.weights.checkpoint import open_checkpoint
 
 
-def load_beside(
+def load_draft(
     path: Path,
     shares_with: Model,
     load: Callable[..., Model],

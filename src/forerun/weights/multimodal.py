@@ -18,7 +18,7 @@ _RENAMED = {
 _BASE = {"layers.0.": "model.", "decoder.layers.0.": "model.", "h.0.": "transformer."}
 
 
-def text_half(
+def language_model_of(
     architecture: str, config: Mapping[str, object], tensors: Mapping[str, T]
 ) -> tuple[Mapping[str, object], dict[str, T]]:
     """Return the config and the tensors of the text half; those of a text model as they are.
