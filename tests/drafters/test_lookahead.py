@@ -244,8 +244,9 @@ def test_the_window_works_on_to_the_end_of_an_answer(sizes):
     while (left := 30 - len(seq.generated)) > 0:
         (draft,) = lookahead.propose([seq], [1000])
         window = lookahead.states[0].window
-        assert (window is None) == (left < n - 1)
-        if window is not None:
+        if left < n - 1:
+            assert len(draft) <= sizes[2] * (n - 1)  # known n-grams alone
+        else:
             depths = tree.depths(draft.parents[: window.num_nodes])
             assert max(depths, default=-1) + 1 == min(width + n - 3, left - 1)
         outcome = outcome_of(seq, draft)
@@ -276,3 +277,28 @@ def test_without_a_window_and_anything_said_before_nothing_is_drafted():
     lookahead, seq = drafter(window=0), sequence([1, 2, 3, 4])
     lookahead.begin(seq, Outcome((), (4,)))
     assert lookahead.propose([seq], [63]) == [EMPTY_DRAFT]
+
+
+@pytest.mark.parametrize("sizes", [(5, 4, 2), (8, 2, 3), (4, 3, 2)])
+def test_a_smaller_budget_narrows_the_window_and_a_larger_one_widens_it(sizes):
+    width, n, guesses = sizes
+    lookahead = drafter(*sizes)
+    seq = sequence(range(1, 9))
+    lookahead.begin(seq, Outcome((), (8,)))
+    columns = []
+    for budget in [1000] * n + [2 * (n - 1) + 1] * 3 + [1000] * 3:
+        (draft,) = lookahead.propose([seq], [budget])
+        window = lookahead.states[0].window
+        assert len(draft) <= budget
+        assert len(draft) >= window.num_nodes == (n - 1) * window.num_columns - 1 or n > 2
+        columns.append(window.num_columns)
+        outcome = outcome_of(seq, draft)
+        seq.tokens.append(outcome.emitted[0])
+        lookahead.observe([seq], [draft], [Outcome((), outcome.emitted[:1], outcome.logits)])
+    assert columns[n - 1] == columns[-1] == width
+    assert 1 <= min(columns[n : n + 3]) <= max(columns[n : n + 3]) < width
+
+
+def test_a_step_of_the_default_has_eight_rows():
+    options = Options()
+    assert (options.window + options.guesses) * (options.ngram - 1) == 8  # the last token's among them

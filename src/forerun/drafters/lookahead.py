@@ -18,8 +18,10 @@ W window, N length of an n-gram, G guesses, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, repeat
 from random import Random
 
 from forerun.core import tree
@@ -36,13 +38,16 @@ share of a dict that has just grown (62), and a key of its own with an almost em
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The sizes of the paper. A step feeds up to (window + guesses) * (ngram - 1) rows."""
+    """The sizes of the paper: a pass has up to (window + guesses) * (ngram - 1) rows, by default 8 with the last token's.
 
-    window: int = 5
+    So many cost little more than one with native kernels. A smaller budget narrows the window.
+    """
+
+    window: int = 2
     """W: positions ahead at which n-grams are sought at once; 0 only reuses n-grams of the text."""
-    ngram: int = 4
-    """N: length of the n-grams; a guess is N - 1 tokens."""
-    guesses: int = 5
+    ngram: int = 3
+    """N: length of the n-grams; a guess is N - 1 tokens. 2 is Jacobi decoding with a pool."""
+    guesses: int = 2
     """G: n-grams that are remembered for each first token and checked in a step."""
 
     def __post_init__(self) -> None:
@@ -85,12 +90,19 @@ class Window:
         """Count the nodes of its tree."""
         return sum(map(len, self.rows))
 
-    def narrow(self, depth: int) -> bool:
-        """Take off the columns that reach more than `depth` positions ahead; False if none is left."""
-        width = depth - len(self.rows) + 2
-        if width > 0:
-            self.rows = [self.rows[0][: width - 1], *(row[:width] for row in self.rows[1:])]
-        return width > 0
+    def fit(self, depth: int, num_nodes: int, width: int, new_tokens: Iterator[int]) -> bool:
+        """Make it as wide as `width` says, of `num_nodes` nodes that reach `depth` positions ahead at most.
+
+        Columns are taken off, or begin with new tokens. False, and nothing changes, if not one column is left.
+        """
+        height = len(self.rows)
+        columns = min(width + self.height - height, depth - height + 2, (num_nodes + 1) // height)
+        if columns < 1:
+            return False
+        self.rows = [self.rows[0][: columns - 1], *(row[:columns] for row in self.rows[1:])]
+        for row, size in zip(self.rows, (columns - 1, *[columns] * (height - 1)), strict=True):
+            row += islice(new_tokens, size - len(row))
+        return True
 
     def tree(self) -> tuple[list[int], list[int]]:
         """Return the tokens and parents: row 0 is a chain, each column hangs below its token there."""
@@ -145,6 +157,8 @@ class State:
 
     pool: Pool
     window: Window | None
+    new_tokens: Iterator[int] = field(default_factory=lambda: repeat(0))
+    """Tokens of the prompt for the columns of the window."""
     num_read: int = 0
     drafted: Draft | None = None
     """The last draft, if it began with the whole window."""
@@ -161,7 +175,12 @@ class Lookahead(Drafter):
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Start a window of the prompt's tokens, drawn by the seed, and a pool of the text's n-grams."""
-        self.states[seq.id] = State(Pool(self.options.guesses), self._new_window(seq))
+        draws, prompt = Random(seq.seed), seq.tokens[: seq.num_prompt]
+        new_tokens = map(draws.choice, repeat(prompt))
+        height, width = self.options.ngram - 1, self.options.window
+        row = [*islice(new_tokens, max(0, width + height - 2))]
+        window = Window([row], height) if width else None
+        self.states[seq.id] = State(Pool(self.options.guesses), window, new_tokens)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -186,25 +205,22 @@ class Lookahead(Drafter):
         nbytes = most * (NGRAM_NBYTES + 36 * self.options.ngram) + 8192
         return DrafterBytes(tables=num_seqs * nbytes)
 
-    def _new_window(self, seq: Seq) -> Window | None:
-        if not self.options.window:
-            return None
-        width = self.options.window + self.options.ngram - 3
-        draws = Random(seq.seed).choices(seq.tokens[: seq.num_prompt], k=width)
-        return Window([draws], self.options.ngram - 1)
-
     def propose_one(self, seq: Seq, budget: int) -> Draft:
-        """Guess the window, if the budget holds it, and the n-grams after the last token."""
+        """Guess the window, as wide as one n-gram after the last token leaves it, and those n-grams."""
         state, n = self.states[seq.id], self.options.ngram
         for stop in range(max(state.num_read + 1, n), len(seq.tokens) + 1):
             state.pool.add([tuple(seq.tokens[stop - n : stop])])
         state.num_read = len(seq.tokens)
-        if state.window is not None and seq.params.max_tokens is not None:
-            left = seq.params.max_tokens - len(seq.generated)
-            state.window = state.window if state.window.narrow(left - 1) else None
-        has_window = state.window is not None and state.window.num_nodes <= budget
-        tokens, parents = tree.from_paths(state.pool.after(seq.tokens[-1]))
-        if has_window and state.window is not None:
+        known = state.pool.after(seq.tokens[-1])
+        tokens, parents = tree.from_paths(known)
+        depth = sys.maxsize
+        if seq.params.max_tokens is not None:
+            depth = seq.params.max_tokens - len(seq.generated) - 1
+        room = budget - (n - 1) * bool(known)
+        has_window = state.window is not None and state.window.fit(
+            depth, room, self.options.window, state.new_tokens
+        )
+        if state.window is not None and has_window:
             tokens, parents = tree.graft(*state.window.tree(), tokens, parents)
         draft = Draft(tokens, parents).trim(budget)
         state.drafted = draft if has_window else None
