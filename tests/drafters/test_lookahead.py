@@ -281,7 +281,7 @@ def test_without_a_window_and_anything_said_before_nothing_is_drafted():
 
 @pytest.mark.parametrize("sizes", [(5, 4, 2), (8, 2, 3), (4, 3, 2)])
 def test_a_smaller_budget_narrows_the_window_and_a_larger_one_widens_it(sizes):
-    width, n, guesses = sizes
+    width, n, _ = sizes
     lookahead = drafter(*sizes)
     seq = sequence(range(1, 9))
     lookahead.begin(seq, Outcome((), (8,)))
@@ -301,4 +301,6 @@ def test_a_smaller_budget_narrows_the_window_and_a_larger_one_widens_it(sizes):
 
 def test_a_step_of_the_default_has_eight_rows():
     options = Options()
-    assert (options.window + options.guesses) * (options.ngram - 1) == 8  # the last token's among them
+    assert (options.window + options.guesses) * (
+        options.ngram - 1
+    ) == 8  # the last token's among them

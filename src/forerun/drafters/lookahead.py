@@ -38,9 +38,9 @@ share of a dict that has just grown (62), and a key of its own with an almost em
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The sizes of the paper: a pass has up to (window + guesses) * (ngram - 1) rows, by default 8 with the last token's.
+    """The sizes of the paper: a pass has up to (window + guesses) * (ngram - 1) rows, the last token's among them.
 
-    So many cost little more than one with native kernels. A smaller budget narrows the window.
+    The default's 8 rows cost little more than one with native kernels. A smaller budget narrows the window.
     """
 
     window: int = 2

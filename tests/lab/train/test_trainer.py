@@ -185,6 +185,42 @@ def test_two_stages_share_the_steps(tmp_path) -> None:
     assert stages.count(0) == pytest.approx(5 / 7 * len(stages), abs=1.5)
 
 
+def test_the_rate_of_the_second_stage_starts_again(tmp_path) -> None:
+    settings = replace(SETTINGS, tokens=2100, stages=(5, 2), batch=100, eval_every=10_000)
+    settings = replace(settings, stage2_rate=0.5, warm_up=0.3)
+    both = new(tmp_path, settings=settings)
+    stages = [p.stage for p in both.run(texts(9, 7), texts(9), texts(3, 1))]
+    rates = [line["rate"] for line in both.progress.history]
+    first = stages.index(1)
+    assert rates[first - 1] < 0.3
+    assert rates[first + 1] > rates[first - 1]
+    assert max(rates[:first]) == 1
+    assert max(rates[first:]) == 0.5
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"cell": "mlp"}, {"cell": "mlp", "tied": False, "own_embedding": True}]
+)
+def test_the_texts_own_tokens_can_be_learned_alone(more, tmp_path) -> None:
+    """IBM's loss: what the target thinks likely is not looked at."""
+    settings = replace(SETTINGS, loss="token")
+    model = counting_model()
+    done = run(new(tmp_path, settings=settings, target=model, **more), make=counted)
+    assert done.acceptance(counted(8)).match[0] > 0.5
+    other = new(tmp_path / "other", settings=settings, target=model, **more)
+    pieces = next(batches.epoch(counted(9), DEPTH, 64, 100, (0,)))
+    batch = batches.pack(pieces, DEPTH, other.read)
+    ones = batches.own_tokens(batch, IDS)
+    known = np.isin(batch.following.numpy(), IDS)
+    assert ones.sum(-1).tolist() == known.astype(float).tolist()
+    assert np.array_equal(IDS[ones.argmax(-1).numpy()[known]], batch.following.numpy()[known])
+
+
+def test_an_lstm_is_tied(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="--untied is for --cell mlp"):
+        new(tmp_path, tied=False)
+
+
 def test_a_loss_that_is_no_number_ends_the_run_and_the_checkpoint_stays(tmp_path) -> None:
     broken = new(tmp_path, settings=replace(SETTINGS, eval_every=20))
     steps = broken.run((), texts(60), texts(8, 1))
@@ -285,7 +321,14 @@ def test_replies_that_loop_or_come_twice_are_left_out_and_prompts_held_out() -> 
 
 
 @pytest.mark.parametrize("kind", ["mlp_speculator", "eagle3", "medusa"])
-@pytest.mark.parametrize("more", [{}, {"inner_dim": 32, "num_layers": 2, "for_gguf": True}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"inner_dim": 32, "num_layers": 2, "for_gguf": True},
+        {"cell": "mlp", "tied": False, "own_embedding": True},
+    ],
+)
 def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:
     trainer_ = new(tmp_path, kind, **more)
     learner = trainer_.learner

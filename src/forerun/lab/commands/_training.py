@@ -24,7 +24,7 @@ NOT_REPEATED = ("model", MODEL, "out", "as_json")
 """Options left out of the command that reproduces a run."""
 TEXT_SHARE, REPLY_SHARE = 5, 2
 """Steps on texts and on replies, as the MLP speculator was published."""
-LOSSES = ("kl", "lk", "ce", "kl+lk")
+LOSSES = ("kl", "lk", "ce", "kl+lk", "token")
 
 
 def training(function: opt.Function) -> opt.Function:
@@ -47,7 +47,11 @@ def training(function: opt.Function) -> opt.Function:
         click.option(
             "--draft-vocab", "vocab", default=4096, help="Most frequent tokens that it may guess."
         ),
-        click.option("--loss", default="kl+lk", help="kl, lk, ce, or kl+lk: KL, then LK-hybrid."),
+        click.option(
+            "--loss",
+            default="kl+lk",
+            help="kl, lk, ce; kl+lk: KL, then LK-hybrid; token: cross-entropy of the text's own tokens.",
+        ),
         click.option("--eval-every", default="100k", help="Tokens between measurements."),
         click.option(
             "--patience", default=8, help="Stop after so many without a gain; 0 for never."

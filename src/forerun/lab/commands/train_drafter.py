@@ -9,10 +9,11 @@ import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
 from forerun.lab.commands import _training as shared
 
 RATES = {"muon": 0.02, "adamw": 0.001}
-OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf")
+OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf", "untied", "own_embedding")
 """Options that a trained drafter has decided already."""
 
 
@@ -39,6 +40,15 @@ OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf")
     is_flag=True,
     help="eagle3 with the norms that llama.cpp has, to export as GGUF.",
 )
+@click.option("--untied", is_flag=True, help="Of --cell mlp: weights of its own for each step.")
+@click.option(
+    "--own-embedding", is_flag=True, help="Of mlp_speculator: vectors of its own for tokens."
+)
+@click.option(
+    "--stage2-rate",
+    default=0.0,
+    help="With --text: the rate starts again on the replies, at this share of --lr; 0: one rate over both.",
+)
 @click.option("--optimizer", default="muon", help="muon or adamw.")
 @click.option(
     "--lr",
@@ -64,6 +74,9 @@ def command(
     inner: int,
     head_layers: int,
     for_gguf: bool,
+    untied: bool,
+    own_embedding: bool,
+    stage2_rate: float,
     loss: str,
     optimizer: str,
     lr: float | None,
@@ -92,6 +105,8 @@ def command(
     counts = {"depth": depth, "draft-vocab": vocab, "batch": batch, "head-layers": head_layers}
     for name, value in counts.items():
         opt.check_least(f"--{name}", value, 1)
+    if not 0 <= stage2_rate <= 1:
+        raise ConfigError(f"--stage2-rate must be from 0 to 1, got {stage2_rate:g}")
     rate = RATES.get(optimizer, 0.0) * (1 if begin is None else networks.GOING_ON)
     settings = shared.settings_of(
         *(tokens, eval_every, loss, text),
@@ -99,6 +114,7 @@ def command(
         lr=lr if lr is not None else rate,
         optimizer=shared.check_choice("optimizer", optimizer, tuple(RATES)),
         patience=patience,
+        stage2_rate=stage2_rate,
         seed=seed,
     )
     with session.processes() as is_first:
@@ -106,7 +122,8 @@ def command(
         data = session.read_data(llm, answers, text, vocab)
         torch.manual_seed(seed)
         if begin is None:
-            what = Kind(kind, depth, cell, inner, head_layers, for_gguf)
+            of_speculator = {"tied": not untied, "own_embedding": own_embedding}
+            what = Kind(kind, depth, cell, inner, head_layers, for_gguf=for_gguf, **of_speculator)
             learner = networks.new(llm, what, data.ids)
         else:
             learner, what, ids = networks.trained(llm.target(), begin)

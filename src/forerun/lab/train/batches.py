@@ -53,6 +53,8 @@ class TrainBatch:
     """(R, T D) fp32."""
     tokens: Tensor
     """(R,) int64: what row r has read."""
+    following: Tensor
+    """(R,) int64: the text's own next token."""
     best: Tensor
     """(R,) int64: the target's likeliest next token."""
     log_normaliser: Tensor
@@ -112,23 +114,32 @@ def _cut(
 
 def pack(pieces: Sequence[Piece], depth: int, read: StateReader) -> TrainBatch:
     """Join states and tokens of pieces and the `depth` rows after each; from a text's start if the reader has it."""
-    columns: list[list[Tensor]] = [[], [], [], [], []]
+    columns: list[list[Tensor]] = [[], [], [], [], [], []]
     packed, at, offset = [], [], 0
     for piece in pieces:
         states = read(piece.reply)
         first = states.start if read.all_rows else piece.start
         rows = slice(first - states.start, piece.stop + depth - states.start)
-        tokens = torch.tensor(piece.reply.tokens[first : piece.stop + depth])
+        text = torch.tensor(piece.reply.tokens[first : piece.stop + depth + 1])
+        tokens, following = text[:-1], text[1:]
         of_states = (states.last, states.taps, states.best, states.log_normaliser)
-        for column, part in zip(columns, (tokens, *(s[rows] for s in of_states)), strict=True):
+        parts = (tokens, following, *(s[rows] for s in of_states))
+        for column, part in zip(columns, parts, strict=True):
             column.append(part)
         start, stop = offset + piece.start - first, offset + piece.stop - first
         packed.append(PackedPiece(offset, start, stop))
         at.append(torch.arange(start, stop))
         offset += len(tokens)
-    tokens, last, taps, best, normaliser = (torch.cat(column) for column in columns)
+    tokens, following, last, taps, best, normaliser = (torch.cat(column) for column in columns)
     return TrainBatch(
-        last.float(), taps.float(), tokens, best, normaliser, torch.cat(at), tuple(packed)
+        last.float(),
+        taps.float(),
+        tokens,
+        following,
+        best,
+        normaliser,
+        torch.cat(at),
+        tuple(packed),
     )
 
 
@@ -136,3 +147,12 @@ def teacher(batch: TrainBatch, model: Model, ids: Ids) -> Tensor:
     """Return the target's probabilities (R, V') bf16 of the draft vocabulary in each row, as it is served."""
     logits = torch.from_numpy(model.head_rows(batch.last.numpy(), ids))
     return (logits - batch.log_normaliser[:, None]).exp_().bfloat16()
+
+
+def own_tokens(batch: TrainBatch, ids: Ids) -> Tensor:
+    """Return ones (R, V') bf16 at each row's own next token, nothing where the draft vocabulary lacks it."""
+    known = torch.from_numpy(ids)
+    at = torch.searchsorted(known, batch.following).clamp_(max=len(ids) - 1)
+    found = (known[at] == batch.following).bfloat16()
+    ones = torch.zeros(len(at), len(ids), dtype=torch.bfloat16)
+    return ones.scatter_(1, at[:, None], found[:, None])

@@ -123,6 +123,10 @@ class Kind:
     """Of mlp_speculator, and of the MLP of eagle3; 0 is the target's."""
     num_layers: int = 1
     """Of each head of medusa."""
+    tied: bool = True
+    """Of mlp_speculator with the cell mlp: every step has the same weights."""
+    own_embedding: bool = False
+    """Of mlp_speculator: vectors of its own for tokens, in place of a map of the target's."""
     for_gguf: bool = False
     """eagle3 with the norms that llama.cpp has: one before `fc`, and none of what is fed back."""
 

@@ -51,8 +51,10 @@ class TrainSettings:
     lr: float = 0.02
     vector_lr: float = 0.002
     optimizer: OptimizerName = "muon"
-    loss: Literal["kl", "lk", "ce", "kl+lk"] = "kl+lk"
-    """`kl+lk` turns to LK-hybrid when the rate begins to fall."""
+    loss: Literal["kl", "lk", "ce", "kl+lk", "token"] = "kl+lk"
+    """`kl+lk` turns to LK-hybrid when the rate begins to fall; `token`: cross-entropy of the text's own tokens."""
+    stage2_rate: float = 0.0
+    """The second stage's rate, a share of the first's, which warms up and falls again; 0: one rate over both."""
     step_weight: float = 0.8
     """Of each step's loss, as a share of the step's before."""
     warm_up: float = 0.02
@@ -120,7 +122,7 @@ class Trainer:
             self._measure(held_out, replies)
             yield done
         for pieces in self._batches(texts, replies):
-            share = rate(done.tokens / settings.tokens, settings.warm_up, settings.decay)
+            share = self._rate()
             losses = self._step(pieces, share, self._loss(share))
             done.step, done.batch = done.step + 1, done.batch + 1
             before = done.tokens
@@ -210,7 +212,12 @@ class Trainer:
         sums = torch.zeros(1 + self.depth)
         if ours:
             batch = batches.pack(ours, self.depth, self.read)
-            p = batches.teacher(batch, self.target, self.ids)
+            is_own = self.settings.loss == "token"
+            p = (
+                batches.own_tokens(batch, self.ids)
+                if is_own
+                else batches.teacher(batch, self.target, self.ids)
+            )
             total = torch.zeros(())
             with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
                 outputs = self.learner.outputs(batch)
@@ -279,7 +286,20 @@ class Trainer:
             raise ConfigError(f"no reply that is held out has more than {self.depth + 1} tokens")
         return measured
 
+    def _rate(self) -> float:
+        """Return the share of the full rate in the coming step."""
+        settings, done = self.settings, self.progress
+        if not settings.stage2_rate or not all(settings.stages):
+            return rate(done.tokens / settings.tokens, settings.warm_up, settings.decay)
+        share = settings.tokens / sum(settings.stages)
+        first = sum(settings.stages[: done.stage]) * share
+        is_done = (done.tokens - first) / (settings.stages[done.stage] * share)
+        of_stage = settings.stage2_rate if done.stage else 1.0
+        return of_stage * rate(min(1.0, max(0.0, is_done)), settings.warm_up, settings.decay)
+
     def _loss(self, share: float) -> Loss:
+        if self.settings.loss == "token":
+            return "kl"  # of one token, which is its cross-entropy
         if self.settings.loss != "kl+lk":
             return self.settings.loss
         done = self.progress.tokens / self.settings.tokens

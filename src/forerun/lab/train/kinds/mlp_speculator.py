@@ -34,14 +34,18 @@ class RecurrentLearner(Learner):
         shape, self.depth = target.config, kind.depth
         if kind.cell not in ("mlp", "lstm"):
             raise ConfigError(f"--cell must be mlp or lstm, got {kind.cell!r}")
+        if kind.cell == "lstm" and not kind.tied:
+            raise ConfigError(
+                "--untied is for --cell mlp: an lstm has the same weights in every step"
+            )
         self.shape = MLPSpeculatorConfig(
             vocab_size=shape.vocab_size,
             hidden_size=shape.hidden_size,
             inner_dim=kind.inner_dim or shape.hidden_size,
             n_predict=kind.depth,
             cell="lstm" if kind.cell == "lstm" else "mlp",
-            tie_weights=kind.depth > 1,
-            target_embedding=True,
+            tie_weights=kind.depth > 1 and kind.tied,
+            target_embedding=not kind.own_embedding,
             target_head=True,
         )
         self.source = target
@@ -52,16 +56,21 @@ class RecurrentLearner(Learner):
         for name, weight in self.net.named_parameters():
             if name == "emb_map.weight":
                 nn.init.normal_(weight, std=width / (spread * self.shape.token_weight))
+            elif name.startswith("emb.") or "_emb." in name:
+                nn.init.normal_(weight, std=1 / self.shape.token_weight)
             elif weight.ndim == 2:
                 is_input = name.endswith("0.weight")
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5 * (2**0.5 if is_input else 1))
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Compute the outputs; rows do not depend on each other: only the state and the tokens after it are read."""
-        added = self.net.token_map(batch.embedded(self.source))
+        has_map = self.shape.target_embedding
+        mapped = self.net.token_map(batch.embedded(self.source)) if has_map else None
         state, outputs = self.net.begin(batch.last[batch.at]), []
         for index in range(self.shape.n_predict):
-            state, out = self.net.advance(state, added[batch.at + 1 + index], index)
+            rows = batch.at + 1 + index
+            added = self.net.embed(batch.tokens[rows], index) if mapped is None else mapped[rows]
+            state, out = self.net.advance(state, added, index)
             outputs.append(out.float())
         return outputs
 
