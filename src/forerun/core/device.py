@@ -9,6 +9,7 @@ import gc
 import importlib
 import logging
 import math
+import os
 import platform
 import re
 from collections.abc import Iterator
@@ -52,6 +53,11 @@ def num_threads(wanted: int | None = None) -> int:
     count = num_cores() if wanted is None else wanted
     check_least("threads", count, 1)
     return count
+
+
+def let_threads_sleep() -> None:
+    """Let torch's threads, once it is imported, wait asleep: spinning takes the cores from whoever shares them."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def num_cores(root: Path = Path("/")) -> int:

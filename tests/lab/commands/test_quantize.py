@@ -92,6 +92,8 @@ def test_a_gguf_becomes_an_awq_folder_that_answers(
     [
         (("--method", "awq"), "method awq needs a text to calibrate on: give --calib FILE"),
         (("--method", "aqw"), "unknown method 'aqw': did you mean 'awq'?"),
+        (("--method", "gptq", "--no-clip"), "--no-clip is for --method awq: leave it out"),
+        (("--threads", 0), "threads must be at least 1, got 0"),
         (("--bits", 5), "--bits is 5, but must be one of 3, 4, 8"),
         (("--group", 128), "groups of 128 do not divide all widths of this model (32, 64)"),
         (("--bits", 3, "--format", "awq"), "format awq holds 4 bits in groups"),

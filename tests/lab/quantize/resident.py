@@ -34,7 +34,7 @@ def main(model: str, method: str, out: str) -> dict[str, int]:
     if method == "flatten":
         job = FlattenJob(checkpoint, texts[:8], texts[8:], Path(out), {})
     else:
-        recipe = Recipe("rtn" if method == "rtn" else "awq", Grid(4, 64), "awq")
+        recipe = Recipe(method, Grid(4, 64), "awq")  # type: ignore[arg-type]
         calibration = [] if method == "rtn" else texts[:8]
         job = RoundJob(checkpoint, calibration, texts[8:], Path(out), {}, recipe=recipe)
     return_at_once()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core.errors import ConfigError
-from forerun.lab.quantize.awq import Inputs, search_scales
+from forerun.lab.quantize.awq import CLIPS, Inputs, clipped, search_scales
 from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.lab.quantize.grid import Grid, coded, grid_for
 
@@ -69,6 +69,29 @@ def test_scales_never_raise_the_error(seed: int, bits: int) -> None:
     scales = search_scales([weight[:8], weight[8:]], inputs, grid)
     scaled = inputs.error(grid.nearest(weight * scales) / scales - weight)
     assert scaled < plain / 2, "large channels are protected"
+
+
+@pytest.mark.parametrize("group", [32, None])
+@pytest.mark.parametrize("bits", [3, 4])
+def test_a_group_is_cut_where_its_own_share_of_the_outputs_errs_least(
+    bits: int, group: int | None
+) -> None:
+    weight, x = sample(3)
+    weight[:, ::7] *= 4
+    grid, inputs = Grid(bits, group), inputs_of(x)
+    cut = clipped(weight, inputs, grid)
+    width = group or 64
+    for start in range(0, 64, width):
+        part = slice(start, start + width)
+        seen, whole, alone = x[:, part], weight[:, part], Grid(bits, None)
+        largest = whole.abs().amax(-1, keepdim=True)
+        tried = [whole.clamp(-largest * share, largest * share) for share in CLIPS]
+        errors = torch.stack(
+            [(seen @ (alone.nearest(each) - whole).T).square().mean(0) for each in tried]
+        )
+        best = torch.stack(tried)[errors.argmin(0), torch.arange(len(weight))]
+        torch.testing.assert_close(cut[:, part], best)
+        assert (errors.argmin(0) > 0).any(), "something is cut"
 
 
 def test_rounding_does_not_shrink_what_a_matrix_says() -> None:

@@ -34,7 +34,7 @@ def check(model: Path, method: str, out: Path) -> None:
     assert figures["measured"] <= figures["stated"] <= 1.15 * figures["measured"], figures
 
 
-@pytest.mark.parametrize("method", ["awq", "rtn", "flatten"])
+@pytest.mark.parametrize("method", ["awq+gptq", "awq", "rtn", "flatten"])
 def test_the_memory_that_is_stated_holds(model: Path, tmp_path: Path, method: str) -> None:
     check(model, method, tmp_path / "out")
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize.block import WholeBlock
 from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import Layout, layout_for
 from forerun.lab.quantize.outside import Outside
-from forerun.lab.quantize.round_job import Recipe, RoundJob
+from forerun.lab.quantize.round_job import Method, Recipe, RoundJob, output_error
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
@@ -63,12 +64,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def job(
-    source: Path, out: Path, grid: Grid, method: str = "awq", layout: Layout | None = None
+    source: Path, out: Path, grid: Grid, method: Method = "awq+gptq", layout: Layout | None = None
 ) -> RoundJob:
     chosen = layout or layout_for(None, grid.bits, grid.group)
-    recipe = Recipe("awq" if method == "awq" else "rtn", grid, chosen)
+    recipe = Recipe(method, grid, chosen)
     checkpoint = open_checkpoint(source)
-    calibration = TEXTS[:4] if method == "awq" else []
+    calibration = [] if method == "rtn" else TEXTS[:4]
     origin = {"recipe": repr(recipe)}
     return RoundJob(checkpoint, calibration, TEXTS[4:], out, origin, recipe=recipe)
 
@@ -163,8 +164,11 @@ def test_what_was_rounded_is_read_back(
         torch.testing.assert_close(after[name], expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("method", ["awq", "gptq", "awq+gptq"])
 @pytest.mark.parametrize("bits", [3, 4])
-def test_awq_errs_less_than_rounding_to_nearest(tmp_path: Path, bits: int) -> None:
+def test_each_method_errs_less_than_rounding_to_nearest(
+    tmp_path: Path, bits: int, method: Method
+) -> None:
     """Where some inputs are far larger than others, as in trained models."""
     grid, source = Grid(bits, 32), tmp_path / "model"
     model = hf_model("mistral", intermediate_size=64)
@@ -172,12 +176,53 @@ def test_awq_errs_less_than_rounding_to_nearest(tmp_path: Path, bits: int) -> No
         for norm in (layer.input_layernorm, layer.post_attention_layernorm):
             norm.weight.data[::16] *= 10
     model.save_pretrained(source)
-    _, _, awq = finished(source, tmp_path / "a", grid)
+    _, _, awq = finished(source, tmp_path / "a", grid, method)
     plain = job(source, tmp_path / "b", grid)
     plain.recipe = Recipe("rtn", grid, plain.recipe.layout)  # with calibration: the same measure
     list(plain.run())
     assert awq.errors.keys() == plain.errors.keys()
     assert sum(awq.errors.values()) < 0.9 * sum(plain.errors.values())
+
+
+def test_awq_compares_the_outputs_of_a_blocks_halves(folders: dict[str, Path]) -> None:
+    """The error of matrices in a half is that of what the half adds to the states, by torch's own modules."""
+    checkpoint = open_checkpoint(folders["llama"])
+    config, arch = read_config(checkpoint)
+    start = "layers.0."
+    weights = {
+        name.removeprefix(start): torch.from_numpy(tensor.dequantize())
+        for name, tensor in stored_weights(checkpoint, arch, config, start)
+    }
+    states = Outside(checkpoint, arch, config).embed(TEXTS[:2])
+    module = LlamaForCausalLM.from_pretrained(folders["llama"]).model
+    for site, readers in (("attn", ("q", "k", "v")), ("mlp", ("gate", "up"))):
+        rounded = [Grid(3, 32).nearest(weights[name]) for name in readers]
+        found = output_error(config, weights, site, states)
+        assert found is not None
+        layer, total = module.layers[0], 0.0
+        for each in states:
+            outputs = []
+            for matrices in ([weights[name] for name in readers], rounded):
+                part = layer.self_attn if site == "attn" else layer.mlp
+                for name, matrix in zip(readers, matrices, strict=True):
+                    getattr(part, f"{name}_proj").weight.data = matrix
+                positions = torch.arange(len(each))[None]
+                x = each[None]
+                attended = layer.self_attn(
+                    layer.input_layernorm(x),
+                    position_embeddings=module.rotary_emb(x, positions),
+                    attention_mask=None,
+                )[0]
+                after = x + attended
+                out = (
+                    attended if site == "attn" else layer.mlp(layer.post_attention_layernorm(after))
+                )
+                outputs.append(out.detach())
+                for name in readers:
+                    getattr(part, f"{name}_proj").weight.data = weights[name]
+            total += float((outputs[0] - outputs[1]).square().mean())
+        assert found(rounded) == pytest.approx(total, rel=1e-3)
+    assert output_error(config, weights, "down", states) is None
 
 
 def test_the_divergence_is_that_of_the_models_predictions(

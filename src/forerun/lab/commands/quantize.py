@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,14 @@ BOUND = 0.01
     "-m", "--model", default=DEFAULT_MODEL, help="A GGUF file, a Hugging Face folder, or a name."
 )
 @click.option(
-    "--method", default="awq", help="awq or flatten (both need --calib), or rtn: round to nearest."
+    "--method",
+    default="awq+gptq",
+    help="awq, gptq, both (awq+gptq) or flatten, which need --calib, or rtn: round to nearest.",
+)
+@click.option(
+    "--clip/--no-clip",
+    default=None,
+    help="awq: cut the ranges of groups where that errs less; default: yes.",
 )
 @click.option("--bits", type=int, help="Of a weight: 3, 4 or 8; default: 4. flatten chooses.")
 @click.option(
@@ -50,6 +58,7 @@ BOUND = 0.01
     type=opt.PATH,
     help="Text for the perplexities of the report; default: the rest of --calib.",
 )
+@click.option("-t", "--threads", type=int, help="CPU threads; default: physical cores.")
 @click.option("-o", "--out", type=opt.PATH, help="The new folder.")
 @opt.as_json
 def command(
@@ -60,9 +69,11 @@ def command(
     group: str | None,
     format: str | None,
     bound: float | None,
+    clip: bool | None,
     calib: Path | None,
     calib_tokens: int,
     eval_text: Path | None,
+    threads: int | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -71,12 +82,17 @@ def command(
     Block by block, so that a small machine can round a large model. Ctrl-C loses nothing: the same command goes on. The
     report at the end has the perplexity before and after, and the error of each kind of matrix.
     """
+    from forerun.core.device import let_threads_sleep
     from forerun.hub.names import resolve
+
+    let_threads_sleep()  # before torch is imported
     from forerun.lab.quantize import report
     from forerun.lab.quantize.flatten_job import FlattenJob
     from forerun.lab.quantize.round_job import RoundJob
+    from forerun.torch.backend import set_threads
     from forerun.weights.checkpoint import open_checkpoint
 
+    set_threads(threads)
     if out is None:
         raise ConfigError("name the new folder: -o DIR")
     opt.check_least("calib_tokens", calib_tokens, report.TEXT_TOKENS)
@@ -89,7 +105,10 @@ def command(
         what = {"method": method, "bound": _bound(bound)}
     else:
         _refuse({"bound": bound}, "is for --method flatten")
+        if method != "awq" and clip is not None:
+            raise ConfigError(f"--{'' if clip else 'no-'}clip is for --method awq: leave it out")
         recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format)
+        recipe = replace(recipe, clip=clip is not False)
         what = recipe.described()
     calibration, held_out = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
@@ -125,7 +144,7 @@ def _recipe(
     config, _ = read_config(checkpoint)
     grid = grid_for(bits, group, input_widths(config))
     layout = layout_for(format, bits, grid.group)
-    return Recipe("rtn" if method == "rtn" else "awq", grid, layout)
+    return Recipe(method, grid, layout)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

@@ -7,7 +7,7 @@ N rows (outputs), K columns (inputs), g columns share a scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,8 @@ from forerun.lab.quantize.grid import Grid
 
 RATIOS = 20
 """Exponents that are tried: 0, 1/20, ... 19/20."""
+CLIPS = tuple(1 - i / 20 for i in range(10))
+"""Shares of a group's largest weight that are tried as its range."""
 _LEAST = 1e-4
 _SAMPLED_ROWS = 256
 """Of a matrix, or of those that share scales, that the scales are tried on."""
@@ -49,26 +51,63 @@ class Inputs:
         return sum(float(((part @ self.gram) * part).sum(dtype=torch.float64)) for part in parts)
 
 
-def search_scales(weights: Sequence[Tensor], inputs: Inputs, grid: Grid) -> Tensor:
+def search_scales(
+    weights: Sequence[Tensor],
+    inputs: Inputs,
+    grid: Grid,
+    output_error: Callable[[Sequence[Tensor]], float] | None = None,
+) -> Tensor:
     """Scales (K,) of the inputs that the matrices (N_i, K) share: those whose rounding errs least (section 3.2).
 
     Rounding W diag(s) and dividing by s again protects the columns with large s. Tried are
-    s = magnitude^r / weight^(1 - r), as AutoAWQ does, and s = 1, on some of the rows.
+    s = magnitude^r / weight^(1 - r), as AutoAWQ does, and s = 1. `output_error` says how far what the matrices are
+    part of is off with others in their place, as published; without it some of their own rows are compared.
     """
     num_rows = sum(map(len, weights))
     size = sum(mean_weight(w, grid) * (len(w) / num_rows) for w in weights)
-    step = max(1, num_rows // _SAMPLED_ROWS)
-    weight = torch.cat([w[::step] for w in weights])
+    if output_error is None:
+        step = max(1, num_rows // _SAMPLED_ROWS)
+        weights = [torch.cat([w[::step] for w in weights])]
+
+    def error_of(scales: Tensor) -> float:
+        rounded = [grid.nearest(w * scales) / scales for w in weights]
+        return (
+            inputs.error(rounded[0] - weights[0]) if output_error is None else output_error(rounded)
+        )
+
     best = torch.ones_like(inputs.magnitude)
-    least = inputs.error(grid.nearest(weight) - weight)
+    least = error_of(best)
     for step in range(RATIOS):
         ratio = step / RATIOS
         scales = inputs.magnitude**ratio / (size ** (1 - ratio) + _LEAST)
         scales = scales.clamp(min=_LEAST)
         scales /= torch.sqrt(scales.max() * scales.min())
-        error = inputs.error(grid.nearest(weight * scales) / scales - weight)
+        error = error_of(scales)
         if error < least:
             best, least = scales, error
+    return best
+
+
+def clipped(weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
+    """Return a matrix (N, K) whose groups are cut off where their rounding then errs least, each by itself.
+
+    Published with AWQ's code, not in the paper. A group's error is that of its own share of the outputs.
+    """
+    width = grid.width(weight.shape[1])
+    best = weight.clone()
+    for start in range(0, weight.shape[1], width):
+        group = slice(start, start + width)
+        whole, gram = weight[:, group], inputs.gram[group, group]
+        largest = whole.abs().amax(-1, keepdim=True)
+        least = torch.full((len(weight),), torch.inf)
+        alone = Grid(grid.bits, None)
+        for share in CLIPS:
+            cut = whole.clamp(-largest * share, largest * share)
+            off = alone.nearest(cut) - whole
+            error = ((off @ gram) * off).sum(-1)
+            is_less = error < least
+            least = torch.where(is_less, error, least)
+            best[:, group] = torch.where(is_less[:, None], cut, best[:, group])
     return best
 
 

@@ -80,6 +80,15 @@ class WholeBlock:
         sites["down"] = self._widen(sites["mlp"])
         return x + self._linear("down", sites["down"]) * factor, sites
 
+    def attention(self, x: Tensor) -> Tensor:
+        """Compute what attention adds (T, D) to the block's input (T, D)."""
+        return self._linear("o", self._attend(self._norm("attn_norm", x)))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """Compute what the MLP adds (T, D) to the block's input with attention added."""
+        x = x + self.attention(x) * self.config.residual_multiplier
+        return self._linear("down", self._widen(self._norm("mlp_norm", x)))
+
     def _attend(self, x: Tensor) -> Tensor:
         config = self.config
         query, key, value = (self._linear(n, x).view(len(x), -1, config.head_dim) for n in "qkv")

@@ -1,8 +1,8 @@
-"""Rounding to nearest, or AWQ with GPTQ's feedback: a block's matrices, one after the other."""
+"""Rounding to nearest, AWQ, GPTQ or both: a block's matrices, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.device import return_freed
-from forerun.lab.quantize.awq import Inputs, search_scales
+from forerun.lab.quantize.awq import Inputs, clipped, search_scales
 from forerun.lab.quantize.block import MATRICES, READERS, Site, WholeBlock, advance, observe
 from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.lab.quantize.grid import Grid, coded
@@ -21,8 +21,12 @@ from forerun.lab.quantize.memory import awq_nbytes
 from forerun.model.config import ModelConfig
 from forerun.weights.codes import Codes
 
-Method = Literal["rtn", "awq"]
-METHODS: tuple[Method, ...] = ("rtn", "awq")
+Method = Literal["rtn", "awq", "gptq", "awq+gptq"]
+METHODS: tuple[Method, ...] = ("rtn", "awq", "gptq", "awq+gptq")
+_PROBES = 4
+"""Texts on which AWQ compares the outputs of a block's halves."""
+_UNCLIPPED = ("q", "k")
+"""Their product, not their outputs, is what counts (AutoAWQ)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,24 @@ class Recipe:
     method: Method
     grid: Grid
     layout: Layout
+    clip: bool = True
+    """Of `awq` alone: ranges of groups are cut where that errs less."""
+
+    @property
+    def scales(self) -> bool:
+        """Whether columns are scaled by their inputs, which is AWQ."""
+        return self.method.startswith("awq")
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether columns make up for the rounding of others, which is GPTQ."""
+        return self.method.endswith("gptq")
 
     def described(self) -> dict[str, object]:
         """Return the recipe as the report has it."""
         shown: dict[str, object] = {"method": self.method, "bits": self.grid.bits}
+        if self.method == "awq":
+            shown["clip"] = self.clip
         return shown | {"group": self.grid.group or "channel", "format": self.layout}
 
 
@@ -52,13 +70,42 @@ def scale_groups(config: ModelConfig) -> Iterator[tuple[Site, str]]:
         yield "down", "up"
 
 
+def output_error(
+    config: ModelConfig, weights: Mapping[str, Tensor], site: Site, probes: Tensor
+) -> Callable[[Sequence[Tensor]], float] | None:
+    """Return how far a half of the block is off on texts (S, T, D) with other matrices at a site.
+
+    None where the site's matrix is the last of its half: its own outputs are the half's.
+    """
+    half = {"attn": WholeBlock.attention, "mlp": WholeBlock.mlp}.get(site)
+    if half is None:
+        return None
+    readers = [name for name in READERS[site] if name in weights]
+    exact = [half(WholeBlock(config, weights), x) for x in probes]
+
+    def error(matrices: Sequence[Tensor]) -> float:
+        block = WholeBlock(config, {**weights, **dict(zip(readers, matrices, strict=True))})
+        pairs = zip(probes, exact, strict=True)
+        return sum(float((half(block, x) - out).square().mean()) for x, out in pairs)
+
+    return error
+
+
 def scale(
-    config: ModelConfig, weights: dict[str, Tensor], inputs: dict[Site, Inputs], grid: Grid
+    config: ModelConfig,
+    weights: dict[str, Tensor],
+    inputs: dict[Site, Inputs],
+    grid: Grid,
+    probes: Tensor | None = None,
 ) -> None:
-    """Put the scales into the block's weights and inputs: the same function, easier to round."""
+    """Put the scales into the block's weights and inputs: the same function, easier to round.
+
+    `probes` (S, T, D), states before the block, are those on which outputs are compared, None: rows of each matrix.
+    """
     for site, source in scale_groups(config):
         readers = [name for name in READERS[site] if name in weights]
-        scales = search_scales([weights[name] for name in readers], inputs[site], grid)
+        error = None if probes is None else output_error(config, weights, site, probes)
+        scales = search_scales([weights[name] for name in readers], inputs[site], grid, error)
         inputs[site] = inputs[site].divided(scales)
         for name in readers:
             weights[name] = weights[name] * scales
@@ -100,23 +147,33 @@ class RoundJob(QuantizeJob):
 
     def step(self, step: int, states: States) -> None:
         """Round and write a block; the states become its outputs."""
-        weights = self.weights(step)
+        weights, recipe = self.weights(step), self.recipe
+        probes = states["calibration"][:_PROBES].clone() if recipe.method == "awq" else None
         inputs = observe(WholeBlock(self.config, weights), states["calibration"])
         advance(WholeBlock(self.config, weights), states["held"])
         return_freed()
-        if self.recipe.method == "awq":
-            scale(self.config, weights, inputs, self.recipe.grid)
+        if recipe.scales:
+            scale(self.config, weights, inputs, recipe.grid, probes)
             return_freed()
         rounded: dict[str, Codes] = {}
         names = [name for name in MATRICES if name in weights]
         for site, readers in READERS.items():
             seen = inputs.pop(site, None)
             feedback = None
-            if seen is not None and self.recipe.method == "awq":
+            if seen is not None and recipe.feeds_back:
                 feedback = Feedback.of(seen.gram, seen.num_tokens)
             for name in readers:
                 if name in weights:
-                    codes = self._round_matrix(weights.pop(name), seen, feedback)
+                    weight = weights.pop(name)
+                    exact = weight
+                    if (
+                        seen is not None
+                        and recipe.method == "awq"
+                        and recipe.clip
+                        and name not in _UNCLIPPED
+                    ):
+                        weight = clipped(weight, seen, recipe.grid)
+                    codes = self._round_matrix(weight, exact, seen, feedback)
                     rounded[name], self.errors[f"{step}.{name}"] = codes
                     self.on_matrix(len(rounded) / len(names))
         return_freed()
@@ -130,7 +187,7 @@ class RoundJob(QuantizeJob):
         return tensors_of(name, codes, self.recipe.grid.bits, self.recipe.layout)
 
     def _round_matrix(
-        self, weight: Tensor, inputs: Inputs | None, feedback: Feedback | None
+        self, weight: Tensor, exact: Tensor, inputs: Inputs | None, feedback: Feedback | None
     ) -> tuple[Codes, float]:
         grid = self.recipe.grid
         if inputs is None:
@@ -143,5 +200,5 @@ class RoundJob(QuantizeJob):
             scales, zeros = grid.ranges(weight)
             limits = (0, grid.top)
             codes = coded(compensated(weight, feedback, scales, zeros, limits), scales, zeros)
-        error = inputs.error(torch.from_numpy(codes.values()) - weight)
-        return codes, error / max(inputs.error(weight), 1e-30)
+        error = inputs.error(torch.from_numpy(codes.values()) - exact)
+        return codes, error / max(inputs.error(exact), 1e-30)
