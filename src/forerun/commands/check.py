@@ -74,14 +74,18 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
     from forerun.drafting.vocabulary import vocabulary_difference
     from forerun.engine.speedup_model import break_even
     from forerun.hub.names import resolve
-    from forerun.model.loader import read_config, weights_nbytes
+    from forerun.drafters.draft_model import trimmed
+    from forerun.model.loader import read_config, step_nbytes
     from forerun.weights.checkpoint import open_checkpoint
 
-    pair = [open_checkpoint(resolve(name)) for name in (target, draft)]
+    model, num_tokens = trimmed.described(draft)
+    pair = [open_checkpoint(resolve(name)) for name in (target, model)]
     configs = [read_config(checkpoint)[0] for checkpoint in pair]
     sizes = [
-        weights_nbytes(checkpoint, scheme)  # type: ignore[arg-type]  # checked there
-        for checkpoint, scheme in zip(pair, (quant, draft_quant), strict=True)
+        step_nbytes(checkpoint, count, scheme)  # type: ignore[arg-type]  # checked there
+        for checkpoint, count, scheme in zip(
+            pair, (None, num_tokens), (quant, draft_quant), strict=True
+        )
     ]
     vocabularies = [checkpoint.tokenizer() for checkpoint in pair]
     difference = vocabulary_difference(*vocabularies)
@@ -90,6 +94,7 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
     document = {
         "model": target,
         "draft": draft,
+        "draft_vocab": num_tokens,
         "compatible": difference is None,
         "vocabulary": [vocabulary.vocab_size for vocabulary in vocabularies],
         "difference": difference,
@@ -118,6 +123,8 @@ def _report(document: dict[str, Any]) -> None:
         for gamma, rate in document["break_even_acceptance"].items()
     )
     same = f"the same {document['vocabulary'][0]} tokens"
+    if fits and document["draft_vocab"] is not None:
+        same += f", {document['draft_vocab']} of which the draft may guess"
     lines = [
         ("tokenizer", same if fits else document["difference"]),
         ("context", f"target {context[0]}, draft {context[1]} tokens{note}"),

@@ -204,6 +204,18 @@ def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
     return math.ceil(num_bits / 8)
 
 
+def step_nbytes(checkpoint: Checkpoint, num_tokens: int | None, scheme: Scheme = "none") -> int:
+    """Return the bytes of weights that a step reads whose head scores `num_tokens` tokens, all if None."""
+    nbytes = weights_nbytes(checkpoint, scheme)
+    if num_tokens is None:
+        return nbytes
+    config, arch = read_config(checkpoint)
+    head = "embed" if config.tied_head else "head"
+    (weight,) = (w for w in blank_weights(checkpoint, arch, config, scheme) if w.name == head)
+    row = weight.shape[1] * weight.format.bits_per_weight / 8
+    return nbytes - math.ceil((weight.shape[0] - num_tokens) * row)
+
+
 def _located(
     name: str, shape: tuple[int, ...], checkpoint: Checkpoint, arch: Arch, config: ModelConfig
 ) -> Iterator[tuple[str, list[str], TensorSource, tuple[int, ...]]]:

@@ -65,6 +65,15 @@ def test_a_draft_is_trimmed_measured_and_used(
     assert (code, err.count("\n")) == (2, 1)
     assert "is trimmed already" in err
 
+    code, out, _ = forerun("check", default_model, tmp_path / "small", "--json")
+    found = the_json(out)
+    assert (code, found["compatible"], found["draft_vocab"]) == (0, True, 4096)
+    assert (
+        found["cost"]
+        < the_json(forerun("check", default_model, default_model, "--json")[1])["cost"]
+        == 1
+    )
+
     draft = f"draft_model:model={tmp_path / 'small'}"
     code, out, _ = forerun(
         *("verify", "-m", default_model, "-d", draft, "-n", 24, "--limit", 2, "--json")

@@ -53,6 +53,14 @@ def is_one(model: str) -> bool:
     return path.is_file() and _read(path).get("model_type") == KIND
 
 
+def described(model: str) -> tuple[str, int | None]:
+    """Return a draft's name and how many tokens it may guess, None for all. Raises LoadError."""
+    if not is_one(model):
+        return model, None
+    config = _config(Path(model).expanduser())
+    return config.draft, config.draft_vocab_size
+
+
 def save(folder: Path, config: TrimmedConfig, tokens: Ids) -> None:
     """Write both files; the tokens ascend. Raises OSError."""
     mask = np.zeros(config.vocab_size, np.bool_)
