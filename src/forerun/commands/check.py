@@ -71,10 +71,10 @@ def _check_one(target: str, quant: str, as_json: bool) -> None:
 def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: bool) -> None:
     """Print whether a model can draft for another."""
     from forerun.cli import console
+    from forerun.drafters.draft_model import trimmed
     from forerun.drafting.vocabulary import vocabulary_difference
     from forerun.engine.speedup_model import break_even
     from forerun.hub.names import resolve
-    from forerun.drafters.draft_model import trimmed
     from forerun.model.loader import read_config, step_nbytes
     from forerun.weights.checkpoint import open_checkpoint
 
