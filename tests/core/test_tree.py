@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import Draft
+from forerun.decoding.grammar import limit
 
 
 @st.composite
@@ -52,7 +53,7 @@ def test_malformed_trees_are_refused(parents):
 @given(parent_arrays(), st.integers(0, 30), st.integers(0, 10))
 def test_trimming_keeps_a_tree_and_whole_paths(parents, budget, depth):
     draft = Draft(tuple(range(100, 100 + len(parents))), parents)
-    by_count, by_depth = draft.trim(budget), draft.trim_depth(depth)
+    by_count, by_depth = draft.trim(budget), limit(draft, depth, None)
     assert len(by_count) == min(budget, len(draft))
     assert by_depth.tokens == tuple(
         t for t, d in zip(draft.tokens, tree.depths(parents), strict=True) if d < depth

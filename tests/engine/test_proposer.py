@@ -58,10 +58,10 @@ class Failing(Scripted):
 class Asking(Adaptive):
     """Asks for as much as `Fixed`, so that nothing depends on the clock, and cuts as usual."""
 
-    def budgets(self, seqs, num_others=0, *, is_reading=False):
-        return super().budgets(seqs, num_others, is_reading=is_reading) | dict.fromkeys(
-            (seq.id for seq in seqs), self.longest
-        )
+    def budgets(self, steps, num_others=0, *, is_reading=False):
+        super().budgets(steps, num_others, is_reading=is_reading)
+        for step in steps:
+            step.budget = self.longest
 
 
 def guarded_engine(drafter, controller=None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 MEMORY = 0.98
 """What a case counts for after the next one, wherever something is learned while requests run."""
@@ -10,32 +10,38 @@ CASES = 4.0
 """Cases that what is said beforehand weighs as much as."""
 
 
-@dataclass(slots=True)
-class DecayedMean:
-    """A mean in which each case weighs `memory` times what the next one does.
+class DecayedMeans:
+    """Means by index, in which each case weighs `MEMORY` times what the next one of its index does.
 
-    >>> mean = DecayedMean(memory=0.5)
-    >>> mean.record(1.0), mean.record(4.0)
-    (None, None)
-    >>> mean.value, mean.given(0.0, 1.5)
-    (3.0, 1.5)
+    >>> means = DecayedMeans()
+    >>> means.record([(0, 1.0), (2, 3.0), (2, 5.0)])
+    >>> means.given([0.0, 3.0, 4.0], weight=1.0)
+    [0.5, 3.0, 4.006711409395973]
     """
 
-    memory: float
-    weight: float = 0.0
-    """Weight of all cases together, in units of the last one's."""
-    total: float = 0.0
+    def __init__(self) -> None:
+        self._weights: list[float] = []
+        self._totals: list[float] = []
 
-    def record(self, value: float) -> None:
-        """Add an observation; earlier ones count for a little less from then on."""
-        self.weight = self.weight * self.memory + 1
-        self.total = self.total * self.memory + value
+    def __len__(self) -> int:
+        return len(self._weights)
 
-    @property
-    def value(self) -> float:
-        """The mean; 0 before the first case."""
-        return self.total / self.weight if self.weight else 0.0
+    def record(self, cases: Iterable[tuple[int, float]]) -> None:
+        """Add observations, each with the index of its mean; there are as many means as the largest index asks for."""
+        weights, totals = self._weights, self._totals
+        for i, value in cases:
+            while len(weights) <= i:
+                weights.append(0.0)
+                totals.append(0.0)
+            weights[i] = weights[i] * MEMORY + 1
+            totals[i] = totals[i] * MEMORY + value
 
-    def given(self, prior: float, weight: float) -> float:
-        """Return the mean where `prior` counts as so many cases."""
-        return (self.total + weight * prior) / (self.weight + weight)
+    def given(
+        self, priors: Sequence[float], weight: float, indices: Iterable[int] | None = None
+    ) -> list[float]:
+        """Return the means of some indices, by default the first ones, where `priors` count as so many cases each."""
+        weights, totals, known = self._weights, self._totals, len(self._weights)
+        return [
+            (totals[i] + weight * prior) / (weights[i] + weight) if i < known else prior
+            for i, prior in zip(range(len(priors)) if indices is None else indices, priors)
+        ]
