@@ -38,7 +38,7 @@ def test_children_invert_parents(parents):
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=6))
 def test_merged_paths_are_all_there_and_nothing_else(paths):
     tokens, parents = tree.from_paths(paths)
-    tree.check(parents)
+    Draft(tokens, parents)
     merged = {tuple(tokens[i] for i in tree.path_to(node, parents)) for node in range(len(tokens))}
     assert merged == {tuple(path[: i + 1]) for path in paths for i in range(len(path))}
     assert len(merged) == len(tokens), "no prefix is stored twice"

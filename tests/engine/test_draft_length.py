@@ -60,7 +60,7 @@ def trees(most: int = 7):
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
-    chances = tree.path_products(draft.parents, AcceptanceRates().of(draft))
+    chances = AcceptanceRates().paths(draft)
     gains = [sum(chances[:k]) - MARGIN * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)
@@ -87,18 +87,18 @@ def test_free_rows_are_all_kept_and_expensive_ones_cut():
 
 def test_rates_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
     rates, rng = AcceptanceRates(), random.Random(3)
-    assert rates.of(sure(0.9)) == pytest.approx([0.9])
+    assert rates.paths(sure(0.9)) == pytest.approx([0.9])
     for _ in range(400):
         rates.record(sure(0.9), (1,) if rng.random() < 0.3 else (5,))
-    assert rates.of(sure(0.9)) == pytest.approx([0.3], abs=0.12)
-    assert rates.of(sure(0.2)) == pytest.approx([0.2])
+    assert rates.paths(sure(0.9)) == pytest.approx([0.3], abs=0.12)
+    assert rates.paths(sure(0.2)) == pytest.approx([0.2])
 
 
 @given(st.floats(0, 1), st.booleans())
 def test_rates_are_probabilities_whatever_is_said(confidence, is_right):
     rates = AcceptanceRates()
     rates.record(sure(confidence), (1,) if is_right else (9,))
-    assert all(0 <= rate <= 1 for rate in rates.of(sure(confidence)))
+    assert all(0 <= rate <= 1 for rate in rates.paths(sure(confidence)))
 
 
 def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
@@ -109,7 +109,7 @@ def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
         seen.record(sure(confidence), (1,) if is_hit else (9,))
     rates.record(draft, (2, 9))
     for confidence in (0.1, 0.5, 0.9):
-        assert rates.of(sure(confidence)) == seen.of(sure(confidence))
+        assert rates.paths(sure(confidence)) == seen.paths(sure(confidence))
 
 
 def asked(found: Adaptive, draft: Draft, num_steps: int, ask_s: float) -> int:

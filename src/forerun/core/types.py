@@ -37,7 +37,9 @@ class Draft:
             values = getattr(self, name)
             if values is not None and len(values) != len(self.tokens):
                 raise ValueError(f"{len(self.tokens)} tokens but {len(values)} of {name}")
-        tree.check(self.parents)
+        for i, parent in enumerate(self.parents):
+            if not -1 <= parent < i:
+                raise ValueError(f"node {i} has parent {parent}; it must be -1 or an earlier node")
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -29,9 +29,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Protocol
 
-from forerun.core import tree
-from forerun.core.costs import CostCurve
-from forerun.core.means import CASES, MEMORY, DecayedMeans
+from forerun.core.costs import CASES, MEMORY, CostCurve, DecayedMeans
 from forerun.core.types import Draft
 from forerun.engine.sequence import SequenceStep
 
@@ -155,14 +153,13 @@ class Adaptive(Controller):
 
     def trim(self, steps: Sequence[SequenceStep]) -> None:
         """Keep the nodes that are worth their rows."""
-        drafts = [step.draft for step in steps]
-        paths = [tree.path_products(d.parents, self._acceptance.of(d)) for d in drafts]
+        paths = [self._acceptance.paths(step.draft) for step in steps]
         most_rows = self._num + sum(map(len, paths))
         costs = [self._pass(num_rows) for num_rows in range(self._num, most_rows + 1)]
         kept = best_cut(paths, [self._price * cost for cost in costs])
         num_kept = sum(kept)
         row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
-        longest = max([1, len(self._value), *map(len, paths)])
+        longest = max([1, len(self._value.weights), *map(len, paths)])
         for step, path, length in zip(steps, paths, kept, strict=True):
             step.draft = step.draft.trim(length)
             if step.budget:  # nodes that were cut or missing added nothing
@@ -207,7 +204,7 @@ class Adaptive(Controller):
         """
         if not self._knows_asking:
             return 0
-        most = len(self._value) or 1
+        most = len(self._value.weights) or 1
         values = self._value.given([FIRST_VALUE / 2**i for i in range(most)], CASES)
         added = accumulate(own.given(values, CASES), initial=0.0)
         next(added)
@@ -226,7 +223,7 @@ class Adaptive(Controller):
             return [0] * len(planned)
         if self._reserve < 0 and not self._knows_asking:
             return [1] * len(planned)  # the smallest question tells what asking costs
-        most = len(self._value) or 1
+        most = len(self._value.weights) or 1
         larger = [2 * k if 0 < 2 * k < most else self.longest for k in planned]
         if not self._trial_steps:
             if self._reserve < 0 or larger == planned:
@@ -304,11 +301,16 @@ class AcceptanceRates:
     def __init__(self) -> None:
         self._by_confidence, self._by_index = DecayedMeans(), DecayedMeans()
 
-    def of(self, draft: Draft) -> list[float]:
-        """Return every node's rate."""
-        if draft.confidence is None:
-            return self._by_index.given((0.5,) * len(draft), STATED)
-        return self._by_confidence.given(draft.confidence, STATED, levels(draft.confidence))
+    def paths(self, draft: Draft) -> list[float]:
+        """Return P(node accepted) of every node: the product of the rates on the path to it."""
+        if (stated := draft.confidence) is None:
+            rates = self._by_index.given((0.5,) * len(draft), STATED)
+        else:
+            rates = self._by_confidence.given(stated, STATED, levels(stated))
+        products: list[float] = []
+        for parent, rate in zip(draft.parents, rates, strict=True):
+            products.append(rate * products[parent] if parent >= 0 else rate)
+        return products
 
     def record(self, draft: Draft, tokens: Sequence[int]) -> None:
         """Compare a draft, cut or not, with the tokens that came."""

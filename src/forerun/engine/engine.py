@@ -33,7 +33,7 @@ from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.proposer import Proposer
 from forerun.engine.scheduler import Scheduler
-from forerun.engine.sequence import SequenceState, SequenceStep, pack
+from forerun.engine.sequence import SLOW_MASKS_S, SequenceState, SequenceStep, pack
 from forerun.engine.speedup_model import attention_cost
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
@@ -155,7 +155,7 @@ class Engine:
         self.proposer.propose(steps)
         proposed_s = clock()
         healthy = [step for step in steps if step.error is None]
-        ready, batch = pack(self.scheduler.reserve(healthy, self.preempt))
+        ready, batch = pack(self.scheduler.fit(healthy, self.preempt))
         if not ready:
             return self._end_failed(steps)
         num_rows = batch.num_rows
@@ -178,7 +178,9 @@ class Engine:
         if num_read and self.cache.disk is not None:
             self.cache.disk.store.learn(num_rows, verify_s)
         self.proposer.controller.learn(finished, num_rows, ask_s, verify_s, num_read)
-        return events + self._end_failed(steps)
+        if any(step.error for step in steps):
+            events += self._end_failed(steps)
+        return events
 
     def num_read(self, seq: Seq) -> int | None:
         """Count the tokens of its prompt whose rows the cache holds; None for a sequence that does not run."""
@@ -257,14 +259,15 @@ class Engine:
             state = self.sequences[seq.id]
             if not state.has_begun:
                 room = max(0, room - self.scheduler.read_from_disk(seq, room))
-            tokens = self.scheduler.pending(seq)
+            base = self.cache.length(seq.slot)
+            tokens = seq.tokens[base:]
             if not state.has_begun:
                 if not state.grammar_is_ready():
                     tokens = tokens[:-1]  # the last one's row says what comes first
                 tokens = tokens[:room]
                 room -= len(tokens)
             if tokens:
-                steps.append(SequenceStep(seq, state, tokens, self.cache.length(seq.slot)))
+                steps.append(SequenceStep(seq, state, tokens, base))
         return steps
 
     def _await_grammar(self) -> None:
@@ -336,6 +339,7 @@ class Engine:
         pipeline = state.pipeline
         pipeline.mask_s = 0.0
         step.finish(verify(step.seq, step.draft, logits, pipeline, hidden=seen, top=top))
+        state.has_slow_masks = pipeline.mask_s >= SLOW_MASKS_S
         if state.has_slow_masks:
             state.rests_until_s = time.perf_counter() + pipeline.mask_s
 

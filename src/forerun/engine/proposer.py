@@ -113,7 +113,9 @@ class Proposer:
             room = [min(step.budget, step.room) for step in known]
             with self._isolated("propose"):
                 proposed = self.drafter.propose([step.seq for step in known], room)
-                if not self._is_own:
+                tokens = (token for draft in proposed for token in draft.tokens)
+                # Of forerun's own drafters the contract's tests know the rest; their tables and networks are files.
+                if not self._is_own or max(tokens, default=0) >= self._vocab_size:
                     check(self.drafter, proposed, room, self._vocab_size)
                 for step, draft in zip(known, proposed, strict=True):
                     step.proposed = draft

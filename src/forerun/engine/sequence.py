@@ -56,6 +56,8 @@ class SequenceState:
     prompt_features: list[Floats] = field(default_factory=list)
     start_s: float = field(default_factory=time.perf_counter)
     first_token_s: float | None = None
+    has_slow_masks: bool = False
+    """The masks of its last step were slow."""
     rests_until_s: float = 0.0
     """While others run it sits out as long as its slow masks took."""
     needs_only_argmax: bool = field(init=False)
@@ -81,11 +83,6 @@ class SequenceState:
         """Tell whether the first token can be chosen without waiting for a grammar, after at most so many seconds."""
         compiling = self.pipeline.compiling
         return compiling is None or compiling.is_ready(timeout_s)
-
-    @property
-    def has_slow_masks(self) -> bool:
-        """Whether the masks of its last step were slow."""
-        return self.pipeline.mask_s >= SLOW_MASKS_S
 
     def _score_prompt(self, base: int, states: Floats, model: Model) -> None:
         """Score prompt tokens, from the hidden states (R, D) of those from position `base` on."""
@@ -224,9 +221,8 @@ class SequenceStep:
         seq.tokens += emitted
         seq.finish_reason = state.stops.finish_reason
         state.logprobs += scored or ()
-        event = Event(seq.id, emitted, self.pieces, scored, seq.finish_reason)
-        state.text += event.text
-        return event
+        state.text += "".join([piece.text for piece in self.pieces])
+        return Event(seq.id, emitted, self.pieces, scored, seq.finish_reason)
 
 
 def pack(steps: Sequence[SequenceStep]) -> tuple[list[SequenceStep], Batch]:
