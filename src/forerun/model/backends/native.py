@@ -320,8 +320,9 @@ class NativeDecoder:
         Phases of 0 pieces are passed over, at the end of all others threads wait for each other.
         """
         assert isinstance(cache, NativeCache)
-        whole = next(cache.parts(batch, batch.num_rows))
-        return self._native.phases(cache.native, whole.segments)
+        for segment in batch.segments:
+            cache.reserve(segment.slot, segment.stop)
+        return self._native.phases(cache.native, batch.segments)
 
     def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
         """Return the bytes of the kernels' scratch memory, from what lays it out."""
