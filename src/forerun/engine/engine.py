@@ -178,7 +178,7 @@ class Engine:
         if num_read and self.cache.disk is not None:
             self.cache.disk.store.learn(num_rows, verify_s)
         self.proposer.controller.learn(finished, num_rows, ask_s, verify_s, num_read)
-        if any(step.error for step in steps):
+        if any(step.error is not None for step in steps):
             events += self._end_failed(steps)
         return events
 
