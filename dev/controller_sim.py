@@ -26,8 +26,9 @@ import torch
 
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.engine.controller import Controller, Fixed
+from forerun.engine.sequence import SequenceStep
 from tests.engine.recorded import MAX_GUESSES, Answer, World, read, speedups
 
 MACHINES = {
@@ -45,17 +46,16 @@ class Listening(Controller):
         """By the number of tokens that were there."""
 
     def budgets(
-        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
-    ) -> dict[int, int]:
+        self, steps: Sequence[SequenceStep], num_others: int = 0, *, is_reading: bool = False
+    ) -> None:
         """Everything, of one sequence."""
-        (seq,) = seqs
-        self._length = len(seq.generated)
-        return {seq.id: MAX_GUESSES}
+        (step,) = steps
+        step.budget = MAX_GUESSES
 
-    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+    def trim(self, steps: Sequence[SequenceStep]) -> None:
         """Nothing."""
-        (self.drafts[self._length],) = drafts.values()
-        return dict.fromkeys(drafts, EMPTY_DRAFT)
+        (step,) = steps
+        self.drafts[len(step.seq.generated)], step.draft = step.proposed, EMPTY_DRAFT
 
 
 def record(path: Path, prompts: Sequence[str], model: str, guesser: str, length: int) -> None:

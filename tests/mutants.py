@@ -91,8 +91,9 @@ CONSTANTS = {
     "forerun.core.costs": {
         "TABLE_SPREAD": (1e3,),
         "OUTLIER": (1e9,),
+        "MEMORY": (0.5,),
+        "CASES": (0.01, 1e6),
     },
-    "forerun.core.means": {"MEMORY": (0.5,), "CASES": (0.01, 1e6)},
     "forerun.engine.controller": {
         "STATED": (1e6,),
         "FIRST_VALUE": (0.0,),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import Draft
+from forerun.decoding.grammar import limit
 
 
 @st.composite
@@ -37,7 +38,7 @@ def test_children_invert_parents(parents):
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=6))
 def test_merged_paths_are_all_there_and_nothing_else(paths):
     tokens, parents = tree.from_paths(paths)
-    tree.check(parents)
+    Draft(tokens, parents)
     merged = {tuple(tokens[i] for i in tree.path_to(node, parents)) for node in range(len(tokens))}
     assert merged == {tuple(path[: i + 1]) for path in paths for i in range(len(path))}
     assert len(merged) == len(tokens), "no prefix is stored twice"
@@ -52,7 +53,7 @@ def test_malformed_trees_are_refused(parents):
 @given(parent_arrays(), st.integers(0, 30), st.integers(0, 10))
 def test_trimming_keeps_a_tree_and_whole_paths(parents, budget, depth):
     draft = Draft(tuple(range(100, 100 + len(parents))), parents)
-    by_count, by_depth = draft.trim(budget), draft.trim_depth(depth)
+    by_count, by_depth = draft.trim(budget), limit(draft, depth, None)
     assert len(by_count) == min(budget, len(draft))
     assert by_depth.tokens == tuple(
         t for t, d in zip(draft.tokens, tree.depths(parents), strict=True) if d < depth

@@ -16,7 +16,7 @@ from forerun.core.arrays import Floats
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.decoding.grammar import with_forced, without_forbidden
+from forerun.decoding.grammar import limit, with_forced
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from tests.decoding import drafting
@@ -231,7 +231,7 @@ def test_what_is_cut_is_what_the_grammar_forbids(
 ) -> None:
     tokens = tuple(data.draw(st.integers(0, V - 1)) for _ in parents)
     draft = Draft(tokens, parents, tuple(0.5 for _ in parents))
-    kept = without_forbidden(draft, GRAMMAR)
+    kept = limit(draft, 8, GRAMMAR)
     assert paths(kept) == {path for path in paths(draft) if holds(path)}
     assert kept.confidence is not None
 
@@ -244,7 +244,7 @@ def test_what_is_cut_is_what_the_grammar_forbids(
 def test_forced_tokens_are_added_and_nothing_else(
     given_paths: list[list[int]], room: int, depth: int
 ) -> None:
-    draft = without_forbidden(Draft(*tree.from_paths(given_paths)), FORCING)
+    draft = limit(Draft(*tree.from_paths(given_paths)), 4, FORCING)
     longer = with_forced(draft, FORCING, room, depth)
     assert longer.trim(len(draft)) == Draft(draft.tokens, draft.parents)
     assert len(longer) <= max(room, len(draft))

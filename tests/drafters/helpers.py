@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from forerun.core import tree
 from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
@@ -36,9 +35,8 @@ def sequence(tokens: Sequence[int], seq_id: int = 0, num_prompt: int | None = No
 
 
 def check_draft(draft: Draft, budget: int) -> None:
-    """A well-formed tree within the budget, no token twice below one node."""
+    """A tree within the budget, no token twice below one node."""
     assert len(draft) <= budget
-    tree.check(draft.parents)
     assert len(set(zip(draft.parents, draft.tokens, strict=True))) == len(draft)
 
 

@@ -18,6 +18,7 @@ from forerun.core.batch import Batch
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq, TopK
+from forerun.decoding.grammar import limit
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from forerun.drafters.draft_model import DraftModel, Options, build
@@ -112,7 +113,7 @@ def test_what_the_cache_keeps_changes_no_draft(params: SamplingParams, num_draft
         fresh = drafter_of(num_draft=num_draft)
         begun(fresh, seq)
         assert draft == fresh.propose([seq], [budget])[0]
-        num_accepted[len(judge(seq, draft.trim_depth(2)).path)] += 1
+        num_accepted[len(judge(seq, limit(draft, 2, None)).path)] += 1
     assert num_accepted[0], "no draft was rejected"
     assert num_accepted[1] + num_accepted[2], "no draft was accepted"
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forerun.core.costs import CostCurve
 from forerun.core.types import Draft, Seq
-from forerun.engine.controller import EXPLORATION, Adaptive, DraftResult, Fixed
+from forerun.engine.controller import EXPLORATION, Adaptive, Controller, Fixed
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -26,7 +26,7 @@ from tests.engine.harness import (
     plain,
     timed_engine,
 )
-from tests.engine.worlds import WRONG, Trees, World
+from tests.engine.worlds import WRONG, Trees, World, step_of
 from tests.tiny import tiny_model
 
 FULL = 8
@@ -132,8 +132,9 @@ def test_a_first_pass_that_is_slow_is_not_the_unit_of_costs():
     """As the first one is, which touches the weights."""
     controller, seq = Adaptive(FULL), Seq(0, [1, 2], GREEDY, 0)
     for num_rows, pass_s in ((1, 10.0), (1, 1.0), *[(4, 1.15), (1, 1.0)] * 2):
-        controller.budgets([seq])
-        controller.learn([DraftResult(0, 0, ())], num_rows, 0.0, pass_s)
+        steps = [step_of(seq)]
+        controller.budgets(steps)
+        controller.learn(steps, num_rows, 0.0, pass_s)
     assert controller.pass_cost.predict(1) == pytest.approx(1, rel=0.05)
     assert controller.pass_cost.predict(4) == pytest.approx(1.15, rel=0.05)
 
@@ -181,20 +182,15 @@ MODEL = tiny_model(3, sharpness=3.0)
 ANSWERS = {tuple(p): a for p, a in zip(LOOPING, plain(MODEL, LOOPING, GREEDY), strict=True)}
 
 
-class Replay:
+class Replay(Controller):
     """Any budgets at all."""
 
     def __init__(self, budgets):
         self.coming = iter(budgets)
 
-    def budgets(self, seqs, num_others=0, *, is_reading=False):
-        return {seq.id: next(self.coming, 3) for seq in seqs}
-
-    def trim(self, drafts):
-        return drafts
-
-    def learn(self, trials, num_rows, draft_s, pass_s, num_read=0):
-        pass
+    def budgets(self, steps, num_others=0, *, is_reading=False):
+        for step in steps:
+            step.budget = next(self.coming, 3)
 
 
 @given(st.lists(st.integers(0, 6), max_size=60))

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.engine.controller import MARGIN, AcceptanceRates, Adaptive, DraftResult, Fixed
-from tests.engine.worlds import NEW_ROWS, Oracle, Routed, Trees
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.decoding.grammar import limit
+from forerun.engine.controller import MARGIN, AcceptanceRates, Adaptive, Fixed
+from forerun.engine.sequence import SequenceStep
+from tests.engine.worlds import NEW_ROWS, Oracle, Routed, Trees, step_of
 
 ALL = 8
 
@@ -26,14 +28,23 @@ def sure(*confidence: float, parents: tuple[int, ...] | None = None) -> Draft:
     return Draft(tuple(range(1, length + 1)), parents or tree.chain(length), confidence)
 
 
-def seqs(num: int) -> list[Seq]:
-    return [Seq(i, [1], SamplingParams(temperature=0), 0) for i in range(num)]
+def steps(num: int) -> list[SequenceStep]:
+    return [step_of(Seq(i, [1], SamplingParams(temperature=0), 0)) for i in range(num)]
+
+
+def kept(found: Adaptive, *drafts: Draft) -> list[Draft]:
+    """What it lets through of the drafts of one step."""
+    of = steps(len(drafts))
+    for step, draft in zip(of, drafts, strict=True):
+        step.draft = step.proposed = draft
+    found.trim(of)
+    return [step.draft for step in of]
 
 
 def controller(row: float, num_seqs: int = 1) -> Adaptive:
     """One that knows that a pass costs 1 and `row` more for each further row, in a step."""
     found = Adaptive(ALL, {1: 1.0, 2: 1.0 + row})
-    found.budgets(seqs(num_seqs))
+    found.budgets(steps(num_seqs))
     return found
 
 
@@ -49,47 +60,45 @@ def trees(most: int = 7):
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
-    chances = tree.path_products(draft.parents, AcceptanceRates().of(draft))
+    chances = AcceptanceRates().paths(draft)
     gains = [sum(chances[:k]) - MARGIN * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)
-    kept = controller(row).trim({0: draft})[0]
-    assert kept == draft.trim(gains.index(best))
+    assert kept(controller(row), draft) == [draft.trim(gains.index(best))]
 
 
 def test_a_node_is_kept_where_its_chance_exceeds_its_row_by_a_quarter():
     """The best of many estimates is overestimated: a row of a fifth of a pass takes a chance of a quarter."""
-    assert [len(controller(0.2).trim({0: sure(chance)})[0]) for chance in (0.24, 0.26)] == [0, 1]
+    each = [kept(controller(0.2), sure(chance)) for chance in (0.24, 0.26)]
+    assert [len(draft) for (draft,) in each] == [0, 1]
 
 
 @given(st.lists(trees(4), min_size=1, max_size=5), st.floats(0, 0.5))
 def test_a_cut_draft_is_a_beginning_of_it(drafts, row):
-    given_ = dict(enumerate(drafts))
-    kept = controller(row, len(drafts)).trim(given_)
-    assert kept.keys() == given_.keys()
-    assert all(kept[i] == draft.trim(len(kept[i])) for i, draft in given_.items())
+    cut = kept(controller(row, len(drafts)), *drafts)
+    assert all(part == draft.trim(len(part)) for part, draft in zip(cut, drafts, strict=True))
 
 
 def test_free_rows_are_all_kept_and_expensive_ones_cut():
-    drafts = {0: sure(0.5, 0.1, 0.1), 1: sure(0.5, 0.5, 0.5), 2: EMPTY_DRAFT}
-    assert controller(0.0, 3).trim(drafts) == drafts
-    assert [len(d) for d in controller(0.9, 3).trim(drafts).values()] == [0, 0, 0]
+    drafts = [sure(0.5, 0.1, 0.1), sure(0.5, 0.5, 0.5), EMPTY_DRAFT]
+    assert kept(controller(0.0, 3), *drafts) == drafts
+    assert [len(draft) for draft in kept(controller(0.9, 3), *drafts)] == [0, 0, 0]
 
 
 def test_rates_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
     rates, rng = AcceptanceRates(), random.Random(3)
-    assert rates.of(sure(0.9)) == pytest.approx([0.9])
+    assert rates.paths(sure(0.9)) == pytest.approx([0.9])
     for _ in range(400):
         rates.record(sure(0.9), (1,) if rng.random() < 0.3 else (5,))
-    assert rates.of(sure(0.9)) == pytest.approx([0.3], abs=0.12)
-    assert rates.of(sure(0.2)) == pytest.approx([0.2])
+    assert rates.paths(sure(0.9)) == pytest.approx([0.3], abs=0.12)
+    assert rates.paths(sure(0.2)) == pytest.approx([0.2])
 
 
 @given(st.floats(0, 1), st.booleans())
 def test_rates_are_probabilities_whatever_is_said(confidence, is_right):
     rates = AcceptanceRates()
     rates.record(sure(confidence), (1,) if is_right else (9,))
-    assert all(0 <= rate <= 1 for rate in rates.of(sure(confidence)))
+    assert all(0 <= rate <= 1 for rate in rates.paths(sure(confidence)))
 
 
 def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
@@ -100,21 +109,22 @@ def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
         seen.record(sure(confidence), (1,) if is_hit else (9,))
     rates.record(draft, (2, 9))
     for confidence in (0.1, 0.5, 0.9):
-        assert rates.of(sure(confidence)) == seen.of(sure(confidence))
+        assert rates.paths(sure(confidence)) == seen.paths(sure(confidence))
 
 
 def asked(found: Adaptive, draft: Draft, num_steps: int, ask_s: float) -> int:
     """Of so many steps of one sequence, in how many the drafter was asked; its draft is the same each time."""
     count = 0
     for _ in range(num_steps):
-        if found.budgets(seqs(1))[0]:
+        (step,) = one = steps(1)
+        found.budgets(one)
+        if step.budget:
             count += 1
-            kept = found.trim({0: draft})[0]
-            path = tuple(range(len(kept)))
-            result = DraftResult(0, len(kept), path, (*kept.tokens, 99))
-            found.learn([result], 1 + len(kept), ask_s, 1 + 0.2 * len(kept))
-        else:
-            found.learn([DraftResult(0, 0, (), (99,))], 1, 0.0, 1.0)
+            step.draft = step.proposed = draft
+            found.trim(one)
+        num_kept = len(step.draft)
+        step.outcome = Outcome(tuple(range(num_kept)), (*step.draft.tokens, 99))
+        found.learn(one, 1 + num_kept, ask_s if step.budget else 0.0, 1 + 0.2 * num_kept)
     return count
 
 
@@ -207,19 +217,23 @@ def test_in_a_batch_it_is_at_least_as_good_as_every_fixed_size(num_seqs, gain):
 def test_what_is_said_of_a_draft_fits_it():
     with pytest.raises(ValueError, match="2 tokens but 1 of confidence"):
         Draft((1, 2), (-1, 0), (0.5,))
-    assert sure(0.9, 0.8, 0.7).trim_depth(2).confidence == (0.9, 0.8)
+    assert limit(sure(0.9, 0.8, 0.7), 2, None).confidence == (0.9, 0.8)
 
 
 def test_a_trial_lasts_until_its_cost_is_known():
     """The first question after a pause takes longer, as the drafter reads what it missed: its time tells nothing."""
-    found, one = Adaptive(ALL), seqs(1)
+    found = Adaptive(ALL)
     asked = []
     for _ in range(2000):
-        size = found.budgets(one)[0]
-        asked.append(bool(size))
-        kept = found.trim({0: sure(*[0.5] * size) if size else EMPTY_DRAFT})[0]
-        took_s = 0.0 if not size else 0.5 if asked[-2:] == [True, True] else 2.0
-        found.learn([DraftResult(0, len(kept), (), (99,))], 1 + len(kept), took_s, 1.0)
+        (step,) = one = steps(1)
+        found.budgets(one)
+        asked.append(bool(step.budget))
+        if step.budget:
+            step.draft = step.proposed = sure(*[0.5] * step.budget)
+            found.trim(one)
+        took_s = 0.0 if not step.budget else 0.5 if asked[-2:] == [True, True] else 2.0
+        step.outcome = Outcome((), (99,))
+        found.learn(one, 1 + len(step.draft), took_s, 1.0)
     late = "".join("x" if each else " " for each in asked[200:]).split()
     assert late
     assert {*late} == {"xx"}

@@ -568,7 +568,7 @@ def test_a_sink_may_cancel_its_request(loop):
 
 def test_ctrl_c_waits_for_the_end_of_a_step_and_the_others_go_on(loop, answers):
     interrupted, other = (loop.submit(prompt, GREEDY) for prompt in PROMPTS[:2])
-    keep, steps = loop.engine._keep, [0]
+    keep, steps = loop.engine.cache.keep, [0]
 
     def interrupting(*arguments):
         steps[0] += 1
@@ -576,7 +576,7 @@ def test_ctrl_c_waits_for_the_end_of_a_step_and_the_others_go_on(loop, answers):
         if steps[0] == 3:
             signal.raise_signal(signal.SIGINT)
 
-    loop.engine._keep = interrupting
+    loop.engine.cache.keep = interrupting
     # A process in the background may have begun with Ctrl-C ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

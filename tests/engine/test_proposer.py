@@ -14,7 +14,7 @@ from forerun.drafting.base import Drafter
 from forerun.drafting.union import Union
 from forerun.engine.controller import Adaptive, Fixed
 from forerun.engine.engine import Engine
-from forerun.engine.proposer import MAX_ERRORS
+from forerun.engine.proposer import MAX_ERRORS, is_own
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -58,10 +58,10 @@ class Failing(Scripted):
 class Asking(Adaptive):
     """Asks for as much as `Fixed`, so that nothing depends on the clock, and cuts as usual."""
 
-    def budgets(self, seqs, num_others=0, *, is_reading=False):
-        return super().budgets(seqs, num_others, is_reading=is_reading) | dict.fromkeys(
-            (seq.id for seq in seqs), self.longest
-        )
+    def budgets(self, steps, num_others=0, *, is_reading=False):
+        super().budgets(steps, num_others, is_reading=is_reading)
+        for step in steps:
+            step.budget = self.longest
 
 
 def guarded_engine(drafter, controller=None):
@@ -142,6 +142,30 @@ def wrong(draft):
     drafter = Wrong(ANSWERS, lambda step: 2)
     drafter.wrong = draft
     return drafter
+
+
+class Ours(Wrong):
+    """As if forerun's."""
+
+    __module__ = "forerun.drafters.ours"
+
+
+def test_a_token_outside_the_vocabulary_is_found_whoever_drafts_it(caplog):
+    """A table or a network in a file can hold any."""
+    drafter = Ours(ANSWERS, lambda step: 2)
+    drafter.wrong = Draft.chain([24])
+    assert is_own(drafter)
+    runs = complete(guarded_engine(drafter), LOOPING, GREEDY)
+    assert [run.seq.generated for run in runs] == list(ANSWERS.values())
+    (warning,) = {record.getMessage() for record in caplog.records}
+    assert "drafter Ours: token 24 is not in the vocabulary of 24" in warning
+
+
+def test_a_plug_in_stays_one_in_a_union():
+    own, foreign = Drafter(), wrong(Draft.chain([1]))
+    assert is_own(Union(own, own))
+    assert not is_own(Union(own, foreign))
+    assert not is_own(foreign)
 
 
 @pytest.mark.parametrize(("draft", "message"), WRONG)

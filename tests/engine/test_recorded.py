@@ -49,7 +49,7 @@ def test_a_slow_machine_costs_the_controller_time_but_not_the_count():
     seen = []
 
     class Watching(Fixed):
-        def learn(self, trials, num_rows, draft_s, pass_s, num_read):
+        def learn(self, steps, num_rows, draft_s, pass_s, num_read):
             seen.append(pass_s)
 
     slow = World("suffix", COSTS, slowdown=lambda step: 3.0)

@@ -15,8 +15,9 @@ from functools import lru_cache
 from forerun.core import tree
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT, Draft, Seq
-from forerun.engine.controller import Controller, DraftResult
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.engine.controller import Controller
+from forerun.engine.sequence import SequenceStep
 
 WRONG = 10**6
 """A token that is in no draft."""
@@ -66,24 +67,25 @@ class World:
             for seq in seqs:
                 if len(seq.tokens) != context:
                     seq.tokens[:] = [1] * context
-            budgets = dict(controller.budgets(seqs))
-            proposed = {i: self.draft(step, i) for i in budgets}
-            drafts = {i: draft.trim(budgets[i]) for i, (draft, _) in proposed.items() if budgets[i]}
-            draft_s = self.ask_s(drafts) if drafts else 0.0
-            kept = controller.trim(drafts)
-            results = [
-                self.verify(i, kept.get(i, EMPTY_DRAFT), right)
-                for i, (_, right) in proposed.items()
-            ]
-            num_rows = num_seqs + sum(result.num_nodes for result in results)
+            steps = [step_of(seq) for seq in seqs]
+            controller.budgets(steps)
+            drawn = [self.draft(step, seq.id) for seq in seqs]
+            asked = [each for each in steps if each.budget]
+            for each in asked:
+                each.draft = each.proposed = drawn[each.seq.id][0].trim(each.budget)
+            draft_s = self.ask_s([each.draft for each in asked]) if asked else 0.0
+            controller.trim(asked)
+            for each, (_, right) in zip(steps, drawn, strict=True):
+                each.outcome = verified(each.draft, right)
+            num_rows = num_seqs + sum(len(each.draft) for each in steps)
             pass_s = self.pass_s(num_rows) + num_rows * self.key_s * context / 1000
             slow = self.slowdown(step) * clock.uniform(1 - self.noise, 1 + self.noise)
             hiccup = 3.0 if clock.random() < self.hiccups else 1.0
-            controller.learn(results, num_rows, draft_s * slow, pass_s * slow * hiccup)
-            self.budgets.append(budgets)
-            self.kept.append({result.seq_id: result.num_nodes for result in results})
+            controller.learn(steps, num_rows, draft_s * slow, pass_s * slow * hiccup)
+            self.budgets.append({each.seq.id: each.budget for each in steps})
+            self.kept.append({each.seq.id: len(each.draft) for each in steps})
             seconds += (draft_s + pass_s) * slow
-            tokens += sum(len(result.tokens) for result in results)
+            tokens += sum(len(each.outcome.emitted) for each in steps)
             step += 1
         return tokens / seconds
 
@@ -91,25 +93,31 @@ class World:
         """A pass of so many rows."""
         return 1 + self.row_s * (num_rows - 1)
 
-    def ask_s(self, drafts: dict[int, Draft]) -> float:
+    def ask_s(self, drafts: Sequence[Draft]) -> float:
         """A proposal of these drafts."""
-        return self.draft_s(sum(map(len, drafts.values())))
+        return self.draft_s(sum(map(len, drafts)))
 
     def draft(self, step: int, seq: int) -> Drawn:
         """What a step of a sequence brings."""
         what = self.says_something, self.acceptance(step, seq), self.length
         return _chain(f"{self.seed} {step} {seq}", *what)
 
-    def verify(self, seq: int, draft: Draft, right: Sequence[int]) -> DraftResult:
-        """What the step makes of a draft, if the target says these tokens."""
-        below, path, node = tree.children(draft.parents), [], -1
-        for token in right:
-            found = next((i for i in below.get(node, ()) if draft.tokens[i] == token), None)
-            if found is None:
-                break
-            path.append(found)
-            node = found
-        return DraftResult(seq, len(draft), tuple(path), tuple(right[: len(path) + 1]))
+
+def step_of(seq: Seq) -> SequenceStep:
+    """A step of a sequence, as far as a controller looks at it."""
+    return SequenceStep(seq, None, (), 0)
+
+
+def verified(draft: Draft, right: Sequence[int]) -> Outcome:
+    """What the step makes of a draft, if the target says these tokens."""
+    below, path, node = tree.children(draft.parents), [], -1
+    for token in right:
+        found = next((i for i in below.get(node, ()) if draft.tokens[i] == token), None)
+        if found is None:
+            break
+        path.append(found)
+        node = found
+    return Outcome(tuple(path), tuple(right[: len(path) + 1]))
 
 
 @drawn_once
@@ -143,7 +151,7 @@ class Trees(World):
     def pass_s(self, num_rows: int) -> float:
         return self.passes.predict(num_rows)
 
-    def ask_s(self, drafts: dict[int, Draft]) -> float:
+    def ask_s(self, drafts: Sequence[Draft]) -> float:
         return self.ask * len(drafts)
 
     def draft(self, step: int, seq: int) -> Drawn:
@@ -220,19 +228,21 @@ class Oracle(Controller):
     rate: float
 
     def budgets(
-        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
-    ) -> dict[int, int]:
-        return {seq.id: self.world.nodes for seq in seqs}
+        self, steps: Sequence[SequenceStep], num_others: int = 0, *, is_reading: bool = False
+    ) -> None:
+        for step in steps:
+            step.budget = self.world.nodes
 
-    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        (seq, draft), reach = next(iter(drafts.items())), []
+    def trim(self, steps: Sequence[SequenceStep]) -> None:
+        (step,) = steps
+        draft, reach = step.draft, []
         for node, parent in enumerate(draft.parents):
             above = reach[parent] if parent >= 0 else 1.0
             reach.append(above * draft.confidence[node] ** self.world.doubt)
         nets = [
             sum(reach[:k]) - self.rate * self.world.pass_s(1 + k) for k in range(len(draft) + 1)
         ]
-        return {seq: draft.trim(nets.index(max(nets)))}
+        step.draft = draft.trim(nets.index(max(nets)))
 
     @classmethod
     def rate_of(cls, world: Callable[[], Trees], num_steps: int) -> float:

@@ -83,7 +83,7 @@ class Batch:
     @property
     def num_rows(self) -> int:
         """R, the rows this pass computes."""
-        return sum(segment.num_rows for segment in self.segments)
+        return sum([segment.stop - segment.first for segment in self.segments])
 
     def tokens(self) -> NDArray[np.int64]:
         """Return the token ids (R,) of all rows, segment after segment."""

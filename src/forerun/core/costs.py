@@ -1,4 +1,6 @@
-"""What a step costs by its size: the one cost type, from a table, from measurements while it runs, or both.
+"""What is learned while requests run: means by index, and what a step costs by its size. The older counts less.
+
+`CostCurve` is the one cost type, from a table, from measurements while it runs, or both.
 
 A size is the rows of a pass, or the nodes a drafter returned. `v(k)` is the cost of a pass of k rows
 over that of one row. Costs learned at run time are relative: whoever records them divides by the
@@ -12,10 +14,13 @@ rows of such passes chose of late, siblings and repeated text less than stranger
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
-from forerun.core.means import CASES, MEMORY
-
+MEMORY = 0.98
+"""What a case counts for after the next one, wherever something is learned while requests run."""
+CASES = 4.0
+"""Cases that what is said beforehand weighs as much as."""
 TABLE_SPREAD = 0.2
 """How far apart in cost the measurements would be that the table is worth to the line."""
 KNOWN = 2.0
@@ -24,6 +29,41 @@ OUTLIER = 1.6
 """A first measurement counts as at most so many times what was expected, or as little; later ones are bound closer.
 
 What is outside makes a size count for less, so that a lasting change is learned."""
+
+
+class DecayedMeans:
+    """Means by index, in which each case weighs `MEMORY` times what the next one of its index does.
+
+    >>> means = DecayedMeans()
+    >>> means.record([(0, 1.0), (2, 3.0), (2, 5.0)])
+    >>> means.given([0.0, 3.0, 4.0], weight=1.0)
+    [0.5, 3.0, 4.006711409395973]
+    """
+
+    def __init__(self) -> None:
+        self.weights: list[float] = []
+        """Of all cases of a mean together, in units of the last one's."""
+        self._totals: list[float] = []
+
+    def record(self, cases: Iterable[tuple[int, float]]) -> None:
+        """Add observations, each with the index of its mean; there are as many means as the largest index asks for."""
+        weights, totals = self.weights, self._totals
+        for i, value in cases:
+            while len(weights) <= i:
+                weights.append(0.0)
+                totals.append(0.0)
+            weights[i] = weights[i] * MEMORY + 1
+            totals[i] = totals[i] * MEMORY + value
+
+    def given(
+        self, priors: Sequence[float], weight: float, indices: Iterable[int] | None = None
+    ) -> list[float]:
+        """Return the means of some indices, by default the first ones, where `priors` count as so many cases each."""
+        weights, totals, known = self.weights, self._totals, len(self.weights)
+        return [
+            (totals[i] + weight * prior) / (weights[i] + weight) if i < known else prior
+            for i, prior in zip(range(len(priors)) if indices is None else indices, priors)
+        ]
 
 
 class CostCurve:
@@ -43,7 +83,7 @@ class CostCurve:
         """`points` are costs of an earlier run, by their sizes."""
         self.points = dict(sorted((points or {}).items()))
         self._sizes = [*self.points]
-        self._tables: dict[int, float] = {}  # by size, as they were asked for
+        self._table = cache(self._between)
         self._least = 1 / OUTLIER if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
         # The line: cost against the table's. A table is as good as some measurements on the line y = x.
@@ -53,7 +93,7 @@ class CostCurve:
         self._slope = 1.0 if self.points else 0.0
 
     def __eq__(self, other: object) -> bool:
-        known = {"_tables": None}  # what was asked for makes no difference
+        known = {"_table": None}  # what was asked for makes no difference
         return isinstance(other, CostCurve) and vars(self) | known == vars(other) | known
 
     def record(self, size: int, cost: float) -> None:
@@ -69,7 +109,16 @@ class CostCurve:
             weight / limit if is_outlier else min(weight + 1, MEMORY / (1 - MEMORY)),
             mean,
         )
-        self._fit(self._between(size), cost)
+        # The line: least squares with decaying weights; its slope stays while only one size is seen.
+        table = self._table(size)
+        self._weight = self._weight * MEMORY + 1
+        step, miss = table - self._size, cost - self._cost
+        self._size += step / self._weight
+        self._cost += miss / self._weight
+        self._variance = self._variance * MEMORY + step * (table - self._size)
+        self._covariance = self._covariance * MEMORY + step * (cost - self._cost)
+        if self._variance > 0.01:
+            self._slope = max(0.0, self._covariance / self._variance)
 
     def knows(self, size: int) -> bool:
         """Return True if that size was measured, and the last measurements agree."""
@@ -82,22 +131,12 @@ class CostCurve:
     def predict(self, size: float) -> float:
         """Return the cost of a size; 0 if nothing at all is known."""
         low = int(size)
-        cost, share = self._at(low), size - low
-        return cost + share * (self._at(low + 1) - cost) if share else cost
-
-    def costs(self, first: int, last: int) -> list[float]:
-        """Return the costs of the sizes from `first` to `last`."""
-        return [self._at(size) for size in range(first, last + 1)]
-
-    def _at(self, size: int) -> float:
-        table = self._tables.get(size)
-        if table is None:
-            table = self._tables[size] = self._between(size)
-        known = self._cost + self._slope * (table - self._size)
-        if known < table * self._least:
-            known = table * self._least
-        weight, mean = self._means.get(size, (0.0, 0.0))
-        return max(0.0, (weight * mean + CASES * known) / (weight + CASES))
+        if share := size - low:
+            return self.predict(low) + share * (self.predict(low + 1) - self.predict(low))
+        table = self._table(low)
+        line = max(self._cost + self._slope * (table - self._size), table * self._least)
+        weight, mean = self._means.get(low, (0.0, 0.0))
+        return max(0.0, (weight * mean + CASES * line) / (weight + CASES))
 
     def _between(self, size: int) -> float:
         """Return the table's cost; without a table the size itself."""
@@ -112,14 +151,3 @@ class CostCurve:
         low, high = sizes[above - 1], sizes[above]
         share = (size - low) / (high - low)
         return points[low] + share * (points[high] - points[low])
-
-    def _fit(self, size: float, cost: float) -> None:
-        """Least squares with decaying weights; the slope stays while only one size is seen."""
-        self._weight = self._weight * MEMORY + 1
-        step, miss = size - self._size, cost - self._cost
-        self._size += step / self._weight
-        self._cost += miss / self._weight
-        self._variance = self._variance * MEMORY + step * (size - self._size)
-        self._covariance = self._covariance * MEMORY + step * (cost - self._cost)
-        if self._variance > 0.01:
-            self._slope = max(0.0, self._covariance / self._variance)

@@ -26,13 +26,6 @@ def chain(length: int) -> tuple[int, ...]:
     return tuple(range(-1, length - 1))
 
 
-def check(parents: Parents) -> None:
-    """Raise ValueError unless `-1 <= parents[i] < i` for every node."""
-    for i, parent in enumerate(parents):
-        if not -1 <= parent < i:
-            raise ValueError(f"node {i} has parent {parent}; it must be -1 or an earlier node")
-
-
 def depths(parents: Parents) -> list[int]:
     """Return the depth of every node; the root's children have depth 0.
 

@@ -37,7 +37,9 @@ class Draft:
             values = getattr(self, name)
             if values is not None and len(values) != len(self.tokens):
                 raise ValueError(f"{len(self.tokens)} tokens but {len(values)} of {name}")
-        tree.check(self.parents)
+        for i, parent in enumerate(self.parents):
+            if not -1 <= parent < i:
+                raise ValueError(f"node {i} has parent {parent}; it must be -1 or an earlier node")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -51,14 +53,8 @@ class Draft:
         """Return the first `budget` nodes. Parents come before children, so they are a tree."""
         if len(self) <= budget:
             return self
-        return self.only(range(budget))
-
-    def trim_depth(self, depth: int) -> Draft:
-        """Return the nodes of the first `depth` levels."""
-        if len(self) <= depth:
-            return self
-        keep = [i for i, d in enumerate(tree.depths(self.parents)) if d < depth]
-        return self.only(keep)
+        confidence = None if self.confidence is None else self.confidence[:budget]
+        return Draft(self.tokens[:budget], self.parents[:budget], confidence)
 
     def matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
         """Compare the draft with the tokens emitted: every node whose parent is among them, and whether it is.

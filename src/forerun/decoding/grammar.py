@@ -1,4 +1,4 @@
-"""What a grammar does to a draft: forbidden nodes go, forced ones come.
+"""What a draft may be: nodes that the grammar forbids or that are too deep go, forced ones come.
 
 A grammar is a state that is advanced token by token; `guidance.py` makes them. Where it allows one token alone, the
 target must take it: such tokens are nodes of certainty one, and structure is read in one pass instead of one a token.
@@ -77,13 +77,24 @@ class Compiling:
         return self.state.forced()
 
 
-def without_forbidden(draft: Draft, state: GrammarState) -> Draft:
-    """Return the nodes that the grammar allows and that do not end the output: an end is the target's own token."""
-    states: dict[int, GrammarState | None] = {-1: state}
+def limit(draft: Draft, max_depth: int, grammar: GrammarState | None) -> Draft:
+    """Return the nodes of a draft that can be part of the output, in one walk.
+
+    They are less than `max_depth` deep, the grammar allows them, and they do not end the output: an end is the target's
+    own token.
+    """
+    if grammar is None and len(draft) <= max_depth:
+        return draft
+    depths, states = {-1: 0}, {-1: grammar}
     for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-        before = states[parent]
-        states[node] = None if before is None else before.advance(token)
-    return draft.only([node for node in range(len(draft)) if states[node] is not None])
+        depth = depths.get(parent, max_depth)
+        if depth >= max_depth:
+            continue
+        after = states[parent]
+        if after is not None and (after := after.advance(token)) is None:
+            continue
+        depths[node], states[node] = depth + 1, after
+    return draft.only([*depths][1:])
 
 
 def with_forced(draft: Draft, state: GrammarState, room: int, max_depth: int) -> Draft:

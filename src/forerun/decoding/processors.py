@@ -60,13 +60,10 @@ class LogitsPipeline:
         self._prompt_ids = _ids(sorted({*prompt}) if params.has_penalties else ())
         self._end_ids = _ids(end_ids(params, eos_ids))
         self._grammar, self._num_read = grammar, 0
+        self.has_grammar = grammar is not None
+        """Whether a grammar says which tokens may come."""
         self.mask_s = 0.0
         """Seconds that the grammar's masks took since this was set to 0."""
-
-    @property
-    def has_grammar(self) -> bool:
-        """Tell whether a grammar says which tokens may come."""
-        return self._grammar is not None
 
     @property
     def compiling(self) -> Compiling | None:

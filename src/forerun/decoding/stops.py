@@ -62,7 +62,8 @@ class StopChecker:
         """The stop string, or the token of `stop_token_ids`, that ended the sequence."""
         self._stop_ids = frozenset(params.stop_token_ids)
         self._min_tokens = params.min_tokens
-        self._max_tokens = max_tokens
+        self.tokens_left = max_tokens
+        """How many more tokens the sequence may get."""
         self._end_ids = end_ids(params, eos_ids)
         self._stops = dict(zip(params.stop, params.stop))
         """What is looked for, and what it stands for."""
@@ -74,27 +75,27 @@ class StopChecker:
                 mark = self._marks.setdefault(hidden[word], chr(_FIRST_MARK + len(self._marks)))
                 marked = marked.replace(word, mark)
             self._stops[marked] = stop
+        self._hidden = dict.fromkeys(map(ord, self._marks.values()))
+        """The marks, as what `str.translate` leaves out."""
         self._keeps_end = params.include_stop_str_in_output
         self._detokenizer = detokenizer
         self._held = ""
 
-    @property
-    def tokens_left(self) -> int:
-        """How many more tokens the sequence may get."""
-        return self._max_tokens - self.num_tokens
-
     def push(self, token: int) -> str:
         """Count one more token; the text that is final with it. No token follows a `finish_reason`."""
         assert self.finish_reason is None, "the sequence has ended"
-        if not self._max_tokens:  # what comes after the prompt is not asked for
+        if not self.tokens_left:  # what comes after the prompt is not asked for
             return self._end(FinishReason.LENGTH)
         self.num_tokens += 1
-        if token in self._end_ids and self.num_tokens >= self._min_tokens:
+        self.tokens_left -= 1
+        is_end = token in self._end_ids and self.num_tokens >= self._min_tokens
+        text = ""
+        if self._detokenizer and (self._keeps_end or not is_end):
+            text = self._release(self._detokenizer.push([token]) + self._marks.get(token, ""))
+        if is_end:
             self.stop_reason = token if token in self._stop_ids else None
-            text = self._push(token) if self._keeps_end else ""
-            return text + self._end(FinishReason.STOP)
-        text = self._push(token)
-        if self.finish_reason is None and self.tokens_left <= 0:
+            text += self._end(FinishReason.STOP)
+        elif self.finish_reason is None and not self.tokens_left:
             text += self._end(FinishReason.LENGTH)
         return text
 
@@ -104,34 +105,27 @@ class StopChecker:
             return ""
         return self._end(FinishReason.ABORT)
 
-    def _push(self, token: int) -> str:
-        if not self._detokenizer:
-            return ""
-        return self._release(self._detokenizer.push([token]) + self._marks.get(token, ""))
-
     def _end(self, reason: FinishReason) -> str:
         """End the text; a stop string that only the detokenizer's last text completes still counts."""
         text = self._release(self._detokenizer.flush()) if self._detokenizer else ""
         if self.finish_reason is None:
             self.finish_reason = reason
-            text, self._held = text + self._shown(self._held), ""
+            text, self._held = text + self._held.translate(self._hidden), ""
         return text
 
     def _release(self, new: str) -> str:
         """Return the text that can be shown now that `new` has come."""
         if not self._stops or self.num_tokens < self._min_tokens:
-            return self._shown(new)
+            return new.translate(self._hidden)
         text, self._held = self._held + new, ""
         if (found := _first_stop(text, [*self._stops])) is not None:
             self.finish_reason = FinishReason.STOP
             self.stop_reason = stop = self._stops[text[found.start : found.stop]]
-            return self._shown(text[: found.start]) + (stop if self._keeps_end else "")
+            shown = text[: found.start].translate(self._hidden)
+            return shown + (stop if self._keeps_end else "")
         end = len(text) - max(_overlap(text, stop) for stop in self._stops)
         self._held = text[end:]
-        return self._shown(text[:end])
-
-    def _shown(self, text: str) -> str:
-        return text.translate(dict.fromkeys(map(ord, self._marks.values())))
+        return text[:end].translate(self._hidden)
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> range | None:

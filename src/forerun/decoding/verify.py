@@ -15,7 +15,6 @@ Source: drafts that share the sampler's noise (Daliri et al., arXiv 2408.07978);
 
 from __future__ import annotations
 
-from forerun.core import tree
 from forerun.core.arrays import Floats
 from forerun.core.random import no_token
 from forerun.core.types import Draft, Outcome, Seq, TopK
@@ -43,14 +42,13 @@ def verify(
     """
     if len(logits) != 1 + len(draft):
         raise ValueError(f"{len(logits)} rows of logits for a draft of {len(draft)} nodes")
-    children = tree.children(draft.parents)
-    # Where the likeliest tokens do, no text is looked at.
+    # If the likeliest tokens do, no text is looked at.
     generated = [] if isinstance(logits, tuple) else seq.generated
-    grammar = pipeline.grammar_after(generated)
+    grammar = pipeline.grammar_after(generated) if pipeline.has_grammar else None
     path: list[int] = []
     emitted: list[int] = []
-    node: int | None = -1
-    while node is not None:
+    node, below = -1, iter(enumerate(zip(draft.parents, draft.tokens, strict=True)))
+    while True:
         row = logits[1 + node]
         if isinstance(row, int):
             token = row
@@ -60,13 +58,16 @@ def verify(
             token = pipeline.choose(row, generated, grammar)
         emitted.append(token)
         generated.append(token)
-        node = next((c for c in children.get(node, ()) if draft.tokens[c] == token), None)
         if grammar is not None:
             grammar = grammar.advance(token)
             if grammar is None:
                 break  # the output ends here
-        if node is not None:
-            path.append(node)
+        # Children come after their parents: what was passed over is no child of this node.
+        child = next((i for i, each in below if each == (node, token)), None)
+        if child is None:
+            break
+        path.append(child)
+        node = child
     if isinstance(logits, tuple):
         return Outcome(tuple(path), tuple(emitted), best=logits, hidden=hidden, top=top)
     return Outcome(tuple(path), tuple(emitted), logits, hidden, top=top)

@@ -29,10 +29,9 @@ from itertools import accumulate
 from statistics import median
 from typing import Protocol
 
-from forerun.core import tree
-from forerun.core.costs import CostCurve
-from forerun.core.means import CASES, MEMORY, DecayedMean
-from forerun.core.types import Draft, Seq
+from forerun.core.costs import CASES, MEMORY, CostCurve, DecayedMeans
+from forerun.core.types import Draft
+from forerun.engine.sequence import SequenceStep
 
 MARGIN = 1.25
 """The best of many estimates is overestimated."""
@@ -56,42 +55,31 @@ FIRST_VALUE = 0.5
 """What the first node is taken to add before any draft; each further one half as much."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftResult:
-    """One sequence's draft in one step, and its result."""
-
-    seq_id: int
-    num_nodes: int
-    path: tuple[int, ...]
-    tokens: tuple[int, ...] = ()
-    """Tokens that the step emitted."""
-
-
 class Controller(Protocol):
     """Chooses how much to draft, from what earlier drafts cost and brought."""
 
     def budgets(
-        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
-    ) -> dict[int, int]:
-        """Return how many nodes each sequence may draft in the coming step, by its id.
+        self, steps: Sequence[SequenceStep], num_others: int = 0, *, is_reading: bool = False
+    ) -> None:
+        """Set the `budget` of each step: how many nodes its sequence may draft.
 
-        `num_others` sequences decode beside them, without drafts; `is_reading`: the pass reads prompts, too.
+        `num_others` sequences decode in the same pass without drafts; `is_reading`: the pass reads prompts, too.
         """
         ...
 
-    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
-        """Return the part of these drafts to verify, by sequence: all unless a controller says otherwise."""
-        return drafts
+    def trim(self, steps: Sequence[SequenceStep]) -> None:
+        """Cut each step's `draft`, so far what was `proposed`, to what is verified: all unless a controller cuts."""
+        return
 
     def learn(
         self,
-        results: Sequence[DraftResult],
+        steps: Sequence[SequenceStep],
         num_rows: int,
         draft_s: float,
         pass_s: float,
         num_read: int = 0,
     ) -> None:
-        """Learn from a finished step, whose pass had `num_rows` rows, `num_read` of them of prompts."""
+        """Learn from the outcomes of a pass, which had `num_rows` rows, `num_read` of them of prompts."""
         return
 
 
@@ -102,10 +90,11 @@ class Fixed(Controller):
     budget: int
 
     def budgets(
-        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
-    ) -> dict[int, int]:
-        """Return the same budget for every sequence."""
-        return {seq.id: self.budget for seq in seqs}
+        self, steps: Sequence[SequenceStep], num_others: int = 0, *, is_reading: bool = False
+    ) -> None:
+        """Set the same budget for every sequence."""
+        for step in steps:
+            step.budget = self.budget
 
 
 class Adaptive(Controller):
@@ -131,117 +120,121 @@ class Adaptive(Controller):
         """The same by the cost of passes that also read prompts, while there was no other."""
         self._units = deque[float](maxlen=LAST_PASSES)
         self._knows_asking = False
-        self._acceptance, self._value = AcceptanceRates(), NodeValues()
+        self._acceptance = AcceptanceRates()
+        self._value = DecayedMeans()
+        """What the first, second, ... node of drafts added, in tokens net of their rows' time."""
+        self._of_seqs: dict[int, DecayedMeans] = {}
+        """The same of each sequence that may draft, by its id."""
         self._num = 0
-        """Sequences that decode in the step, those without drafts too; 0 where none may draft."""
-        self._is_reading = False
-        self._of_seqs: dict[int, NodeValues] = {}
+        """Sequences that decode in the step, those without drafts too; 0 if none may draft."""
+        self._is_reading = self._is_trial = False
         self._tokens = self._time = 1 / (
             1 - MEMORY
         )  # of a sequence; time in plain passes of its batch
-        self._plan: dict[int, int] = {}
-        self._requested: dict[int, int] = {}
-        self._drafts: dict[int, Draft] = {}
-        self._requested_before: frozenset[int] = frozenset()
+        self._asked_before: frozenset[int] = frozenset()
         self._since_plain, self._reserve, self._trial_steps = 0, RESERVE, 0
 
     def budgets(
-        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
-    ) -> dict[int, int]:
-        """Return how many nodes pay, or a trial."""
-        before, self._num = self._of_seqs, len(seqs) + num_others
+        self, steps: Sequence[SequenceStep], num_others: int = 0, *, is_reading: bool = False
+    ) -> None:
+        """Set how many nodes pay, or a trial."""
+        before, self._num = self._of_seqs, len(steps) + num_others
         self._is_reading = is_reading
-        self._of_seqs = {seq.id: before.get(seq.id) or NodeValues() for seq in seqs}
-        lengths = [len(seq.tokens) for seq in seqs]
-        self._row_cost = self._cost_above(sum(lengths) // max(len(seqs), 1))
-        self._price = MARGIN * self._num * self._speedup / self._pass(self._num)
-        self._plan = {i: self._best_length(of_seq) for i, of_seq in self._of_seqs.items()}
-        self._requested = self._plan | self._trial()
-        return self._requested
+        self._of_seqs = {i: before.get(i) or DecayedMeans() for i in (s.seq.id for s in steps)}
+        lengths = [len(step.seq.tokens) for step in steps]
+        self._row_cost = self._cost_above(sum(lengths) // max(len(steps), 1))
+        speedup = self._tokens / self._time  # over plain decoding in the batch, lately
+        self._price = MARGIN * self._num * speedup / self._pass(self._num)
+        planned = [self._best_length(own) for own in self._of_seqs.values()]
+        budgets = self._trial(planned)
+        self._is_trial = budgets != planned
+        for step, budget in zip(steps, budgets, strict=True):
+            step.budget = budget
 
-    def trim(self, drafts: dict[int, Draft]) -> dict[int, Draft]:
+    def trim(self, steps: Sequence[SequenceStep]) -> None:
         """Keep the nodes that are worth their rows."""
-        self._drafts = drafts
-        paths = {
-            i: tree.path_products(draft.parents, self._acceptance.of(draft))
-            for i, draft in drafts.items()
-        }
-        by_rows = self.pass_cost.costs(self._num, self._num + sum(map(len, drafts.values())))
-        costs = [cost + self._row_cost * k for k, cost in enumerate(by_rows, self._num)]
+        paths = [self._acceptance.paths(step.draft) for step in steps]
+        most_rows = self._num + sum(map(len, paths))
+        costs = [self._pass(num_rows) for num_rows in range(self._num, most_rows + 1)]
         kept = best_cut(paths, [self._price * cost for cost in costs])
-        num_kept = sum(kept.values())
+        num_kept = sum(kept)
         row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
-        longest = max([len(self._value), *map(len, drafts.values())])
-        for i, path in paths.items():
-            if requested := self._requested.get(i, 0):
-                values = [p - row for p in path[: kept[i]]]
-                values += [0.0] * (
-                    min(longest, requested) - kept[i]
-                )  # of nodes that were cut or missing
-                self._of_seqs[i].record(values)
-                self._value.record(values)
-        return {i: draft.trim(kept[i]) for i, draft in drafts.items()}
+        longest = max([1, len(self._value.weights), *map(len, paths)])
+        for step, path, length in zip(steps, paths, kept, strict=True):
+            step.draft = step.draft.trim(length)
+            if step.budget:  # nodes that were cut or missing added nothing
+                values = [p - row for p in path[:length]]
+                values += [0.0] * (min(longest, step.budget) - length)
+                self._of_seqs[step.seq.id].record(enumerate(values))
+                self._value.record(enumerate(values))
 
     def learn(
         self,
-        results: Sequence[DraftResult],
+        steps: Sequence[SequenceStep],
         num_rows: int,
         draft_s: float,
         pass_s: float,
         num_read: int = 0,
     ) -> None:
-        """Update probabilities, costs, the rate and what is saved for trials."""
-        requested = frozenset(r.seq_id for r in results if self._requested.get(r.seq_id))
-        self._measure(requested, num_rows, draft_s, pass_s, num_read)
-        for result in results:
-            if result.seq_id in self._drafts:
-                self._acceptance.record(self._drafts[result.seq_id], result.tokens)
-        if (self._unit_s or self._rough_s) and self._num:
-            self._account(results, num_rows - num_read, draft_s)
-        self._requested_before, self._requested, self._drafts = requested, {}, {}
-        self._num = 0
+        """Update probabilities, costs, the rate and what is saved for trials.
 
-    @property
-    def _speedup(self) -> float:
-        """Recent speed-up over plain decoding in the batch."""
-        return self._tokens / self._time
+        A trial takes out the time that went beyond what its tokens take at the present speed.
+        """
+        self._measure(steps, num_rows, draft_s, pass_s, num_read)
+        for step in steps:
+            self._acceptance.record(step.proposed, step.outcome.emitted)
+        if (self._unit_s or self._rough_s) and self._num:
+            asked = draft_s / (self._unit_s or self._rough_s)
+            time = (asked + self._pass(num_rows - num_read)) / self._pass(self._num)
+            tokens = 1 + sum(len(step.outcome.path) for step in steps) / self._num
+            if self._is_trial:
+                self._reserve -= time - tokens / (self._tokens / self._time)
+            self._reserve = min(self._reserve + EXPLORATION * time, RESERVE)
+            self._tokens, self._time = self._tokens * MEMORY + tokens, self._time * MEMORY + time
+        self._num, self._is_trial = 0, False
 
     def _pass(self, num_rows: int) -> float:
         """Return what a pass of so many rows costs above the present context."""
         return self.pass_cost.predict(num_rows) + self._row_cost * num_rows
 
-    def _best_length(self, of_seq: NodeValues) -> int:
-        """Return how many nodes add most, less what asking for them costs; none while that is unknown."""
+    def _best_length(self, own: DecayedMeans) -> int:
+        """Return how many nodes add most, less what asking for them costs; none while that is unknown.
+
+        `own` is what the nodes of the sequence's drafts added.
+        """
         if not self._knows_asking:
             return 0
-        added = [0.0, *accumulate(self._value.expected(of_seq))]
-        costs = self.draft_cost.costs(1, len(added) - 1)
-        nets = [0.0, *(x - self._price * c for x, c in zip(added[1:], costs, strict=True))]
+        most = len(self._value.weights) or 1
+        values = self._value.given([FIRST_VALUE / 2**i for i in range(most)], CASES)
+        added = accumulate(own.given(values, CASES), initial=0.0)
+        next(added)
+        costs = (self.draft_cost.predict(num_nodes) for num_nodes in range(1, most + 1))
+        nets = [0.0, *(x - self._price * c for x, c in zip(added, costs, strict=True))]
         best = nets.index(max(nets))
-        return best if best < len(self._value) or not best else self.longest
+        return best if best < most or not best else self.longest
 
-    def _trial(self) -> dict[int, int]:
-        """Return plain passes at first and now and then, or larger questions, where there is time for trials."""
+    def _trial(self, planned: list[int]) -> list[int]:
+        """Return plain passes at first and now and then, or larger questions, if there is time for trials.
+
+        A larger question is of twice as many nodes; of all if that is as many as drafts have, or before any draft.
+        """
         is_known = self._unit_s or (self._is_reading and self._rough_s)
         if not is_known or (self._reserve >= 0 and self._since_plain >= PLAIN_EVERY):
-            return dict.fromkeys(self._plan, 0)
+            return [0] * len(planned)
         if self._reserve < 0 and not self._knows_asking:
-            return dict.fromkeys(self._plan, 1)  # the smallest question tells what asking costs
-        larger = {i: self._larger(k) for i, k in self._plan.items()}
+            return [1] * len(planned)  # the smallest question tells what asking costs
+        most = len(self._value.weights) or 1
+        larger = [2 * k if 0 < 2 * k < most else self.longest for k in planned]
         if not self._trial_steps:
-            if self._reserve < 0 or larger == self._plan:
-                return {}
+            if self._reserve < 0 or larger == planned:
+                return planned
             self._trial_steps = TRIAL_STEPS
         self._trial_steps -= 1
         return larger
 
-    def _larger(self, k: int) -> int:
-        """Return twice as many nodes; all where that is as many as drafts have, or before any draft."""
-        return 2 * k if 0 < 2 * k < len(self._value) else self.longest
-
     def _measure(
         self,
-        requested: frozenset[int],
+        steps: Sequence[SequenceStep],
         num_rows: int,
         draft_s: float,
         pass_s: float,
@@ -251,6 +244,8 @@ class Adaptive(Controller):
 
         Of passes that read prompts only what asking costs: theirs tell little of small ones, and roughly the unit.
         """
+        asked = frozenset(step.seq.id for step in steps if step.budget)
+        before, self._asked_before = self._asked_before, asked
         is_plain = self._num > 0 and num_rows - num_read == self._num
         self._since_plain = 0 if is_plain else self._since_plain + 1
         found_s = pass_s / self._pass(num_rows)
@@ -266,45 +261,31 @@ class Adaptive(Controller):
             return
         if not num_read:
             self.pass_cost.record(num_rows, max(0.0, pass_s / unit_s - self._row_cost * num_rows))
-        if requested and self._requested_before.issuperset(requested):
-            nodes = sum(len(self._drafts[i]) for i in requested if i in self._drafts)
-            self.draft_cost.record(round(nodes / len(requested)), draft_s / unit_s / len(requested))
+        if asked and asked <= before:
+            nodes = sum(len(step.proposed) for step in steps)
+            self.draft_cost.record(round(nodes / len(asked)), draft_s / unit_s / len(asked))
             if not self._knows_asking:
                 self._knows_asking, self._trial_steps = True, 0
 
-    def _account(self, results: Sequence[DraftResult], num_rows: int, draft_s: float) -> None:
-        """Add the step's tokens and time, and a share of its time to what is saved for trials.
 
-        A trial takes out the time that went beyond what its tokens take at the present speed.
-        """
-        time = (draft_s / (self._unit_s or self._rough_s) + self._pass(num_rows)) / self._pass(
-            self._num
-        )
-        tokens = 1 + sum(len(r.path) for r in results if r.seq_id in self._of_seqs) / self._num
-        if self._requested and self._requested != self._plan:
-            self._reserve -= time - tokens / self._speedup
-        self._reserve = min(self._reserve + EXPLORATION * time, RESERVE)
-        self._tokens, self._time = self._tokens * MEMORY + tokens, self._time * MEMORY + time
-
-
-def best_cut(paths: Mapping[int, Sequence[float]], costs: Sequence[float]) -> dict[int, int]:
+def best_cut(paths: Sequence[Sequence[float]], costs: Sequence[float]) -> list[int]:
     """Return how many nodes of each draft to verify, given their path probabilities.
 
     Nodes are taken in descending order, each after those before it in its draft; `costs[k]` is that of a pass with k
     nodes, in tokens.
 
-    >>> best_cut({7: [0.9, 0.1], 8: [0.6, 0.5]}, [1.0, 1.2, 1.4, 1.8, 2.9])
-    {7: 1, 8: 2}
+    >>> best_cut([[0.9, 0.1], [0.6, 0.5]], [1.0, 1.2, 1.4, 1.8, 2.9])
+    [1, 2]
     """
     nodes = [
         (least, i, p)
-        for i, path in paths.items()
+        for i, path in enumerate(paths)
         for least, p in zip(accumulate(path, min), path, strict=True)
     ]
     nodes.sort(key=lambda node: -node[0])
     added = accumulate((p for *_, p in nodes), initial=0.0)
     nets = [tokens - cost for tokens, cost in zip(added, costs, strict=True)]
-    kept = dict.fromkeys(paths, 0)
+    kept = [0] * len(paths)
     for _, i, _ in nodes[: nets.index(max(nets))]:
         kept[i] += 1
     return kept
@@ -313,66 +294,41 @@ def best_cut(paths: Mapping[int, Sequence[float]], costs: Sequence[float]) -> di
 class AcceptanceRates:
     """P(node accepted | parent accepted), learned from every draft of one drafter, verified or not.
 
-    Nodes of about the same confidence are counted together, or, where the drafter states none, those of one index. A
+    Nodes of about the same confidence are counted together, or, if the drafter states none, those of one index. A
     rate begins with what was stated; without confidence with a half.
     """
 
     def __init__(self) -> None:
-        self._by_confidence = [DecayedMean(MEMORY) for _ in range(17)]
-        self._by_index: list[DecayedMean] = []
+        self._by_confidence, self._by_index = DecayedMeans(), DecayedMeans()
 
-    def of(self, draft: Draft) -> list[float]:
-        """Return every node's rate."""
-        stated = draft.confidence or (0.5,) * len(draft)
-        seen = self._counted(draft)
-        return [rate.given(p, STATED) for rate, p in zip(seen, stated, strict=True)]
+    def paths(self, draft: Draft) -> list[float]:
+        """Return P(node accepted) of every node: the product of the rates on the path to it."""
+        if (stated := draft.confidence) is None:
+            rates = self._by_index.given((0.5,) * len(draft), STATED)
+        else:
+            rates = self._by_confidence.given(stated, STATED, levels(stated))
+        products: list[float] = []
+        for parent, rate in zip(draft.parents, rates, strict=True):
+            products.append(rate * products[parent] if parent >= 0 else rate)
+        return products
 
     def record(self, draft: Draft, tokens: Sequence[int]) -> None:
         """Compare a draft, cut or not, with the tokens that came."""
-        seen = self._counted(draft)
-        for node, is_accepted in draft.matches(tokens):
-            seen[node].record(is_accepted)
-
-    def _counted(self, draft: Draft) -> Sequence[DecayedMean]:
-        """Return the mean that each node is counted in."""
+        matches = draft.matches(tokens)
         if draft.confidence is None:
-            missing = len(draft) - len(self._by_index)
-            self._by_index += [DecayedMean(MEMORY) for _ in range(missing)]
-            return self._by_index[: len(draft)]
-        return [self._by_confidence[_level(p)] for p in draft.confidence]
+            self._by_index.record(matches)
+        else:
+            level = levels(draft.confidence)
+            self._by_confidence.record((level[node], is_accepted) for node, is_accepted in matches)
 
 
-def _level(p: float) -> int:
-    """Return the level of a confidence: each is as wide as a factor of two in the odds.
+def levels(confidence: Sequence[float]) -> list[int]:
+    """Return the level of each confidence: each is as wide as a factor of two in the odds.
 
-    >>> [_level(p) for p in (0, 0.001, 0.5, 0.6, 0.7, 1)]
+    >>> levels([0, 0.001, 0.5, 0.6, 0.7, 1])
     [0, 0, 8, 9, 9, 16]
     """
-    if not 0 < p < 1:
-        return 16 * (p > 0)
-    return min(max(8 + round(math.log2(p / (1 - p))), 0), 16)
-
-
-class NodeValues:
-    """What the first, second, ... node of drafts added, in tokens net of their rows' time: of all, or of a sequence."""
-
-    def __init__(self) -> None:
-        self._means: list[DecayedMean] = []
-
-    def __len__(self) -> int:
-        """As many nodes as the largest draft had; one before the first."""
-        return len(self._means) or 1
-
-    def expected(self, of_seq: NodeValues) -> list[float]:
-        """Return the value of each node in a sequence; `own` is what its drafts showed."""
-        values = [FIRST_VALUE / 2**i for i in range(len(self))]
-        for means in (self._means, of_seq._means):
-            for i, mean in enumerate(means[: len(values)]):
-                values[i] = mean.given(values[i], CASES)
-        return values
-
-    def record(self, values: Sequence[float]) -> None:
-        """Count a draft's nodes."""
-        self._means += [DecayedMean(MEMORY) for _ in range(len(values) - len(self._means))]
-        for mean, value in zip(self._means, values, strict=False):
-            mean.record(value)
+    return [
+        min(max(8 + round(math.log2(p / (1 - p))), 0), 16) if 0 < p < 1 else 16 * (p > 0)
+        for p in confidence
+    ]

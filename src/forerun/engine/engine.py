@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -29,12 +29,11 @@ from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
 from forerun.drafting.base import Drafter
 from forerun.drafting.predicted import Prediction
-from forerun.engine.batch import Pass, pack
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.proposer import Proposer
 from forerun.engine.scheduler import Scheduler
-from forerun.engine.sequence import SequenceState, SequenceStep
+from forerun.engine.sequence import SLOW_MASKS_S, SequenceState, SequenceStep, pack
 from forerun.engine.speedup_model import attention_cost
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
@@ -156,14 +155,18 @@ class Engine:
         self.proposer.propose(steps)
         proposed_s = clock()
         healthy = [step for step in steps if step.error is None]
-        work = pack(self.scheduler.reserve(healthy, self.preempt))
-        if not work.steps:
+        ready, batch = pack(self.scheduler.fit(healthy, self.preempt))
+        if not ready:
             return self._end_failed(steps)
+        num_rows = batch.num_rows
+        num_read = sum(len(step.tokens) for step in ready if not step.state.has_begun)
         layers = self.proposer.drafter.features.layers
-        self._verify(work, self.model.forward(work.batch, self.cache, layers))
-        self._keep(work)
+        self._verify(ready, self.model.forward(batch, self.cache, layers))
+        for step in ready:  # the other scratch rows may be overwritten
+            n = len(step.tokens)
+            self.cache.keep(step.seq.slot, [*range(n), *(n + node for node in step.outcome.path)])
         verified_s = clock()
-        finished = [step for step in work.steps if step.outcome.emitted]
+        finished = [step for step in ready if step.outcome.emitted]
         events = [step.emit() for step in finished]
         emitted_s = clock()
         going_on = self._begin_and_end(finished)
@@ -172,11 +175,12 @@ class Engine:
         ask_s, verify_s = proposed_s - begun_s + clock() - began_s, verified_s - proposed_s
         self.timers.draft_s += ask_s + began_s - emitted_s
         self.timers.verify_s += verify_s
-        num_rows, num_read = work.batch.num_rows, work.num_read
         if num_read and self.cache.disk is not None:
             self.cache.disk.store.learn(num_rows, verify_s)
-        self.proposer.learn(finished, num_rows, ask_s, verify_s, num_read)
-        return events + self._end_failed(steps)
+        self.proposer.controller.learn(finished, num_rows, ask_s, verify_s, num_read)
+        if any(step.error is not None for step in steps):
+            events += self._end_failed(steps)
+        return events
 
     def num_read(self, seq: Seq) -> int | None:
         """Count the tokens of its prompt whose rows the cache holds; None for a sequence that does not run."""
@@ -255,14 +259,15 @@ class Engine:
             state = self.sequences[seq.id]
             if not state.has_begun:
                 room = max(0, room - self.scheduler.read_from_disk(seq, room))
-            tokens = self.scheduler.pending(seq)
+            base = self.cache.length(seq.slot)
+            tokens = seq.tokens[base:]
             if not state.has_begun:
                 if not state.grammar_is_ready():
                     tokens = tokens[:-1]  # the last one's row says what comes first
                 tokens = tokens[:room]
                 room -= len(tokens)
             if tokens:
-                steps.append(SequenceStep(state, tokens, self.cache.length(seq.slot)))
+                steps.append(SequenceStep(seq, state, tokens, base))
         return steps
 
     def _await_grammar(self) -> None:
@@ -270,24 +275,32 @@ class Engine:
         for seq in self.scheduler.running[:1]:
             self.sequences[seq.id].grammar_is_ready(MOMENT_S)
 
-    def _verify(self, work: Pass, hidden: Hidden) -> None:
+    def _verify(self, steps: Sequence[SequenceStep], hidden: Hidden) -> None:
         """Verify the drafts, up to where each sequence ends.
 
-        As many sequences at a time as there are rows of logits for, where they are needed.
+        As many sequences at a time as there are rows of logits for, if they are needed.
         """
         wanted = [*hidden.taps, *([hidden.last] if self.proposer.drafter.features.last else [])]
         features = None  # what the drafter asked to see
         if wanted:
             features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)
-        writes = not all(step.state.needs_only_argmax for step in work.steps)
-        for group in work.groups(self._logit_rows if writes else None):
-            for step in work.steps:
+        writes = not all(step.state.needs_only_argmax for step in steps)
+        verified: list[SequenceStep] = []
+        for group in _groups(steps, self._logit_rows) if writes else [steps]:
+            for step in verified:
                 step.drop_logits()  # their memory is used again
-            rows = range(group[0].logit_rows.start, group[-1].logit_rows.stop)
-            logits, top = self._head(work.head_rows(hidden.last, rows), writes)
+            rows = [row for step in group for row in step.logit_rows]
+            is_all = len(rows) == len(hidden.last)
+            logits, top = self._head(hidden.last if is_all else hidden.last[rows], writes)
+            first = 0
             for step in group:
+                own = range(first, first + len(step.logit_rows))
+                first = own.stop
                 with step.isolated():
-                    self._verify_one(step, hidden, features, logits, top, rows.start)
+                    shown = None if top is None else top.part(own)
+                    mine = logits[own.start : own.stop]
+                    self._verify_one(step, hidden, features, mine, shown)
+            verified += group
 
     def _head(self, rows: Floats, writes: bool) -> tuple[Floats | Best, TopK | None]:
         """Return the logits of rows (M, D), or only the likeliest tokens, and what the drafter asked for.
@@ -314,39 +327,21 @@ class Engine:
         features: Floats | None,
         logits: Floats | Best,
         top: TopK | None,
-        first: int,
     ) -> None:
-        """Verify one sequence's draft, or take up a part of its prompt; `logits` begin with row `first`."""
-        state, pass_rows = step.state, slice(step.rows.start, step.rows.stop)
-        seen = None if features is None else features[pass_rows]
+        """Verify one sequence's draft, or take up a part of its prompt."""
+        state, rows = step.state, slice(step.rows.start, step.rows.stop)
+        seen = None if features is None else features[rows]
         if not state.has_begun:
-            state.read_prompt(
-                step.base,
-                hidden.last[pass_rows],
-                seen,
-                self.model,
-                last_row=self.proposer.drafter.features.last_row,
-            )
+            last_row = self.proposer.drafter.features.last_row
+            state.read_prompt(step.base, hidden.last[rows], seen, self.model, last_row=last_row)
         if not step.logit_rows:
             return
-        rows = range(step.logit_rows.start - first, step.logit_rows.stop - first)
-        state.pipeline.mask_s = 0.0
-        outcome = verify(
-            step.seq,
-            step.draft,
-            logits[rows.start : rows.stop],
-            state.pipeline,
-            hidden=seen,
-            top=None if top is None else top.part(rows),
-        )
-        state.rests()
-        step.finish(outcome)
-
-    def _keep(self, work: Pass) -> None:
-        """Commit what was fed and what was accepted; the other scratch rows may be overwritten."""
-        for step in work.steps:
-            n = len(step.tokens)
-            self.cache.keep(step.seq.slot, [*range(n), *(n + node for node in step.outcome.path)])
+        pipeline = state.pipeline
+        pipeline.mask_s = 0.0
+        step.finish(verify(step.seq, step.draft, logits, pipeline, hidden=seen, top=top))
+        state.has_slow_masks = pipeline.mask_s >= SLOW_MASKS_S
+        if state.has_slow_masks:
+            state.rests_until_s = time.perf_counter() + pipeline.mask_s
 
     def _begin_and_end(self, steps: list[SequenceStep]) -> list[SequenceStep]:
         """Count what was drafted, and tell the drafter which sequences begin and end; return those that go on."""
@@ -385,6 +380,19 @@ class Engine:
             self._end_drafting(state)
         finally:
             self.scheduler.release(state.seq)
+
+
+def _groups(steps: Sequence[SequenceStep], most: int) -> Iterator[list[SequenceStep]]:
+    """Yield the sequences in order, in groups of `most` rows with logits, or of one sequence."""
+    group, num_rows = list[SequenceStep](), 0
+    for step in steps:
+        num_rows += len(step.logit_rows)
+        if group and num_rows > most:
+            yield group
+            group, num_rows = [], len(step.logit_rows)
+        group.append(step)
+    if group:
+        yield group
 
 
 def _attention_cost(model: Model) -> Callable[[int], float]:

@@ -1,10 +1,9 @@
 """Scheduling: which sequences run, and what gives way where blocks of keys and values run short.
 
-Waiting sequences get cache slots in the order they came, when there is memory for their rows. Before each pass the
-blocks that every running sequence needs for its own next rows are set aside; drafts get what is left, in the same
-order, cached prefixes included, and are cut to the rows that their sequence's blocks have anyway where nothing is.
-Where rows must be there and no block is, the youngest sequence is preempted. Nothing of it changes a token; each kind
-is counted, and logged once.
+Waiting sequences get cache slots in the order they came, when there is memory for their rows. Before each pass every
+running sequence takes the blocks of its own next rows; if none are left, the youngest sequence is preempted. Drafts
+take blocks after them in the same order, for which cached prefixes are given up; a draft that finds none is cut to the
+rows that the blocks of its sequence have anyway. Nothing of it changes a token; each kind is counted, and logged once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from forerun.core import tree
-from forerun.core.types import EMPTY_DRAFT, Seq
+from forerun.core.types import Seq
 from forerun.engine.sequence import SequenceStep
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import common_prefix
@@ -97,58 +96,35 @@ class Scheduler:
         self.waiting.appendleft(seq)
         self._count(PREEMPTED)
 
-    def pending(self, seq: Seq) -> list[int]:
-        """Return a running sequence's tokens that are not in its cache yet; one unless its prompt is being read."""
-        return seq.tokens[self.cache.length(seq.slot) :]
-
-    def reserve(
+    def fit(
         self, steps: Sequence[SequenceStep], preempt: Callable[[int], None]
     ) -> list[SequenceStep]:
-        """Reserve the rows of a pass, cut drafts that find none; return the sequences that were not preempted for it.
+        """Reserve the rows of a pass; return the sequences that were not preempted for it.
 
-        `preempt` is called with the id of each that is.
+        Committed tokens come first: the youngest sequences are preempted, `preempt` being called with their ids, until
+        the others have their rows. A draft that then finds no block is cut to what the blocks of its sequence hold.
         """
-        self._cut_drafts(steps)
         ready = []
         for step in steps:
-            if step.seq.slot < 0:
-                continue  # preempted for one before it
-            if not self.cache.reserve(step.seq.slot, len(step.tokens) + len(step.draft)):
-                step.draft = EMPTY_DRAFT
-                if not self._reserve(step.seq, len(step.tokens), preempt):
-                    continue
-            ready.append(step)
-        self._count(EVICTED, self.cache.pool.num_evicted - self.memory_steps[EVICTED])
+            while step.seq.slot >= 0 and not self.cache.reserve(step.seq.slot, len(step.tokens)):
+                youngest = self.running[-1]
+                assert youngest is not step.seq or len(self.running) > 1, "one always fits"
+                preempt(youngest.id)
+            if step.seq.slot >= 0:
+                ready.append(step)
+        for step in ready:
+            slot, draft, num_tokens = step.seq.slot, step.draft, len(step.tokens)
+            if not self.cache.reserve(slot, num_tokens + len(draft)):
+                is_chain = draft.parents == tree.chain(len(draft))
+                self._count(SHORTER_DRAFTS if is_chain else SMALLER_TREES)
+                step.draft = draft.trim(self.cache.free_rows(slot) - num_tokens)
+        if (num_evicted := self.cache.pool.num_evicted) > self.memory_steps[EVICTED]:
+            self._count(EVICTED, num_evicted - self.memory_steps[EVICTED])
         return ready
-
-    def _cut_drafts(self, steps: Sequence[SequenceStep]) -> None:
-        """Cut the drafts for which there are no blocks beyond those that committed rows need."""
-        cache, pool = self.cache, self.cache.pool
-        least = [cache.lacking(step.seq.slot, len(step.tokens)) for step in steps]
-        left = max(0, pool.num_free + pool.num_idle - sum(least))
-        for step, must in zip(steps, least, strict=True):
-            slot, num_rows = step.seq.slot, len(step.tokens)
-            extra = cache.lacking(slot, num_rows + len(step.draft)) - must
-            if extra <= left:
-                left -= extra
-                continue
-            is_chain = step.draft.parents == tree.chain(len(step.draft))
-            self._count(SHORTER_DRAFTS if is_chain else SMALLER_TREES)
-            step.draft = step.draft.trim(max(0, cache.free_rows(slot, must) - num_rows))
-
-    def _reserve(self, seq: Seq, rows: int, preempt: Callable[[int], None]) -> bool:
-        """Preempt the youngest sequences until another has its rows; False if it was its own turn."""
-        while not self.cache.reserve(seq.slot, rows):
-            youngest = self.running[-1]
-            assert youngest is not seq or len(self.running) > 1, "one sequence always fits"
-            preempt(youngest.id)
-            if youngest is seq:
-                return False
-        return True
 
     def _count(self, step: str, count: int = 1) -> None:
         """Count a step of `MEMORY_STEPS`, and log its first occurrence."""
-        if count and not self.memory_steps[step]:
+        if not self.memory_steps[step]:
             level = logging.WARNING if step in (PREEMPTED, QUEUED) else logging.INFO
             _log.log(level, "memory is tight: %s (logged once)", MEMORY_STEPS[step])
         self.memory_steps[step] += count

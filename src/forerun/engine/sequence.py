@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.arrays import Floats
+from forerun.core.batch import Batch, Segment
 from forerun.core.types import (
     EMPTY_DRAFT,
     Draft,
@@ -55,8 +56,16 @@ class SequenceState:
     prompt_features: list[Floats] = field(default_factory=list)
     start_s: float = field(default_factory=time.perf_counter)
     first_token_s: float | None = None
+    has_slow_masks: bool = False
+    """The masks of its last step were slow."""
     rests_until_s: float = 0.0
     """While others run it sits out as long as its slow masks took."""
+    needs_only_argmax: bool = field(init=False)
+    """Whether it needs only the likeliest token of each row."""
+
+    def __post_init__(self) -> None:
+        wants_scores = self.seq.params.logprobs is not None
+        self.needs_only_argmax = self.pipeline.needs_only_argmax and not wants_scores
 
     @property
     def ttft_s(self) -> float | None:
@@ -64,30 +73,16 @@ class SequenceState:
         return None if self.first_token_s is None else self.first_token_s - self.start_s
 
     @property
-    def grammar(self) -> GrammarState | None:
-        """Return the grammar's state after the committed tokens; None without a grammar, for which no text is read."""
-        pipeline = self.pipeline
-        return pipeline.grammar_after(self.seq.generated) if pipeline.has_grammar else None
+    def limits(self) -> tuple[int, GrammarState | None]:
+        """Return how deep a draft may be, and the grammar's state after the committed tokens if there is a grammar."""
+        pipeline = self.pipeline  # without a grammar no text is read
+        grammar = pipeline.grammar_after(self.seq.generated) if pipeline.has_grammar else None
+        return self.stops.tokens_left - 1, grammar
 
     def grammar_is_ready(self, timeout_s: float = 0) -> bool:
         """Tell whether the first token can be chosen without waiting for a grammar, after at most so many seconds."""
         compiling = self.pipeline.compiling
         return compiling is None or compiling.is_ready(timeout_s)
-
-    @property
-    def has_slow_masks(self) -> bool:
-        """Whether the masks of its last step were slow."""
-        return self.pipeline.mask_s >= SLOW_MASKS_S
-
-    def rests(self) -> None:
-        """Take note of how long the masks of a step took."""
-        if self.has_slow_masks:
-            self.rests_until_s = time.perf_counter() + self.pipeline.mask_s
-
-    @property
-    def needs_only_argmax(self) -> bool:
-        """Whether it needs only the likeliest token of each row."""
-        return self.pipeline.needs_only_argmax and self.seq.params.logprobs is None
 
     def _score_prompt(self, base: int, states: Floats, model: Model) -> None:
         """Score prompt tokens, from the hidden states (R, D) of those from position `base` on."""
@@ -153,18 +148,27 @@ class SequenceStep:
     A part of a prompt that does not reach its end has no logits and no outcome.
     """
 
+    seq: Seq
+    """The sequence, as drafters see it."""
     state: SequenceState
     tokens: Sequence[int]
     """Committed tokens whose rows are computed."""
     base: int
     """Rows that its cache has."""
+    room: int = 0
+    """Nodes that a draft may have at most: by the options, the request and the end of the context."""
+    budget: int = 0
+    """Nodes that the controller lets the drafter propose."""
+    proposed: Draft = EMPTY_DRAFT
+    """What the drafter proposed of it, before the controller's cut: the nodes that can be part of the output."""
     draft: Draft = EMPTY_DRAFT
+    """What the pass verifies."""
     num_drafted: int = 0
     """Nodes of the draft that are the drafter's own: the first ones."""
     rows: range = range(0)
     """Its rows in the pass."""
     logit_rows: range = range(0)
-    """Its rows among those with logits."""
+    """Those of its rows that need logits: the last token's and the draft's."""
     outcome: Outcome = field(default=Outcome((), ()))
     """What became final, cut where the sequence ends."""
     pieces: tuple[TextPiece, ...] = ()
@@ -173,11 +177,6 @@ class SequenceStep:
     """Log-probabilities of the emitted tokens, if the request asked for them."""
     error: Exception | None = None
     """What ends this sequence and no other."""
-
-    @property
-    def seq(self) -> Seq:
-        """The sequence, as drafters see it."""
-        return self.state.seq
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
@@ -222,6 +221,20 @@ class SequenceStep:
         seq.tokens += emitted
         seq.finish_reason = state.stops.finish_reason
         state.logprobs += scored or ()
-        event = Event(seq.id, emitted, self.pieces, scored, seq.finish_reason)
-        state.text += event.text
-        return event
+        state.text += "".join([piece.text for piece in self.pieces])
+        return Event(seq.id, emitted, self.pieces, scored, seq.finish_reason)
+
+
+def pack(steps: Sequence[SequenceStep]) -> tuple[list[SequenceStep], Batch]:
+    """Pack the rows of several sequences into one pass, in order; a sequence that fails there is left out."""
+    packed, segments, row = [], [], 0
+    for step in steps:
+        with step.isolated():
+            segment = Segment.of(step.seq.slot, step.base, step.tokens, step.draft)
+            last, stop = row + len(step.tokens) - 1, row + len(segment.tokens)
+            is_read = step.base + len(step.tokens) == len(step.seq.tokens)
+            step.rows, step.logit_rows = range(row, stop), range(last if is_read else stop, stop)
+            row = stop
+            segments.append(segment)
+            packed.append(step)
+    return packed, Batch(tuple(segments))

@@ -8,7 +8,7 @@ not counted: they emit a token without a draft.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -39,8 +39,11 @@ class SpecStats:
         self.drafts += 1
         self.drafted += len(draft)
         self.accepted += len(outcome.path)
-        _raise_counts(self.drafted_by_depth, {*tree.depths(draft.parents)})
-        _raise_counts(self.accepted_by_depth, range(len(outcome.path)))
+        drafted, accepted = self.drafted_by_depth, self.accepted_by_depth
+        num_levels = 1 + max(tree.depths(draft.parents))
+        for counts, depth in ((drafted, num_levels), (accepted, len(outcome.path))):
+            counts += [0] * (depth - len(counts))
+            counts[:depth] = [count + 1 for count in counts[:depth]]
 
     def add(self, other: SpecStats) -> None:
         """Add the counts of another."""
@@ -78,12 +81,6 @@ class SpecStats:
         """Share of the drafts that reached each depth whose token there was kept."""
         pairs = zip_longest(self.accepted_by_depth, self.drafted_by_depth, fillvalue=0)
         return [accepted / drafted for accepted, drafted in pairs]
-
-
-def _raise_counts(counts: list[int], depths: Iterator[int] | set[int] | range) -> None:
-    for depth in depths:
-        counts.extend([0] * (depth + 1 - len(counts)))
-        counts[depth] += 1
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch
 from forerun.core.config import Precision
 from forerun.core.device import num_cores
-from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
@@ -135,14 +134,3 @@ def projected_head(model: Model, tokens: Ids | None, right: Floats) -> Floats:
     with ThreadPoolExecutor(num_cores()) as pool:
         list(pool.map(project, range(0, len(ids), PROJECTED_ROWS)))
     return projected
-
-
-def reserve_rows(batch: Batch, cache: KVCache) -> None:
-    """Make sure that the rows of a pass can be written. Raises CapacityError."""
-    for segment in batch.segments:
-        stop = segment.base + segment.stop
-        if not cache.reserve(segment.slot, stop - cache.length(segment.slot)):
-            raise CapacityError(
-                f"{stop} rows do not fit a cache of {cache.max_len}: "
-                "allow a longer context or stop earlier"
-            )

@@ -54,6 +54,19 @@ class Encoding:
     suffix_ids: tuple[int, ...] = ()
 
 
+class Pieces(dict[int, bytes]):
+    """The bytes of each token, worked out when they are first asked for; none of an id that is no token."""
+
+    def __init__(self, pieces: Sequence[bytes | None]) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    def __missing__(self, token_id: int) -> bytes:
+        is_known = 0 <= token_id < len(self._pieces)
+        piece = self[token_id] = (self._pieces[token_id] if is_known else None) or b""
+        return piece
+
+
 @contextmanager
 def damaged_if_raised(what: str) -> Iterator[None]:
     """Raise LoadError for what the tokenizers library raises: bare exceptions, and panics that are not even those."""
@@ -72,7 +85,8 @@ class Tokenizer(OfOneProcess):
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self.eos_ids = encoding.eos_ids
+        self.pieces = Pieces(encoding.pieces)
+        self.eos_ids, self.special_ids = encoding.eos_ids, encoding.special_ids
         self.bos_id = encoding.bos_id
         self.fill_in = encoding.fill_in
         self.suffix_ids = encoding.suffix_ids
@@ -125,7 +139,7 @@ class Tokenizer(OfOneProcess):
 
     def is_special(self, token_id: int) -> bool:
         """Return True for a control token, which is no part of the text."""
-        return token_id in self._encoding.special_ids
+        return token_id in self.special_ids
 
     @property
     def adds_space(self) -> bool:
@@ -240,29 +254,24 @@ class TextStream:
         self, tokenizer: Tokenizer, *, skip_special: bool = True, is_start: bool = False
     ) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
+        self._hidden = tokenizer.special_ids if skip_special else frozenset[int]()
         self._drop_space = is_start and tokenizer.adds_space
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Return the text that these tokens make final, after those pushed before."""
-        return self._decoder.decode(b"".join(map(self._bytes, token_ids)))
+        pieces, hidden = self._tokenizer.pieces, self._hidden
+        text = b"".join([pieces[i] for i in token_ids if i not in hidden])
+        if self._drop_space and text:
+            self._drop_space, text = False, text.removeprefix(b" ")
+        return self._decoder.decode(text)
 
     def hidden_in(self, text: str) -> dict[str, int]:
         """Return the control tokens that are written in a text, and left out of what is pushed."""
-        if not self._skip_special:
+        if not self._hidden:
             return {}
         return {word: i for word, i in self._tokenizer.special_texts.items() if word in text}
 
     def flush(self) -> str:
         """Return the rest of the text: no token will follow."""
         return self._decoder.decode(b"", final=True)
-
-    def _bytes(self, token_id: int) -> bytes:
-        if self._skip_special and self._tokenizer.is_special(token_id):
-            return b""
-        piece = self._tokenizer.token_bytes(token_id) or b""
-        if self._drop_space and piece:
-            self._drop_space = False
-            return piece.removeprefix(b" ")
-        return piece

@@ -26,7 +26,7 @@ from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, RopeConfig
-from forerun.model.model import HeadPart, Hidden, reserve_rows
+from forerun.model.model import HeadPart, Hidden
 from forerun.torch import reference as ops
 from forerun.torch.block import Block
 from forerun.torch.cache import TensorCache
@@ -231,8 +231,6 @@ class Decoder:
                 raise CapacityError(
                     f"position {last} is beyond the model's context of {self.config.max_position} tokens"
                 )
-        if not self.config.borrows_kv:
-            reserve_rows(batch, cache)
 
 
 def _host(values: Tensor) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from forerun.engine.stats import SpecStats
 from forerun.lab.bench import summary
 from forerun.lab.bench.measurement import Measurement, Round
 from forerun.lab.bench.pass_costs import PassCosts
+from forerun.text.tokenizer import Pieces
 
 ORIGIN = {"model": "tiny", "quant": "F32", "task": "toy", "threads": 1, "temperature": 0}
 COUNTS = {field.name for field in fields(SpecStats)}
@@ -48,12 +49,8 @@ class Bytes:
     """A tokenizer whose ids are bytes."""
 
     adds_space = False
-
-    def is_special(self, token_id: int) -> bool:
-        return False
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id])
+    special_ids = frozenset[int]()
+    pieces = Pieces([bytes([i]) for i in range(256)])
 
 
 def costs(ms: dict[int, float], peer: str | None = None) -> PassCosts:

@@ -15,7 +15,6 @@ from forerun.core.errors import ConfigError
 from forerun.drafting.base import Target
 from forerun.drafting.find import method_of
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine.controller import DraftResult
 from forerun.lab.tune.search import (
     GAIN,
     Autotune,
@@ -149,7 +148,8 @@ def figures_of(*drafts: tuple[int, float, float], first: int = 0) -> DrafterFigu
     steps = [
         DraftedStep(
             i < first,
-            DraftResult(0, n, tuple(range(n // 2))),
+            n,
+            n // 2,
             1 + n,
             draft_s * pace,
             costs.v(1 + n) * pace,

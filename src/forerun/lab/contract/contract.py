@@ -16,11 +16,10 @@ from itertools import count
 from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.core.types import Seq
 from forerun.drafting.base import Drafter
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
-from forerun.engine.sequence import SequenceState
+from forerun.engine.sequence import SequenceState, SequenceStep
 from forerun.engine.stats import SpecStats
 from forerun.lab.contract.candidate import (
     MAX_LEN,
@@ -207,10 +206,11 @@ class _Varying(Fixed):
     """Another budget for each sequence and length, from 0 to the given one."""
 
     def budgets(
-        self, seqs: Sequence[Seq], num_others: int = 0, *, is_reading: bool = False
-    ) -> dict[int, int]:
-        """Return a budget for each sequence, from 0 to `budget`."""
-        return {seq.id: (7 * len(seq.tokens) + seq.id) % (self.budget + 1) for seq in seqs}
+        self, steps: Sequence[SequenceStep], num_others: int = 0, *, is_reading: bool = False
+    ) -> None:
+        """Set a budget for each sequence, from 0 to `budget`."""
+        for step in steps:
+            step.budget = (7 * len(step.seq.tokens) + step.seq.id) % (self.budget + 1)
 
 
 def run(candidate: Candidate) -> Iterator[tuple[str, str | None]]:

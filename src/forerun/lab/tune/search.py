@@ -28,8 +28,9 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafting.find import find, method_of
 from forerun.drafting.spec import DrafterSpec
-from forerun.engine.controller import DraftResult, Fixed
+from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
+from forerun.engine.sequence import SequenceStep
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -48,7 +49,8 @@ class DraftedStep:
     """One drafted step of one sequence: what was accepted of its draft, and the seconds of drafting and of the pass."""
 
     is_first: bool
-    trial: DraftResult
+    num_drafted: int
+    num_accepted: int
     num_rows: int
     draft_s: float
     pass_s: float
@@ -63,7 +65,7 @@ class Recorder(Fixed):
 
     def learn(
         self,
-        trials: Sequence[DraftResult],
+        steps: Sequence[SequenceStep],
         num_rows: int,
         draft_s: float,
         pass_s: float,
@@ -72,10 +74,12 @@ class Recorder(Fixed):
         """Note the step, unless its pass also read the prompt."""
         if num_read:
             return
-        for trial in trials:
-            is_first = trial.seq_id not in self._seen
-            self.steps.append(DraftedStep(is_first, trial, num_rows, draft_s, pass_s))
-            self._seen.add(trial.seq_id)
+        for step in steps:
+            is_first = step.seq.id not in self._seen
+            num_own = min(step.num_drafted, len(step.draft))  # what a prediction adds is not
+            accepted = len(step.outcome.path)
+            self.steps.append(DraftedStep(is_first, num_own, accepted, num_rows, draft_s, pass_s))
+            self._seen.add(step.seq.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +105,19 @@ class DrafterFigures:
 
         `costs` are of passes by their rows, in plain passes.
         """
-        trials = [step.trial for step in steps]
         rows = Counter(step.num_rows for step in steps)
         alike: dict[int | None, list[float]] = {}
         for step in steps:
             # In plain passes of the moment, as the pass of the same step tells.
             cost = step.draft_s / step.pass_s * costs.v(step.num_rows) if step.pass_s else 0.0
-            size = None if step.is_first else step.trial.num_nodes
+            size = None if step.is_first else step.num_drafted
             alike.setdefault(size, []).append(cost)
         return cls(
             drafter,
-            passes=len(trials),
-            emitted=sum(1 + len(trial.path) for trial in trials),
-            drafted=sum(trial.num_nodes for trial in trials),
-            accepted=sum(len(trial.path) for trial in trials),
+            passes=len(steps),
+            emitted=sum(1 + step.num_accepted for step in steps),
+            drafted=sum(step.num_drafted for step in steps),
+            accepted=sum(step.num_accepted for step in steps),
             rows=dict(sorted(rows.items())),
             pass_cost=sum(count * costs.v(num) for num, count in rows.items()),
             draft_cost=sum(len(each) * median(each) for each in alike.values()),

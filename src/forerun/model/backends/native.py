@@ -11,6 +11,7 @@ R rows of the pass, M rows that need logits, D width, G kv heads, E head dim, V 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,7 @@ from forerun.model.cache.native import NativeCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
-from forerun.model.model import HeadPart, Hidden, Model, reserve_rows
+from forerun.model.model import HeadPart, Hidden, Model
 from forerun.model.packing import fill, fill_blank
 from forerun.weights.rtn import Scheme
 
@@ -208,14 +209,14 @@ class NativeDecoder:
         """
         assert isinstance(cache, NativeCache)
         assert all(s.base == cache.length(s.slot) for s in batch.segments)
-        if not self.config.borrows_kv:
-            reserve_rows(batch, cache)
+        borrows = self.config.borrows_kv  # so it writes no rows
+        parts = batch.split(MAX_ROWS) if borrows else cache.parts(batch, MAX_ROWS)
         width, layers = self.config.hidden_size, sorted(set(taps))
         last = np.empty((batch.num_rows, width), np.float32)
         tapped = np.empty((len(layers), batch.num_rows, width), np.float32)
         given = None if inputs is None else _rows(inputs)
         start = 0
-        for part in cache.parts(batch, MAX_ROWS):
+        for part in parts:
             is_whole = part.num_rows == batch.num_rows
             here = slice(start, start + part.num_rows)
             rows = tapped if is_whole else np.empty_like(tapped[:, here])
@@ -319,7 +320,8 @@ class NativeDecoder:
         Phases of 0 pieces are passed over, at the end of all others threads wait for each other.
         """
         assert isinstance(cache, NativeCache)
-        reserve_rows(batch, cache)
+        for segment in batch.segments:
+            cache.reserve(segment.slot, segment.stop)
         return self._native.phases(cache.native, batch.segments)
 
     def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
@@ -389,9 +391,5 @@ def blank(
     return decoder
 
 
-def _rows(hidden: Floats) -> Floats:
-    return np.ascontiguousarray(hidden, np.float32)
-
-
-def _ids(ids: Ids) -> Ids:
-    return np.ascontiguousarray(ids, np.int64)
+_rows = partial(np.ascontiguousarray, dtype=np.float32)
+_ids = partial(np.ascontiguousarray, dtype=np.int64)

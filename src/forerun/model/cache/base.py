@@ -158,30 +158,29 @@ class KVCache(ABC):
         return num_read
 
     def reserve(self, slot: int, rows: int) -> bool:
-        """Return whether so many rows fit above the committed ones; if so, they are in blocks of this slot alone."""
+        """Return whether so many rows fit above the committed ones; if so, they are in blocks of this slot alone.
+
+        If not, the slot has the blocks that it had before.
+        """
         length, table = self._lengths[slot], self._tables[slot]
-        stop = length + rows
+        stop, num_before = length + rows, len(table)
+        index, num_rows = divmod(length, BLOCK_ROWS)
         if stop > self.max_len:
             return False
-        if rows and length % BLOCK_ROWS and not self._copy_on_write(slot):
+        is_ours = not (rows and num_rows) or self.pool.claim(table[index], num_rows)
+        if not is_ours and not self._copy_on_write(slot, index):
             return False
         while len(table) * BLOCK_ROWS < stop:
             block = self.pool.take()
             if block is None:
-                self._free_table(slot, blocks_of(length))
+                self._free_table(slot, num_before)
                 return False
             self._append(slot, block)
         return True
 
-    def lacking(self, slot: int, rows: int) -> int:
-        """Return the blocks that `reserve` of so many rows would take from the pool."""
-        length, table = self._lengths[slot], self._tables[slot]
-        copied = rows and length % BLOCK_ROWS and not self._can_write_last_block(slot)
-        return max(0, blocks_of(length + rows) - len(table)) + bool(copied)
-
-    def free_rows(self, slot: int, more: int = 0) -> int:
-        """Return the rows above the committed ones in a slot's blocks and in `more` further ones."""
-        return (len(self._tables[slot]) + more) * BLOCK_ROWS - self._lengths[slot]
+    def free_rows(self, slot: int) -> int:
+        """Return the rows above the committed ones in a slot's blocks."""
+        return len(self._tables[slot]) * BLOCK_ROWS - self._lengths[slot]
 
     def length(self, slot: int) -> int:
         """Return the committed rows of a slot."""
@@ -207,7 +206,8 @@ class KVCache(ABC):
         length = self._lengths[slot] = base + len(path)
         if length // BLOCK_ROWS > len(self._nodes[slot]):
             self._enter_whole_blocks(slot, length)
-        self._free_table(slot, blocks_of(length))
+        if (len(self._tables[slot]) - 1) * BLOCK_ROWS >= length:
+            self._free_table(slot, blocks_of(length))
         if self.states is not None:
             is_read = length >= len(self._tokens[slot])
             block = self._block_of_state(slot)
@@ -217,10 +217,18 @@ class KVCache(ABC):
     def parts(self, batch: Batch, height: int) -> Iterator[Batch]:
         """Yield batches of at most `height` rows that together compute a pass, each once the one before is computed.
 
-        Recurrent states are brought up to the rows before each: those that are committed or certain.
+        Their rows are reserved first. Recurrent states are brought up to the rows before each batch: those that are
+        committed or certain. Raises CapacityError if the rows do not fit.
         """
+        for segment in batch.segments:
+            stop = segment.base + segment.stop
+            if not self.reserve(segment.slot, stop - self._lengths[segment.slot]):
+                raise CapacityError(
+                    f"{stop} rows do not fit a cache of {self.max_len}: "
+                    "allow a longer context or stop earlier"
+                )
         if self.states is None:
-            yield from batch.split(height)
+            yield from (batch,) if batch.num_rows <= height else batch.split(height)
             return
         for part in batch.split(height, BLOCK_ROWS):
             for s in part.segments:
@@ -288,23 +296,15 @@ class KVCache(ABC):
         if self.pool.claim(block, len(tokens)):
             self.pool.insert(parent, tokens, block)
 
-    def _copy_on_write(self, slot: int) -> bool:
-        """Copy the block of the next row if other slots or the tree use it; False if there is no block for a copy."""
-        index, num_rows = divmod(self._lengths[slot], BLOCK_ROWS)
-        block = self._tables[slot][index]
-        if self.pool.claim(block, num_rows):
-            return True
-        copy = self.pool.take()
+    def _copy_on_write(self, slot: int, index: int) -> bool:
+        """Copy a block that other slots or the tree use; False if there is no block for a copy."""
+        block, copy = self._tables[slot][index], self.pool.take()
         if copy is None:
             return self.pool.claim_all(block)
         self._copy_block(block, copy)
         self.pool.release([block])
         self._place(slot, index, copy)
         return True
-
-    def _can_write_last_block(self, slot: int) -> bool:
-        index, num_rows = divmod(self._lengths[slot], BLOCK_ROWS)
-        return self.pool.can_claim(self._tables[slot][index], num_rows)
 
     def _free_table(self, slot: int, num_blocks: int) -> None:
         """Give back a slot's blocks from number `num_blocks` on."""

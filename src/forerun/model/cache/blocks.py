@@ -138,16 +138,12 @@ class BlockPool:
 
         A block that the tree knows up to that row at most leaves the tree.
         """
-        if not self.can_claim(block, num_rows):
+        node = self._nodes.get(block)
+        if self._ref_counts[block] != 1 or (node is not None and len(node.tokens) > num_rows):
             return False
-        if block in self._nodes:
+        if node is not None:
             self._forget(block)
         return True
-
-    def can_claim(self, block: int, num_rows: int) -> bool:
-        """Return whether `claim` would be granted."""
-        node = self._nodes.get(block)
-        return self._ref_counts[block] == 1 and (node is None or len(node.tokens) <= num_rows)
 
     def claim_all(self, block: int) -> bool:
         """Like `claim`, but the tree forgets what it knows of the block unless others build on it."""
