@@ -7,11 +7,11 @@ import pytest
 from forerun.core.random import Noise
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import SHARE, DraftRequest
+from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.spec import DrafterSpec
-from forerun.drafting.tree_noise import TreeNoise
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.native.networks import hidden, target, weights_of
+from tests.oracles.growth import SHARE, TreeNoise, native_noises
 from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 
@@ -44,6 +44,8 @@ def network(kind=native_recurrent):
 def draft(net, evidence, doubt, num_nodes=9, noises=()):
     tokens = [text[-1] for text in TEXTS]
     rows = hidden(len(TEXTS))
+    if not isinstance(net, TorchRecurrent):
+        noises = native_noises(noises)
     request = DraftRequest(tokens, [num_nodes] * len(TEXTS), 4, 0.01, doubt, evidence, noises)
     request.states = rows
     return net.draft(request)
