@@ -239,9 +239,11 @@ void DraftNetwork::read_head(int block, int thread) {
                 insert({logits[i], first_id + i}, list, kNext);
             const TreeNoise* noise = row_noises_[row];
             if (!noise) continue;
-            const std::int32_t* ids = ids_.empty() ? nullptr : noise_ids_.data() + first_id;
-            Perturbation how = noise->perturbation(row_depths_[row], ids);
-            how.first_token = static_cast<std::uint32_t>(first_id);
+            Perturbation how = noise->perturbation(row_depths_[row]);
+            if (ids_.empty())
+                how.first_token = static_cast<std::uint32_t>(first_id);
+            else
+                how.ids = noise_ids_.data() + first_id;
             list += kNext;
             float score = 0.0f;
             const auto find_score = [&](int i) {

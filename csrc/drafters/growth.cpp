@@ -29,8 +29,9 @@ class Likeliest {
         for (int i = next(0); i < count; i = next(i + 1)) insert({logits_[i], i}, list, kNext);
         if (noise) {
             ids_.assign(row.tokens.begin(), row.tokens.end());
-            find_largest(kernels_, noise->perturbation(depth, row.tokens.empty() ? nullptr : ids_.data()),
-                         logits_.data(), count, kNext, list + kNext);
+            Perturbation how = noise->perturbation(depth);
+            if (!ids_.empty()) how.ids = ids_.data();
+            find_largest(kernels_, how, logits_.data(), count, kNext, list + kNext);
         }
         Probabilities found;
         for (const Scored& each : list) {

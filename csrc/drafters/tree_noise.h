@@ -32,9 +32,9 @@ struct TreeNoise {
     double spread = kSpread;
 
     std::uint64_t key(int depth) const;
-    // How logits at a depth become scores; `ids` are their tokens, null: the first ids.
-    Perturbation perturbation(int depth, const std::int32_t* ids) const {
-        return {.key = key(depth), .factor = static_cast<float>(1.0 / temperature), .ids = ids};
+    // How logits of the first tokens at a depth become scores.
+    Perturbation perturbation(int depth) const {
+        return {.key = key(depth), .factor = static_cast<float>(1.0 / temperature)};
     }
     // The probabilities of tokens at a depth to be the sampler's choice, for who sees its noise.
     void see(int depth, Probabilities& next) const;
