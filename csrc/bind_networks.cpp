@@ -186,12 +186,7 @@ void bind_networks(nb::module_& m) {
                 new (self) TextNGramModel{std::move(texts), &shared, file, &live};
             },
             "texts"_a, "shared"_a, "file"_a.none(), "live"_a, nb::keep_alive<1, 2>(),
-            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
-        .def("__len__", [](const TextNGramModel& self) { return self.texts.size(); })
-        .def("context", [](const TextNGramModel& self, std::size_t i) {
-            return self.texts.at(i)->last_tokens(0);
-        }, "i"_a)
-        .def("model", &TextNGramModel::model, "i"_a, nb::keep_alive<0, 1>());
+            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
 
     nb::class_<Step>(m, "Step", "A token that a network takes: of a sequence, after its step `parent` (-1: its first).")
         .def(
@@ -208,17 +203,6 @@ void bind_networks(nb::module_& m) {
     m.def("grow", &grow_by_steps, "take"_a, "tokens"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a,
           "min_doubt"_a = 0.0, "ngrams"_a = nullptr, "noises"_a = Noises{}, "temperature"_a = 1.0f,
           "Grow trees of what a network says whose steps are computed in Python.");
-
-    nb::class_<GuessPlace>(m, "GuessPlace", "A place in a tree, as an n-gram model knows it.");
-
-    nb::class_<NGramModel>(m, "NGramModel", "What tables and texts say of one text.")
-        .def("root", &NGramModel::root, "context"_a)
-        .def("next", [](NGramModel& self, const GuessPlace& here) {
-            nb::dict found;
-            for (const auto& [token, p] : self.next(here)) found[nb::int_(token)] = p;
-            return found;
-        }, "here"_a)
-        .def("follow", &NGramModel::follow, "here"_a, "token"_a);
 
     nb::class_<DraftNetwork>(m, "DraftNetwork", "What networks that draft for a decoder share.")
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert())

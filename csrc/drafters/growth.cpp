@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -25,7 +26,10 @@ class Likeliest {
         if (!std::isfinite(largest) || !std::isfinite(total)) return {};
         Scored list[2 * kNext];
         std::fill_n(list, 2 * kNext, kNobody);
-        const auto next = [&](int i) { return kernels_.find(logits_.data(), i, count, list[kNext - 1].value); };
+        const auto next = [&](int i) {  // what is banned is minus infinity
+            const float limit = std::max(list[kNext - 1].value, std::numeric_limits<float>::lowest());
+            return kernels_.find(logits_.data(), i, count, limit);
+        };
         for (int i = next(0); i < count; i = next(i + 1)) insert({logits_[i], i}, list, kNext);
         if (noise) {
             ids_.assign(row.tokens.begin(), row.tokens.end());

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 from forerun.core.types import Seq
@@ -18,19 +19,10 @@ from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.draft_head import Scores
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.network import Network, grown
+from tests.native import ngrams
 from tests.oracles.growth import TreeNoise, grow, likeliest, native_noises
 
 _native = pytest.importorskip("forerun._native")
-
-TEXTS = [[1, 4, 7, 1, 4, 9, 2, 1, 4], [3, 3, 5, 8, 3, 3, 5, 0, 3], [2, 2, 2, 2, 7]]
-LIVE, SHARED = _native.LiveTable(3, 1 << 16), _native.SuffixIndex(8, 100)
-INDEXES = [_native.SuffixIndex(8) for _ in TEXTS]
-for number, (text, index) in enumerate(zip(TEXTS, INDEXES, strict=True)):
-    for i in range(len(text) - 1):
-        LIVE.learn(text[: i + 1], [text[i + 1], (text[i + 1] + 3) % 11], [0.7, 0.2])
-    SHARED.extend(number, text[:5])
-    index.extend(0, text)
-TABLES = _native.TextNGramModel(INDEXES, SHARED, None, LIVE)
 
 
 class RandomNetwork:
@@ -97,8 +89,8 @@ def test_the_trees_are_those_of_their_oracle(
     noises,
     temperature,
 ):
-    last = [text[-1] for text in TEXTS]
-    tables = TABLES if has_tables else None
+    last = [text[-1] for text in ngrams.TEXTS]
+    tables = ngrams.native() if has_tables else None
     request = DraftRequest(last, num_nodes, num_steps, least, doubt, tables, native_noises(noises))
     network = RandomNetwork(seed, vocab_size, listed, odd)
     trees = grown(request, num_nodes, network.take, temperature)
@@ -109,7 +101,7 @@ def test_the_trees_are_those_of_their_oracle(
         chosen = (temperature if noise is None else 1.0,)
         return likeliest(scores.logits, step, scores.tokens, chosen, noise)
 
-    request.noises = noises
+    request.noises, request.ngrams = noises, tables and ngrams.oracle()
     for tree, expected in zip(trees, grow(request, 16, guess), strict=True):
         assert tree[:2] == expected[:2]
         assert tree[2] == pytest.approx(expected[2], rel=1e-4)
@@ -191,3 +183,9 @@ def test_a_drafter_goes_on_after_a_draft_that_failed():
         drafter.propose([seq], [5])
     drafter.network.fails = False
     assert len(drafter.propose([seq], [5])[0]) == 5
+
+
+def test_without_the_native_library_a_network_is_refused(monkeypatch):
+    monkeypatch.setattr("forerun.model.kernels.native.native_problem", lambda: "not built")
+    with pytest.raises(LoadError, match="none and lookahead draft without them"):
+        NetworkDrafter(NetworkOptions(model=""), Failing())
