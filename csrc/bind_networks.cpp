@@ -189,12 +189,6 @@ void bind_networks(nb::module_& m) {
             nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
 
     nb::class_<Step>(m, "Step", "A token that a network takes: of a sequence, after its step `parent` (-1: its first).")
-        .def(
-            "__init__",
-            [](Step* self, int sequence, int parent, int token, int depth) {
-                new (self) Step{sequence, parent, token, depth};
-            },
-            "sequence"_a, "parent"_a, "token"_a, "depth"_a)
         .def_ro("sequence", &Step::sequence)
         .def_ro("parent", &Step::parent)
         .def_ro("token", &Step::token)

@@ -16,7 +16,6 @@ import torch
 import transformers
 from torch.nn import functional
 
-from forerun._native import Step
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import LoadError
 from forerun.core.types import Outcome, Seq
@@ -29,6 +28,7 @@ from tests.drafters.helpers import GREEDY, SAMPLED, WANTED, check_lossless, refu
 from tests.model import gguf_files
 from tests.model.test_gguf_families import GEMMA4, as_gguf
 from tests.model.tiny import FAMILIES, VOCAB, checkpoint_of, hf_model, load_torch, randomize
+from tests.oracles.growth import Step
 from tests.tiny import tiny_model
 
 PROMPT = [5, 17, 3, 44, 21, 8, 30, 2, 59, 11, 7]

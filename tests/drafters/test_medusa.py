@@ -11,7 +11,6 @@ import json
 import numpy as np
 import torch
 
-from forerun._native import Step
 from forerun.core.errors import LoadError
 from forerun.drafters.medusa import Options, build, files
 from forerun.drafters.medusa.config import MedusaConfig
@@ -21,6 +20,7 @@ from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.networks import folder as network_folder
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
+from tests.oracles.growth import Step
 from tests.oracles.networks import TorchMedusa
 from tests.tiny import tiny_model
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from forerun._native import Step
 from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
@@ -26,6 +25,7 @@ from forerun.drafting.networks.drafter import NetworkDrafter
 from forerun.drafting.spec import DrafterSpec
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from tests.drafters.helpers import Words, refusal
+from tests.oracles.growth import Step
 from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 

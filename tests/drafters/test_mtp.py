@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from forerun._native import Step
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.mtp import Options, build
@@ -20,6 +19,7 @@ from forerun.drafting.spec import DrafterSpec
 from tests.drafters.helpers import ASKED, GREEDY, SAMPLED, WANTED, check_lossless, decoded, refusal
 from tests.drafters.mtp_files import Oracle, target_of
 from tests.model.test_gguf_families import HYBRID, SMALL
+from tests.oracles.growth import Step
 
 PROMPT = [5, 17, 3, 44, 21, 8, 30, 2, 60, 11, 7]
 FAMILIES = ("llama", "qwen3", "qwen3_5", "qwen3_next", "qwen3_5_moe")

@@ -20,7 +20,7 @@ from forerun.drafting.draft_head import Scores
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.network import Network, grown
 from tests.native import ngrams
-from tests.oracles.growth import TreeNoise, grow, likeliest, native_noises
+from tests.oracles.growth import Step, TreeNoise, grow, likeliest, native_noises
 
 _native = pytest.importorskip("forerun._native")
 
@@ -116,7 +116,7 @@ def test_a_sequence_gets_the_same_tree_alone_in_company_and_from_two_threads():
         alone = DraftRequest([REQUEST.tokens[sequence]], [9], 4, 0.0)
 
         def take(number, steps):
-            moved = [_native.Step(sequence, s.parent, s.token, s.depth) for s in steps]
+            moved = [Step(sequence, s.parent, s.token, s.depth) for s in steps]
             return network.take(number, moved)
 
         return grown(alone, [9], take)[0]
@@ -133,7 +133,7 @@ def test_a_step_that_fails_ends_the_draft_with_its_error_and_nothing_is_held():
         if number == 2:
             raise error
         rows = RandomNetwork(number, 50, True, None).take(
-            0, [_native.Step(s.sequence, -1, s.token, 0) for s in steps]
+            0, [Step(s.sequence, -1, s.token, 0) for s in steps]
         )
         arrays.extend(weakref.ref(each) for row in rows for each in (row.logits, row.tokens))
         return rows

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forerun._native import Step
 from forerun.core.arrays import Floats, Ids
 from forerun.core.random import Noise
 from forerun.drafting.best_first import DraftRequest, GuessTree
@@ -23,6 +22,16 @@ NUM_NEXT = 8
 """Tokens after a step that may become nodes."""
 SHARE = 0.55
 """Of the network in a probability that an n-gram model also gives."""
+
+
+class Step(NamedTuple):
+    """A token that a network takes: of a sequence, after its step `parent` (-1: its first)."""
+
+    sequence: int
+    parent: int
+    token: int
+    depth: int
+
 
 Guess = Callable[[int, Step], tuple[Ids, Floats]]
 """Takes a step's number and the step; gives the tokens (k,) to guess, and their probabilities."""

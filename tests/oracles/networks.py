@@ -16,7 +16,6 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from forerun._native import Step
 from forerun.core.arrays import Floats, Ids
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.medusa.drafting import MedusaWeights
@@ -26,7 +25,7 @@ from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa
 from forerun.torch.networks.mlp_speculator import MLPSpeculator, RecurrentState
-from tests.oracles.growth import Guess, TreeNoise, grow, likeliest, noise_of
+from tests.oracles.growth import Guess, Step, TreeNoise, grow, likeliest, noise_of
 
 Noises = Sequence[TreeNoise | None]
 
