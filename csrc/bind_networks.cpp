@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
 #include <optional>
 
 #include "bind.h"
@@ -59,29 +60,48 @@ struct TextNGramModel {
     }
 };
 
-// Every list has an entry a sequence. `rows` are those of `states`, or slots where there are none; none: 0, 1, ...
-nb::list draft(DraftNetwork& self, const std::vector<int>& tokens, const std::vector<int>& num_nodes,
-               int num_steps, double min_chance, double min_doubt, const TextNGramModel* ngrams,
-               const Noises& noises, const std::optional<std::vector<int>>& rows,
-               const std::optional<Array2<const float>>& states) {
+// Every list has an entry a sequence; no noises: all requests are greedy.
+DraftRequest request_of(const std::vector<int>& tokens, const std::vector<int>& num_nodes, int num_steps,
+                        double min_chance, double min_doubt, const TextNGramModel* ngrams,
+                        const Noises& noises) {
     const std::size_t count = tokens.size();
-    need(num_nodes.size() == count && (!rows || rows->size() == count),
-         "a token, a number of nodes and a row are needed for every sequence");
+    need(num_nodes.size() == count, "a number of nodes is needed for every sequence");
     need(noises.empty() || noises.size() == count, "a noise, or none, is needed for every sequence");
     need(!ngrams || ngrams->texts.size() == count, "a text is needed for every sequence");
-    const std::size_t width = self.target().shape().hidden_size;
-    need(!states || states->shape(1) == width, "states must be (rows, hidden size)");
-    DraftRequest request{{}, num_steps, min_chance, min_doubt};
+    DraftRequest request;
+    request.limits = {.num_steps = num_steps, .min_chance = min_chance, .min_doubt = min_doubt};
     for (std::size_t i = 0; i < count; ++i) {
         SequenceRequest& one = request.sequences.emplace_back();
         one.token = tokens[i];
         one.num_nodes = num_nodes[i];
         one.noise = noise_of(noises, i);
+        if (!ngrams) continue;
+        one.ngrams = ngrams->model(i);
+        one.context = ngrams->texts[i]->last_tokens(0);
+    }
+    return request;
+}
+
+nb::list list_of(const std::vector<GuessTree>& trees) {
+    nb::list out;
+    for (const GuessTree& tree : trees)
+        out.append(nb::make_tuple(nb::tuple(nb::cast(tree.tokens)), nb::tuple(nb::cast(tree.parents)),
+                                  nb::tuple(nb::cast(tree.probabilities))));
+    return out;
+}
+
+// `rows` are those of `states`, or slots where there are none; none: 0, 1, ...
+nb::list draft(DraftNetwork& self, const std::vector<int>& tokens, const std::vector<int>& num_nodes,
+               int num_steps, double min_chance, double min_doubt, const TextNGramModel* ngrams,
+               const Noises& noises, const std::optional<std::vector<int>>& rows,
+               const std::optional<Array2<const float>>& states) {
+    need(!rows || rows->size() == tokens.size(), "a row is needed for every sequence");
+    const std::size_t width = self.target().shape().hidden_size;
+    need(!states || states->shape(1) == width, "states must be (rows, hidden size)");
+    DraftRequest request = request_of(tokens, num_nodes, num_steps, min_chance, min_doubt, ngrams, noises);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        SequenceRequest& one = request.sequences[i];
         one.slot = rows ? (*rows)[i] : static_cast<int>(i);
-        if (ngrams) {
-            one.ngrams = ngrams->model(i);
-            one.context = ngrams->texts[i]->last_tokens(0);
-        }
         if (!states) continue;
         need(one.slot >= 0 && static_cast<std::size_t>(one.slot) < states->shape(0),
              "a row of states is needed for every token");
@@ -92,11 +112,58 @@ nb::list draft(DraftNetwork& self, const std::vector<int>& tokens, const std::ve
         nb::gil_scoped_release unlocked;
         trees = self.draft(std::move(request));
     }
-    nb::list out;
-    for (const GuessTree& tree : trees)
-        out.append(nb::make_tuple(nb::tuple(nb::cast(tree.tokens)), nb::tuple(nb::cast(tree.parents)),
-                                  nb::tuple(nb::cast(tree.probabilities))));
-    return out;
+    return list_of(trees);
+}
+
+// A network whose steps are computed in Python: `Scores` of each, from a number and a list of steps.
+class PythonSteps {
+  public:
+    explicit PythonSteps(nb::callable take) : take_(std::move(take)) {}
+
+    // Takes the interpreter's lock, and holds the arrays until the next step.
+    std::vector<StepLogits> operator()(int number, const std::vector<Step>& steps) {
+        nb::gil_scoped_acquire locked;
+        rows_.clear();
+        nb::list given;
+        for (const Step& step : steps) given.append(nb::cast(step));
+        std::vector<StepLogits> found;
+        for (nb::handle each : nb::borrow<nb::sequence>(take_(number, given))) {
+            Row& row = rows_.emplace_back();
+            StepLogits& logits = found.emplace_back();
+            row.logits = nb::cast<Array1<const float>>(each.attr("logits"), false);
+            logits.logits = {row.logits.data(), row.logits.shape(0)};
+            const nb::object tokens = each.attr("tokens");
+            if (tokens.is_none()) continue;
+            row.tokens = nb::cast<Array1<const std::int64_t>>(tokens, false);
+            logits.tokens = {row.tokens.data(), row.tokens.shape(0)};
+            need(logits.tokens.size() == logits.logits.size(), "as many tokens as logits");
+        }
+        return found;
+    }
+
+  private:
+    struct Row {
+        Array1<const float> logits;
+        Array1<const std::int64_t> tokens;
+    };
+
+    nb::callable take_;
+    std::vector<Row> rows_;
+};
+
+nb::list grow_by_steps(nb::callable take, const std::vector<int>& tokens, const std::vector<int>& num_nodes,
+                       int num_steps, double min_chance, double min_doubt, const TextNGramModel* ngrams,
+                       const Noises& noises, float temperature) {
+    need(num_steps >= 1 && num_steps <= kMaxSteps, "steps must be 1 to " + std::to_string(kMaxSteps));
+    need(temperature > 0, "temperature must be above 0");
+    DraftRequest request = request_of(tokens, num_nodes, num_steps, min_chance, min_doubt, ngrams, noises);
+    PythonSteps steps(std::move(take));  // is let go of under the lock
+    std::vector<GuessTree> trees;
+    {
+        nb::gil_scoped_release unlocked;
+        trees = grow(std::move(request), temperature, std::ref(steps));
+    }
+    return list_of(trees);
 }
 
 void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
@@ -119,23 +186,17 @@ void bind_networks(nb::module_& m) {
                 new (self) TextNGramModel{std::move(texts), &shared, file, &live};
             },
             "texts"_a, "shared"_a, "file"_a.none(), "live"_a, nb::keep_alive<1, 2>(),
-            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
-        .def("__len__", [](const TextNGramModel& self) { return self.texts.size(); })
-        .def("context", [](const TextNGramModel& self, std::size_t i) {
-            return self.texts.at(i)->last_tokens(0);
-        }, "i"_a)
-        .def("model", &TextNGramModel::model, "i"_a, nb::keep_alive<0, 1>());
+            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
 
-    nb::class_<GuessPlace>(m, "GuessPlace", "A place in a tree, as an n-gram model knows it.");
+    nb::class_<Step>(m, "Step", "A token that a network takes: of a sequence, after its step `parent` (-1: its first).")
+        .def_ro("sequence", &Step::sequence)
+        .def_ro("parent", &Step::parent)
+        .def_ro("token", &Step::token)
+        .def_ro("depth", &Step::depth);
 
-    nb::class_<NGramModel>(m, "NGramModel", "What tables and texts say of one text.")
-        .def("root", &NGramModel::root, "context"_a)
-        .def("next", [](NGramModel& self, const GuessPlace& here) {
-            nb::dict found;
-            for (const auto& [token, p] : self.next(here)) found[nb::int_(token)] = p;
-            return found;
-        }, "here"_a)
-        .def("follow", &NGramModel::follow, "here"_a, "token"_a);
+    m.def("grow", &grow_by_steps, "take"_a, "tokens"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a,
+          "min_doubt"_a = 0.0, "ngrams"_a = nullptr, "noises"_a = Noises{}, "temperature"_a = 1.0f,
+          "Grow trees of what a network says whose steps are computed in Python.");
 
     nb::class_<DraftNetwork>(m, "DraftNetwork", "What networks that draft for a decoder share.")
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert())

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <optional>
 
-#include "drafters/guess_tree.h"
+#include "drafters/growth.h"
 #include "drafters/suffix_index.h"
 #include "isa/isa.h"
 #include "model/draw.h"
@@ -243,10 +243,25 @@ NB_MODULE(_native, m) {
         .def(
             "__init__",
             [](TreeNoise* self, std::uint64_t seed, std::uint64_t stream, std::uint64_t position,
-               double temperature, double top_p, double min_p, std::size_t top_k) {
-                new (self) TreeNoise{seed, stream, position, temperature, top_p, min_p, top_k};
+               double temperature, double top_p, double min_p, std::size_t top_k, double spread) {
+                new (self)
+                    TreeNoise{seed, stream, position, temperature, top_p, min_p, top_k, spread};
             },
-            "seed"_a, "stream"_a, "position"_a, "temperature"_a, "top_p"_a, "min_p"_a, "top_k"_a);
+            "seed"_a, "stream"_a, "position"_a, "temperature"_a = 1.0, "top_p"_a = 1.0,
+            "min_p"_a = 0.0, "top_k"_a = 0, "spread"_a = kSpread)
+        .def(
+            "see",
+            [](const TreeNoise& self, int depth, const nb::dict& probabilities) {
+                Probabilities next;
+                for (const auto& [token, p] : probabilities)
+                    next.push_back({nb::cast<int>(token), nb::cast<double>(p)});
+                self.see(depth, next);
+                nb::dict seen;
+                for (const auto& [token, p] : next) seen[nb::int_(token)] = p;
+                return seen;
+            },
+            "depth"_a, "probabilities"_a,
+            "The probabilities that tokens at a depth are the target's choice.");
     m.def("grow_tree", &guess_tree, "context"_a, "file"_a.none(), "live"_a, "indexes"_a,
           "num_nodes"_a, "min_chance"_a, "noise"_a = nb::none(),
           "The likeliest continuations, best first.");

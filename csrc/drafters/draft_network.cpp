@@ -148,7 +148,7 @@ void DraftNetwork::check_states(const DraftRequest& request) {
 
 std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
     const Runtime::PassLock lock(runtime_);
-    if (request.num_steps < 1 || request.num_steps > kMaxSteps)
+    if (request.limits.num_steps < 1 || request.limits.num_steps > kMaxSteps)
         throw std::invalid_argument("steps must be 1 to " + std::to_string(kMaxSteps));
     begin(request);
     drafts_.clear();
@@ -159,14 +159,10 @@ std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
         drafts_.emplace_back(std::move(sequence));
     }
     num_sequences_ = static_cast<int>(drafts_.size());
-    request_ = {{}, request.num_steps, request.min_chance, request.min_doubt};
-    for (SequenceDraft& draft : drafts_) {
-        if (draft.request.num_nodes <= 0) continue;
-        draft.is_active = wants_step(draft, -1);
-        if (draft.is_active) continue;
-        draft.add(GrowingTree::kNoStep, draft.request.ngrams->last(), request_.min_chance);
-        take_nodes(draft, -1);
-    }
+    limits_ = request.limits;
+    limits_.max_depth = max_depth();
+    limits_.sees_depth_alone = sees_depth_alone();
+    for (SequenceDraft& draft : drafts_) draft.begin(limits_);
     row_depths_.assign(drafts_.size(), 0);
     row_noises_.assign(drafts_.size(), nullptr);
     num_blocks_ = (num_ids_ + kBlock - 1) / kBlock;
@@ -186,7 +182,7 @@ std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
         const int sequences = row_pieces(num_sequences_);
         std::vector<int> phases, cell;
         plan_cell(cell);
-        for (int step = 0; step < request_.num_steps; ++step) {
+        for (int step = 0; step < limits_.num_steps; ++step) {
             phases.push_back(sequences);
             phases.insert(phases.end(), cell.begin(), cell.end());
             phases.insert(phases.end(), {num_blocks_, sequences});
@@ -243,8 +239,7 @@ void DraftNetwork::read_head(int block, int thread) {
                 insert({logits[i], first_id + i}, list, kNext);
             const TreeNoise* noise = row_noises_[row];
             if (!noise) continue;
-            Perturbation how{.key = noise->key(row_depths_[row]),
-                             .factor = static_cast<float>(1.0 / noise->temperature)};
+            Perturbation how = noise->perturbation(row_depths_[row]);
             if (ids_.empty())
                 how.first_token = static_cast<std::uint32_t>(first_id);
             else
@@ -282,14 +277,9 @@ void DraftNetwork::learn_next(int sequence, int step) {
         for (int i = 0; i < kLists * kNext; ++i)
             insert(lists(thread, draft.row)[i], list + i / kNext * kNext, kNext);
     const Probabilities found = next_tokens(draft);
-    draft.add(step, with_ngrams(draft, found), request_.min_chance);
-    if (sees_depth_alone()) {
-        draft.by_depth.resize(std::max<std::size_t>(draft.by_depth.size(), draft.next.depth + 1));
-        draft.by_depth[draft.next.depth] = found;
-    }
     for (int thread = 0; thread < pool_.size(); ++thread)
         std::fill_n(lists(thread, draft.row), kLists * kNext, kNobody);
-    take_nodes(draft, step);
+    draft.answer(step, found, limits_);
 }
 
 // What the network says may come next in a sequence's row: its likeliest tokens, then those of the largest scores.
@@ -313,53 +303,6 @@ Probabilities DraftNetwork::next_tokens(const SequenceDraft& draft) const {
         found.push_back({token, p});
     }
     return found;
-}
-
-// The mean with what the n-grams said last, their tokens first.
-Probabilities DraftNetwork::with_ngrams(const SequenceDraft& draft, const Probabilities& found) const {
-    if (!draft.request.ngrams) return found;
-    Probabilities next = draft.request.ngrams->last();
-    for (auto& [token, p] : next) p *= 1 - kShare;
-    const auto known = static_cast<std::ptrdiff_t>(next.size());
-    for (const auto& [token, p] : found) {
-        const int same = token;
-        const auto at = std::find_if(next.begin(), next.begin() + known,
-                                     [&](const auto& each) { return each.first == same; });
-        if (at != next.begin() + known)
-            at->second += kShare * p;
-        else
-            next.push_back({token, kShare * p});
-    }
-    return next;
-}
-
-// Whether the network steps over `draft.next`, which step `step` may have guessed. Asks the n-grams.
-bool DraftNetwork::wants_step(SequenceDraft& draft, int step) const {
-    const bool may = step + 1 < request_.num_steps && draft.next.depth < max_depth() &&
-                     draft.next.step != GrowingTree::kNoStep;
-    if (!draft.request.ngrams) return may;
-    double best = 0.0;
-    Probabilities next = draft.request.ngrams->next(draft.places.back());
-    if (draft.request.noise) draft.request.noise->see(draft.next.depth, next);
-    for (const auto& [token, p] : next) best = std::max(best, p);
-    return may && draft.path_probability * (1.0 - best) >= request_.min_doubt;
-}
-
-// Takes the most probable nodes until the network has to step over one, or the tree is full. Over a node that
-// is not stepped over the n-grams alone say what may follow.
-void DraftNetwork::take_nodes(SequenceDraft& draft, int step) {
-    draft.is_active = false;
-    while (!draft.is_active && draft.take()) {
-        const bool wants = wants_step(draft, step);
-        const std::size_t depth = draft.next.depth;
-        if (depth < draft.by_depth.size() && !draft.by_depth[depth].empty())
-            draft.add(draft.next.step, with_ngrams(draft, draft.by_depth[depth]),
-                      request_.min_chance);
-        else if (wants)
-            draft.is_active = true;
-        else if (draft.request.ngrams)
-            draft.add(GrowingTree::kNoStep, draft.request.ngrams->last(), request_.min_chance);
-    }
 }
 
 }  // namespace forerun

@@ -1,11 +1,9 @@
 // Networks that guess what a decoder says next: small, beside it on its threads, with its embedding
 // and rows of its head.
 //
-// A draft is one call: the network takes a token at a time (a step), its head says what may follow,
-// and the tree grows best first: the node that is likeliest to be reached is taken, and the network
-// steps over it while there are steps left. With evidence both say what may follow, and the network steps
-// only where that alone is in doubt. Sequences step side by side. A step's numbers do not
-// depend on the other sequences, on threads or on the instruction set.
+// A draft is one call: the network takes a token at a time (a step), its head says what may follow, and the
+// trees grow as `growth.h` says. A step's numbers do not depend on the other sequences, on threads or on the
+// instruction set.
 
 #pragma once
 
@@ -16,23 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "drafters/guess_tree.h"
+#include "drafters/growth.h"
 #include "model/model.h"
 
 namespace forerun {
 
-inline constexpr int kMaxSteps = 16;  // of a draft
-inline constexpr int kNext = 8;       // tokens after a step that may become nodes: the likeliest
-inline constexpr int kLists = 2;      // and as many of the largest scores with the sampler's noise
-inline constexpr double kShare = 0.55;  // of the network in a probability that n-grams also give
-
-// What one draft of several sequences is made of. Steps at most; the probability of a node's path, at least; with
-// n-grams, the probability that their best guess at a node is needed and wrong from which on the network steps over it.
-struct DraftRequest {
-    std::vector<SequenceRequest> sequences;
-    int num_steps = 1;
-    double min_chance = 0.0, min_doubt = 0.0;
-};
+inline constexpr int kLists = 2;  // of kNext: the likeliest, and the largest scores with the sampler's noise
 
 class DraftNetwork {
   public:
@@ -65,12 +52,9 @@ class DraftNetwork {
     const Kernels& kernels() const { return kernels_; }
 
   protected:
-    // A sequence's tree while it grows.
     struct SequenceDraft : GrowingTree {
         using GrowingTree::GrowingTree;
-        int row = 0;
-        bool is_active = false;                // takes part in the next step, over `next`
-        std::vector<Probabilities> by_depth;  // where a network's guesses depend on nothing else
+        int row = 0;  // of the next step, if it takes part
     };
 
     const Linear& matrix(const std::string& name, int num_out, int num_in) const;
@@ -115,10 +99,7 @@ class DraftNetwork {
     void read_head(int piece, int thread);
     void learn_next(int sequence, int step);
     Probabilities next_tokens(const SequenceDraft& draft) const;
-    Probabilities with_ngrams(const SequenceDraft& draft, const Probabilities& found) const;
     Scored* lists(int thread, int row) const;
-    bool wants_step(SequenceDraft& draft, int step) const;
-    void take_nodes(SequenceDraft& draft, int step);
     float log_sum(int row) const;
     const Linear& head(int depth) const;
 
@@ -128,7 +109,7 @@ class DraftNetwork {
     std::vector<std::int32_t> noise_ids_;  // the same, a tile longer
     std::vector<float> factors_{1.0f};  // of logits, by depth
     std::vector<const Linear*> heads_;
-    DraftRequest request_;  // without its sequences
+    GrowthLimits limits_;
     int num_ids_ = 0;
 
     float* aside_ = nullptr;      // (threads, kHeadRows, tiles of a block)

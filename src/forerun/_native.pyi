@@ -1,12 +1,13 @@
 """Types of the optional native extension; built from csrc/, absent where there was no C++ compiler."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.batch import Segment
+from forerun.drafting.draft_head import Scores
 from forerun.drafting.ngram.token_table import VerifiedTree
 from forerun.model.config import ModelConfig, RecurrentConfig
 
@@ -67,11 +68,13 @@ class TreeNoise:
         seed: int,
         stream: int,
         position: int,
-        temperature: float,
-        top_p: float,
-        min_p: float,
-        top_k: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        top_k: int = 0,
+        spread: float = ...,
     ) -> None: ...
+    def see(self, depth: int, probabilities: Mapping[int, float]) -> dict[int, float]: ...
 
 def grow_tree(
     context: Sequence[int],
@@ -266,16 +269,28 @@ class TextNGramModel:
         file: FileTable | None,
         live: LiveTable,
     ) -> None: ...
-    def __len__(self) -> int: ...
-    def context(self, i: int) -> list[int]: ...
-    def model(self, i: int) -> NGramModel: ...
 
-class GuessPlace: ...
+class Step:
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def parent(self) -> int: ...
+    @property
+    def token(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
 
-class NGramModel:
-    def root(self, context: Sequence[int]) -> GuessPlace: ...
-    def next(self, here: GuessPlace) -> dict[int, float]: ...
-    def follow(self, here: GuessPlace, token: int) -> GuessPlace: ...
+def grow(
+    take: Callable[[int, Sequence[Step]], Sequence[Scores]],
+    tokens: Sequence[int],
+    num_nodes: Sequence[int],
+    num_steps: int,
+    min_chance: float,
+    min_doubt: float = 0.0,
+    ngrams: TextNGramModel | None = None,
+    noises: Sequence[TreeNoise | None] = (),
+    temperature: float = 1.0,
+) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
 class RecurrentNetwork(DraftNetwork):
     def __init__(

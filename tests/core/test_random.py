@@ -119,15 +119,19 @@ def test_a_draw_is_the_largest_score_and_the_lowest_of_equal_ones(seed, data):
     assert noise.draw(9, logits, factor) == scores.argmax()
 
 
+@pytest.mark.skipif(device.native_problem() is not None, reason="no native kernels")
 @given(SEEDS, st.integers(1, 9), st.booleans(), st.data())
 def test_the_largest_scores_come_in_order_and_without_what_is_banned(seed, k, has_ids, data):
+    from forerun import _native
+
     size = data.draw(st.integers(1, 70))
     numbers = st.sampled_from([-math.inf, -3.0, 0.0, 1.5, 2.0**30])
     logits = np.array(data.draw(st.lists(numbers, min_size=size, max_size=size)), np.float32)
-    tokens = 7 * np.arange(size) + 3 if has_ids else np.arange(size)
-    scores = logits * np.float32(0.7) + Noise(seed).of(4, tokens)
+    tokens = np.arange(size, dtype=np.int32)
+    ids = 7 * tokens + 3 if has_ids else None
+    scores = logits * np.float32(0.7) + Noise(seed).of(4, tokens if ids is None else ids)
     ranked = sorted(np.flatnonzero(scores > -np.inf).tolist(), key=lambda i: (-scores[i], i))
-    assert Noise(seed).largest(4, logits, tokens if has_ids else None, 0.7, k) == ranked[:k]
+    assert _native.largest_scores(logits, ids, 0.7, Noise(seed).key(4), k) == ranked[:k]
 
 
 @pytest.mark.parametrize("position", [0, 700, 1023, 1024, 1499])
@@ -167,8 +171,6 @@ def test_without_native_kernels_a_draw_is_the_same(monkeypatch):
     logits = (np.random.default_rng(2).normal(size=5000) * 3).astype(np.float32)
     native = [Noise(seed).draw(0, logits, 1.0) for seed in range(50)]
     noise = Noise(3).of(7, TOKENS)
-    best = Noise(3).largest(7, logits, np.arange(5000) * 2, 1.3, 9)
     monkeypatch.setattr("forerun.core.random.native_problem", lambda: "none here")
     assert [Noise(seed).draw(0, logits, 1.0) for seed in range(50)] == native
     assert (Noise(3).of(7, TOKENS) == noise).all()
-    assert Noise(3).largest(7, logits, np.arange(5000) * 2, 1.3, 9) == best

@@ -12,8 +12,10 @@ from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
-from forerun.drafters.draft_model import DraftModel, Options
+from forerun.drafters import draft_model
+from forerun.drafters.draft_model import Options
 from forerun.drafting.base import Target
+from forerun.drafting.networks.drafter import NetworkDrafter
 from forerun.model.model import Model
 from forerun.torch.decoder import Decoder
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
@@ -38,15 +40,15 @@ TARGET = Target(TARGET_MODEL, None, max_num_seqs=4, max_len=64)
 
 def drafter_of(
     model: Model = DRAFT_MODEL, target: Target = TARGET, **options: object
-) -> DraftModel:
-    return DraftModel(model, Options(model="tiny", **options), target)  # type: ignore[arg-type]
+) -> NetworkDrafter:
+    return draft_model.drafter_of(model, Options(model="tiny", **options), target)  # type: ignore[arg-type]
 
 
 def seq_of(tokens: Sequence[int], seq_id: int = 0, params: SamplingParams = GREEDY) -> Seq:
     return Seq(seq_id, list(tokens), params, seed=100 + seq_id)
 
 
-def begun(drafter: DraftModel, *seqs: Seq) -> list[Seq]:
+def begun(drafter: NetworkDrafter, *seqs: Seq) -> list[Seq]:
     for seq in seqs:
         drafter.begin(seq, NO_OUTCOME)
     return list(seqs)

@@ -14,9 +14,11 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft
 from forerun.decoding.processors import LogitsPipeline
-from forerun.drafters.draft_model import DraftModel, Options
+from forerun.drafters import draft_model
+from forerun.drafters.draft_model import Options
 from forerun.drafting import draft_head
 from forerun.drafting.draft_head import TextTokens, chosen, first_tokens, must_have
+from forerun.drafting.networks.drafter import NetworkDrafter
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -34,8 +36,8 @@ LISTED = np.array([0, 3, 4, 7])
 PENALISED = replace(GREEDY, presence_penalty=1.0, logit_bias={5: 2.0})
 
 
-def cut(**options: object) -> DraftModel:
-    return DraftModel(DRAFT_MODEL, Options(model="tiny", **options), TARGET, LISTED)  # type: ignore[arg-type]
+def cut(**options: object) -> NetworkDrafter:
+    return draft_model.drafter_of(DRAFT_MODEL, Options(model="tiny", **options), TARGET, LISTED)  # type: ignore[arg-type]
 
 
 def allowed(tokens: Sequence[int]) -> list[int]:
@@ -132,12 +134,12 @@ def test_a_list_keeps_marks_and_bytes_and_then_the_first() -> None:
 
 def test_a_large_vocabulary_is_cut_unless_it_shall_not_be(monkeypatch) -> None:
     monkeypatch.setattr(draft_head, "LIST_SIZE", 5)
-    head = drafter_of().head
+    head = drafter_of().network.head
     assert head is not None
     assert head.nbytes(2) >= head.nbytes(1) > 0
-    assert drafter_of(draft_vocab="full").head is None
-    assert drafter_of(tiny(vocab_size=9)).head is None
-    assert drafter_of(draft_vocab="3").head is not None
+    assert drafter_of(draft_vocab="full").network.head is None
+    assert drafter_of(tiny(vocab_size=9)).network.head is None
+    assert drafter_of(draft_vocab="3").network.head is not None
 
 
 def test_a_list_larger_than_the_vocabulary_is_refused() -> None:

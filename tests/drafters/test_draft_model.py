@@ -21,8 +21,9 @@ from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.grammar import limit
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
-from forerun.drafters.draft_model import DraftModel, Options, build
+from forerun.drafters.draft_model import Options, build
 from forerun.drafting.base import SELF, LoadedModel, Target
+from forerun.drafting.networks.drafter import NetworkDrafter
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import load_model
 from forerun.model.model import Hidden
@@ -267,7 +268,7 @@ def test_the_target_rounded_drafts_for_itself_and_changes_no_token(
 def test_a_rounded_self_is_smaller(half_folder: Path) -> None:
     target = self_target(half_folder)
     sizes = [
-        build(Options(model="self", quant=quant), target).model.nbytes()
+        build(Options(model="self", quant=quant), target).network.model.nbytes()
         for quant in ("none", "int8", "int4")
     ]
     assert target.model.nbytes() == sizes[0] > 1.5 * sizes[1] > sizes[1] > sizes[2]
@@ -288,10 +289,10 @@ def test_a_draft_is_rounded_apart_from_its_target(
     stats = llm.engine.stats
     assert stats.drafted > stats.accepted > 0 < stats.rejected
     drafter = llm.engine.proposer.drafter
-    assert isinstance(drafter, DraftModel)
+    assert isinstance(drafter, NetworkDrafter)
     assert llm.plan is not None
-    assert llm.plan.components["drafter_weights"] == drafter.model.nbytes()
-    assert llm.model.nbytes() == target.model.nbytes() > 1.2 * drafter.model.nbytes()
+    assert llm.plan.components["drafter_weights"] == drafter.network.model.nbytes()
+    assert llm.model.nbytes() == target.model.nbytes() > 1.2 * drafter.network.model.nbytes()
     assert f"quant={quant}" in llm.drafter_spec.text()
 
 

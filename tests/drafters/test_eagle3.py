@@ -9,7 +9,7 @@ import pytest
 
 from forerun.core.errors import LoadError
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters.eagle3 import Eagle3Drafter, Options, build, files
+from forerun.drafters.eagle3 import Options, build
 from forerun.drafting.base import Target
 from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.networks import folder
@@ -100,9 +100,7 @@ def test_rows_are_fed_with_the_tokens_after_them():
     drafter = build(Options(model="untrained"), target())
     fed = []
 
-    class Network:
-        native = property(lambda self: self)
-
+    class Kernels:
         def clear(self, slot):
             fed.append("clear")
 
@@ -112,7 +110,8 @@ def test_rows_are_fed_with_the_tokens_after_them():
         def feed(self, slot, tokens, states):
             fed.append((tokens, states[:, 0].tolist()))
 
-    drafter = Eagle3Drafter(drafter.options, Network(), files.untrained(target()).config, 2, 64)
+    drafter.network.native = Kernels()
+    drafter.network._free = [0, 1]
     rows = np.arange(4, dtype=np.float32)[:, None].repeat(3 * WIDTH, 1)
     seq = Seq(0, [1, 2, 3, 4, 5], None, 0)
     drafter.begin(seq, Outcome((), (5,), hidden=rows))
@@ -148,9 +147,11 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends):
         second_states = np.concatenate([states[:17], states[20:23]])
         drafter.begin(second, Outcome((), (3,), hidden=second_states[num_reused:]))
         trees.append(
-            drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[drafter._slots[1]]))[0]
+            drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[drafter.network._slots[1]]))[
+                0
+            ]
         )
-        assert drafter._texts[drafter._slots[1]] == second.tokens
+        assert drafter.network._texts[drafter.network._slots[1]] == second.tokens
     whole, at_its_end, before = trees
     assert before[:2] == whole[:2]
     assert before[2] == pytest.approx(whole[2], abs=1e-5)
@@ -166,7 +167,7 @@ def test_of_a_prefix_that_no_slot_has_read_the_beginning_is_taken():
     def begin(number, tokens, num_computed):
         outcome = Outcome((), tokens[-1:], hidden=states[:num_computed])
         drafter.begin(Seq(number, tokens, None, 0), outcome)
-        return drafter._texts[drafter._slots[number]]
+        return drafter.network._texts[drafter.network._slots[number]]
 
     assert begin(0, [1, 2, 3, 4, 5, 6], 4) == [1]  # the first row is missing
     assert begin(1, [1, 2, 3, 4, 5], 4) == [1, 2, 3, 4, 5]

@@ -21,7 +21,6 @@ from forerun.core.errors import LoadError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.gemma4_assistant import Options, build
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import Step
 from forerun.drafting.spec import DrafterSpec
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
@@ -29,6 +28,7 @@ from tests.drafters.helpers import GREEDY, SAMPLED, WANTED, check_lossless, refu
 from tests.model import gguf_files
 from tests.model.test_gguf_families import GEMMA4, as_gguf
 from tests.model.tiny import FAMILIES, VOCAB, checkpoint_of, hf_model, load_torch, randomize
+from tests.oracles.growth import Step
 from tests.tiny import tiny_model
 
 PROMPT = [5, 17, 3, 44, 21, 8, 30, 2, 59, 11, 7]
@@ -169,7 +169,7 @@ def begun(drafter, target, tokens=PROMPT):
 def check_steps(target, path, expected, atol):
     """A tree of three levels: after every step the oracle's logits along that path."""
     drafter = build(Options(model=path, quant="none", min_chance=0), target)
-    take = drafter._new_draft([begun(drafter, target)], [8])
+    take = drafter.network.new_draft([begun(drafter, target)], [8])
     steps = [(PROMPT[-1], -1), (9, 0), (33, 1), (50, 0), (12, 3), (4, 2)]
     paths = [[]]
     for number, (token, parent) in enumerate(steps):

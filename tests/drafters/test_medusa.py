@@ -16,10 +16,11 @@ from forerun.drafters.medusa import Options, build, files
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import DraftRequest, Step
+from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.networks import folder as network_folder
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
+from tests.oracles.growth import Step
 from tests.oracles.networks import TorchMedusa
 from tests.tiny import tiny_model
 

@@ -19,12 +19,13 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.mlp_speculator import Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import DraftRequest, Step
+from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.networks import folder
-from forerun.drafting.networks.drafter import LastStateDrafter
+from forerun.drafting.networks.drafter import NetworkDrafter
 from forerun.drafting.spec import DrafterSpec
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from tests.drafters.helpers import Words, refusal
+from tests.oracles.growth import Step
 from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 
@@ -132,7 +133,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
 
 
 def state_of(drafter):
-    hidden, row = drafter.states[0]
+    hidden, row = drafter.network.last.states[0]
     return hidden[row]
 
 
@@ -238,7 +239,7 @@ def test_the_weights_count():
         for quant in ("int8", "none")
     )
     assert 0 < small < large
-    assert isinstance(drafter := build(Options(model="untrained"), target(model)), LastStateDrafter)
+    assert isinstance(drafter := build(Options(model="untrained"), target(model)), NetworkDrafter)
     assert drafter.memory(3, 64).total - drafter.memory(0, 64).total == 3 * 4 * WIDTH
 
 

@@ -7,33 +7,20 @@ import pytest
 from forerun.core.random import Noise
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import SHARE, DraftRequest
+from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.spec import DrafterSpec
-from forerun.drafting.tree_noise import TreeNoise
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
+from tests.native import ngrams
 from tests.native.networks import hidden, target, weights_of
+from tests.oracles.growth import SHARE, TreeNoise, native_noises
 from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 
 _native = pytest.importorskip("forerun._native")
 
-TEXTS = [[1, 4, 7, 1, 4, 9, 2, 1, 4], [3, 3, 5, 8, 3, 3, 5, 0, 3], [2, 2, 2, 2, 7]]
 SPEC = "mlp_speculator:model=untrained,min_chance=0++recycling:table=none,min_chance=0.001"
 MODEL = tiny_model(3, sharpness=3.0)
 TARGET = Target(MODEL, None, max_num_seqs=4, max_len=256)
-
-
-def known():
-    """What is known of `TEXTS`, and what it is made of."""
-    live, shared, texts = _native.LiveTable(3, 1 << 16), _native.SuffixIndex(8, 100), []
-    for number, text in enumerate(TEXTS):
-        for i in range(len(text) - 1):
-            live.learn(text[: i + 1], [text[i + 1], (text[i + 1] + 3) % 11], [0.7, 0.2])
-        shared.extend(number, text[:5])
-        index = _native.SuffixIndex(8)
-        index.extend(0, text)
-        texts.append(index)
-    return _native.TextNGramModel(texts, shared, None, live), (texts, shared, None, live)
 
 
 def network(kind=native_recurrent):
@@ -42,9 +29,13 @@ def network(kind=native_recurrent):
 
 
 def draft(net, evidence, doubt, num_nodes=9, noises=()):
-    tokens = [text[-1] for text in TEXTS]
-    rows = hidden(len(TEXTS))
-    request = DraftRequest(tokens, [num_nodes] * len(TEXTS), 4, 0.01, doubt, evidence, noises)
+    tokens = [text[-1] for text in ngrams.TEXTS]
+    rows = hidden(len(ngrams.TEXTS))
+    if not isinstance(net, TorchRecurrent):
+        noises = native_noises(noises)
+    request = DraftRequest(
+        tokens, [num_nodes] * len(ngrams.TEXTS), 4, 0.01, doubt, evidence, noises
+    )
     request.states = rows
     return net.draft(request)
 
@@ -60,36 +51,38 @@ NOISES = [
 @pytest.mark.parametrize("noises", [(), NOISES], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("doubt", [0.0, 0.3, 0.6])
 def test_the_native_tree_is_the_oracles(doubt, noises):
-    trees = draft(network(), known()[0], doubt, noises=noises)
-    expected = draft(network(TorchRecurrent), known()[0], doubt, noises=noises)
+    trees = draft(network(), ngrams.native(), doubt, noises=noises)
+    expected = draft(network(TorchRecurrent), ngrams.oracle(), doubt, noises=noises)
     for tree, other in zip(trees, expected, strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
 
 
 def test_without_doubt_the_tables_guess_alone_and_with_any_the_network_adds():
-    evidence, (texts, shared, file, live) = known()
+    texts, shared, file, live = known = ngrams.parts()
+    evidence = _native.TextNGramModel(*known)
     alone = _native.grow_trees(texts, shared, file, live, [9] * 3, 0.01)
     assert draft(network(), evidence, 1.0) == alone
     assert draft(network(), evidence, 0.0) != alone
 
 
 def test_a_text_gets_the_same_tree_alone_and_in_company():
-    evidence, (texts, shared, file, live) = known()
+    texts, shared, file, live = known = ngrams.parts()
+    evidence = _native.TextNGramModel(*known)
     together = draft(network(), evidence, 0.2)
     rows, net = hidden(3), network()
-    for i, text in enumerate(TEXTS):
+    for i, text in enumerate(ngrams.TEXTS):
         one = _native.TextNGramModel([texts[i]], shared, file, live)
         request = DraftRequest([text[-1]], [9], 4, 0.01, 0.2, one, rows=[i], states=rows)
         assert net.draft(request) == [together[i]]
 
 
 def test_a_chance_is_the_mean_of_both():
-    net, (evidence, _) = network(TorchRecurrent), known()
-    context, model = evidence.context(0), evidence.model(0)
+    net, known = network(), ngrams.oracle()
+    context, model = known.context(0), known.model(0)
     tables = model.next(model.root(context))
-    tokens, parents, probabilities = draft(net, evidence, 0.0, 40)[0]
-    request = DraftRequest([text[-1] for text in TEXTS], [40] * 3, 1, 0.0, states=hidden(3))
+    tokens, parents, probabilities = draft(net, ngrams.native(), 0.0, 40)[0]
+    request = DraftRequest([text[-1] for text in ngrams.TEXTS], [40] * 3, 1, 0.0, states=hidden(3))
     alone = net.draft(request)[0]
     says = {t: p for t, parent, p in zip(*alone, strict=True) if parent < 0}
     roots = {

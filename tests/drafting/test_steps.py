@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.params import SamplingParams
 from forerun.decoding.processors import LogitsPipeline
-from forerun.drafting.best_first import softmax
 from tests.drafters.helpers import GREEDY, check_draft
 from tests.drafters.models import (
     DRAFT_MODEL,
@@ -23,6 +22,7 @@ from tests.drafters.models import (
     logits_of,
     seq_of,
 )
+from tests.oracles.growth import softmax
 
 
 @given(

@@ -66,7 +66,7 @@ def test_by_stated_probabilities_the_node_that_is_likeliest_to_be_reached_comes_
 
 
 def union(model=NOISY, **options) -> Union:
-    second = draft_model.DraftModel(model, draft_model.Options(model="tiny", **options), TARGET)
+    second = draft_model.drafter_of(model, draft_model.Options(model="tiny", **options), TARGET)
     return Union(Suffix(Options()), second)
 
 

@@ -33,7 +33,7 @@ def drafting(drafter: str):
     built = (
         suffix.build(suffix.Options(), target)
         if drafter == "suffix"
-        else draft_model.DraftModel(NOISY, draft_model.Options(model="tiny", num_draft=4), target)
+        else draft_model.drafter_of(NOISY, draft_model.Options(model="tiny", num_draft=4), target)
     )
     return engine_for(MODEL, built, max_num_seqs=32, max_len=64)
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from forerun import _native
+from forerun.core.random import Noise
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.best_first import DraftRequest
 from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights
 from tests.native.networks import KINDS, WIDTH, hidden, target, weights_of
+from tests.oracles.growth import TreeNoise, native_noises
 
 
 def torch_network(weights, model):
@@ -41,6 +43,23 @@ def test_trees_are_those_of_the_torch_twin(kind):
         assert chances == pytest.approx(chances2, abs=1e-4)
     assert {len(tree[0]) for tree in native} == {9}
     assert any(max(tree[1]) > 1 for tree in native)  # more than one step was used
+
+
+@pytest.mark.parametrize("tokens", [np.arange(0, 700, 2), None], ids=["some", "all"])
+def test_a_sampled_draft_over_many_tokens_is_that_of_the_torch_twin(tokens):
+    """The head is read in blocks: each sees the noise of its own tokens."""
+    config = replace(GATED, vocab_size=700)
+    model = load_native(config, random_weights(config, "f32"), num_threads=1)
+    weights, noises = weights_of(tokens=tokens), [TreeNoise(Noise(5), 30), TreeNoise(Noise(6), 9)]
+    request = DraftRequest([1, 8], [9, 9], 4, 0.0, noises=noises, states=hidden(2))
+    expected = torch_network(weights, model).draft(request)
+    request.noises = native_noises(noises)
+    for tree, other in zip(
+        native_recurrent(weights, model, 32).draft(request), expected, strict=True
+    ):
+        assert tree[:2] == other[:2]
+        assert tree[2] == pytest.approx(other[2], abs=1e-4)
+    assert len({parent for tree in expected for parent in tree[1]}) > 2
 
 
 @pytest.mark.parametrize(("bits", "most"), [(16, 0.005), (8, 0.03), (4, 0.2)])

@@ -10,12 +10,12 @@ import pytest
 from forerun import _native
 from forerun.core.random import Noise
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.drafters.eagle3.drafting import EagleWeights, native_eagle
+from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
 from forerun.drafting.best_first import DraftRequest
-from forerun.drafting.tree_noise import TreeNoise
 from tests.arrays import normal
 from tests.native.models import VOCAB
 from tests.native.networks import TOKENS, WIDTH, target
+from tests.oracles.growth import TreeNoise, native_noises
 
 MAX_LEN = 200
 BASE = Eagle3Config(
@@ -71,6 +71,8 @@ def fill(network, lengths, step=1000):
 def drafts(network, slots=(0, 1, 2), num_nodes=8, num_steps=6):
     """Slot 0 samples, 1 too at another temperature, 2 is greedy."""
     noises = [NOISES[slot] for slot in slots]
+    if isinstance(network, EagleNetwork):
+        noises = native_noises(noises)
     num = len(slots)
     request = DraftRequest([0] * num, [num_nodes] * num, num_steps, 0.0)
     request.rows, request.noises = [*slots], noises
@@ -92,7 +94,7 @@ def torch_eagle(weights):
 
 
 def native(weights, model=None, bits=32):
-    return native_eagle(weights, model or target(), 3, MAX_LEN, bits)
+    return EagleNetwork(weights, model or target(), 3, MAX_LEN, bits)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from forerun.core.device import resident_nbytes
 from forerun.core.random import Noise
 from forerun.core.types import TopK
-from forerun.drafting.tree_noise import SPREAD, TreeNoise, native_noises
+from forerun.drafting.tree_noise import SPREAD
 from tests.oracles import ngram_model as oracle
+from tests.oracles.growth import TreeNoise, native_noises
 from tests.oracles.suffix_index import SuffixIndex
 from tests.oracles.token_table import (
     ENTRY,

@@ -1,4 +1,4 @@
-"""Networks that draft, in torch and nothing rounded: oracles of the native ones, with trees grown in Python.
+"""Networks that draft, in torch and nothing rounded: oracles of the native ones.
 
 B sequences, R rows of a step, D width of the target, p inner width, V' tokens of a head.
 """
@@ -20,12 +20,14 @@ from forerun.core.arrays import Floats, Ids
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.medusa.drafting import MedusaWeights
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
-from forerun.drafting import best_first
-from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, Step, TakeSteps, grow
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree
 from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa
 from forerun.torch.networks.mlp_speculator import MLPSpeculator, RecurrentState
+from tests.oracles.growth import Guess, Step, TreeNoise, grow, likeliest, noise_of
+
+Noises = Sequence[TreeNoise | None]
 
 
 class TorchStateNetwork:
@@ -34,7 +36,7 @@ class TorchStateNetwork:
     def __init__(self, max_depth: int, *, sees_depth_alone: bool = False) -> None:
         self.max_depth, self.sees_depth_alone = max_depth, sees_depth_alone
 
-    def new_draft(self, hidden: Floats) -> TakeSteps:
+    def new_draft(self, hidden: Floats, noises: Noises) -> Guess:
         """Begin drafts at the states (B, D)."""
         raise NotImplementedError
 
@@ -42,9 +44,10 @@ class TorchStateNetwork:
         """Grow a tree for each sequence, the likeliest node first."""
         states = request.states
         assert states is not None, "it reads the target's states"
-        take_steps = self.new_draft(states if request.rows is None else states[[*request.rows]])
+        states = states if request.rows is None else states[[*request.rows]]
         alone = self.sees_depth_alone
-        return grow(request, self.max_depth, take_steps, sees_depth_alone=alone)
+        guess = self.new_draft(states, request.noises)
+        return grow(request, self.max_depth, guess, sees_depth_alone=alone)
 
 
 def target_logits(target: Model, state: Tensor, tokens: Ids | None) -> Floats:
@@ -68,24 +71,18 @@ class TorchRecurrent(TorchStateNetwork):
         self.net.load_state_dict(tensors, strict=False, assign=True)
         self.net.requires_grad_(False)
 
-    def new_draft(self, hidden: Floats) -> TakeSteps:
+    def new_draft(self, hidden: Floats, noises: Noises) -> Guess:
         """Begin at the states (B, D); a step computes one row after the other."""
         states_of = torch.from_numpy(hidden)
-        states: list[dict[int, RecurrentState]] = []
+        states: dict[tuple[int, int], RecurrentState] = {}
 
-        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
-            after = {}
-            for s in steps:
-                first = not number
-                before = (
-                    self.begin(states_of[s.sequence]) if first else states[s.parent][s.sequence]
-                )
-                token = torch.tensor(s.token)
-                after[s.sequence] = self.advance(token, s.depth, before)
-            states.append(after)
-            return [self.likeliest(after[s.sequence].x, s) for s in steps]
+        def guess(number: int, step: Step) -> tuple[Ids, Floats]:
+            i = step.sequence
+            before = states[i, step.parent] if number else self.begin(states_of[i])
+            states[i, number] = self.advance(torch.tensor(step.token), step.depth, before)
+            return self.likeliest(states[i, number].x, step, noise_of(noises, i))
 
-        return take_steps
+        return guess
 
     def begin(self, hidden: Tensor) -> RecurrentState:
         """Start at the target's states (..., D), before any token is read."""
@@ -100,13 +97,15 @@ class TorchRecurrent(TorchStateNetwork):
             added = self.net.embed(tokens, depth)
         return self.net.advanced(state, added, depth)
 
-    def likeliest(self, state: Tensor, step: Step) -> tuple[Ids, Floats]:
+    def likeliest(
+        self, state: Tensor, step: Step, noise: TreeNoise | None = None
+    ) -> tuple[Ids, Floats]:
         """Return the tokens (k,) to guess after a state (p,), and their probabilities."""
         if self.heads:
             logits = (self.heads[min(step.depth, len(self.heads) - 1)] @ state).numpy()
         else:
             logits = target_logits(self.target, state, self.tokens)
-        return best_first.likeliest(logits, step, self.tokens, self.weights.temperatures)
+        return likeliest(logits, step, self.tokens, self.weights.temperatures, noise)
 
 
 class TorchMedusa(TorchStateNetwork):
@@ -121,23 +120,25 @@ class TorchMedusa(TorchStateNetwork):
         self.net.load_state_dict(tensors, assign=True)
         self.net.requires_grad_(False)
 
-    def new_draft(self, hidden: Floats) -> TakeSteps:
+    def new_draft(self, hidden: Floats, noises: Noises) -> Guess:
         """Begin at the states (B, D), which every head reads."""
         states = torch.from_numpy(hidden)
 
-        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
-            return [self.likeliest(states[step.sequence], step) for step in steps]
+        def guess(number: int, step: Step) -> tuple[Ids, Floats]:
+            return self.likeliest(states[step.sequence], step, noise_of(noises, step.sequence))
 
-        return take_steps
+        return guess
 
-    def likeliest(self, state: Tensor, step: Step) -> tuple[Ids, Floats]:
+    def likeliest(
+        self, state: Tensor, step: Step, noise: TreeNoise | None = None
+    ) -> tuple[Ids, Floats]:
         """Return the tokens (k,) that the head of a depth guesses after a state (D,), and their probabilities."""
         tokens = self.weights.tokens
         if self.weights.config.target_head:
             logits = target_logits(self.target, self.net.output(state, step.depth), tokens)
         else:
             logits = self.net.logits(state, step.depth).numpy()
-        return best_first.likeliest(logits, step, tokens, self.weights.temperatures)
+        return likeliest(logits, step, tokens, self.weights.temperatures, noise)
 
 
 @dataclass(slots=True)
@@ -179,30 +180,24 @@ class TorchEagle:
         """Grow a tree below the last token that was fed of each slot."""
         assert request.rows is not None, "its slots"
         rows = [self.slots[slot] for slot in request.rows]
-        after: list[dict[int, tuple[Tensor, Keys]]] = []
+        after: dict[tuple[int, int], tuple[Tensor, Keys]] = {}
 
-        def take_steps(number: int, steps: Sequence[Step]) -> list[tuple[Ids, Floats]]:
-            guesses, here = [], {}
-            for step in steps:
-                fed = rows[step.sequence]
-                assert fed.keys is not None
-                assert fed.g is not None
-                if number:
-                    g, keys = after[step.parent][step.sequence]
-                else:  # the last fed row again, over those before it
-                    g, keys = fed.g, Keys(fed.keys.keys[:, :, :-1], fed.keys.values[:, :, :-1])
-                g, logits, keys = self._run(keys, g, [step.token], fed.length - 1 + step.depth)
-                here[step.sequence] = g, keys
-                guesses.append(
-                    best_first.likeliest(
-                        logits[0, -1].numpy(), step, self.weights.tokens, self.weights.temperatures
-                    )
-                )
-            after.append(here)
-            return guesses
+        def guess(number: int, step: Step) -> tuple[Ids, Floats]:
+            i, fed = step.sequence, rows[step.sequence]
+            assert fed.keys is not None
+            assert fed.g is not None
+            if number:
+                g, keys = after[i, step.parent]
+            else:  # the last fed row again, over those before it
+                g, keys = fed.g, Keys(fed.keys.keys[:, :, :-1], fed.keys.values[:, :, :-1])
+            g, logits, keys = self._run(keys, g, [step.token], fed.length - 1 + step.depth)
+            after[i, number] = g, keys
+            noise, weights = noise_of(request.noises, i), self.weights
+            row = logits[0, -1].numpy()
+            return likeliest(row, step, weights.tokens, weights.temperatures, noise)
 
         request.tokens = [each.token for each in rows]
-        return grow(request, MAX_STEPS, take_steps)
+        return grow(request, MAX_STEPS, guess)
 
     def _run(
         self, keys: Keys | None, g: Tensor, tokens: Sequence[int], position: int

@@ -6,8 +6,8 @@ corrects what the shorter contexts say (a Dirichlet prior of weight k; MacKay an
 
     p(t) = (c(t) + k p'(t)) / (N + k)
 
-A place where the last m tokens match counts as k m / 2 sights. The oracle of `csrc/drafters/guess_tree.cpp`, which says
-the same to the last bit.
+A place where the last m tokens match counts as k m / 2 sights. The oracle of `csrc/drafters/ngram_model.cpp`, which
+says the same to the last bit.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from forerun.drafting.best_first import DraftRequest, GuessTree, grow
+from forerun.drafting.best_first import DraftRequest, GuessTree
 from forerun.drafting.ngram.token_table import PRIOR
-from forerun.drafting.tree_noise import TreeNoise
+from tests.oracles.growth import TreeNoise, grow
 from tests.oracles.suffix_index import SuffixIndex
 from tests.oracles.token_table import FileTable, LiveTable, context_hashes
 
@@ -112,7 +112,7 @@ def grow_tree(
 def _grown(ngrams, num_nodes, min_chance, noises) -> list[GuessTree]:
     tokens = [0] * len(num_nodes)
     request = DraftRequest(tokens, num_nodes, 0, min_chance, ngrams=ngrams, noises=noises)
-    return grow(request, 0, lambda number, steps: [])
+    return grow(request, 0, lambda number, step: ([], []))
 
 
 def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> Iterator[Level]:

@@ -60,30 +60,6 @@ class Noise:
         _native.gumbel(key, np.ascontiguousarray(tokens, np.int32), noise)
         return noise
 
-    def largest(
-        self,
-        position: int,
-        logits: NDArray[np.float32],
-        tokens: NDArray[np.integer] | None,
-        factor: float,
-        k: int,
-    ) -> list[int]:
-        """Return where the k largest of factor logits + g stand, descending, the first of equal scores first.
-
-        Logits (n,) are those of tokens (n,), None: of the first n ids. What is minus infinity is left out.
-        """
-        key = self.key(position)
-        if native_problem() is not None:
-            every = np.arange(len(logits)) if tokens is None else tokens
-            scores = logits * np.float32(factor) + gumbel(key, every)
-            best = np.argsort(-scores, kind="stable")[:k]
-            indices: list[int] = best[scores[best] > -np.inf].tolist()
-            return indices
-        from forerun import _native
-
-        ids = None if tokens is None else np.ascontiguousarray(tokens, np.int32)
-        return _native.largest_scores(np.ascontiguousarray(logits), ids, factor, key, k)
-
     def draw(self, position: int, logits: NDArray[np.float32], factor: float) -> int:
         """Draw a token of softmax(factor logits), logits (V,): the lowest id among equal scores.
 

@@ -108,6 +108,11 @@ class DraftHead:
         return self._part.nbytes + tables + num_texts * MAX_TEXT_TOKENS * row_nbytes
 
 
+def head_nbytes(head: DraftHead | None, num_texts: int) -> int:
+    """Count the bytes of a cut head at most; None has none."""
+    return 0 if head is None else head.nbytes(num_texts)
+
+
 def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
     """Return the tokens that belong on every list, ascending: special ones, such as the end of a text, single bytes."""
     if vocabulary is None:

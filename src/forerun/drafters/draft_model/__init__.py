@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -26,15 +26,9 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
-from forerun.drafting.best_first import Step
-from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, list_of
-from forerun.drafting.networks.steps import (
-    CacheDrafter,
-    CutOptions,
-    TakeSteps,
-    in_int4,
-    num_blocks_for,
-)
+from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
+from forerun.drafting.networks.drafter import CutOptions, NetworkDrafter, in_int4
+from forerun.drafting.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
 from forerun.drafting.vocabulary import Vocabulary, vocabulary_difference
 from forerun.hub.names import here
 from forerun.model.model import Model
@@ -43,6 +37,9 @@ from forerun.weights.rtn import Scheme
 
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
+
+if TYPE_CHECKING:
+    from forerun._native import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +58,19 @@ class Options(CutOptions):
     """Round the draft's output head to so many bits."""
 
 
-def build(options: Options, target: Target) -> DraftModel:
+def build(options: Options, target: Target) -> NetworkDrafter:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
     if not trimmed_folder.is_one(options.model):
-        return DraftModel(load(options, target), options, target)
+        return drafter_of(load(options, target), options, target)
     draft, tokens = trimmed_folder.load(options.model, target)
-    return DraftModel(load(replace(options, model=draft), target), options, target, tokens)
+    return drafter_of(load(replace(options, model=draft), target), options, target, tokens)
+
+
+def drafter_of(
+    model: Model, options: Options, target: Target, listed: Ids | None = None
+) -> NetworkDrafter:
+    """Draft with a loaded model and, if its head is trimmed, the `listed` tokens, ascending."""
+    return NetworkDrafter(options, DraftModel(model, options, target, listed))
 
 
 def load(options: Options, target: Target) -> Model:
@@ -126,11 +130,11 @@ class Slot:
         return Segment(self.index, base, *rows, first, certain=self.num_pending)
 
 
-class DraftModel(CacheDrafter[Slot]):
-    """Runs a model of its own, one slot a sequence."""
+class DraftModel(Network):
+    """Runs a model, one slot of its cache a sequence."""
 
     # A model of the target's family is right more often than its probabilities say.
-    spreads = 0.5, 0.5
+    temperature = spread = 0.5
 
     def __init__(
         self, model: Model, options: Options, target: Target, listed: Ids | None = None
@@ -139,44 +143,46 @@ class DraftModel(CacheDrafter[Slot]):
         self.model = model
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
         listed = _listed(options, target, self.vocab_size, listed)
-        head = None if listed is None else DraftHead(model, self.vocab_size, listed)
+        self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
         max_len = min(target.max_len, model.config.max_position)
         num_blocks = num_blocks_for(target, max_len)
-        cache = model.new_cache(
+        self.cache = model.new_cache(
             target.max_num_seqs, max_len, num_blocks=num_blocks, num_checkpoints=0
         )
-        super().__init__(options, cache, head)
+        self.kv_block_nbytes = self.cache.block_nbytes
+        self.slots: dict[int, Slot] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot, if there is memory; the tokens are read when a draft is asked for."""
-        self.end(seq)
         opened = self.cache.open(seq.tokens)
         if opened is not None:
             text_tokens = None if self.head is None else self.head.new_text()
-            self._slots[seq.id] = Slot(opened[0], text_tokens)
+            self.slots[seq.id] = Slot(opened[0], text_tokens)
 
     def end(self, seq: Seq) -> None:
         """Free the sequence's slot of the draft's cache."""
-        slot = self._slots.pop(seq.id, None)
+        slot = self.slots.pop(seq.id, None)
         if slot is not None:
             self.cache.close(slot.index, seq.tokens)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count weights, keys and values, and recurrent states; copied rows of the head are weights."""
         states = 0 if self.cache.states is None else self.cache.states.nbytes_of(num_seqs)
-        return self._memory(num_seqs, max_len, self.model.nbytes(), states)
+        weights = self.model.nbytes() + head_nbytes(self.head, num_seqs)
+        return DrafterBytes(weights, kv_nbytes(self.cache, num_seqs, max_len), states)
 
-    def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
+    def new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
+        """Begin drafts: commit the rows that were right, and queue the tokens that the cache lacks."""
         for i, seq in enumerate(seqs):
             num_nodes[i] = self._start(seq, num_nodes[i])
         for i, seq in enumerate(seqs):
-            if seq.id not in self._slots:  # its blocks went to another sequence
+            if seq.id not in self.slots:  # its blocks went to another sequence
                 num_nodes[i] = 0
         rows: list[dict[int, int]] = []
         """By step and sequence: the row that was computed."""
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
-            slots = [self._slots[seqs[step.sequence].id] for step in steps]
+            slots = [self.slots[seqs[step.sequence].id] for step in steps]
             for step, slot in zip(steps, slots, strict=True):
                 if step.parent >= 0:
                     slot.tokens.append(step.token)
@@ -195,7 +201,7 @@ class DraftModel(CacheDrafter[Slot]):
 
         Returns how many nodes fit, at most `num_nodes`.
         """
-        slot = self._slots.get(seq.id)
+        slot = self.slots.get(seq.id)
         if slot is None:
             return 0
         base = self.cache.length(slot.index)

@@ -7,11 +7,20 @@ R rows, D width, V' tokens of the head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from forerun.core.arrays import Floats
+from forerun.core.types import Features, Outcome, Seq
 from forerun.drafters.eagle3.config import Eagle3Config
+from forerun.drafting.base import DrafterBytes
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree
 from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
+from forerun.drafting.networks.network import committed_rows
 from forerun.model.backends.native import NativeDecoder
+from forerun.model.cache.blocks import common_prefix
 from forerun.model.model import Model
 
 if TYPE_CHECKING:
@@ -42,36 +51,107 @@ _NATIVE = {
 }
 
 
-def native_eagle(
-    weights: EagleWeights, model: Model, num_slots: int, max_len: int, bits: int
-) -> NativeNetwork[_native.EagleNetwork]:
-    """Make the kernels of an EAGLE-3 network, with a cache of so many slots of `max_len` rows. Raises LoadError."""
+class EagleNetwork(NativeNetwork["_native.EagleNetwork"]):
+    """Feeds the layer the target's states of every committed row; a slot a sequence. Raises LoadError."""
+
+    def __init__(
+        self, weights: EagleWeights, model: Model, num_slots: int, max_len: int, bits: int
+    ) -> None:
+        """Make the kernels, with a cache of so many slots of `max_len` rows."""
+        c = weights.config
+        super().__init__(
+            model,
+            lambda target: _kernels(c, target, num_slots, max_len),
+            weights.packed(_NATIVE.__getitem__, bits),
+            eps=c.rms_norm_eps,
+            temperatures=weights.temperatures,
+            takes_head=c.target_head,
+        )
+        self._row_nbytes = 4 * c.num_key_value_heads * c.head_dim  # fp16
+        self.features = Features(layers=c.layers)
+        self._free = [*range(num_slots)]
+        self._slots: dict[int, int] = {}
+        self._texts: dict[int, list[int]] = {}
+        """By slot: the first token of a text, and those that its first rows have read, none of them missing."""
+        self._complete = set[int]()
+        """The slots in which no row is missing."""
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Feed the prompt's rows that the target computed; those of a reused prefix come from a slot that has them.
+
+        Rows that no slot has are missing: the layer does not see them.
+        """
+        assert outcome.hidden is not None, "asked for by `features`"
+        num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
+        # The last of these rows may have read another next token than this text's: close enough to guess with.
+        rows = {
+            slot: min(common_prefix(text, seq.tokens), len(text) - 1, num_reused)
+            for slot, text in self._texts.items()
+        }
+        source = max(rows, key=lambda slot: rows[slot], default=None)
+        num_rows = 0 if source is None else rows[source]
+        self._slots[seq.id] = slot = self._take(source if num_rows else None)
+        if source is not None and num_rows:
+            self.native.reuse(slot, source, num_rows)
+        else:
+            self.native.clear(slot)
+        self._texts[slot] = [*seq.tokens[: num_rows + 1]]
+        self._complete.discard(slot)
+        if num_rows == num_reused:
+            self._complete.add(slot)
+        self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
+
+    def trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
+        """Grow a tree of every sequence, below the last token that its slot was fed."""
+        request.rows = [self._slots[seq.id] for seq in seqs]
+        return self.draft(request)
+
+    def observe(self, seq: Seq, outcome: Outcome) -> None:
+        """Feed the rows that are committed now, with the tokens that came after them."""
+        assert outcome.hidden is not None, "asked for by `features`"
+        self._feed(seq, outcome.emitted, outcome.hidden[[*committed_rows(outcome)]])
+
+    def end(self, seq: Seq) -> None:
+        """Give the slot back; its rows stay for a text that begins alike."""
+        slot = self._slots.pop(seq.id, None)
+        if slot is not None:
+            self._free.insert(0, slot)  # taken last: its text is the most likely to go on
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Count the weights, and keys and values of the rows."""
+        rows = num_seqs * (max_len + MAX_STEPS)
+        return DrafterBytes(self.native.nbytes(), rows * self._row_nbytes)
+
+    def _take(self, wanted: int | None) -> int:
+        """Take a free slot: the wanted one, if it is free."""
+        slot = self._free[-1] if wanted is None or wanted not in self._free else wanted
+        self._free.remove(slot)
+        return slot
+
+    def _feed(self, seq: Seq, tokens: Sequence[int], states: Floats) -> None:
+        slot = self._slots[seq.id]
+        self.native.feed(slot, list(tokens), np.ascontiguousarray(states, np.float32))
+        if slot in self._complete:
+            self._texts[slot] += tokens
+
+
+def _kernels(
+    c: Eagle3Config, target: NativeDecoder, num_slots: int, max_len: int
+) -> _native.EagleNetwork:
     from forerun import _native
 
-    c = weights.config
-
-    def new_kernels(target: NativeDecoder) -> _native.EagleNetwork:
-        kernels = _native.EagleNetwork(
-            target.runtime,
-            target.native,
-            c.state_width,
-            c.intermediate_size,
-            c.num_attention_heads,
-            c.num_key_value_heads,
-            c.head_dim,
-            c.norm_output,
-            c.norm_before_residual,
-            num_slots,
-            max_len,
-        )
-        kernels.set_rope(c.rope.inverse_frequencies())
-        return kernels
-
-    return NativeNetwork(
-        model,
-        new_kernels,
-        weights.packed(_NATIVE.__getitem__, bits),
-        eps=c.rms_norm_eps,
-        temperatures=weights.temperatures,
-        takes_head=c.target_head,
+    kernels = _native.EagleNetwork(
+        target.runtime,
+        target.native,
+        c.state_width,
+        c.intermediate_size,
+        c.num_attention_heads,
+        c.num_key_value_heads,
+        c.head_dim,
+        c.norm_output,
+        c.norm_before_residual,
+        num_slots,
+        max_len,
     )
+    kernels.set_rope(c.rope.inverse_frequencies())
+    return kernels

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError
-from forerun.core.types import Outcome, Seq
+from forerun.core.types import LAST_ROW, Outcome, Seq
 from forerun.drafters.gemma4_assistant import files
-from forerun.drafters.gemma4_assistant.network import AssistantNetwork
+from forerun.drafters.gemma4_assistant.network import AssistantLayers
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
-from forerun.drafting.best_first import Step
-from forerun.drafting.draft_head import Scores, TextTokens, list_of
-from forerun.drafting.networks.drafter import LastStates
+from forerun.drafting.draft_head import Scores, TextTokens, head_nbytes, list_of
+from forerun.drafting.networks.drafter import CutOptions, NetworkDrafter, in_int4
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.steps import CutOptions, StepDrafter, TakeSteps, in_int4
+from forerun.drafting.networks.network import LastStates, Network, TakeSteps
+
+if TYPE_CHECKING:
+    from forerun._native import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +38,9 @@ class Options(CutOptions):
     """The assistant: a folder, a GGUF file, a known name or a Hugging Face name."""
 
 
-def build(options: Options, target: Target) -> AssistantDrafter:
+def build(options: Options, target: Target) -> NetworkDrafter:
     """Read the assistant. Raises LoadError for one of another target."""
-    return AssistantDrafter(options, target)
+    return NetworkDrafter(options, Assistant(options, target))
 
 
 def example(target: Target) -> Options:
@@ -53,40 +56,45 @@ METHOD = Method(
 )
 
 
-class AssistantDrafter(LastStates, StepDrafter):
+class Assistant(Network):
     """Keeps the target's last state of each sequence; all else is in the target's cache."""
 
+    features = LAST_ROW
+
     def __init__(self, options: Options, target: Target) -> None:
-        LastStates.__init__(self)
-        StepDrafter.__init__(self, options)
+        self.last = LastStates()
         if target.cache is None:
             raise ConfigError("an assistant reads the target's cache, and the target has none")
         self.cache, self.width = target.cache, target.model.config.hidden_size
         weights = files.read(options.model, target)
-        self.network = AssistantNetwork(weights, target.model, options.quant)
+        self.layers = AssistantLayers(weights, target.model, options.quant)
         listed = list_of(options.draft_vocab, target.vocabulary, weights.config.vocab_size)
         if listed is not None:
-            self.network.cut(listed)
+            self.layers.cut(listed)
         self._text_tokens: dict[int, TextTokens] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state after the prompt."""
-        super().begin(seq, outcome)
-        if self.network.listed is not None:
-            self._text_tokens[seq.id] = self.network.listed.new_text()
+        self.last.begin(seq, outcome)
+        if self.layers.listed is not None:
+            self._text_tokens[seq.id] = self.layers.listed.new_text()
+
+    def observe(self, seq: Seq, outcome: Outcome) -> None:
+        """Keep the state of the last committed row."""
+        self.last.observe(seq, outcome)
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's state and scored tokens."""
-        super().end(seq)
+        self.last.end(seq)
         self._text_tokens.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the weights, copied rows of the head among them, and a state a sequence."""
-        listed = self.network.listed
-        head = 0 if listed is None else listed.nbytes(num_seqs)
-        return DrafterBytes(self.network.nbytes() + head, tables=4 * num_seqs * self.width)
+        weights = self.layers.nbytes() + head_nbytes(self.layers.listed, num_seqs)
+        return DrafterBytes(weights, tables=4 * num_seqs * self.width)
 
-    def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
+    def new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
+        """Begin drafts, each of which starts from the target's last state."""
         for seq in seqs:
             if (text_tokens := self._text_tokens.get(seq.id)) is not None:
                 text_tokens.read(seq.tokens)
@@ -96,16 +104,14 @@ class AssistantDrafter(LastStates, StepDrafter):
         def state_before(step: Step) -> Floats:
             if step.parent >= 0:
                 return states[step.parent][step.sequence]
-            rows, row = self.states[seqs[step.sequence].id]
-            state: Floats = rows[row]
-            return state
+            return self.last.of(seqs[step.sequence])
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
             here, tokens = [seqs[step.sequence] for step in steps], [step.token for step in steps]
             slots, before = [seq.slot for seq in here], np.stack([*map(state_before, steps)])
-            rows, after = self.network.step(self.cache, slots, tokens, before)
+            rows, after = self.layers.step(self.cache, slots, tokens, before)
             states.append({s.sequence: h for s, h in zip(steps, after, strict=True)})
             texts = [self._text_tokens[seq.id] for seq in here if seq.id in self._text_tokens]
-            return self.network.scores(rows, texts)
+            return self.layers.scores(rows, texts)
 
         return take_steps

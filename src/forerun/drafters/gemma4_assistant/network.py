@@ -19,7 +19,6 @@ import numpy as np
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
-from forerun.drafting.best_first import largest
 from forerun.drafting.draft_head import DraftHead, Scores, TextTokens
 from forerun.drafting.networks.decoders import decoder_beside, map_beside
 from forerun.model.cache.base import KVCache
@@ -51,7 +50,7 @@ class AssistantWeights:
     clusters: Clusters | None = None
 
 
-class AssistantNetwork:
+class AssistantLayers:
     """Runs an assistant beside its target, on the target's backend."""
 
     def __init__(self, weights: AssistantWeights, target: Model, quant: Scheme) -> None:
@@ -87,7 +86,8 @@ class AssistantNetwork:
 
     def _near(self, row: Floats, clusters: Clusters) -> Scores:
         """Score the tokens of the clusters nearest to a row (A,)."""
-        best = largest(clusters.centroids @ row, clusters.num_read)
+        near = clusters.centroids @ row
+        best = np.argsort(-near, kind="stable")[: clusters.num_read]
         ids = np.sort(clusters.tokens[best].ravel())
         logits = self.decoder.head_rows(row[None], ids)[0]
         return Scores(logits, ids, self.decoder.config.vocab_size)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Method, Target, as_given
-from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
 
 
@@ -30,11 +30,10 @@ class Options(NetworkOptions):
         files.check_folder(self.model)  # a wrong one is refused before a model is loaded
 
 
-def build(options: Options, target: Target) -> LastStateDrafter:
+def build(options: Options, target: Target) -> NetworkDrafter:
     """Read the heads. Raises LoadError for those of another target, and naming a tensor that is wrong."""
     weights = files.read(options.model, target)
-    network = native_medusa(weights, target.model, options.bits)
-    return LastStateDrafter(options, network, target.model.config.hidden_size)
+    return NetworkDrafter(options, native_medusa(weights, target.model, options.bits))
 
 
 def example(target: Target) -> Options:

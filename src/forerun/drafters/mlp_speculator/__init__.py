@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.base import Method, Target, as_given
-from forerun.drafting.networks.drafter import LastStateDrafter, NetworkOptions
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
 
 
@@ -33,11 +33,10 @@ class Options(NetworkOptions):
         files.check_folder(self.model)  # a wrong one is refused before a model is loaded
 
 
-def build(options: Options, target: Target) -> LastStateDrafter:
+def build(options: Options, target: Target) -> NetworkDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
     weights = files.read(options.model, target)
-    network = native_recurrent(weights, target.model, options.bits)
-    return LastStateDrafter(options, network, target.model.config.hidden_size)
+    return NetworkDrafter(options, native_recurrent(weights, target.model, options.bits))
 
 
 def example(target: Target) -> Options:

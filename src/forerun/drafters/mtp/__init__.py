@@ -13,27 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
-from forerun.core.types import LAST_HIDDEN, Draft, Outcome, Seq
+from forerun.core.types import LAST_HIDDEN, Outcome, Seq
 from forerun.drafters.mtp import files
-from forerun.drafters.mtp.network import MAX_ROWS, HeadNetwork
+from forerun.drafters.mtp.network import MAX_ROWS, HeadLayers
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
-from forerun.drafting.best_first import MAX_STEPS, Step
-from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, list_of
-from forerun.drafting.networks.drafter import committed_rows
+from forerun.drafting.best_first import MAX_STEPS
+from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
+from forerun.drafting.networks.drafter import CutOptions, NetworkDrafter, in_int4
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.steps import (
-    CacheDrafter,
-    CutOptions,
+from forerun.drafting.networks.network import (
+    Network,
     TakeSteps,
-    in_int4,
+    committed_rows,
+    kv_nbytes,
     num_blocks_for,
 )
 from forerun.model.mtp_tensors import head_of
+
+if TYPE_CHECKING:
+    from forerun._native import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +48,9 @@ class Options(CutOptions):
     """The file with the head; self is the target's own."""
 
 
-def build(options: Options, target: Target) -> MtpDrafter:
+def build(options: Options, target: Target) -> NetworkDrafter:
     """Read the head. Raises LoadError if there is none, or one of another model."""
-    return MtpDrafter(options, target)
+    return NetworkDrafter(options, MtpHead(options, target))
 
 
 def example(target: Target) -> Options:
@@ -83,8 +87,8 @@ class HeadSlot:
     """n of the last committed row (D,)."""
 
 
-class MtpDrafter(CacheDrafter[HeadSlot]):
-    """Feeds the head the target's last state of every committed row, a slot of its cache a sequence."""
+class MtpHead(Network):
+    """Feeds a head the target's last state of every committed row, a slot of its cache a sequence."""
 
     features = LAST_HIDDEN
 
@@ -92,22 +96,25 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
         weights, model = files.read(options.model, target), target.model
         max_len = min(target.max_len, model.config.max_position)
         shape = replace(weights.config, max_position=max_len + MAX_STEPS)
-        self.network = HeadNetwork(replace(weights, config=shape), model, options.quant)
+        self.layers = HeadLayers(replace(weights, config=shape), model, options.quant)
+        self.num_steps = options.num_steps
         self.vocab_size = model.config.vocab_size
         listed = list_of(options.draft_vocab, target.vocabulary, self.vocab_size)
-        head = None if listed is None else DraftHead(self.network.text, self.vocab_size, listed)
+        self.head = None
+        if listed is not None:
+            self.head = DraftHead(self.layers.text, self.vocab_size, listed)
         num_blocks = num_blocks_for(target, max_len + MAX_STEPS)
-        cache = self.network.block.new_cache(
+        self.cache = self.layers.block.new_cache(
             target.max_num_seqs, max_len + MAX_STEPS, num_blocks=num_blocks
         )
-        super().__init__(options, cache, head)
+        self.kv_block_nbytes = self.cache.block_nbytes
+        self.slots: dict[int, HeadSlot] = {}
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Feed the prompt's rows that the target computed; those of a reused prefix are there if the cache has them.
 
         Rows that it lacks are missing: the block does not see them.
         """
-        self.end(seq)
         assert outcome.hidden is not None, "asked for by `features`"
         after = seq.tokens[1:]  # what the rows read
         opened = self.cache.open(after)
@@ -115,7 +122,7 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
             return
         index, num_cached = opened
         text_tokens = None if self.head is None else self.head.new_text()
-        slot = self._slots[seq.id] = HeadSlot(index, text_tokens)
+        slot = self.slots[seq.id] = HeadSlot(index, text_tokens)
         num_missing = len(after) - len(outcome.hidden) - num_cached
         if num_missing > 0:
             self.cache.truncate(index, num_cached)  # the rows to come are of other tokens
@@ -123,45 +130,43 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
         hidden = outcome.hidden[max(0, -num_missing) :]  # what is cached needs no second reading
         self._feed(seq, after[len(after) - len(hidden) :], hidden)
 
-    def observe(
-        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
-    ) -> None:
+    def observe(self, seq: Seq, outcome: Outcome) -> None:
         """Feed the rows that are committed now, with the tokens that came after them."""
-        for seq, outcome in zip(seqs, outcomes, strict=True):
-            assert outcome.hidden is not None, "asked for by `features`"
-            if seq.id in self._slots:
-                rows = committed_rows(outcome)
-                self._feed(seq, [*outcome.emitted], outcome.hidden[[*rows]])
+        assert outcome.hidden is not None, "asked for by `features`"
+        if seq.id in self.slots:
+            self._feed(seq, [*outcome.emitted], outcome.hidden[[*committed_rows(outcome)]])
 
     def end(self, seq: Seq) -> None:
         """Free the sequence's slot; its rows stay for a text that begins alike, until their blocks are needed."""
-        slot = self._slots.pop(seq.id, None)
+        slot = self.slots.pop(seq.id, None)
         if slot is not None:
             self.cache.close(slot.index, seq.tokens[1:] if slot.is_complete else ())
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count weights, and keys and values; copied rows of the target's head are weights."""
-        return self._memory(num_seqs, max_len + MAX_STEPS, self.network.nbytes())
+        weights = self.layers.nbytes() + head_nbytes(self.head, num_seqs)
+        return DrafterBytes(weights, kv_nbytes(self.cache, num_seqs, max_len + MAX_STEPS))
 
     def _feed(self, seq: Seq, tokens: list[int], hidden: Floats) -> None:
         """Commit rows of tokens and the states (R, D) before them; without memory for them, give up the slot."""
-        slot = self._slots[seq.id]
+        slot = self.slots[seq.id]
         for start in range(0, len(tokens), MAX_ROWS):
             part = tokens[start : start + MAX_ROWS]
             if not self.cache.reserve(slot.index, len(part)):
-                if self._slots.pop(seq.id, None) is not None:
+                if self.slots.pop(seq.id, None) is not None:
                     self.cache.close(slot.index, ())
                 return
-            inputs = self.network.inputs(part, hidden[start : start + MAX_ROWS])
+            inputs = self.layers.inputs(part, hidden[start : start + MAX_ROWS])
             base = self.cache.length(slot.index)
             batch = Batch((Segment(slot.index, base, (0,) * len(part), certain=len(part)),))
-            slot.state = self.network.run(batch, self.cache, inputs)[-1]
+            slot.state = self.layers.run(batch, self.cache, inputs)[-1]
             self.cache.keep(slot.index, range(len(part)))
 
-    def _new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
-        slots = [self._slots.get(seq.id) for seq in seqs]
+    def new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
+        """Begin drafts: rows of guesses stand above the committed ones."""
+        slots = [self.slots.get(seq.id) for seq in seqs]
         for i, (seq, slot) in enumerate(zip(seqs, slots, strict=True)):
-            if slot is None or not self.cache.reserve(slot.index, self.options.num_steps):
+            if slot is None or not self.cache.reserve(slot.index, self.num_steps):
                 num_nodes[i] = 0
             elif slot.text_tokens is not None:
                 slot.text_tokens.read(seq.tokens)
@@ -205,8 +210,8 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
             base, tokens = self.cache.length(slot.index), (0,) * len(rows)
             segments.append(Segment(slot.index, base, tokens, (*rows,), len(rows) - 1))
         hidden = np.stack([state for _, state in befores])
-        inputs = self.network.inputs([step.token for step in steps], hidden)
-        states = self.network.run(Batch(tuple(segments)), self.cache, inputs)
+        inputs = self.layers.inputs([step.token for step in steps], hidden)
+        states = self.layers.run(Batch(tuple(segments)), self.cache, inputs)
         return {
             step.sequence: (len(parents[step.sequence]) - 1, state)
             for step, state in zip(steps, states, strict=True)
@@ -214,6 +219,6 @@ class MtpDrafter(CacheDrafter[HeadSlot]):
 
     def _scores(self, states: Floats, slots: Sequence[HeadSlot]) -> list[Scores]:
         if self.head is None:
-            logits = self.network.text.head(states)
+            logits = self.layers.text.head(states)
             return [Scores(row) for row in logits]
         return self.head.scores(states, [slot.text_tokens for slot in slots if slot.text_tokens])

@@ -41,7 +41,7 @@ class HeadWeights:
     """An embedding and a head of its own, `embed` and `head`; none: the model's."""
 
 
-class HeadNetwork:
+class HeadLayers:
     """Runs a head beside its target: `fc` and the block are decoders of the target's backend."""
 
     def __init__(self, weights: HeadWeights, target: Model, quant: Scheme) -> None:

@@ -25,7 +25,7 @@ from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
 from forerun.drafting.best_first import drafts_of
 from forerun.drafting.ngram.texts import Texts
 from forerun.drafting.ngram.token_table import NUM_LIVE
-from forerun.drafting.tree_noise import native_noises, noise_below
+from forerun.drafting.tree_noise import noise_below
 from forerun.drafting.vocabulary import Vocabulary, fingerprint
 from forerun.hub.names import name_of
 from forerun.model.kernels import native
@@ -155,7 +155,7 @@ class Recycling(Drafter):
             self.live,
             [min(budget, most) for budget in budgets],
             self.options.min_chance,
-            native_noises([noise_below(seq) for seq in seqs]),
+            [noise_below(seq) for seq in seqs],
         )
         return drafts_of(trees)
 

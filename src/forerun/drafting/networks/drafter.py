@@ -1,23 +1,18 @@
-"""Drafters that run a trained network, and those that keep nothing but the target's last state for it.
-
-B sequences, D width of the target, V' tokens of a head.
-"""
+"""The drafter of networks, which runs every kind of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError, check_least
-from forerun.core.types import EMPTY_DRAFT, LAST_ROW, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes
-from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree, drafts_of
-from forerun.drafting.networks.native import NativeNetwork
+from forerun.drafting.best_first import MAX_STEPS, DraftRequest, drafts_of
+from forerun.drafting.networks.network import Network
 from forerun.drafting.tree_noise import noise_below
+from forerun.model.kernels import native
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -57,18 +52,43 @@ class NetworkOptions:
                 raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
 
 
-def committed_rows(outcome: Outcome) -> tuple[int, ...]:
-    """List the rows of a pass that are part of the text now: the root's, and those of the accepted nodes."""
-    return (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOptions(NetworkOptions):
+    """Options of a network whose head is the target's, cut."""
+
+    draft_vocab: str = "auto"
+    """Tokens it may guess besides the text's own: a number, full, or auto: 32768 of a large vocabulary."""
+
+    def __post_init__(self) -> None:
+        NetworkOptions.__post_init__(self)
+        text = self.draft_vocab
+        if text not in ("auto", "full") and not (text.isdecimal() and int(text)):
+            raise ConfigError(f"draft_vocab must be auto, full or a number from 1, got {text!r}")
+
+
+AnyOptions = TypeVar("AnyOptions", bound=NetworkOptions)
+
+
+def in_int4(options: AnyOptions) -> AnyOptions | None:
+    """Round the weights of what drafts to int4; None where they are: for `Method.smaller`."""
+    return None if options.quant == "int4" else replace(options, quant="int4")
 
 
 class NetworkDrafter(Drafter):
-    """Drafts with a trained network, alone or with an n-gram model of the texts; `_trees` runs the network."""
+    """Drafts with a network, alone or with an n-gram model of the texts."""
 
     takes_ngrams = True
 
-    def __init__(self, options: NetworkOptions) -> None:
-        self.options, self.max_nodes = options, options.num_draft
+    def __init__(self, options: NetworkOptions, network: Network) -> None:
+        """Raises LoadError without the native library, which grows the trees."""
+        native.require()
+        self.options, self.network, self.max_nodes = options, network, options.num_draft
+        self.features, self.kv_block_nbytes = network.features, network.kv_block_nbytes
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Show the network the prompt."""
+        self.network.end(seq)
+        self.network.begin(seq, outcome)
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence, its likeliest nodes first, in one call for all."""
@@ -88,56 +108,21 @@ class NetworkDrafter(Drafter):
             min_chance=self.options.min_chance,
             min_doubt=self.options.min_doubt,
             ngrams=ngrams,
-            noises=[noise_below(seq) for seq in seqs],
+            noises=[noise_below(seq, self.network.spread) for seq in seqs],
         )
-        return drafts_of(self._trees(seqs, request))
-
-    def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
-        """Grow the trees of a request, to which the network's own inputs are added."""
-        raise NotImplementedError
-
-
-class LastStates(Drafter):
-    """Keeps the target's last state of each sequence, as rows of a pass and which of them: none is copied."""
-
-    features = LAST_ROW
-
-    def __init__(self) -> None:
-        self.states: dict[int, tuple[Floats, int]] = {}
-
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Keep the state after the prompt."""
-        assert outcome.hidden is not None, "asked for by `features`"
-        self.states[seq.id] = outcome.hidden[-1:].copy(), 0  # lets the other rows of the prompt go
+        return drafts_of(self.network.trees(seqs, request))
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """Keep the state of the last committed row, which predicted the target's own token."""
+        """Show the network the rows that are committed now."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
-            assert outcome.hidden is not None, "asked for by `features`"
-            self.states[seq.id] = outcome.hidden, committed_rows(outcome)[-1]
+            self.network.observe(seq, outcome)
 
     def end(self, seq: Seq) -> None:
-        """Drop the sequence's state."""
-        self.states.pop(seq.id, None)
-
-
-class LastStateDrafter(LastStates, NetworkDrafter):
-    """Drafts from the target's last state alone."""
-
-    def __init__(self, options: NetworkOptions, network: NativeNetwork[Any], width: int) -> None:
-        LastStates.__init__(self)
-        NetworkDrafter.__init__(self, options)
-        self.network, self.width = network, width
-
-    def _trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
-        last = [self.states[seq.id] for seq in seqs]
-        request.states, request.rows = last[0][0], [last[0][1]]
-        if len(seqs) > 1:
-            request.states, request.rows = np.stack([states[row] for states, row in last]), None
-        return self.network.draft(request)
+        """Let the network forget the sequence."""
+        self.network.end(seq)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count the weights, and a state a sequence."""
-        return DrafterBytes(self.network.nbytes(), tables=4 * num_seqs * self.width)
+        """Count the network's weights, and what it keeps of each sequence."""
+        return self.network.memory(num_seqs, max_len)

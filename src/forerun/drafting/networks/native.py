@@ -1,6 +1,6 @@
 """Networks that draft on the native kernels: how weights get there, one call a draft.
 
-V' tokens of the head.
+V' tokens of the head, D width of the target.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import numpy as np
+
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
+from forerun.core.types import LAST_ROW, Outcome, Seq
+from forerun.drafting.base import DrafterBytes
 from forerun.drafting.best_first import DraftRequest, GuessTree
+from forerun.drafting.networks.network import LastStates, Network
 from forerun.drafting.networks.weights import NetworkWeights
-from forerun.drafting.tree_noise import native_noises
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.model import Model
@@ -48,11 +52,14 @@ class TrainedNetwork(Generic[Config]):
         return weights
 
 
-class NativeNetwork(Generic[Kernels]):
+class NativeNetwork(Network, Generic[Kernels]):
     """Drafts with the target's threads, its embedding and a copy of the rows of its head: one call a draft.
 
-    Raises LoadError naming the weight that is wrong, or for a target without native kernels.
+    It starts from the target's last state. Raises LoadError naming the weight that is wrong, or for a target without
+    native kernels.
     """
+
+    features = LAST_ROW
 
     def __init__(
         self,
@@ -71,6 +78,7 @@ class NativeNetwork(Generic[Kernels]):
                 "a drafter with a trained network runs on the native kernels, and this model does not: "
                 "leave out --backend and --device, or take -d recycling"
             )
+        self.last, self.width = LastStates(), model.config.hidden_size
         try:
             self.native = kernels = new_kernels(model)
             if (tokens := weights.ids(TOKENS)) is not None:
@@ -87,8 +95,33 @@ class NativeNetwork(Generic[Kernels]):
         except ValueError as error:  # what the kernels refuse, naming the weight
             raise LoadError(str(error)) from error
 
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Keep the state after the prompt."""
+        self.last.begin(seq, outcome)
+
+    def observe(self, seq: Seq, outcome: Outcome) -> None:
+        """Keep the state of the last committed row."""
+        self.last.observe(seq, outcome)
+
+    def end(self, seq: Seq) -> None:
+        """Drop the sequence's state."""
+        self.last.end(seq)
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Count the packed weights, and a state a sequence."""
+        return DrafterBytes(self.native.nbytes(), tables=4 * num_seqs * self.width)
+
+    def trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
+        """Grow a tree of every sequence from its state; one sequence's is not copied."""
+        if len(seqs) == 1:
+            request.states, row = self.last.states[seqs[0].id]
+            request.rows = [row]
+        else:
+            request.states = np.stack([self.last.of(seq) for seq in seqs])
+        return self.draft(request)
+
     def draft(self, request: DraftRequest) -> list[GuessTree]:
-        """Grow a tree of every sequence."""
+        """Grow a tree of every sequence from the states, or the slots, that the request names."""
         return self.native.draft(
             request.tokens,
             request.num_nodes,
@@ -96,11 +129,7 @@ class NativeNetwork(Generic[Kernels]):
             request.min_chance,
             request.min_doubt,
             request.ngrams,
-            native_noises(request.noises),
+            request.noises,
             request.rows,
             request.states,
         )
-
-    def nbytes(self) -> int:
-        """Count the bytes of the packed weights."""
-        return self.native.nbytes()

@@ -136,7 +136,7 @@ def measure(
     num_draft: int,
 ) -> list[Row]:
     """Answer prompts with the whole head and with every list in turn; a row of figures each, the whole head first."""
-    from forerun.drafters.draft_model import DraftModel, Options
+    from forerun.drafters.draft_model import Options, drafter_of
 
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     target = llm.target()
@@ -149,7 +149,7 @@ def measure(
         )
 
         def build(tokens: Ids | None) -> Engine:
-            return llm.with_drafter(DraftModel(draft, options, target, tokens)).engine
+            return llm.with_drafter(drafter_of(draft, options, target, tokens)).engine
 
         return EngineSystem(str(size or WHOLE), partial(build, heads[size]), llm.tokenizer, params)
 

@@ -33,7 +33,7 @@ def require() -> None:
     if problem := reason():
         raise LoadError(
             f"this drafter needs the native kernels, and they are not there ({problem}): {REMEDY}; "
-            "none, lookahead and draft_model draft without them"
+            "none and lookahead draft without them"
         )
 
 

@@ -1,0 +1,156 @@
+"""Networks that draft: what one is asked, what is kept of each sequence, and steps that run in Python.
+
+D width of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from forerun.core.arrays import Floats
+from forerun.core.types import NO_FEATURES, Features, Outcome, Seq
+from forerun.decoding.processors import LogitsPipeline
+from forerun.drafting.base import DrafterBytes, Target
+from forerun.drafting.best_first import DraftRequest, GuessTree
+from forerun.drafting.draft_head import Scores
+from forerun.drafting.tree_noise import SPREAD
+from forerun.model.cache.base import KVCache
+from forerun.model.cache.blocks import blocks_of
+
+if TYPE_CHECKING:
+    from forerun._native import Step
+
+TakeSteps = Callable[[int, "Sequence[Step]"], Sequence[Scores]]
+"""Takes a step's number, and for each sequence that takes part its token; returns what may follow each."""
+
+
+class Network:
+    """Guesses what may follow a token. The defaults are those of one that keeps nothing of a sequence.
+
+    Override `new_draft` where steps are passes of a model, or `trees` where one native call computes all of them.
+    """
+
+    features: Features = NO_FEATURES
+    """What it reads of the target's passes."""
+    kv_block_nbytes: int = 0
+    """Bytes of a block of its keys and values, where they come out of the target's memory."""
+    temperature: float = 1.0
+    """Logits of greedy requests are divided by it before they become probabilities."""
+    spread: float = SPREAD
+    """s of `tree_noise`, for requests that sample."""
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Start a sequence, as `Drafter.begin` does; it was ended before."""
+
+    def observe(self, seq: Seq, outcome: Outcome) -> None:
+        """Take the rows that are committed now; `seq.tokens` already holds `outcome.emitted`."""
+
+    def end(self, seq: Seq) -> None:
+        """Forget a sequence. Harmless for an unknown one."""
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Count the bytes at most for `num_seqs` sequences of `max_len` tokens."""
+        raise NotImplementedError
+
+    def trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
+        """Grow the trees of a request step by step."""
+        num_nodes = [*request.num_nodes]
+        take = _Adjusted(seqs, self.new_draft(seqs, num_nodes))
+        return grown(request, num_nodes, take, self.temperature)
+
+    def new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
+        """Begin drafts of these sequences. Sets the nodes of one that cannot be drafted for to 0."""
+        raise NotImplementedError
+
+
+class LastStates:
+    """The target's last state of each sequence, as rows of a pass and which of them: none is copied."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, tuple[Floats, int]] = {}
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Keep the state after the prompt."""
+        assert outcome.hidden is not None, "asked for by `features`"
+        self.states[seq.id] = outcome.hidden[-1:].copy(), 0  # lets the other rows of the prompt go
+
+    def observe(self, seq: Seq, outcome: Outcome) -> None:
+        """Keep the state of the last committed row, which predicted the target's own token."""
+        assert outcome.hidden is not None, "asked for by `features`"
+        self.states[seq.id] = outcome.hidden, committed_rows(outcome)[-1]
+
+    def end(self, seq: Seq) -> None:
+        """Drop the sequence's state."""
+        self.states.pop(seq.id, None)
+
+    def of(self, seq: Seq) -> Floats:
+        """Return the state (D,)."""
+        rows, row = self.states[seq.id]
+        state: Floats = rows[row]
+        return state
+
+
+class _Adjusted:
+    """Applies each request's bias and penalties to what may follow its steps."""
+
+    def __init__(self, seqs: Sequence[Seq], take: TakeSteps) -> None:
+        self._seqs, self._take = seqs, take
+        self._pipelines = [LogitsPipeline(s.params, s.tokens[: s.num_prompt]) for s in seqs]
+        self._paths: list[dict[int, list[int]]] = []
+        """By step and sequence: the tokens guessed up to it."""
+
+    def __call__(self, number: int, steps: Sequence[Step]) -> list[Scores]:
+        self._paths.append({})
+        scores = self._take(number, steps)
+        return [self._adjusted(*each) for each in zip(steps, scores, strict=True)]
+
+    def _adjusted(self, step: Step, scores: Scores) -> Scores:
+        i, path = step.sequence, list[int]()
+        if step.parent >= 0:
+            path = [*self._paths[step.parent][i], step.token]
+        self._paths[-1][i] = path
+        if not self._pipelines[i].changes_logits:
+            return scores
+        generated = self._seqs[i].generated + path
+        return Scores(self._pipelines[i].adjusted(scores.dense(), generated))
+
+
+def grown(
+    request: DraftRequest, num_nodes: Sequence[int], take: TakeSteps, temperature: float = 1.0
+) -> list[GuessTree]:
+    """Grow a tree of each sequence by steps that `take` computes; what it raises ends the draft."""
+    from forerun import _native
+
+    return _native.grow(
+        take,
+        request.tokens,
+        num_nodes,
+        request.num_steps,
+        request.min_chance,
+        request.min_doubt,
+        request.ngrams,
+        request.noises,
+        temperature,
+    )
+
+
+def committed_rows(outcome: Outcome) -> tuple[int, ...]:
+    """List the rows of a pass that are part of the text now: the root's, and those of the accepted nodes."""
+    return (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
+
+
+def kv_nbytes(cache: KVCache, num_seqs: int, rows: int) -> int:
+    """Count the keys and values at most of `rows` a sequence in a network's own cache."""
+    return num_seqs * blocks_of(min(rows, cache.max_len)) * cache.block_nbytes
+
+
+def num_blocks_for(target: Target, max_len: int) -> int | None:
+    """Return the blocks of a drafter's cache: the target's, one sequence's at least; None for all it can fill.
+
+    A sequence that finds none left is not drafted for.
+    """
+    if target.cache is None or not target.cache.is_limited:
+        return None
+    most = target.max_num_seqs * blocks_of(max_len)
+    return min(most, max(blocks_of(max_len), target.cache.pool.num_blocks))
