@@ -60,8 +60,10 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield line, name
 
 
-def all_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+@cache
+def all_imports(tree: ast.AST) -> list[tuple[int, str]]:
     """Line and full name of what is imported, type-checking blocks and functions included."""
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -69,7 +71,8 @@ def all_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
             names = [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
         else:
             continue
-        yield from ((node.lineno, name) for name in names)
+        found += [(node.lineno, name) for name in names]
+    return found
 
 
 def violations(path: Path, tree: ast.AST) -> list[str]:
