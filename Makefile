@@ -36,6 +36,8 @@ demo: $(STAMP) ## fetch the default model and show one prompt, plain and drafted
 	@$(BIN)/forerun pull
 	@$(BIN)/forerun demo
 
+# Where Python keeps no compiled code, every worker and every program that a test starts would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
 # The engine's tests run without the laboratory: nothing of them may need it.
 # Where CI is set, a package that is missing fails the tests that need it.
 EXTRAS := $(if $(CI),--all-extras)
@@ -50,7 +52,7 @@ browser: $(DEV) ## the tests of the page, in the system's chromium where there i
 	  echo "no chromium here: the tests of the page in a browser are skipped"; \
 	elif ! $(BIN)/python -c 'import axe_playwright_python' 2> /dev/null && ! $(PIP) axe-playwright-python; then \
 	  echo "playwright and axe cannot be installed: the tests of the page in a browser are skipped"; \
-	else $(BIN)/python -m pytest -q -m browser tests/server/test_browser.py; fi
+	else $(BIN)/python -m pytest -q -m browser tests/server/browser; fi
 
 slow: $(DEV) ## the long tests
 	@$(BIN)/python -m pytest -q $(EXTRAS) -m "slow and not gpu and not net and not browser and not arm and not clients and not ray"

@@ -8,6 +8,7 @@ import importlib
 import os
 import shlex
 import signal
+import ssl
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -123,6 +124,14 @@ def one_core() -> Iterator[None]:
     """Who names no number of threads gets one: for tiny models a second one only waits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(system, "usable_cpus", lambda: {0})
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_are_read_once() -> Iterator[None]:
+    """Each call of httpx makes a client, whose certificates take 20 ms to read: more than most answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
         yield
 
 

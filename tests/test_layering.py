@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -42,6 +43,12 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Each file is parsed once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def part_of(path: Path) -> str:
     return path.relative_to(ROOT).with_suffix("").parts[0]
 
@@ -53,8 +60,10 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield line, name
 
 
-def all_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+@cache
+def all_imports(tree: ast.AST) -> list[tuple[int, str]]:
     """Line and full name of what is imported, type-checking blocks and functions included."""
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -62,7 +71,8 @@ def all_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
             names = [f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names]
         else:
             continue
-        yield from ((node.lineno, name) for name in names)
+        found += [(node.lineno, name) for name in names]
+    return found
 
 
 def violations(path: Path, tree: ast.AST) -> list[str]:
@@ -151,7 +161,7 @@ def cycle(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    code = {module_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+    code = {module_of(path): tree_of(path) for path in FILES}
     assert cycle(file_imports(code)) == []
 
 
@@ -160,25 +170,21 @@ def test_every_part_has_its_place() -> None:
     assert not unknown, f"say in ORDER where these belong: {sorted(unknown)}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_downwards(path: Path) -> None:
-    assert violations(path, ast.parse(path.read_text(encoding="utf-8"))) == []
+def test_imports_point_downwards() -> None:
+    assert [each for path in FILES for each in violations(path, tree_of(path))] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_engine_imports_no_torch(path: Path) -> None:
-    assert torch_imports(path, ast.parse(path.read_text(encoding="utf-8"))) == []
+def test_the_engine_imports_no_torch() -> None:
+    assert [each for path in FILES for each in torch_imports(path, tree_of(path))] == []
 
 
 def test_private_modules_are_imported_within_their_folder_alone() -> None:
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
-    assert [each for path, tree in trees.items() for each in private_imports(path, tree)] == []
+    assert [each for path in FILES for each in private_imports(path, tree_of(path))] == []
 
 
 def test_no_file_needs_a_method_to_be_imported() -> None:
     """So the folder of a method can be deleted (`tests/drafters/test_rooms.py`)."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
-    assert [each for path, tree in trees.items() for each in method_imports(path, tree)] == []
+    assert [each for path in FILES for each in method_imports(path, tree_of(path))] == []
 
 
 def test_few_files_lie_flat_among_the_methods() -> None:

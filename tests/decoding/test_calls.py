@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,12 @@ WRONG: Calls = [
 ]
 
 
+@cache
+def grammars_of(tokenizer: Tokenizer) -> Grammars:
+    """Its vocabulary is read once."""
+    return Grammars(tokenizer, tokenizer.vocab_size)
+
+
 class Family:
     """What writes, allows and reads the calls of a family."""
 
@@ -156,9 +163,7 @@ class Family:
             self.written, schemas_of(tools), control=self.tokenizer.special_texts, marks=marks
         )
         lark = "\n".join(["start: calls", *grammar.rules(is_parallel=True)])
-        return Grammars(self.tokenizer, self.tokenizer.vocab_size).start(
-            StructuredOutputsParams(grammar=lark)
-        )
+        return grammars_of(self.tokenizer).start(StructuredOutputsParams(grammar=lark))
 
     def allows(self, state: Any, text: str) -> bool:
         """Whether this is a whole answer."""

@@ -326,7 +326,7 @@ def learn_to_count(model, assistant):
         assistant.masked_embedding.centroids.weight.copy_(assistant.lm_head.weight[order].mean(1))
 
 
-@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "native"])
 @pytest.mark.parametrize("params", [WANTED, SAMPLED], ids=["greedy", "sampled"])
 def test_a_trained_assistant_is_often_right_and_changes_no_token(
     trained, tmp_path, backend, params

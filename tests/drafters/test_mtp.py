@@ -132,7 +132,7 @@ def next_token_loss(model, states, tokens):
     return functional.cross_entropy(model.lm_head(states).flatten(0, 1), tokens.flatten())
 
 
-@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "native"])
 @pytest.mark.parametrize("params", [WANTED, SAMPLED], ids=["greedy", "sampled"])
 def test_a_trained_head_is_often_right_and_changes_no_token(trained, tmp_path, backend, params):
     target = target_of(trained.folder(tmp_path), backend)

@@ -248,3 +248,9 @@ def test_more_tokens_than_it_asked_for_are_understood() -> None:
     seq.tokens.append(3)
     drafter.observe([seq], [Draft.chain([2])], [Outcome((), (3,), top=wide)])
     assert proposed(drafter, begun(drafter, [0], 2, seq_id=1)).tokens == (0,)
+
+
+def test_tables_are_counted_whole() -> None:
+    drafter = Recycling(Options(table_mb=0.5), None)
+    texts = drafter.texts.nbytes(0, 64)
+    assert drafter.memory(0, 64).tables >= drafter.live.__sizeof__() + texts > 500_000

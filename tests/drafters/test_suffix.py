@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+import sys
+
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -157,3 +160,15 @@ def test_drafts_are_trees_within_budget_and_options(
         finished(drafter, [0], output, i)
     draft = proposed(drafter, begun(drafter, tokens), budget)
     check_draft(draft, min(budget, num_draft))
+
+
+def test_a_full_index_takes_no_more_than_is_counted() -> None:
+    drafter, rng = Suffix(Options(shared_tokens=2000)), random.Random(1)
+    for number in range(60):
+        finished(drafter, [0], [rng.randrange(50) for _ in range(100)], number)
+    shared = sys.getsizeof(drafter.texts.shared)
+    counted = drafter.memory(0, 100).total
+    assert 0.5 * counted < shared <= counted
+    seq = begun(drafter, [rng.randrange(50) for _ in range(100)], num_prompt=1)
+    own = sys.getsizeof(drafter.texts.index_of(seq))
+    assert own <= drafter.memory(1, 100).total - counted

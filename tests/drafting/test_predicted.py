@@ -12,7 +12,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.drafters.suffix import Options, Suffix
 from forerun.drafting.base import Drafter
-from forerun.drafting.predicted import FIRST_LENGTH, MATCH, MAX_LENGTH, Prediction
+from forerun.drafting.predicted import FIRST_LENGTH, MATCH, MAX_LENGTH, PredictedText
 from forerun.engine.engine import Engine
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
@@ -63,7 +63,7 @@ def test_a_sequence_that_may_not_draft_does_not():
 
 def test_it_is_followed_left_and_found_again():
     tokens = [*range(40)]
-    one = Prediction(tokens)
+    one = PredictedText(tokens)
     assert one.extend(EMPTY_DRAFT, [], 99).tokens == tuple(range(FIRST_LENGTH))
     one.learn(Draft.chain(tokens[:FIRST_LENGTH]), range(FIRST_LENGTH))
     assert len(one.extend(EMPTY_DRAFT, tokens[:9], 99)) == 2 * FIRST_LENGTH
@@ -76,7 +76,7 @@ def test_it_is_followed_left_and_found_again():
 
 def test_of_several_places_the_next_one_is_taken():
     tokens = [1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3, 9]
-    one = Prediction(tokens)
+    one = PredictedText(tokens)
     assert one.extend(EMPTY_DRAFT, [1, 2, 3, 7, 5, 1, 2, 3], 1).tokens == (8,)
 
 
@@ -86,7 +86,7 @@ def test_of_several_places_the_next_one_is_taken():
     st.integers(0, 40),
 )
 def test_a_draft_is_never_shortened_nor_beyond_its_room(tokens, steps, room):
-    one, generated = Prediction(tokens), list[int]()
+    one, generated = PredictedText(tokens), list[int]()
     draft = Draft.chain([0, 1, 0])
     for emitted in steps:
         longer = one.extend(draft, generated, room)

@@ -29,7 +29,7 @@ from forerun.decoding.grammar import Compiling, GrammarState
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import suffix
 from forerun.drafting.base import Target
-from forerun.drafting.predicted import Prediction
+from forerun.drafting.predicted import PredictedText
 from forerun.engine.loop import EngineLoop
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.request import RequestHandle
@@ -437,7 +437,7 @@ class Form:
         return ()
 
 
-class BrokenPrediction(Prediction):
+class BrokenPrediction(PredictedText):
     def extend(self, *arguments):
         raise ValueError("broken")
 

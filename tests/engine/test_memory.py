@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,16 @@ from forerun import LLM, SamplingParams
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafting.base import Target
+from forerun.drafting.base import DrafterBytes, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
-from forerun.engine.memory import COMPONENTS, DrafterNumbers, ModelNumbers, Workload
+from forerun.engine.memory import (
+    COMPONENTS,
+    DrafterNumbers,
+    MemoryPlan,
+    ModelNumbers,
+    Workload,
+)
 from forerun.engine.planner import Planner, drafter_numbers
 from forerun.model.backends.native import MAX_ROWS
 from forerun.model.kernels import native
@@ -43,8 +50,15 @@ MODEL = ModelNumbers(
 ROUNDING = replace(MODEL, kv_blocks=MODEL.kv_blocks | {"int8": 64 * 12240, "k8v4": 64 * 9790})
 """The same, where a user could choose fewer bits."""
 DRAFTERS = (
-    DrafterNumbers(name="large", tables=16 * MB, tables_seq=60_000, num_nodes=7),
-    DrafterNumbers(name="small", tables=2 * MB, tables_seq=60_000, num_nodes=7),
+    *(
+        DrafterNumbers(
+            name=name,
+            fixed=DrafterBytes(tables=nbytes),
+            of_seq=lambda max_len: DrafterBytes(tables=60_000),
+            num_nodes=7,
+        )
+        for name, nbytes in (("large", 16 * MB), ("small", 2 * MB))
+    ),
     DrafterNumbers(name="none"),
 )
 LOADS = st.builds(
@@ -74,8 +88,13 @@ def test_more_memory_never_gives_less(load: Workload, one: int, other: int) -> N
         assert high is not None
         names = [each.name for each in DRAFTERS]
         assert names.index(high.drafter.name) <= names.index(low.drafter.name)
-        if high.drafter == low.drafter and high.workload.num_seqs == low.workload.num_seqs:
-            assert high.num_blocks >= low.num_blocks
+        if high.drafter == low.drafter:
+            ways = [*memory.halved(MODEL, load)]
+            of_low, of_high = (
+                ways.index(replace(found.workload, num_blocks=None)) for found in (low, high)
+            )
+            assert of_high <= of_low
+            assert of_high < of_low or high.num_blocks >= low.num_blocks
 
 
 def test_what_is_asked_for_is_kept_where_it_fits() -> None:
@@ -86,8 +105,9 @@ def test_what_is_asked_for_is_kept_where_it_fits() -> None:
     assert fitted.components == whole.components
     fewer_logits = memory.fit(MODEL, DRAFTERS, load, whole.total - 170 * MB)
     assert fewer_logits is not None
-    assert (fewer_logits.drafter.name, fewer_logits.workload.logit_rows) == ("large", 1)
-    tight = memory.fit(MODEL, DRAFTERS, load, whole.total - 180 * MB)
+    kept = fewer_logits.workload
+    assert (fewer_logits.drafter.name, kept.logit_rows, kept.num_seqs) == ("large", 32, 8)
+    tight = memory.fit(MODEL, DRAFTERS, load, whole.total - 185 * MB)
     assert tight is not None
     assert tight.drafter.name == "small"
 
@@ -113,17 +133,48 @@ def test_keys_and_values_stay_as_they_were_asked_for(load: Workload, budget: int
 def test_rows_are_planned_for_the_nodes_that_can_be_drafted(drafter: str, num_nodes: int) -> None:
     model = tiny_model()
     target = Target(model, None, 2, 64, model.new_cache(2, 64))
-    found = drafter_numbers(drafter, DrafterSpec.of(drafter).build(target), model, 64)
+    found = drafter_numbers(drafter, DrafterSpec.of(drafter).build(target), model, [64])
     assert found.num_nodes == num_nodes
 
 
-def test_each_step_frees_what_it_says() -> None:
-    load = Workload(num_seqs=8, max_len=1024, precision="fp16", prefill_rows=256)
-    frees = memory.pressure_steps(MODEL, DRAFTERS, load)
-    assert frees["drafter small"] == 14 * MB
-    assert frees["drafter none"] > 16 * MB
-    assert frees["preempt a full sequence"] == 16 * frees["a block of a shared prefix"]
-    assert all(nbytes > 0 for nbytes in frees.values())
+@given(LOADS)
+def test_one_number_after_the_other_is_halved(load: Workload) -> None:
+    loads = [*memory.halved(MODEL, load)]
+    assert loads[0] == load
+    assert loads[-1] == replace(
+        load, num_seqs=1, prefill_rows=min(load.prefill_rows, 16), logit_rows=1
+    )
+    totals = [memory.plan(MODEL, DRAFTERS[0], each).total for each in loads]
+    assert totals == sorted(totals, reverse=True)
+    for one, other in pairwise(loads):
+        less = {f.name for f in fields(one) if getattr(one, f.name) != getattr(other, f.name)}
+        assert len(less) == 1
+        (name,) = less
+        assert getattr(other, name) == getattr(one, name) // 2 or name == "prefill_rows"
+
+
+def test_what_is_given_up_comes_in_order() -> None:
+    """The drafter as late as can be; of what is run, an unasked context first, sequences last."""
+    load = Workload(
+        num_seqs=4, max_len=8192, min_len=4096, precision="fp16", prefill_rows=64,
+        num_checkpoints=4,
+    )  # fmt: skip
+    model = replace(MODEL, state=4 * MB, state_row=1000)
+    found: list[MemoryPlan] = []
+    for budget in range(memory.smallest(model, DRAFTERS, load).total, 1_000 * MB, MB // 4):
+        one = memory.fit(model, DRAFTERS, load, budget)
+        assert one is not None
+        found.append(replace(one, workload=replace(one.workload, num_blocks=None)))
+    found.reverse()
+    order = [each.name for each in DRAFTERS]
+    names = [order.index(each.drafter.name) for each in found]
+    assert names == sorted(names)
+    assert found[0].workload == load
+    ways = [*memory.halved(model, load)]
+    for name in range(len(DRAFTERS)):
+        kept = [ways.index(each.workload) for each in found if order[name] == each.drafter.name]
+        assert kept == sorted(kept)
+        assert kept[-1] > 10
 
 
 @pytest.mark.parametrize(
@@ -190,7 +241,7 @@ def test_a_budget_changes_no_token(default_model: Path, drafter: str) -> None:
     wanted = LLM(str(default_model), **sizes).generate(TEXTS, params)
     planner = Planner.of(EngineConfig(model=str(default_model), **sizes), "cpu")
     least, whole = planner.smallest().total, planner.plan().total
-    for share in (0, 0.6, 1):
+    for share in (0, 0.6):
         llm = LLM(str(default_model), memory_budget=int(least + share * (whole - least)), **sizes)
         assert llm.plan is not None
         found = llm.generate(TEXTS, params)

@@ -26,8 +26,8 @@ DRAFTERS = (
     "draft_model:model=self,num_draft=4",
     "prompt_lookup",
 )
-OFTEN = ("gemma4", "gpt_oss")
-"""Kinds that show the most; the others are slow tests."""
+OFTEN = ("gemma4",)
+"""The kind that shows the most; the others are slow tests (their rows: `tests/model/test_row_law.py`)."""
 GREEDY = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
 SAMPLED = replace(GREEDY, temperature=0.8, top_k=12, seed=5)
 SHARED = 70

@@ -233,7 +233,7 @@ def test_drafters_are_listed_with_options_and_names_of_other_engines(shell):
 
 TABLES = (
     "forerun models",
-    "forerun verify --limit 2 -n 8 -c 1024",
+    "forerun verify --limit 1 -n 8 -c 1024",
     "forerun check smollm2-135m-instruct",
     "forerun check smollm2-135m-instruct smollm2-135m-instruct",
 )

@@ -126,7 +126,16 @@ def honest(family: str, tokenizer: str = "gpt2") -> RawGguf:
     return RawGguf.of(metadata, {k: v.numpy() for k, v in memory.tensors.items()})
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+OFTEN = ("llama", "gemma3", "gpt_oss", "ministral3")
+"""Families that have the most kinds of keys between them; the others are slow tests."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        each if each in OFTEN else pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES
+    ],
+)
 def raw(request: pytest.FixtureRequest) -> RawGguf:
     return honest(request.param)
 

@@ -150,17 +150,17 @@ OPENS = "{{ messages[-1].content }}<think>\n{# </think> #}"
 
 def test_switches_of_thinking_reach_the_template(llm):
     chat = "/apply-template"
-    for asked, expected in (
-        ({"reasoning_effort": "low"}, "Hi|True|low|"),
-        ({"reasoning": {"effort": "none"}}, "Hi|False||"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 99}}, "Hi|True||99"),
-        ({"thinking": {"type": "disabled"}}, "Hi|False||"),
-        ({"enable_thinking": False}, "Hi|False||"),
-        ({"thinking_budget_tokens": 5}, "Hi|True||5"),
-        ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": 7}}, "Hi|7||"),
-        ({}, "Hi|||"),
-    ):
-        with running(lambda: with_template(llm, SWITCHED)) as (url, _):
+    with running(lambda: with_template(llm, SWITCHED)) as (url, _):
+        for asked, expected in (
+            ({"reasoning_effort": "low"}, "Hi|True|low|"),
+            ({"reasoning": {"effort": "none"}}, "Hi|False||"),
+            ({"thinking": {"type": "enabled", "budget_tokens": 99}}, "Hi|True||99"),
+            ({"thinking": {"type": "disabled"}}, "Hi|False||"),
+            ({"enable_thinking": False}, "Hi|False||"),
+            ({"thinking_budget_tokens": 5}, "Hi|True||5"),
+            ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": 7}}, "Hi|7||"),
+            ({}, "Hi|||"),
+        ):
             assert post(url, chat, {"messages": ASKED} | asked)["prompt"] == expected
     with running(lambda: with_template(llm, OPENS)) as (url, _):
         prompts = [

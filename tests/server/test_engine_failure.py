@@ -52,7 +52,8 @@ def test_all_requests_end_and_health_says_so(default_model, monkeypatch, caplog,
         with caplog.at_level(logging.CRITICAL, "forerun"):
             fault.on.set()
             late = asked(stream=True, return_progress=True)
-        assert (late.status_code, "engine failed" in late.text) == (500, True)
+        assert late.status_code in (200, 500)  # its stream may have begun before the fault
+        assert "engine failed" in late.text
         *answers, stream = (one.result() for one in waiting)
         assert [one.status_code for one in answers] == [500] * 3
         assert '"error"' in stream.text

@@ -14,6 +14,7 @@ SAID = [{"role": "user", "content": "One two three one two three"}]
 SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 BAD_SCHEMA = {"type": "nonsense"}
 CALL = {"type": "function"}
+STRICT = "tools[0].strict must be true or false, got 'yes'"
 WIZARD = [{"role": "wizard", "content": "a"}]
 ROLES = "[0].role must be system, developer, user, assistant, tool or function, got 'wizard'"
 BODIES = {
@@ -24,7 +25,16 @@ BODIES = {
     "/completion": {"prompt": "a"},
     "/tokenize": {},
     "/detokenize": {},
+    "/infill": {"input_prefix": "a", "input_suffix": "b"},
+    "/v1/rerank": {"query": "a", "documents": ["b"]},
+    "/api/generate": {"prompt": "One two", "stream": False},
+    "/api/chat": {"messages": SAID, "stream": False},
 }
+IN_FORM = ("return_progress", "timings_per_token", "logprobs")
+"""Fields for which some forms of answers have no place."""
+PICTURE = {"images": ["aGk="]}
+NAMELESS = {"type": "object", "properties": {}}
+"""What a function takes."""
 WRONG = {
     "/v1/completions": [
         ({"prompt": ...}, "prompt is missing", "prompt"),
@@ -56,6 +66,7 @@ WRONG = {
         ({"stop_token_ids": [1] * 2000}, "stop_token_ids has 2000 entries", None),
         ({"stop": [1] * 2000}, "stop has 2000 entries", None),
         ({"metadata": [{}] * 200_000}, "more than 100000 values", None),
+        ({"suffix": "b"}, "such as Qwen2.5-Coder", "suffix"),
     ],
     "/v1/chat/completions": [
         ({"messages": []}, "the conversation is empty", None),
@@ -102,6 +113,7 @@ WRONG = {
             None,
         ),
         ({"tool_choice": "required"}, "tool_choice needs tools", None),
+        ({"tools": [CALL | {"function": {"name": "a", "strict": "yes"}}]}, STRICT, None),
         (
             {"tools": [tool("a", x={"type": "flower"})], "tool_choice": "required"},
             "Invalid type: flower",
@@ -146,7 +158,8 @@ WRONG = {
         ({"text": {"format": {"type": "xml"}}}, "json_schema, got 'xml'", None),
         ({"input": [{"type": "compaction"}]}, "input[0].type must be message", "input"),
         ({"n": 2}, "n is possible in /v1/chat/completions only", "n"),
-        ({"timings_per_token": True}, "timings_per_token is possible in", "timings_per_token"),
+        *(({name: True}, f"{name} is possible in", name) for name in IN_FORM),
+        ({"tools": [CALL | {"name": "a", "parameters": NAMELESS, "strict": "yes"}]}, STRICT, None),
         ({"temprature": 1}, "did you mean 'temperature'", None),
     ],
     "/v1/messages": [
@@ -164,6 +177,8 @@ WRONG = {
         ),
         ({"tool_choice": {"type": ["any"]}}, "auto, any, none or tool, got ['any']", None),
         ({"temperature": 200}, "temperature must be", None),
+        *(({name: True}, f"{name} is possible in", name) for name in IN_FORM),
+        ({"tools": [{"name": "a", "input_schema": NAMELESS, "strict": "yes"}]}, STRICT, None),
     ],
     "/completion": [
         *(
@@ -185,7 +200,24 @@ WRONG = {
         ({}, "tokens is missing", "tokens"),
         ({"tokens": [10**9]}, "not in the vocabulary", "tokens"),
     ],
+    "/infill": [({}, "such as Qwen2.5-Coder", None, 501)],
+    "/v1/rerank": [({"documents": []}, "documents", "documents")],
+    "/api/generate": [
+        (PICTURE, "no pictures", None),
+        (PICTURE | {"raw": True}, "no pictures", None),
+        ({"raw": True, "options": {"n": 2}}, "n is possible", None),
+        ({"options": {"n": 2}}, "n is possible", None),
+        ({"format": "yaml"}, 'format must be "json"', None),
+        ({"template": "{{ .Prompt }}"}, "template=", None),
+    ],
+    "/api/chat": [
+        ({"messages": [SAID[0] | PICTURE]}, "no pictures", None),
+        ({"format": {"type": "nonsense"}}, "nonsense", None),
+        ({"format": "yaml"}, 'format must be "json"', None),
+    ],
 }
+"""By route: what is added to a body that is right, words of the message, the field that it names, the status if it is
+not 400."""
 OURS = {"structured_outputs", "response_format", "max_tokens", "messages"}
 """Fields that have other names elsewhere."""
 
@@ -240,16 +272,21 @@ def test_a_client_brings_no_template(url, route):
 
 
 @pytest.mark.parametrize(
-    ("route", "extra", "words", "param"),
-    [(route, *row) for route, rows in WRONG.items() for row in rows],
+    ("route", "extra", "words", "param", "status"),
+    [(route, *row, 400)[:5] for route, rows in WRONG.items() for row in rows],
 )
-def test_what_is_wrong_is_named(url, route, extra, words, param):
+def test_what_is_wrong_is_named(url, route, extra, words, param, status):
     body = {name: value for name, value in (BODIES[route] | extra).items() if value is not ...}
     answer = httpx.post(url + route, json=body, timeout=60)
     error = answer.json()["error"]
-    assert answer.status_code == 400, error
+    assert answer.status_code == status, error
     assert answer.headers["content-type"] == "application/json"
-    assert error["type"] == "invalid_request_error"
+    if route.startswith("/api/"):
+        assert words in error
+        assert "\n" not in error
+        return
+    is_lacking = "needs a model" in error["message"]
+    assert error["type"] == ("not_supported_error" if is_lacking else "invalid_request_error")
     assert words in error["message"]
     assert "\n" not in error["message"]
     if route == "/v1/messages":

@@ -182,13 +182,6 @@ def test_options_of_the_server_are_what_requests_leave_out(llm):
         assert post(url, "/v1/chat/completions", chat)["usage"]["completion_tokens"] <= 3
 
 
-def test_a_model_that_cannot_fill_in_is_refused_in_words(url):
-    error = post(url, "/infill", {"input_prefix": "a", "input_suffix": "b"}, 501)["error"]
-    assert "such as Qwen2.5-Coder" in error["message"]
-    error = post(url, "/v1/completions", {"prompt": "a", "suffix": "b"}, 400)["error"]
-    assert error["param"] == "suffix"
-
-
 def test_a_hole_is_filled_by_the_prompt_of_the_models_tokens(llm, monkeypatch):
     tokens = FillIn(prefix=4, suffix=5, middle=6, file=7, repo=8)
     monkeypatch.setitem(llm.tokenizer.__dict__, "fill_in", tokens)

@@ -25,21 +25,9 @@ def lines(url: str, route: str, body: dict) -> list[dict]:
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-def test_what_cannot_be_shown_is_refused(url):
-    generate = {"prompt": "One two", "stream": False}
-    for route, body, words in (
-        ("/api/generate", generate | {"images": ["aGk="]}, "no pictures"),
-        ("/api/generate", generate | {"images": ["aGk="], "raw": True}, "no pictures"),
-        ("/api/chat", {"messages": [ASKED[0] | {"images": ["aGk="]}]}, "no pictures"),
-        ("/api/generate", generate | {"raw": True, "options": {"n": 2}}, "n is possible"),
-        ("/api/generate", generate | {"options": {"n": 2}}, "n is possible"),
-        ("/api/generate", generate | {"format": "yaml"}, 'format must be "json"'),
-        ("/api/chat", {"messages": ASKED, "format": {"type": "nonsense"}}, "nonsense"),
-        ("/api/chat", {"messages": ASKED, "format": "yaml"}, 'format must be "json"'),
-        ("/api/generate", generate | {"template": "{{ .Prompt }}"}, "template="),
-    ):
-        assert words in post(url, route, body, 400)["error"]
-    asked = generate | {"images": [], "template": "", "context": [], "options": GREEDY}
+def test_fields_that_are_empty_are_taken(url):
+    empty = {"images": [], "template": "", "context": []}
+    asked = {"prompt": "One two", "stream": False, "options": GREEDY} | empty
     assert post(url, "/api/generate", asked)["done"]
 
 
@@ -141,8 +129,6 @@ def test_documents_are_ordered_by_a_query(llm):
             assert best["index"] == found["results"][0]["index"]
             tei = {"query": body["query"], "texts": ["Bread.", "Paris."]}
             assert {one["index"] for one in post(url, "/rerank", tei)} == {0, 1}
-            error = post(url, "/v1/rerank", {"query": "a", "documents": []}, 400)["error"]
-            assert error["param"] == "documents"
 
 
 def test_vectors_are_those_of_the_other_route(llm):

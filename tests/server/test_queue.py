@@ -36,24 +36,26 @@ def test_requests_of_one_new_schema_that_come_at_once_keep_to_the_bound(llm):
         wait_until(lambda: not service.num_running)
 
 
-@pytest.mark.parametrize(
-    ("route", "body"),
-    [
-        ("/v1/completions", {"prompt": "word " * 600}),
-        ("/completion", {"prompt": "word " * 600}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 600}]}),
-        ("/v1/embeddings", {"input": "word " * 600}),
-    ],
-)
-def test_a_full_queue_refuses_before_it_reads_a_prompt(llm, route, body):
+TOO_LONG = "word " * 600
+BODIES = {
+    "/v1/completions": {"prompt": TOO_LONG},
+    "/completion": {"prompt": TOO_LONG},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": TOO_LONG}]},
+    "/v1/embeddings": {"input": TOO_LONG},
+}
+
+
+def test_a_full_queue_refuses_before_it_reads_a_prompt(llm):
     """What would be refused as too long is not, as nobody has counted its tokens."""
     with running(lambda: llm, max_queue=0, embeddings=True) as (url, service):
-        assert httpx.post(url + route, json=body, timeout=60).status_code == 400
+        for route, body in BODIES.items():
+            assert httpx.post(url + route, json=body, timeout=60).status_code == 400, route
         with httpx.stream("POST", f"{url}/v1/completions", json=LONG | {"n": 4}, timeout=60):
-            refused = httpx.post(url + route, json=body, timeout=60)
-            assert refused.status_code == 429
-            assert refused.headers["retry-after"] == "1"
-            assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+            for route, body in BODIES.items():
+                refused = httpx.post(url + route, json=body, timeout=60)
+                assert refused.status_code == 429, route
+                assert refused.headers["retry-after"] == "1"
+                assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         wait_until(lambda: not service.num_running)
         assert httpx.post(f"{url}/v1/completions", json={"prompt": "a"}).status_code == 200
 

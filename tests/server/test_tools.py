@@ -163,9 +163,6 @@ def test_strict_arguments_are_noted_where_calls_are_free(url, caplog):
             tool_ = json.loads(json.dumps(body["tools"][0]).replace("true", str(strict).lower()))
             post(url, route, body | {"tools": [tool_], "max_tokens": 1})
             assert ("tools.strict" in caplog.text) == strict
-        wrong = json.loads(json.dumps(body["tools"][0]).replace("true", '"yes"'))
-        error = post(url, route, body | {"tools": [wrong], "max_tokens": 1}, 400)["error"]
-        assert "tools[0].strict must be true or false, got 'yes'" in error["message"]
 
 
 def test_strict_changes_no_prompt(url):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forerun.text.answers.forms import AnswerForm, form_of
 from forerun.text.answers.json_text import JsonText
-from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
+from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
 
 QWEN = form_of("{% if x %}<think>{% endif %}<tool_call>")
 MISTRAL = form_of("[THINK][TOOL_CALLS]")
@@ -49,10 +49,10 @@ XML = (
     "</function>\n</tool_call>"
 )
 ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
-    (QWEN, "<think>\nWell.\n</think>\n\nYes.", [ReasoningPart("\nWell."), TextPart("Yes.")]),
-    (QWEN, "<think></think>Yes.", [TextPart("Yes.")]),
+    (QWEN, "<think>\nWell.\n</think>\n\nYes.", [ReasoningPart("\nWell."), ContentPart("Yes.")]),
+    (QWEN, "<think></think>Yes.", [ContentPart("Yes.")]),
     (QWEN, "<think>\nstill", [ReasoningPart("\nstill")]),
-    (QWEN, "No <think> here.", [TextPart("No <think> here.")]),
+    (QWEN, "No <think> here.", [ContentPart("No <think> here.")]),
     (
         QWEN,
         '<think>a</think><tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>',
@@ -63,7 +63,7 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
     (
         MISTRAL,
         '[THINK]a[/THINK]b[TOOL_CALLS]f[ARGS]{"x": 1}',
-        [ReasoningPart("a"), TextPart("b"), *CALL],
+        [ReasoningPart("a"), ContentPart("b"), *CALL],
     ),
     (MISTRAL, '[TOOL_CALLS]f{"x": 1}[TOOL_CALLS]f[CALL_ID]c12345678[ARGS]{"x": 1}', CALL * 2),
     (MISTRAL, '[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}, "id": "abcdefghi"}]', CALL),
@@ -82,7 +82,11 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         '<|tool_call|>[{"name": "f", "arguments": {"x": 1}}, {"name": "f", "arguments": {"x": 1}}]',
         CALL * 2,
     ),
-    (OLMO, "Let me see.<function_calls>f(x=1)</function_calls>", [TextPart("Let me see."), *CALL]),
+    (
+        OLMO,
+        "Let me see.<function_calls>f(x=1)</function_calls>",
+        [ContentPart("Let me see."), *CALL],
+    ),
     (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"x": 1}}', CALL),
     (LLAMA, '{"name": "f", "parameters": {"x": 1}}', CALL),
     (LLAMA, "[f(x=1), f(x=1)]", CALL * 2),
@@ -103,7 +107,7 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
     (
         LFM2,
         '<|tool_call_start|>[f(x=1, y="a, b: {c}")]<|tool_call_end|>Done.',
-        [*BOTH, TextPart("Done.")],
+        [*BOTH, ContentPart("Done.")],
     ),
     (LFM2, "<|tool_call_start|>[f(1)]<|tool_call_end|>", CALL),
     (PHI, '<|tool_call|>[{"name": "f", "arguments": {"x": 1}}]<|/tool_call|>', CALL),
@@ -111,7 +115,7 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         KIMI,
         'Well.<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": 1}'
         "<|tool_call_end|><|tool_calls_section_end|>",
-        [TextPart("Well."), *CALL],
+        [ContentPart("Well."), *CALL],
     ),
     (
         DEEPSEEK,
@@ -155,13 +159,13 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="x" type="number"<|sep|>1'
         '<|close|>argument<|sep|><|open|>argument key="y" type="string"<|sep|>a, b: {c}<|close|>argument<|sep|>'
         "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
-        [ReasoningPart("hm"), TextPart("Well."), *BOTH],
+        [ReasoningPart("hm"), ContentPart("Well."), *BOTH],
     ),
     (
         MINIMAX_M3,
         '</mm:think>Well.]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">]<]minimax[>[<x>1]<]minimax[>[</x>'
         "]<]minimax[>[<y>a, b: {c}]<]minimax[>[</y>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
-        [TextPart("Well."), *BOTH],
+        [ContentPart("Well."), *BOTH],
     ),
     (
         MINIMAX_M3,
@@ -177,12 +181,12 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
     (
         GIGACHAT,
         'Well.<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {"x": 1}}',
-        [TextPart("Well."), *CALL],
+        [ContentPart("Well."), *CALL],
     ),
     (
         COMMAND_PLUS,
         'Well.\nAction:\n```json\n[\n    {\n        "tool_name": "f",\n        "parameters": {"x": 1}\n    }\n]```\n',
-        [TextPart("Well."), *CALL],
+        [ContentPart("Well."), *CALL],
     ),
     (
         MINIMAX_M1,
@@ -208,7 +212,7 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         '<|tool_call:args|>{"x": 1}<|tool_call:end|>',
         [ReasoningPart("hm"), *CALL],
     ),
-    (SOLAR, "<|think|><|end|><|begin|>assistant<|content|>Yes.", [TextPart("Yes.")]),
+    (SOLAR, "<|think|><|end|><|begin|>assistant<|content|>Yes.", [ContentPart("Yes.")]),
     (
         MUSE,
         ' to=self<|message|>hm<|eom|><|start|>assistant to=f<|message|><atem:function_calls>\n<atem:invoke name="f">\n'
@@ -216,12 +220,12 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         "</atem:invoke>\n</atem:function_calls>",
         [ReasoningPart("hm"), *BOTH],
     ),
-    (MUSE, " to=user<|message|>Yes.", [TextPart("Yes.")]),
-    (COMMAND, "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", [TextPart("Yes.")]),
+    (MUSE, " to=user<|message|>Yes.", [ContentPart("Yes.")]),
+    (COMMAND, "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", [ContentPart("Yes.")]),
     (
         HARMONY,
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
-        [ReasoningPart("hm"), TextPart("Yes.")],
+        [ReasoningPart("hm"), ContentPart("Yes.")],
     ),
     (
         HARMONY,
@@ -234,8 +238,8 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
         '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"x": 1}<|call|>',
         CALL,
     ),
-    (HARMONY, "<|channel|>final<|message|>cut", [TextPart("cut")]),
-    (HARMONY, "no message", [TextPart("no message")]),
+    (HARMONY, "<|channel|>final<|message|>cut", [ContentPart("cut")]),
+    (HARMONY, "no message", [ContentPart("no message")]),
 )
 
 
@@ -265,13 +269,20 @@ def parts(
 
 
 @pytest.mark.parametrize(("form", "text", "expected"), ANSWERS)
+def test_answers_are_split_letter_by_letter(
+    form: AnswerForm, text: str, expected: list[Part]
+) -> None:
+    assert parts(form, text, [*range(len(text))]) == expected
+
+
+@pytest.mark.parametrize(("form", "text", "expected"), ANSWERS)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_answers_are_split_wherever_they_are_cut(
     form: AnswerForm, text: str, expected: list[Part], data: st.DataObject
 ) -> None:
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8))
     assert parts(form, text, cuts) == expected
-    assert parts(form, text, [*range(len(text))]) == expected
 
 
 @given(text=st.text(st.sampled_from('<>/|tool_calhnk[]{}":f= \n')), which=st.sampled_from(ANSWERS))
@@ -283,15 +294,15 @@ def test_any_text_is_split_alike_in_pieces(
 
 def test_a_thought_may_have_begun_in_the_prompt() -> None:
     found = parts(QWEN, "hm\n</think>\nYes.", [3, 7], "<|im_start|>assistant\n<think>\n")
-    assert found == [ReasoningPart("hm"), TextPart("Yes.")]
+    assert found == [ReasoningPart("hm"), ContentPart("Yes.")]
 
 
 def test_thoughts_and_calls_that_are_not_asked_for_are_text() -> None:
     text = '<think>a</think><tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
-    assert parts(QWEN, text, [], with_reasoning=False, tools={}) == [TextPart(text)]
+    assert parts(QWEN, text, [], with_reasoning=False, tools={}) == [ContentPart(text)]
     assert parts(QWEN, text, [], tools={})[0] == ReasoningPart("a")
     assert parts(HARMONY, "<|channel|>analysis<|message|>a<|end|>", [], with_reasoning=False) == [
-        TextPart("a")
+        ContentPart("a")
     ]
 
 
@@ -303,7 +314,7 @@ def test_calls_in_hermes_form_are_read_whatever_the_family(form: AnswerForm) -> 
 
 def test_an_answer_that_goes_on_with_a_message_begins_within_it() -> None:
     begun = "<|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>final<|message|>Well"
-    assert parts(HARMONY, ", yes.<|return|>", [], prompt=begun) == [TextPart(", yes.")]
+    assert parts(HARMONY, ", yes.<|return|>", [], prompt=begun) == [ContentPart(", yes.")]
 
 
 def test_arguments_come_while_they_are_written() -> None:
@@ -319,7 +330,7 @@ def test_arguments_come_while_they_are_written() -> None:
     "text", ["<|tool_call>call:f{x:}<tool_call|>", "<|tool_call>nothing<tool_call|>"]
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    assert parts(GEMMA, text, []) == [TextPart(text)]
+    assert parts(GEMMA, text, []) == [ContentPart(text)]
 
 
 def test_results_that_a_model_makes_up_behind_its_call_are_left_out() -> None:
@@ -331,7 +342,7 @@ def test_results_that_a_model_makes_up_behind_its_call_are_left_out() -> None:
     ):
         assert parts(QWEN, text, [*range(len(text))]) == CALL
     for text in ('{"ok": 0}\n' + call, f'[{call}, {{"ok": 0}}]', call + "\nis how"):
-        assert parts(QWEN, text, []) == [TextPart(text)]
+        assert parts(QWEN, text, []) == [ContentPart(text)]
 
 
 UNESCAPED = r"""{"x": "C:\work\\x \u00e9 \u12 \" \_
@@ -390,14 +401,14 @@ def test_a_mark_ends_a_call_whose_text_has_no_end() -> None:
     text = head + 'C:\\"}}</tool_call>Done.'
     for cuts in ([], [*range(len(text))]):
         (call, arguments, said) = parts(QWEN, text, cuts)
-        assert (call, said) == (CallPart("f"), TextPart("Done."))
+        assert (call, said) == (CallPart("f"), ContentPart("Done."))
         assert isinstance(arguments, ArgumentsPart)
         assert json.loads(arguments.text) == {"x": 'C:"}}'}
     text = head + 'a</tool_call> b"}}</tool_call>Done.'
     for cuts in ([], [*range(len(text))]):
         (_, arguments, said) = parts(QWEN, text, cuts)
         assert arguments == ArgumentsPart('{"x": "a</tool_call> b"}')
-        assert said == TextPart("Done.")
+        assert said == ContentPart("Done.")
 
 
 def test_texts_in_gemmas_quotes_may_hold_anything() -> None:
@@ -419,12 +430,12 @@ def test_texts_in_gemmas_quotes_may_hold_anything() -> None:
     ],
 )
 def test_an_object_is_a_call_only_as_the_whole_answer(text: str) -> None:
-    assert parts(QWEN, text, [*range(len(text))]) == [TextPart(text)]
+    assert parts(QWEN, text, [*range(len(text))]) == [ContentPart(text)]
 
 
 def test_text_that_cannot_be_a_call_is_not_held_back() -> None:
     for text in ("Hello", '{"name": "Bob"', '{"ok"', "```python\np", "[1"):
-        assert QWEN.parser("", tools=TOOLS).read(text, is_last=False) == [TextPart(text)]
+        assert QWEN.parser("", tools=TOOLS).read(text, is_last=False) == [ContentPart(text)]
 
 
 def test_the_vocabulary_tells_a_family_whose_template_writes_no_calls() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import RequestError
 from forerun.text.answers.parser import MarkParser
-from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, TextPart
+from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part
 from forerun.text.messages import plain
 from forerun.text.tool_calls import described
 
@@ -29,8 +29,8 @@ def parts(text: str, cuts: list[int] = ()) -> list[Part]:
     joined = list[Part]()
     for part in [*found, *parser.flush()]:
         last = joined[-1] if joined else None
-        if isinstance(part, TextPart) and isinstance(last, TextPart):
-            joined[-1] = TextPart(last.text + part.text)
+        if isinstance(part, ContentPart) and isinstance(last, ContentPart):
+            joined[-1] = ContentPart(last.text + part.text)
         elif isinstance(part, ArgumentsPart) and isinstance(last, ArgumentsPart):
             joined[-1] = ArgumentsPart(last.text + part.text)
         else:
@@ -42,18 +42,18 @@ def parts(text: str, cuts: list[int] = ()) -> list[Part]:
     ("text", "expected"),
     [
         ("", []),
-        ("  hello < there \n", [TextPart("  hello < there \n")]),
+        ("  hello < there \n", [ContentPart("  hello < there \n")]),
         (CALL, [CallPart("f"), ArgumentsPart(ARGUMENTS)]),
-        (f"Well.\n\n{CALL}\n", [TextPart("Well."), CallPart("f"), ArgumentsPart(ARGUMENTS)]),
+        (f"Well.\n\n{CALL}\n", [ContentPart("Well."), CallPart("f"), ArgumentsPart(ARGUMENTS)]),
         (f"{CALL}\n{CALL}", [CallPart("f"), ArgumentsPart(ARGUMENTS)] * 2),
         (TWO, [CallPart("f"), ArgumentsPart("{}"), CallPart("g"), ArgumentsPart("{}")]),
         (OTHER, [CallPart("h"), ArgumentsPart('{"x": 1}')]),
         (OTHER.replace("</tool_call>", ""), [CallPart("h"), ArgumentsPart('{"x": 1}')]),
-        ("<tool_call>nothing</tool_call>", [TextPart("<tool_call>nothing</tool_call>")]),
-        ("<tool_call>", [TextPart("<tool_call>")]),
+        ("<tool_call>nothing</tool_call>", [ContentPart("<tool_call>nothing</tool_call>")]),
+        ("<tool_call>", [ContentPart("<tool_call>")]),
         ('<tool_call>{"name": "f", "arguments": {"a', [CallPart("f"), ArgumentsPart('{"a')]),
-        ("a <tool_cal", [TextPart("a <tool_cal")]),
-        (f"{CALL} and more", [CallPart("f"), ArgumentsPart(ARGUMENTS), TextPart(" and more")]),
+        ("a <tool_cal", [ContentPart("a <tool_cal")]),
+        (f"{CALL} and more", [CallPart("f"), ArgumentsPart(ARGUMENTS), ContentPart(" and more")]),
     ],
 )
 def test_text_and_calls_are_told_apart(text, expected):

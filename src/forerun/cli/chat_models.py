@@ -24,7 +24,7 @@ WAY_OUT = "/clear forgets the conversation, /save FILE keeps it"
 Message = dict[str, str]
 
 
-class Reply(NamedTuple):
+class ChatAnswer(NamedTuple):
     """An answer that was printed."""
 
     text: str
@@ -46,7 +46,7 @@ class ChatModel(Protocol):
     def check(self, messages: Sequence[Message]) -> None:
         """Raise RequestError for messages that it cannot read."""
 
-    def answer(self, messages: Sequence[Message], begun: Sequence[int] = ()) -> Reply:
+    def answer(self, messages: Sequence[Message], begun: Sequence[int] = ()) -> ChatAnswer:
         """Print the answer as it comes, or more of one whose prompt and tokens are given. Raises ForerunError."""
 
     def drafter(self, spec: str) -> str:
@@ -90,7 +90,7 @@ class LocalModel:
         """Raise RequestError if the model's template does not take them."""
         self.llm.encode([*messages, {"role": "user", "content": "?"}])
 
-    def answer(self, messages: Sequence[Message], begun: Sequence[int] = ()) -> Reply:
+    def answer(self, messages: Sequence[Message], begun: Sequence[int] = ()) -> ChatAnswer:
         """Print the answer. Raises CapacityError with the ways out where the context is full."""
         prompt, max_len, spec = (
             begun or self.llm.encode([*messages]),
@@ -118,7 +118,7 @@ class LocalModel:
                 why = f"cut at {self.params.max_tokens} tokens (--max-tokens)"
                 line += f"\n{why if is_complete else 'stopped'}{self.hint}"
                 rest = [*prompt, *ids]
-        return Reply(text, measured.tokens, line, is_complete, rest)
+        return ChatAnswer(text, measured.tokens, line, is_complete, rest)
 
     def drafter(self, spec: str) -> str:
         """Draft in another way, or say how and with what success it is done. The weights stay as they are."""
@@ -163,7 +163,7 @@ class RemoteModel:
     def check(self, messages: Sequence[Message]) -> None:
         """Take any messages: the server says what it cannot read."""
 
-    def answer(self, messages: Sequence[Message], begun: Sequence[int] = ()) -> Reply:
+    def answer(self, messages: Sequence[Message], begun: Sequence[int] = ()) -> ChatAnswer:
         """Print the answer as it streams. Raises RemoteError."""
         chunks, times = list[Chunk](), list[float]()
 
@@ -184,7 +184,7 @@ class RemoteModel:
             line += "\nstopped"
         elif any(each.finish_reason == "length" for each in chunks):
             line += f"\ncut at {tokens} tokens (--max-tokens)"
-        return Reply("".join(each.text for each in chunks), tokens, line, is_complete)
+        return ChatAnswer("".join(each.text for each in chunks), tokens, line, is_complete)
 
     def drafter(self, spec: str) -> str:
         """Ask for another drafter, where the server can, or say which was asked for."""

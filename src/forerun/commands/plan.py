@@ -95,9 +95,6 @@ def _print(planner: Planner, chosen: MemoryPlan) -> None:
     ]
     lines.append(("total", "", sizes.mebibytes(chosen.total), ""))
     out.print(tables.table(("component", "what it is", "bytes", "share"), lines, num_left=2))
-    out.print()
-    steps = [(step, sizes.mebibytes(frees)) for step, frees in planner.pressure_steps().items()]
-    out.print(tables.table(("what can be given up", "frees"), steps))
 
 
 def _verdict(planner: Planner, chosen: MemoryPlan, limit: int | None) -> str:

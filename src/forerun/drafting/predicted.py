@@ -22,7 +22,7 @@ FIRST_LENGTH, MIN_LENGTH, MAX_LENGTH = 8, 2, 32
 
 
 @dataclass(slots=True)
-class Prediction:
+class PredictedText:
     """The predicted tokens and where the answer stands in them."""
 
     tokens: Sequence[int]

@@ -28,7 +28,7 @@ from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
 from forerun.decoding.verify import Best, verify
 from forerun.drafting.base import Drafter
-from forerun.drafting.predicted import Prediction
+from forerun.drafting.predicted import PredictedText
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.proposer import Proposer
@@ -133,7 +133,7 @@ class Engine:
             params, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=prepared.grammar
         )
         predicted = prepared.predicted_ids
-        prediction = Prediction(predicted) if predicted else None
+        prediction = PredictedText(predicted) if predicted else None
         state = SequenceState(seq, stops, pipeline, prediction)
         self._next_id += 1
         self.sequences[seq.id] = state

@@ -13,7 +13,8 @@ The whole process is counted, as `top` and a container's limit have it:
     program          what the process held before: Python, libraries, modules; and what of them comes later
     server           its threads, requests and helper processes, where one runs the model
 
-`plan` adds them up, `fit` chooses what a budget allows. Who gathers the numbers is `engine/planner.py`.
+`plan` adds them up. `fit` gives up what does not fit a budget, from two lists in order: the drafter's sizes, and for
+each of them what is run, halved step by step. Who gathers the numbers is `engine/planner.py`.
 
 Source of the sum: SpecMemo (arXiv 2506.01986) models the footprint of speculative decoding and trims what is allocated
 for candidates that will be rejected; the terms here are those of this engine, measured (docs/memory.md).
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.core.config import Precision
+from forerun.drafting.base import DrafterBytes
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
 
@@ -64,8 +66,9 @@ NETWORK_COPIES = 4
 """Bytes that a network takes while it is rounded, for each byte of its own: measured."""
 FEW_DRAFT_ROWS = 16
 """Rows of a draft beside a recurrent state where memory is short."""
-MIN_BUDGET_ROWS = 16
+FEW_PREFILL_ROWS = 16
 """Rows of the smallest step: a prompt is read so many tokens at a time."""
+NO_BYTES = DrafterBytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +94,15 @@ class ModelNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterNumbers:
-    """A drafter at one length of sequences. Sizes in bytes."""
+    """A drafter, as far as its memory goes. Sizes in bytes."""
 
     name: str
-    weights: int = 0
-    tables: int = 0
+    fixed: DrafterBytes = NO_BYTES
+    """What it holds before there is a sequence."""
+    of_seq: Callable[[int], DrafterBytes] = lambda max_len: NO_BYTES
+    """What a sequence of so many tokens adds, without keys and values that are in blocks."""
     kv_block: int = 0
     """Its keys and values, for each block of the target's."""
-    kv_seq: int = 0
-    """Its keys and values of one sequence, where they are in no blocks."""
-    tables_seq: int = 0
-    """Its other state of one sequence."""
     num_nodes: int = 0
     """Nodes of a draft at most."""
     feature_width: int = 0
@@ -120,6 +121,8 @@ class Workload:
 
     num_seqs: int
     max_len: int
+    min_len: int | None = None
+    """Tokens of a sequence that are enough where memory is short; None for `max_len`."""
     precision: Precision
     prefill_rows: int
     is_server: bool = False
@@ -141,9 +144,8 @@ class Workload:
     @property
     def blocks(self) -> int:
         """Blocks of the pool, those for drafts and prefixes included."""
-        if self.num_blocks is not None:
-            return self.num_blocks
-        return self.num_seqs * self.blocks_seq
+        most = self.num_seqs * self.blocks_seq
+        return most if self.num_blocks is None else min(self.num_blocks, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +180,18 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
     rows = max(workload.prefill_rows, seqs) + seqs * drafter.num_nodes
     rows_seq = 1 + drafter.num_nodes
     logit_rows = min(max(workload.logit_rows, rows_seq), seqs * rows_seq)
+    fixed, of_seq = drafter.fixed, drafter.of_seq(workload.max_len)
     running = {
         "kv": blocks * model.kv_blocks[workload.precision] + states_nbytes(model, workload),
-        "drafter_kv": blocks * drafter.kv_block + seqs * drafter.kv_seq,
-        "drafter_tables": drafter.tables + seqs * drafter.tables_seq,
+        "drafter_kv": blocks * drafter.kv_block + fixed.kv + seqs * of_seq.kv,
+        "drafter_tables": fixed.tables + seqs * of_seq.tables,
         "step_buffers": step_nbytes(model, rows, workload, drafter),
         "logits": (logit_rows + LOGIT_COPIES) * 4 * model.vocab_size,
     }
     loading = max(drafter.building, model.num_tokens * HEADER_NBYTES) - sum(running.values())
     sizes = running | {
         "weights": model.weights,
-        "drafter_weights": drafter.weights,
+        "drafter_weights": fixed.weights + seqs * of_seq.weights,
         "tokenizer": model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
         "program": model.process + LATER_NBYTES + drafter.program + max(0, loading),
         "server": server_nbytes(workload),
@@ -232,76 +235,46 @@ def step_nbytes(
     return 4 * (held + prompt) + model.scratch(workload, num_rows, nodes)
 
 
-def pressure_steps(
-    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
-) -> dict[str, int]:
-    """Return the bytes that each step of memory pressure would free by itself, in order: at load time, then later.
-
-    `drafters` are the one that is asked for, smaller ones, and none.
-    """
-    largest = drafters[0]
-    total = plan(model, largest, workload).total
-
-    def frees(drafter: DrafterNumbers) -> int:
-        return total - plan(model, drafter, workload).total
-
-    block = model.kv_blocks[workload.precision] + largest.kv_block
-    steps = {}
-    if workload.num_checkpoints and model.state:
-        steps["checkpoints of recurrent states"] = workload.num_checkpoints * model.state
-    steps |= {f"drafter {smaller.name}": frees(smaller) for smaller in drafters[1:]}
-    if largest.num_nodes:
-        half = replace(largest, num_nodes=largest.num_nodes // 2)
-        steps["draft trees of half the nodes"] = frees(half)
-        steps["no drafts"] = frees(replace(largest, num_nodes=0))
-    steps["a block of a shared prefix"] = block
-    steps["preempt a full sequence"] = block * workload.blocks_seq
-    return steps
+def halved(model: ModelNumbers, workload: Workload) -> Iterator[Workload]:
+    """Yield a workload and ever smaller ones: one number after the other is halved down to its least."""
+    least = {
+        "max_len": workload.max_len if workload.min_len is None else workload.min_len,
+        "num_checkpoints": 0,
+        "logit_rows": 1,
+        "draft_rows": FEW_DRAFT_ROWS if model.state else workload.draft_rows,
+        "prefill_rows": FEW_PREFILL_ROWS,
+        "num_seqs": 1,
+    }
+    yield workload
+    for name, floor in least.items():
+        while (number := getattr(workload, name)) > floor:
+            workload = replace(workload, **{name: max(number // 2, floor)})
+            yield workload
 
 
 def fit(
-    model: ModelNumbers,
-    drafters: Sequence[DrafterNumbers],
-    workload: Workload,
-    budget: int,
+    model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload, budget: int
 ) -> MemoryPlan | None:
-    """Find the first way in which one full sequence fits, or None; the rest of the budget becomes blocks.
+    """Find the largest drafter, and with it the largest workload, of which one full sequence fits; None for none.
 
-    Checkpoints of recurrent states go first. Then logits are held of one sequence at a time, and drafts are
-    smaller; then come smaller drafters and none; then a single sequence in small steps. Keys and values stay as they
-    are asked for: in fewer bits they would say something else.
+    The rest of the budget becomes blocks. Keys and values stay as they are asked for: in fewer bits they would say
+    something else.
     """
-    for candidate, drafter in _ways(drafters, workload):
-        left = budget - plan(model, drafter, candidate).total
-        block = model.kv_blocks[candidate.precision] + drafter.kv_block
-        blocks = candidate.blocks + min(0, left // block)
-        if blocks >= candidate.blocks_seq:
-            fitting = plan(model, drafter, replace(candidate, num_blocks=blocks))
-            if fitting.total <= budget:
-                return fitting
+    for drafter in drafters:
+        for load in halved(model, workload):
+            block = model.kv_blocks[load.precision] + drafter.kv_block
+            lacking = max(0, plan(model, drafter, load).total - budget)
+            blocks = load.blocks + -lacking // block
+            if blocks >= load.blocks_seq:
+                fitting = plan(model, drafter, replace(load, num_blocks=blocks))
+                if fitting.total <= budget:
+                    return fitting
     return None
 
 
 def smallest(
     model: ModelNumbers, drafters: Sequence[DrafterNumbers], workload: Workload
 ) -> MemoryPlan:
-    """Return the way that takes the fewest bytes: for one sequence at a time."""
-    plans = [
-        plan(model, drafter, replace(way, num_blocks=way.blocks_seq))
-        for way, drafter in _ways(drafters, workload)
-    ]
-    return min(plans, key=lambda plan: plan.total)
-
-
-def _ways(
-    drafters: Sequence[DrafterNumbers], workload: Workload
-) -> Iterator[tuple[Workload, DrafterNumbers]]:
-    yield workload, drafters[0]
-    if workload.num_checkpoints:
-        workload = replace(workload, num_checkpoints=0)
-        yield workload, drafters[0]
-    low = replace(workload, logit_rows=1, draft_rows=min(workload.draft_rows, FEW_DRAFT_ROWS))
-    small = replace(low, num_seqs=1, prefill_rows=min(workload.prefill_rows, MIN_BUDGET_ROWS))
-    for way in (low, small):
-        for drafter in drafters:
-            yield way, drafter
+    """Return what takes the fewest bytes: the last drafter and the last workload, one full sequence at a time."""
+    *_, load = halved(model, workload)
+    return plan(model, drafters[-1], replace(load, num_blocks=load.blocks_seq))

@@ -6,18 +6,27 @@ of the loaded one to the byte. Drafters are built for it as for the real one, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import sub
 
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.device import num_threads, process_nbytes
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafting.base import SELF, Drafter, LoadedModel, Target
+from forerun.drafting.base import SELF, Drafter, DrafterBytes, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import memory
-from forerun.engine.memory import DrafterNumbers, MemoryPlan, ModelNumbers, Workload
+from forerun.engine.memory import (
+    NETWORK_COPIES,
+    NETWORK_NBYTES,
+    PROCESS_NOISE_NBYTES,
+    DrafterNumbers,
+    MemoryPlan,
+    ModelNumbers,
+    Workload,
+)
 from forerun.engine.speedup_model import attention_cost
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
@@ -36,6 +45,15 @@ DEFAULT_MAX_LEN = 4096
 """Context of a model that could hold more, unless `max_model_len` asks for it."""
 SERVED_MAX_LEN = 32768
 """The same of a server: agents' prompts have 20,000 tokens. It shares the memory of so many short sequences."""
+GIVEN_UP = {
+    "max_len": "{} tokens of context",
+    "num_checkpoints": "{} checkpoint{} of recurrent states",
+    "logit_rows": "logits of {} row{} or one sequence at a time",
+    "draft_rows": "drafts of {} rows",
+    "prefill_rows": "prompts read {} tokens at a time",
+    "num_seqs": "{} sequence{} at a time",
+}
+"""Words for what is less than was asked for in a workload."""
 
 
 def max_len_of(config: EngineConfig, longest: int) -> int:
@@ -59,30 +77,32 @@ def num_blocks_of(config: EngineConfig, max_len: int) -> int | None:
     return blocks_of(max(config.max_num_seqs * min(max_len, DEFAULT_MAX_LEN), max_len))
 
 
-def drafter_numbers(name: str, drafter: Drafter, model: Model, max_len: int) -> DrafterNumbers:
-    """Measure a built drafter, or several in one, for sequences of `max_len` tokens."""
-    features = drafter.features
-    numbers = DrafterNumbers(
+def drafter_numbers(
+    name: str, drafter: Drafter, model: Model, lengths: Iterable[int]
+) -> DrafterNumbers:
+    """Measure a built drafter, or several in one, for sequences of each of the `lengths`."""
+    features, parts = drafter.features, [*_parts(drafter)]
+    width = (len(features.layers) + features.last) * model.config.hidden_size
+
+    def held(num_seqs: int, max_len: int) -> DrafterBytes:
+        sizes = [part.memory(num_seqs, max_len) for part in parts]
+        kv = sum(size.kv for part, size in zip(parts, sizes) if not part.kv_block_nbytes)
+        return DrafterBytes(sum(s.weights for s in sizes), kv, sum(s.tables for s in sizes))
+
+    fixed = held(0, 1)
+    of_seq = {n: DrafterBytes(*map(sub, held(1, n), fixed)) for n in lengths}
+    network = fixed.weights if width else 0
+    return DrafterNumbers(
         name=name,
-        feature_width=(len(features.layers) + features.last) * model.config.hidden_size,
-        is_begun_with_prompt=not features.last_row,
+        fixed=fixed,
+        of_seq=of_seq.__getitem__,  # of numbers alone: a plan outlives the drafters that were measured
+        kv_block=sum(part.kv_block_nbytes for part in parts),
         num_nodes=drafter.max_nodes,
+        feature_width=width,
+        is_begun_with_prompt=not features.last_row,
+        program=NETWORK_NBYTES * (fixed.weights > 0) + network // 3,
+        building=NETWORK_COPIES * network,
     )
-    for part in _parts(drafter):
-        fixed, of_one = (part.memory(num_seqs, max_len) for num_seqs in (0, 1))
-        numbers = replace(
-            numbers,
-            weights=numbers.weights + fixed.weights,
-            tables=numbers.tables + fixed.tables + fixed.kv,
-            kv_block=numbers.kv_block + part.kv_block_nbytes,
-            kv_seq=numbers.kv_seq + (0 if part.kv_block_nbytes else of_one.kv - fixed.kv),
-            tables_seq=numbers.tables_seq
-            + of_one.tables
-            - fixed.tables
-            + of_one.weights
-            - fixed.weights,
-        )
-    return numbers
 
 
 def _parts(drafter: Drafter) -> Iterator[Drafter]:
@@ -152,6 +172,7 @@ class Planner:
         return Workload(
             num_seqs=config.max_num_seqs,
             max_len=max_len,
+            min_len=min(max_len, DEFAULT_MAX_LEN) if config.max_model_len is None else max_len,
             num_blocks=num_blocks_of(config, max_len),
             precision=config.kv,
             prefill_rows=config.prefill_chunk,
@@ -173,52 +194,25 @@ class Planner:
         """Return what a row's attention above a context costs, over a pass above none, as the controller expects it."""
         return attention_cost(attention_flops(self.model.config, context), self.model.nbytes())
 
-    def pressure_steps(self) -> dict[str, int]:
-        """Return the bytes that each step of memory pressure would free."""
-        return memory.pressure_steps(self.numbers, self.drafters, self.workload)
-
-    def smallest_budget(self) -> int:
-        """Return the smallest budget that works in any process of this program: two differ by a little."""
-        return self.smallest().total + memory.PROCESS_NOISE_NBYTES
-
     def smallest(self) -> MemoryPlan:
         """Return the plan with the fewest bytes that works."""
-        *_, least = self._lengths()
-        return memory.smallest(least.numbers, least.drafters, least.workload)
+        return memory.smallest(self.numbers, self.drafters, self.workload)
+
+    def smallest_budget(self, kv: Precision | None = None) -> int:
+        """Return the smallest budget that works in any process of this program: two differ by a little."""
+        load = replace(self.workload, precision=kv or self.workload.precision)
+        least = memory.smallest(self.numbers, self.drafters, load)
+        return least.total + PROCESS_NOISE_NBYTES
 
     def rounded(self) -> dict[Precision, int]:
         """Return the smallest budgets with keys and values in fewer bits, the user's choice: they change tokens."""
-        *_, least = self._lengths()
-        numbers, load = least.numbers, least.workload
-        blocks = numbers.kv_blocks
-        return {
-            kv: memory.smallest(numbers, least.drafters, replace(load, precision=kv)).total
-            + memory.PROCESS_NOISE_NBYTES
-            for kv in self._others()
-            if blocks[kv] < blocks[load.precision]
-        }
+        blocks, asked = self.numbers.kv_blocks, self.workload.precision
+        fewer = (kv for kv in self._others() if blocks[kv] < blocks[asked])
+        return {kv: self.smallest_budget(kv) for kv in fewer}
 
     def fitting(self, budget: int) -> MemoryPlan | None:
-        """Return the plan within the budget; None if nothing works.
-
-        A context that was not asked for is halved, down to `DEFAULT_MAX_LEN`, before anything else is given up.
-        """
-        plan = None
-        for one in self._lengths():
-            plan = memory.fit(one.numbers, one.drafters, one.workload, budget)
-            if plan is not None and not one.given_up(plan):
-                break
-        return plan
-
-    def _lengths(self) -> Iterator[Planner]:
-        """Yield this planner, and those of shorter contexts where no length is configured."""
-        yield self
-        length = self.workload.max_len
-        while self.config.max_model_len is None and length > DEFAULT_MAX_LEN:
-            length = max(length // 2, DEFAULT_MAX_LEN)
-            shorter = replace(self, config=replace(self.config, max_model_len=length))
-            shorter.__dict__.update(model=self.model, numbers=self.numbers)
-            yield shorter
+        """Return the plan within the budget; None if nothing works."""
+        return memory.fit(self.numbers, self.drafters, self.workload, budget)
 
     def fit(self, budget: int) -> MemoryPlan:
         """Return the plan within the budget. Raises CapacityError that names the smallest budget that works."""
@@ -237,19 +231,14 @@ class Planner:
 
     def given_up(self, chosen: MemoryPlan) -> list[str]:
         """Describe how a plan differs from what was asked for, besides the number of blocks."""
-        requested, got = self.workload, chosen.workload
+        name = chosen.drafter.name
         words = []
-        drafter, wanted = chosen.drafter, self.drafters[0]
-        if drafter.name != wanted.name:
-            words.append("no drafter" if drafter.name == "none" else f"drafter {drafter.name}")
-        if got.num_checkpoints < requested.num_checkpoints:
-            words.append("no checkpoints of recurrent states")
-        if got.logit_rows < requested.logit_rows:
-            words.append("logits of one sequence at a time")
-        if got.num_seqs != requested.num_seqs:
-            words.append(f"{got.num_seqs} sequence{'s' * (got.num_seqs > 1)} at a time")
-        if got.prefill_rows != requested.prefill_rows:
-            words.append(f"prompts read {got.prefill_rows} tokens at a time")
+        if name != self.drafters[0].name:
+            words.append("no drafter" if name == "none" else f"drafter {name}")
+        for field, what in GIVEN_UP.items():
+            number = getattr(chosen.workload, field)
+            if number < getattr(self.workload, field):
+                words.append(what.format(number, "" if number == 1 else "s"))
         return words
 
     def _scratch_nbytes(self, load: Workload, num_rows: int, num_nodes: int) -> int:
@@ -267,17 +256,16 @@ class Planner:
         return [kv for kv in ("fp16", "int8", *grouped) if kv != self.config.kv]
 
     def _drafters(self) -> Iterator[DrafterNumbers]:
-        target, program, built = self.target(), 0, dict[str, Drafter]()
-        requested = self.spec.for_target(target)
-        spec: DrafterSpec | None = requested
+        target, built = self.target(), dict[str, Drafter]()
+        spec: DrafterSpec | None = self.spec.for_target(target)
+        lengths = {load.max_len for load in memory.halved(self.numbers, self.workload)}
+        program = 0
         while spec is not None:
             drafter = spec.build(target, built)  # a smaller one differs in some of its parts
-            numbers = drafter_numbers(spec.text(), drafter, self.model, self.workload.max_len)
+            numbers = drafter_numbers(spec.text(), drafter, self.model, lengths)
             # What a network was the first to use stays, also where a smaller drafter is taken.
-            of_network = numbers.weights if numbers.feature_width else 0
-            left = memory.NETWORK_NBYTES * (numbers.weights > 0) + of_network // 3
-            program = max(program, left)
-            yield replace(numbers, program=program, building=memory.NETWORK_COPIES * of_network)
+            program = max(program, numbers.program)
+            yield replace(numbers, program=program)
             spec = spec.smaller()
         yield DrafterNumbers(name="none", program=program)
 

@@ -24,7 +24,7 @@ from forerun.core.types import (
 from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
-from forerun.drafting.predicted import Prediction
+from forerun.drafting.predicted import PredictedText
 from forerun.engine.stats import SpecStats
 from forerun.model.model import Model
 
@@ -41,7 +41,7 @@ class SequenceState:
     seq: Seq
     stops: StopChecker
     pipeline: LogitsPipeline
-    prediction: Prediction | None = None
+    prediction: PredictedText | None = None
     """What the user expects the output to be, as a draft."""
     stats: SpecStats = field(default_factory=SpecStats)
     text: str = ""

@@ -19,7 +19,7 @@ from forerun.server.openai import ChatRequest, submit
 from forerun.server.schema import AnswerRequest, OpenBody
 from forerun.server.service import Service
 from forerun.server.writer import Document, NewParser, Writer
-from forerun.text.answers.parts import CallPart, Part, ReasoningPart, TextPart
+from forerun.text.answers.parts import CallPart, ContentPart, Part, ReasoningPart
 
 ONLY_CHAT = (
     *("n", "logprobs", "top_logprobs", "prompt_logprobs"),
@@ -29,7 +29,7 @@ ONLY_CHAT = (
 
 
 BlockKind = Literal["text", "reasoning", "call"]
-_KINDS: Mapping[type, BlockKind] = {TextPart: "text", ReasoningPart: "reasoning"}
+_KINDS: Mapping[type, BlockKind] = {ContentPart: "text", ReasoningPart: "reasoning"}
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -18,7 +19,7 @@ from forerun.engine.vectors import Vectors
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be, unsupported
 from forerun.server.fleet import FromBody
-from forerun.server.http import JsonResponse, cancelled_on_disconnect, while_connected
+from forerun.server.http import JsonResponse, cancelled_on_disconnect
 from forerun.server.native_requests import split_prompts
 from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
@@ -124,8 +125,8 @@ async def read_states(
 ) -> tuple[list[Vectors], int]:
     """Read so many texts; return the states of each that the head reads, and count their tokens. Raises ApiError."""
     params = vectors.params(pooling)
-    submitted = service.submit(lambda: service.encode(encode, request.nbytes), count, params, field)
-    running = await while_connected(request, submitted)
+    read = partial(service.encode, encode, request.nbytes)
+    running = await service.submit(request, read, count, params, field)
     request.state.entry.running = running
     async with cancelled_on_disconnect(request.receive, running.cancel):
         async for _ in running.events():

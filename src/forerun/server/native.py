@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -18,7 +19,6 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.errors import invalid
 from forerun.server.fleet import FromBody
-from forerun.server.http import while_connected
 from forerun.server.native_requests import InfillRequest, NativeRequest, split_prompts
 from forerun.server.openapi import answers
 from forerun.server.schema import StreamOptions
@@ -95,10 +95,8 @@ async def _reply(
         raise invalid(message, "stream_options")
     body.read_biases(service.llm().tokenizer)
     params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
-    submitted = service.submit(
-        lambda: service.encode(encode, request.nbytes), num_prompts, params, "prompt", body
-    )
-    running = await while_connected(request, submitted)
+    read = partial(service.encode, encode, request.nbytes)
+    running = await service.submit(request, read, num_prompts, params, "prompt", body)
     writer = NativeWriter(service, running, body, is_one=is_one and params.n == 1)
     return await writer.reply(request, stream=body.stream)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,6 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
-from forerun.server.http import while_connected
 from forerun.server.limits import check_counted, check_depth
 from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import OBJECT, answers, list_of
@@ -185,14 +184,10 @@ async def continued(
             return service.read_text(one, "prompt", bos=bos)
         return Encoded(service.read_hole(hole, ("prompt", one), ("suffix", body.suffix or "")), one)
 
-    submitted = service.submit(
-        lambda: service.encode(lambda: [encode(one) for one in given], request.nbytes),
-        len(given),
-        params,
-        "prompt",
-        body,
-    )
-    return await while_connected(request, submitted)
+    def read() -> Awaitable[list[Encoded]]:
+        return service.encode(lambda: [encode(one) for one in given], request.nbytes)
+
+    return await service.submit(request, read, len(given), params, "prompt", body)
 
 
 @router.post(
@@ -235,8 +230,7 @@ async def submit(
             lambda: [service.read_text(text, "messages", bos=False)], nbytes
         )
 
-    submitted = service.submit(read, 1, params, "messages", body)
-    running = await while_connected(request, submitted)
+    running = await service.submit(request, read, 1, params, "messages", body)
     return running, partial(
         form.parser,
         running.handles[0].prompt or "",

@@ -18,7 +18,7 @@ from forerun.server.schema import AnswerRequest, StreamOptions
 from forerun.server.service import Service
 from forerun.server.writer import Document, NewParser, Writer, prompt_progress, usage
 from forerun.text.answers.parser import PlainParser
-from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
+from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
 
 
 class OpenAIWriter(Writer):
@@ -222,7 +222,7 @@ class OpenAIWriter(Writer):
         return {name: [before[name], *values] for name, values in made.items()}
 
 
-def _text(parts: Sequence[Part], kind: type[TextPart | ReasoningPart] = TextPart) -> str:
+def _text(parts: Sequence[Part], kind: type[ContentPart | ReasoningPart] = ContentPart) -> str:
     return "".join(part.text for part in parts if isinstance(part, kind))
 
 

@@ -259,6 +259,7 @@ class Service:
 
     async def submit(
         self,
+        request: Request,
         read: Callable[[], Awaitable[Sequence[Encoded]]],
         num_prompts: int,
         params: SamplingParams,
@@ -268,8 +269,19 @@ class Service:
         """Take places in the queue, then read the prompts and hand them to the engine, to stream what `body` asks for.
 
         `field` is what the client calls the prompt. Raises ApiError for what is out of bounds, RequestError for what
-        is wrong.
+        is wrong, ClientDisconnect for a client that goes away before the engine has it.
         """
+        work = self._submit(read, num_prompts, params, field, body)
+        return await while_connected(request, work)
+
+    async def _submit(
+        self,
+        read: Callable[[], Awaitable[Sequence[Encoded]]],
+        num_prompts: int,
+        params: SamplingParams,
+        field: str,
+        body: AnswerRequest | None,
+    ) -> AsyncRequest:
         num_new = num_prompts * params.n
         self._check_room(num_new, params.n, "prompt" if num_prompts > 1 else "n")
         self._num_entering += num_new

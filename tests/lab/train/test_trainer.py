@@ -337,7 +337,10 @@ def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:
     assert drafter.memory(1, 64).total > 0
 
 
-@pytest.mark.parametrize("kind", ["mlp_speculator", "eagle3", "medusa"])
+# Heads go on as the others do: it is the trainer that goes on.
+@pytest.mark.parametrize(
+    "kind", ["mlp_speculator", "eagle3", pytest.param("medusa", marks=pytest.mark.slow)]
+)
 def test_a_trained_network_goes_on_from_where_it_was(kind, tmp_path) -> None:
     model, ids = counting_model(), IDS[1:]
     done, target = run(new(tmp_path, kind, target=model), make=counted), Target(model, None, 1, 64)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from forerun.text.answers.json_text import JsonText
-from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
+from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
 
 _BODY, _MARK = "<|message|>", re.compile(r"<\|[a-z]+\|>")
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
@@ -33,7 +33,7 @@ ARGUMENTS = f" <|constrain|>json{_BODY}"
 """What stands between a function's name and its arguments."""
 
 
-_Body = TextPart | ReasoningPart | ArgumentsPart
+_Body = ContentPart | ReasoningPart | ArgumentsPart
 
 
 class HarmonyParser:
@@ -46,7 +46,7 @@ class HarmonyParser:
         self.num_calls = 0
         self._with_calls, self._with_reasoning = with_calls, with_reasoning
         self._held = ""
-        self._kind: type[_Body] | None = TextPart if in_text else None
+        self._kind: type[_Body] | None = ContentPart if in_text else None
         """What the body that is being read is; None in a head."""
         self._json = JsonText()
 
@@ -59,7 +59,7 @@ class HarmonyParser:
         ) is not None:
             parts += found
         if is_last and self._kind is None and self._held and not _MARK.search(self._held):
-            parts.append(TextPart(self._held))  # no message at all
+            parts.append(ContentPart(self._held))  # no message at all
             self._held = ""
         return [part for part in parts if isinstance(part, CallPart) or part.text]
 
@@ -74,7 +74,7 @@ class HarmonyParser:
             self.num_calls += 1
             return [CallPart(called[1])]
         is_thought = channel is not None and channel[1] == "analysis" and self._with_reasoning
-        self._kind = ReasoningPart if is_thought else TextPart
+        self._kind = ReasoningPart if is_thought else ContentPart
         return []
 
     def _read_body(self, is_last: bool) -> list[Part] | None:

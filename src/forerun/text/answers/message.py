@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forerun.text.answers.parser import AnswerParser
-from forerun.text.answers.parts import ArgumentsPart, CallPart, ReasoningPart, TextPart
+from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, ReasoningPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class AnswerMessage:
         said, thought, calls = "", "", list[dict[str, Any]]()
         for part in parser.read(text, is_last=True):
             match part:
-                case TextPart(piece):
+                case ContentPart(piece):
                     said += piece
                 case ReasoningPart(piece):
                     thought += piece

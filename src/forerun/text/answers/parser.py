@@ -14,7 +14,7 @@ from typing import Protocol
 
 from forerun.text.answers.calls import HERMES, Call, CallSyntax, Tools, read_calls
 from forerun.text.answers.json_text import JsonText
-from forerun.text.answers.parts import ArgumentsPart, CallPart, Part, ReasoningPart, TextPart
+from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
 
 _BARE_BEGUN = re.compile(
     r'\s*(?:`{0,2}|(?:```\w*\s*)?(?:\[\s*(?:[A-Za-z_][\w.-]*)?|<[a-z]*+=?[\w.-]*+|(?:\[\s*)?\{\s*(?:"\w*)?)?)'
@@ -57,7 +57,7 @@ class PlainParser:
 
     def read(self, text: str, *, is_last: bool) -> list[Part]:
         """Return the text."""
-        return [TextPart(text)] if text else []
+        return [ContentPart(text)] if text else []
 
 
 class MarkParser:
@@ -125,7 +125,7 @@ class MarkParser:
         is_text = self._read in (self._read_text, self._read_first, self._read_bare)
         if not is_text or (self.num_calls and not held.strip()):
             return parts
-        return parts + ([TextPart(held)] if held else [])
+        return parts + ([ContentPart(held)] if held else [])
 
     def _last_arguments(self) -> list[Part]:
         """Return arguments that have no end: a mark in them was none, and ends them, or they are cut."""
@@ -186,7 +186,7 @@ class MarkParser:
         text, mark = self._up_to([*self._marks])
         if mark:
             self._syntax, self._read = self._marks[mark], self._read_call
-        return [TextPart(text)] if text or mark else None
+        return [ContentPart(text)] if text or mark else None
 
     def _up_to(self, marks: Sequence[str]) -> tuple[str, str]:
         """Take what is final before the first of some marks, without spaces at its end, and that mark.
@@ -258,7 +258,7 @@ class MarkParser:
     def _called(self, body: str, whole: str) -> list[Part]:
         """Return the calls in a body that is complete; the whole as text if it holds none."""
         calls = read_calls(body, self._tools) or read_calls(whole, self._tools)
-        return self._parts(calls) if calls else [TextPart(whole)]
+        return self._parts(calls) if calls else [ContentPart(whole)]
 
     def _parts(self, calls: Sequence[Call]) -> list[Part]:
         self.num_calls += len(calls)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class TextPart:
+class ContentPart:
     """A piece of what the model says."""
 
     text: str
@@ -35,4 +35,4 @@ class ArgumentsPart:
     text: str
 
 
-Part = TextPart | ReasoningPart | CallPart | ArgumentsPart
+Part = ContentPart | ReasoningPart | CallPart | ArgumentsPart

@@ -1,0 +1,287 @@
+"""Answers on the page, as a person reads, stops, repeats and goes on with them, in chromium."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.server.browser.page import (
+    ASKED,
+    LOOPING,
+    THINKS,
+    answer_with,
+    ended,
+    opened,
+    send,
+    send_endless,
+    set_field,
+    streamed,
+)
+
+pytestmark = pytest.mark.browser
+
+
+def test_an_answer_comes_tinted_with_its_figures_and_stays_after_a_reload(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "24")
+        page.fill("#prompt", "not")
+        page.press("#prompt", "Shift+Enter")
+        assert page.input_value("#prompt") == "not\n"
+        send(page, ASKED)
+        answer = page.locator(".assistant .text")
+        text = answer.inner_text()
+        assert text
+        assert answer.locator("mark.drafted").count() > 0
+        words = page.locator(".meter .words").inner_text()
+        assert re.search(r"[\d.]+ tok/s", words)
+        assert re.search(r"τ [\d.]+ tokens a pass", words)
+        assert re.search(
+            r"23 tokens after the first in \d+ pass(es)?; plain decoding needs 23", words
+        )
+        assert "token limit" in page.locator(".assistant .note.why").inner_text()
+        page.reload()
+        assert page.locator(".user .text").inner_text() == ASKED
+        assert answer.inner_text() == text
+        assert answer.locator("mark.drafted").count() > 0
+
+
+def test_enter_while_an_answer_comes_says_why_nothing_is_sent(browser, long_url):
+    with opened(browser, long_url) as page:
+        send_endless(page)
+        page.fill("#prompt", "and then")
+        page.press("#prompt", "Enter")
+        assert "press Esc" in page.locator("#trouble").inner_text()
+        assert page.input_value("#prompt") == "and then"
+        page.keyboard.press("Escape")
+        ended(page)
+        assert page.locator("#trouble").is_hidden()
+        assert page.locator(".turn").count() == 2
+
+
+def test_an_answer_that_repeats_itself_says_so(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "240")
+        set_field(page, "temperature", "0")
+        send(page, LOOPING)
+        text = page.locator(".assistant .text").inner_text()
+        assert page.locator(".assistant .repeats").is_visible(), text
+        set_field(page, "max_tokens", "6")
+        page.click(".assistant >> text=Regenerate")
+        ended(page)
+        assert page.locator(".assistant .repeats").is_hidden()
+
+
+def test_stop_regenerate_edit_and_delete(browser, long_url):
+    with opened(browser, long_url) as page:
+        page.on("dialog", lambda dialog: dialog.accept())
+        send_endless(page)
+        page.keyboard.press("Escape")
+        ended(page)
+        assert page.locator(".assistant .note.why").inner_text() == "Stopped."
+        set_field(page, "max_tokens", "8")
+        page.click(".assistant >> text=Regenerate")
+        ended(page)
+        assert page.locator(".turn").count() == 2
+        assert "7 tokens after the first in" in page.locator(".meter .words").inner_text()
+        send(page, "More")
+        assert page.locator(".turn").count() == 4
+        page.locator(".user >> text=Edit").first.click()
+        page.fill(".editor textarea", ASKED)
+        page.press(".editor textarea", "Enter")
+        ended(page)
+        assert page.locator(".turn").count() == 2
+        assert page.locator(".user .text").inner_text() == ASKED
+        page.click(".assistant >> text=Edit")
+        page.fill(".editor textarea", "*mine*")
+        page.click(".editor >> text=Save")
+        assert page.locator(".assistant em").inner_text() == "mine"
+        page.hover("#chats li")
+        page.get_by_role("button", name=f"Delete {ASKED}").click()
+        assert page.locator(".turn").count() == 0
+        assert page.locator("#chats li").count() == 0
+
+
+def test_an_answer_whose_question_is_gone_can_be_asked_for(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "2")
+        send(page, "Hi")
+        page.evaluate(
+            """() => {
+              const name = Object.keys(localStorage).find((one) => one.startsWith("forerun.chat."));
+              const chat = JSON.parse(localStorage.getItem(name));
+              chat.turns = chat.turns.filter((turn) => turn.role === "assistant");
+              localStorage.setItem(name, JSON.stringify(chat));
+            }"""
+        )
+        page.reload()
+        assert page.locator(".turn").count() == 1
+        page.click(".assistant >> text=Regenerate")
+        page.locator("#trouble >> text=the conversation is empty").wait_for()
+
+
+def test_what_is_written_is_never_html(browser, url):
+    hostile = (
+        "<img src=x onerror=alert(1)><script>alert(2)</script> [a](javascript:alert(3)) "
+        '[b](https://x.org/"onmouseover="alert(4)) `<b>` **<i>x</i>**'
+    )
+    with opened(browser, url) as page:
+        page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+        set_field(page, "max_tokens", "2")
+        send(page, hostile)
+        page.click(".assistant >> text=Edit")
+        page.fill(".editor textarea", hostile + "\n```html\n<script>alert(5)</script>\n```\n")
+        page.click(".editor >> text=Save")
+        page.wait_for_timeout(200)
+        for made in ("img", "script", "i", "[onerror]", "[onmouseover]"):
+            assert page.locator(f"#log {made}").count() == 0
+        links = page.locator("#log a").evaluate_all("all => all.map((one) => one.href)")
+        assert all(link.startswith("https://x.org/") for link in links)
+        assert "<script>alert(5)</script>" in page.locator("pre code").inner_text()
+        assert page.locator(".assistant strong").inner_text() == "<i>x</i>"
+        assert page.locator(".code button").inner_text() == "Copy"
+
+
+def test_thoughts_fold_away_and_are_not_sent_back(browser, url):
+    with opened(browser, url) as page:
+        bodies = answer_with(page, streamed(THINKS))
+        send(page, "2 + 2?")
+        said, thought = page.locator(".assistant .text"), page.locator(".assistant .thought")
+        assert said.inner_text() == "Four it is."
+        assert said.locator("mark.drafted").all_inner_texts() == [" it is."]
+        assert thought.locator("summary").inner_text() == "Thoughts"
+        assert not thought.locator(".md").is_visible()
+        thought.locator("summary").click()
+        assert thought.locator(".md").inner_text() == "Hm, sums."
+        send(page, "And 3 + 3?")
+        assert [one["content"] for one in bodies[-1]["messages"]] == [
+            *("2 + 2?", "Four it is.", "And 3 + 3?")
+        ]
+        page.reload()
+        assert page.locator(".assistant .thought").count() == 2
+        assert said.first.inner_text() == "Four it is."
+
+
+def test_cells_of_a_table_keep_their_words_whole(browser, url):
+    table = f"| Language | Year | Note |\n|---|---|---|\n| Python | 1991 | {'much to say ' * 30}|\n"
+    lines = """all => all.map((one) => {
+      const range = document.createRange();
+      range.selectNodeContents(one);
+      return new Set([...range.getClientRects()].map((each) => Math.round(each.top))).size;
+    })"""
+    with opened(browser, url, viewport={"width": 390, "height": 844}) as page:
+        answer_with(page, streamed([(table, {"content": table})]))
+        send(page, "table")
+        assert page.locator("#turns th").evaluate_all(lines) == [1, 1, 1]
+        assert page.locator("html").evaluate("one => one.scrollWidth") == 390
+
+
+FORMS = """| a | b |
+|---|---|
+| `a \\| b` | either |
+
+- [x] done
+- [ ] open
+
+So \\(a_1^2\\) is it, and neither \\(\\frac{\\) nor \\(\\href{javascript:alert(1)}{x}\\) is:
+$$
+\\sum_{i=1}^n i = \\frac{n(n+1)}{2}
+$$
+
+- A list of code:
+  ```python
+  def double(x):  # twice
+      return 2 * x
+  ```
+
+مرحبا بكم في العالم.
+"""
+
+
+def test_an_answer_is_shown_in_its_forms_and_directions(browser, url):
+    with opened(browser, url) as page:
+        answer_with(page, streamed([(FORMS, {"content": FORMS})]))
+        page.fill("#prompt", "مرحبا")
+        direction = "one => getComputedStyle(one).direction"
+        assert page.locator("#prompt").evaluate(direction) == "rtl"
+        send(page, "Show")
+        assert page.locator("#prompt").evaluate(direction) == "ltr"
+        assert page.locator(".md td").all_inner_texts() == ["a | b", "either"]
+        boxes = page.locator(".md .task input")
+        assert [box.is_checked() for box in boxes.all()] == [True, False]
+        assert page.locator(".md p math msubsup").text_content() == "a12"
+        unread = ["\\frac{", "\\href{javascript:alert(1)}{x}"]
+        assert page.locator(".md code.math").all_inner_texts() == unread
+        assert page.locator(".md .wide math[display=block] mfrac").count() == 1
+        assert page.locator(".md math a, .md math [href]").count() == 0
+        assert page.locator(".md .word-keyword").all_inner_texts() == ["def", "return"]
+        assert page.locator(".md .word-comment").inner_text() == "# twice"
+        assert (
+            page.locator("pre code").inner_text() == "def double(x):  # twice\n    return 2 * x\n"
+        )
+        assert page.locator(".md > p").last.evaluate(direction) == "rtl"
+        assert page.locator(".md > p").first.evaluate(direction) == "ltr"
+
+
+def test_a_message_that_is_refused_comes_back_into_the_field(browser, url):
+    with opened(browser, url) as page:
+        set_field(page, "max_tokens", "4")
+        send(page, "Hi")
+        refused = {"error": {"message": "the context is full", "type": "x", "code": None}}
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(status=400, json=refused))
+        page.on("console", lambda line: None)
+        page.fill("#prompt", "A long one")
+        page.press("#prompt", "Enter")
+        page.locator("#trouble").get_by_text("the context is full").wait_for()
+        assert page.input_value("#prompt") == "A long one"
+        assert page.locator("#turns li").count() == 2
+        page.reload()
+        assert page.locator("#turns li").count() == 2
+
+
+def test_an_answer_that_was_stopped_goes_on_in_its_place(browser, long_url):
+    with opened(browser, long_url) as page:
+        send_endless(page)
+        page.keyboard.press("Escape")
+        ended(page)
+        said = page.locator(".assistant .text")
+        begun = said.inner_text().strip()
+        page.click(".assistant >> text=Go on")
+        page.wait_for_function(
+            "length => document.querySelector('.assistant .text').textContent.length > length + 20",
+            arg=len(begun),
+        )
+        page.keyboard.press("Escape")
+        ended(page)
+        assert said.inner_text().startswith(begun[:-10])
+        assert page.locator(".turn").count() == 2
+        page.reload()
+        assert page.locator(".assistant >> text=Go on").is_visible()
+
+
+def test_an_answer_goes_on_after_a_lost_connection_thoughts_and_all(browser, url):
+    lost = streamed(THINKS).rpartition('data: {"choices": [{"index": 0, "delta": {}')[0]
+    rest = streamed([(" Or so.", {"content": " Or so."})])
+    with opened(browser, url) as page:
+        bodies = answer_with(page, lost, rest)
+        send(page, "2 + 2?")
+        assert "connection was lost" in page.locator(".assistant .note.why").inner_text()
+        page.click(".assistant >> text=Go on")
+        ended(page)
+        assert page.locator(".assistant .text").inner_text() == "Four it is. Or so."
+        assert page.locator(".assistant .note.why").is_hidden()
+        assert page.locator(".assistant >> text=Go on").is_hidden()
+        assert bodies[1]["continue_final_message"] is True
+        assert bodies[1]["messages"] == [
+            {"role": "user", "content": "2 + 2?"},
+            {"role": "assistant", "content": "Four it is.", "reasoning_content": "Hm, sums."},
+        ]
+        assert "continue_final_message" not in bodies[0]
+
+
+def test_a_reload_in_mid_answer_keeps_it_and_it_goes_on(browser, long_url):
+    with opened(browser, long_url) as page:
+        send_endless(page)
+        page.reload()
+        assert page.locator(".assistant .note.why").inner_text() == "Stopped."
+        assert page.locator(".assistant >> text=Go on").is_visible()
