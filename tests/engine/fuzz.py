@@ -202,7 +202,7 @@ def run(program: Program, seen: Counter[str]) -> None:
     for one in asked:
         check(program, one)
     assert engine.cache.pool.num_used == 0, "blocks leak"
-    left = (*engine.sequences, *llm.loop._handles, *engine.scheduler.waiting)
+    left = (*engine.sequences, *llm.loop._requests, *engine.scheduler.waiting)
     assert not left, "requests leak"
     stats = engine.stats
     assert stats.drafter_errors == 0
