@@ -36,7 +36,7 @@ EXAMPLES = {
 }
 """Of drafters that need an option; a network that ships with the model is in `auto`."""
 NEED_A_FILE = ("none", "mtp", "gemma4_assistant")
-"""Those that any model cannot have, and plain decoding."""
+"""Drafters that need a file beyond the model, and plain decoding."""
 OTHERS = (
     *("auto", "suffix++prompt_lookup", "suffix++recycling", "draft_model:model=self,num_draft=4"),
     "recycling:table=none,table_mb=0.01,shared_tokens=512",  # soon forgets
