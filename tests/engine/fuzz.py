@@ -35,6 +35,8 @@ EXAMPLES = {
     "mlp_speculator": "mlp_speculator:model=untrained,num_draft=6",
 }
 """Of drafters that need an option; a network that ships with the model is in `auto`."""
+NEED_A_FILE = ("none", "mtp", "gemma4_assistant")
+"""Drafters that need a file beyond the model, and plain decoding."""
 OTHERS = (
     *("auto", "suffix++prompt_lookup", "suffix++recycling", "draft_model:model=self,num_draft=4"),
     "recycling:table=none,table_mb=0.01,shared_tokens=512",  # soon forgets
@@ -62,8 +64,8 @@ FORMS = (
 
 
 def drafters() -> list[str]:
-    """Every installed kind, some joined, some with other options."""
-    names = [name for name in registry.names("drafters") if name != "none"]
+    """Every kind that any model can have, some joined, some with other options."""
+    names = [name for name in registry.names("drafters") if name not in NEED_A_FILE]
     return [*(EXAMPLES.get(name, name) for name in names), *OTHERS]
 
 
