@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from forerun.core.errors import LoadError
@@ -50,7 +49,7 @@ class Published:
 @cache
 def table() -> tuple[Published, ...]:
     """Read the table. Raises LoadError for a line of an unknown kind, and naming a field that is missing."""
-    text = resources.files("forerun.hub").joinpath("drafters.jsonl").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("drafters.jsonl").read_text(encoding="utf-8")
     return tuple(parsed(json.loads(line), i) for i, line in enumerate(text.splitlines(), 1))
 
 
