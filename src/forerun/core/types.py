@@ -136,6 +136,10 @@ class Outcome:
     best: tuple[int, ...] | None = None
     top: TopK | None = None
 
+    def committed_rows(self) -> tuple[int, ...]:
+        """List the rows of the pass that are part of the text now: the root's, and those of the accepted nodes."""
+        return (0, *(1 + i for i in self.path))[: len(self.emitted)]
+
     def likeliest(self, rows: slice) -> list[int]:
         """Return the target's likeliest tokens of some rows, the first of equal ones."""
         if self.best is not None:

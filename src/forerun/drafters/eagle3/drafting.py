@@ -18,7 +18,6 @@ from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafting.base import DrafterBytes
 from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree
 from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
-from forerun.drafting.networks.network import committed_rows
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.blocks import common_prefix
 from forerun.model.model import Model
@@ -109,7 +108,7 @@ class EagleNetwork(NativeNetwork["_native.EagleNetwork"]):
     def observe(self, seq: Seq, outcome: Outcome) -> None:
         """Feed the rows that are committed now, with the tokens that came after them."""
         assert outcome.hidden is not None, "asked for by `features`"
-        self._feed(seq, outcome.emitted, outcome.hidden[[*committed_rows(outcome)]])
+        self._feed(seq, outcome.emitted, outcome.hidden[[*outcome.committed_rows()]])
 
     def end(self, seq: Seq) -> None:
         """Give the slot back; its rows stay for a text that begins alike."""

@@ -30,7 +30,6 @@ from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.network import (
     Network,
     TakeSteps,
-    committed_rows,
     kv_nbytes,
     num_blocks_for,
 )
@@ -134,7 +133,7 @@ class MtpHead(Network):
         """Feed the rows that are committed now, with the tokens that came after them."""
         assert outcome.hidden is not None, "asked for by `features`"
         if seq.id in self.slots:
-            self._feed(seq, [*outcome.emitted], outcome.hidden[[*committed_rows(outcome)]])
+            self._feed(seq, [*outcome.emitted], outcome.hidden[[*outcome.committed_rows()]])
 
     def end(self, seq: Seq) -> None:
         """Free the sequence's slot; its rows stay for a text that begins alike, until their blocks are needed."""

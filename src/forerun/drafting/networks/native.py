@@ -101,7 +101,8 @@ class NativeNetwork(Network, Generic[Kernels]):
 
     def observe(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state of the last committed row."""
-        self.last.observe(seq, outcome)
+        assert outcome.hidden is not None, "asked for by `features`"
+        self.last.states[seq.id] = outcome.hidden, outcome.committed_rows()[-1]
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's state."""

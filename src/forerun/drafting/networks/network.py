@@ -78,7 +78,7 @@ class LastStates:
     def observe(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state of the last committed row, which predicted the target's own token."""
         assert outcome.hidden is not None, "asked for by `features`"
-        self.states[seq.id] = outcome.hidden, committed_rows(outcome)[-1]
+        self.states[seq.id] = outcome.hidden, outcome.committed_rows()[-1]
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's state."""
@@ -133,11 +133,6 @@ def grown(
         request.noises,
         temperature,
     )
-
-
-def committed_rows(outcome: Outcome) -> tuple[int, ...]:
-    """List the rows of a pass that are part of the text now: the root's, and those of the accepted nodes."""
-    return (0, *(1 + i for i in outcome.path))[: len(outcome.emitted)]
 
 
 def kv_nbytes(cache: KVCache, num_seqs: int, rows: int) -> int:
