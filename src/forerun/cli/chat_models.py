@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from huggingface_hub import constants
-
 from forerun.cli import console
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TextPiece
 from forerun.engine.stats import SpecStats
-from forerun.hub.published import for_model
 from forerun.server.client import Chunk, ChunkStream, Remote
 
 if TYPE_CHECKING:
@@ -79,6 +76,10 @@ class LocalModel:
 
     def drafter_hint(self) -> str | None:
         """Name a published drafter that could be fetched, where `auto` found none on this disk."""
+        from huggingface_hub import constants
+
+        from forerun.hub.published import for_model
+
         if not self.llm.drafter_spec.is_auto or constants.HF_HUB_OFFLINE:
             return None
         found = for_model(self.llm.target().identity)

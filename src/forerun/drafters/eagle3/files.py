@@ -20,7 +20,6 @@ from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
-from forerun.hub.names import resolve
 from forerun.model.arch.base.rope import rope_of
 from forerun.model.config import ModelConfig, RopeConfig
 
@@ -50,7 +49,7 @@ def check_folder(model: str) -> None:
     """Raise LoadError if there is no such network."""
     if model == UNTRAINED:
         return
-    path = resolve(model)
+    path = network_folder.at(model)
     config = network_folder.config_of(path)
     named = config.get("architectures") or [""]
     kinds = {config.get("model_type"), config.get("speculators_model_type")}
@@ -66,7 +65,7 @@ def read(model: str, target: Target) -> EagleWeights:
     if model == UNTRAINED:
         return untrained(target)
     check_target_of(model, target)  # before weights are read
-    folder = network_folder.read(resolve(model), target)
+    folder = network_folder.read(network_folder.at(model), target)
     tensors = {_our_name(name): name for name in folder.tensors}
     tokens = _tokens(folder, tensors, target.model.config.vocab_size)
     config, rope = _config(folder, tensors, target.model.config, tokens)
@@ -82,7 +81,10 @@ def read(model: str, target: Target) -> EagleWeights:
 
 def check_target_of(model: str, target: Target) -> None:
     """Raise LoadError for a folder of another target, by its configuration alone."""
-    folder, shape = network_folder.read_config(resolve(model), target), target.model.config
+    folder, shape = (
+        network_folder.read_config(network_folder.at(model), target),
+        target.model.config,
+    )
     layer = folder.config.get("transformer_layer_config")
     inner = replace(folder, config=layer) if isinstance(layer, dict) else folder
     hidden_size = inner.number("hidden_size")

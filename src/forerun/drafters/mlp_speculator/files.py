@@ -21,7 +21,7 @@ from forerun.drafting.base import Target
 from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
-from forerun.hub.names import cache_root, name_of, resolve
+from forerun.hub.names import cache_root, name_of
 from forerun.model.model import projected_head
 from forerun.text.hf_tokenizer import read_json
 
@@ -40,7 +40,7 @@ def check_folder(model: str) -> None:
     """Raise LoadError if there is no such network."""
     if model in (AUTO, UNTRAINED):
         return
-    path = resolve(model)
+    path = network_folder.at(model)
     if (model_type := network_folder.config_of(path).get("model_type")) != MODEL_TYPE:
         raise LoadError(f"{path} holds model_type {model_type!r}; allowed: {MODEL_TYPE}")
 
@@ -60,7 +60,7 @@ def read(model: str, target: Target) -> RecurrentWeights:
 
 def _path(model: str, target: Target) -> Path:
     if model != AUTO:
-        return resolve(model)
+        return network_folder.at(model)
     if not (known := fitting(target)):
         raise LoadError(
             "no network ships for this model: give model=FOLDER, as forerun train drafter writes it"
@@ -144,7 +144,7 @@ def untrained(target: Target) -> RecurrentWeights:
 def check_target_of(model: str, target: Target) -> None:
     """Raise LoadError for a folder of another target, by its configuration alone."""
     if model not in (AUTO, UNTRAINED):
-        _config(network_folder.read_config(resolve(model), target), target)
+        _config(network_folder.read_config(network_folder.at(model), target), target)
 
 
 def _config(folder: Folder, target: Target) -> MLPSpeculatorConfig:

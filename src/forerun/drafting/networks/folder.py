@@ -22,6 +22,8 @@ from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
 from forerun.drafting.base import Target
 from forerun.drafting.vocabulary import fingerprint
+from forerun.hub.hugging_face import HubName
+from forerun.hub.names import resolve
 from forerun.text.hf_tokenizer import read_json
 from forerun.weights.codes import FORMATS
 from forerun.weights.hf import read_tensors
@@ -112,6 +114,15 @@ class Folder:
                 raise LoadError(
                     f"{self.path} was trained for another model: it reads {what} {theirs}, this model has {ours}"
                 )
+
+
+def at(model: str) -> Path:
+    """Return where a network lies: a path, or a name of the Hugging Face Hub, fetched if it is not here yet.
+
+    Raises LoadError.
+    """
+    path = Path(model).expanduser()
+    return path if path.exists() or HubName.parse(model) is None else resolve(model)
 
 
 def read(path: Path, target: Target) -> Folder:
