@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import torch
 
-from forerun.core.errors import LoadError
+from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as gguf_network
 from forerun.drafting.base import Target
@@ -288,3 +288,36 @@ def test_a_head_published_as_a_torch_file_is_the_same(tmp_path, dtype):
     (folder / "config.json").write_bytes((tmp_path / "safe" / "config.json").read_bytes())
     torch.save(kept, folder / "pytorch_model.bin")
     assert logits(str(folder)).equal(logits(path))
+
+
+def test_a_full_head_is_cut_to_a_list(tmp_path):
+    """VocabTrim for a head with rows of its own: the same logits for the tokens that stay, and their rows alone."""
+    options, tensors = network("all tokens")
+    rows = np.random.default_rng(5).standard_normal((VOCAB, WIDTH), np.float32)
+    path = specforge(tmp_path, options, tensors | {"lm_head.weight": rows})
+    whole, cut = files.read(path, target()), files.read(path, target()).cut(IDS)
+    assert cut.tokens.tolist() == IDS.tolist()
+    assert np.array_equal(cut.tensors["lm_head.weight"], rows[IDS])
+    assert cut.config.draft_vocab_size == len(IDS)
+    assert whole.cut(None) is whole
+    small, large = built(path, draft_vocab="12"), built(path, draft_vocab="full")
+    assert small.memory(1, 64).weights < large.memory(1, 64).weights
+    (tokens, *_), *_ = trees(small.network)
+    assert tokens
+    assert max(tokens) < 12
+    (everything, *_), *_ = trees(large.network)
+    assert max(everything) >= 12
+    by_list = specforge(tmp_path / "listed", *network("plain"))
+    (listed, *_), *_ = trees(built(by_list, draft_vocab="8").network)
+    assert {*listed} <= {*IDS.tolist()} & {*range(8)}
+
+
+def test_a_list_without_any_of_the_heads_tokens_is_refused(tmp_path):
+    path = specforge(tmp_path, *network("plain"))
+    late = {"d2t": D2T["d2t"] * 0 + 8, "t2d": np.isin(np.arange(VOCAB), np.arange(len(IDS)) + 8)}
+    options, tensors = network("plain")
+    path = specforge(tmp_path / "late", options, tensors | late)
+    with pytest.raises(ConfigError, match="knows none of the tokens that draft_vocab keeps"):
+        built(path, draft_vocab="8")
+    with pytest.raises(ConfigError, match="draft_vocab=1000 is more than"):
+        built(path, draft_vocab="1000")

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError
+from forerun.drafting.base import Target
 from forerun.drafting.vocabulary import Vocabulary
 from forerun.model.model import HeadPart, Model
 
@@ -134,6 +135,16 @@ def list_of(draft_vocab: str, vocabulary: Vocabulary | None, vocab_size: int) ->
             f"draft_vocab={size} is more than the {vocab_size} tokens of the vocabulary"
         )
     return first_tokens(vocabulary, vocab_size, size)
+
+
+def cut_list(draft_vocab: str, target: Target, tokens: Ids | None) -> Ids | None:
+    """Choose the list for a trained head of `tokens`, None for one of all; auto leaves one that is cut already.
+
+    Raises ConfigError.
+    """
+    if draft_vocab == "auto" and tokens is not None:
+        return None
+    return list_of(draft_vocab, target.vocabulary, target.model.config.vocab_size)
 
 
 def first_tokens(vocabulary: Vocabulary | None, vocab_size: int, size: int) -> Ids:

@@ -27,7 +27,7 @@ from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
-from forerun.drafting.networks.drafter import CutOptions, NetworkDrafter, in_int4
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
 from forerun.drafting.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
 from forerun.drafting.vocabulary import Vocabulary, vocabulary_difference
 from forerun.hub.names import here
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(CutOptions):
+class Options(NetworkOptions):
     """Which draft, and how much it guesses."""
 
     model: str

@@ -16,6 +16,7 @@ from pathlib import Path
 from forerun.drafters.eagle3 import files, gguf
 from forerun.drafters.eagle3.drafting import EagleNetwork
 from forerun.drafting.base import Method, Target, as_given
+from forerun.drafting.draft_head import cut_list
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
 
@@ -42,6 +43,7 @@ def build(options: Options, target: Target) -> NetworkDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
     file = _gguf(options.model)
     weights = files.read(options.model, target) if file is None else gguf.read(file, target)
+    weights = weights.cut(cut_list(options.draft_vocab, target, weights.tokens))
     network = EagleNetwork(weights, target.model, target.max_num_seqs, target.max_len, options.bits)
     return NetworkDrafter(options, network)
 

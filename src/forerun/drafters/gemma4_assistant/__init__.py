@@ -22,7 +22,7 @@ from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantLayers
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.draft_head import Scores, TextTokens, head_nbytes, list_of
-from forerun.drafting.networks.drafter import CutOptions, NetworkDrafter, in_int4
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.network import LastStates, Network, TakeSteps
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(CutOptions):
+class Options(NetworkOptions):
     """Which assistant, and how much it guesses."""
 
     model: str

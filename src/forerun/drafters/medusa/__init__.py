@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Method, Target, as_given
+from forerun.drafting.draft_head import cut_list
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
 
@@ -33,6 +34,7 @@ class Options(NetworkOptions):
 def build(options: Options, target: Target) -> NetworkDrafter:
     """Read the heads. Raises LoadError for those of another target, and naming a tensor that is wrong."""
     weights = files.read(options.model, target)
+    weights = weights.cut(cut_list(options.draft_vocab, target, weights.tokens))
     return NetworkDrafter(options, native_medusa(weights, target.model, options.bits))
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.base import Method, Target, as_given
+from forerun.drafting.draft_head import cut_list
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
 
@@ -36,6 +37,7 @@ class Options(NetworkOptions):
 def build(options: Options, target: Target) -> NetworkDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
     weights = files.read(options.model, target)
+    weights = weights.cut(cut_list(options.draft_vocab, target, weights.tokens))
     return NetworkDrafter(options, native_recurrent(weights, target.model, options.bits))
 
 

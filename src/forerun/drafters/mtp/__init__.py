@@ -25,7 +25,7 @@ from forerun.drafters.mtp.network import MAX_ROWS, HeadLayers
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
-from forerun.drafting.networks.drafter import CutOptions, NetworkDrafter, in_int4
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.network import (
     Network,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(CutOptions):
+class Options(NetworkOptions):
     """Which head, and how much it guesses."""
 
     model: str = SELF

@@ -37,6 +37,9 @@ class NetworkOptions:
     """How the network's weights are rounded, none: to fp16; rows of the target's head stay as they are."""
     min_doubt: float = 0.2
     """With `recycling`: the network steps where that guess is needed and wrong with at least this probability."""
+    draft_vocab: str = "auto"
+    """Tokens that a full head may guess, the text's own besides for a model: a number, full, or auto: 32768 of a large
+    vocabulary."""
 
     @property
     def bits(self) -> int:
@@ -50,17 +53,6 @@ class NetworkOptions:
         for name in ("min_chance", "min_doubt"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutOptions(NetworkOptions):
-    """Options of a network whose head is the target's, cut."""
-
-    draft_vocab: str = "auto"
-    """Tokens it may guess besides the text's own: a number, full, or auto: 32768 of a large vocabulary."""
-
-    def __post_init__(self) -> None:
-        NetworkOptions.__post_init__(self)
         text = self.draft_vocab
         if text not in ("auto", "full") and not (text.isdecimal() and int(text)):
             raise ConfigError(f"draft_vocab must be auto, full or a number from 1, got {text!r}")

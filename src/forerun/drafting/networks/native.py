@@ -5,14 +5,15 @@ V' tokens of the head, D width of the target.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from forerun.core.arrays import Floats, Ids
-from forerun.core.errors import LoadError
+from forerun.core.errors import ConfigError, LoadError
 from forerun.core.types import LAST_ROW, Outcome, Seq
 from forerun.drafting.base import DrafterBytes
 from forerun.drafting.best_first import DraftRequest, GuessTree
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 TOKENS = "draft_ids"
 """The tokens of a head (V',), beside the weights."""
 
+_HEAD = re.compile(r"lm_head\.weight|head\.\d+\.weight|\d+\.\d+\.weight")
+"""Of eagle3, of recurrent networks, of medusa: rows by tokens."""
+
 Config = TypeVar("Config")
 Kernels = TypeVar("Kernels", bound="_native.DraftNetwork")
 
@@ -42,6 +46,24 @@ class TrainedNetwork(Generic[Config]):
     """The tokens of the head (V',), ascending; None for all."""
     temperatures: tuple[float, ...] = (1.0,)
     """By depth, the last for all below: logits are divided by it before they become probabilities."""
+
+    def cut(self, listed: Ids | None) -> Self:
+        """Keep the head's rows of the tokens on a list, ascending (VocabTrim, arXiv 2506.22694); None: of all.
+
+        A head that is the target's is taken for those tokens alone. Raises ConfigError if none is left.
+        """
+        if listed is None:
+            return self
+        known = listed if self.tokens is None else self.tokens
+        kept = np.intersect1d(known, listed)
+        if not len(kept):
+            raise ConfigError("the head knows none of the tokens that draft_vocab keeps: raise it")
+        rows = kept if self.tokens is None else np.searchsorted(known, kept)
+        cut = {n: t[rows] if _HEAD.fullmatch(n) else t for n, t in self.tensors.items()}
+        config: Any = self.config
+        if hasattr(config, "draft_vocab_size"):
+            config = replace(config, draft_vocab_size=len(kept))
+        return replace(self, config=config, tensors=cut, tokens=kept)
 
     def packed(self, native_name: Callable[[str], str], bits: int) -> NetworkWeights:
         """Round the tensors, by the kernels' names, to 4, 8, 16 or 32 bits."""
