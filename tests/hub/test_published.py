@@ -37,7 +37,7 @@ def test_each_line_names_two_repositories_and_a_kind_that_is_read() -> None:
     ("change", "message"),
     [
         ({"kind": "dflash"}, "line 3 .*: kind 'dflash' is unknown .allowed: eagle3"),
-        ({"drafter": ""}, "line 3 .* has no 'drafter'"),
+        ({"drafter": ""}, "line 3 .* must have 'drafter'"),
     ],
 )
 def test_a_wrong_line_is_named(change: dict[str, object], message: str) -> None:

@@ -57,7 +57,7 @@ def parsed(row: dict[str, object], number: int) -> Published:
     """Check one line of the table. Raises LoadError."""
     where = f"line {number} of the table of published drafters"
     if missing := [key for key in ("target", "drafter", "kind") if not row.get(key)]:
-        raise LoadError(f"{where} has no '{missing[0]}'")
+        raise LoadError(f"{where} must have '{missing[0]}'")
     if row["kind"] not in KINDS:
         raise LoadError(f"{where}: kind {row['kind']!r} is unknown (allowed: {', '.join(KINDS)})")
     fields = (row.get(key) for key in ("target", "drafter", "kind", "licence", "mb"))

@@ -113,7 +113,17 @@ def test_a_report_has_what_was_measured_and_what_passes_cost(bench, forerun, tmp
 
 
 def test_without_the_controller_every_step_drafts_up_to_the_budget(bench):
-    asked = ("-d", "lookahead", "--categories", "chat", "--limit", 1, "-n", 16, "--json")
+    asked = (
+        "-d",
+        "lookahead:window=5,ngram=4,guesses=5",
+        "--categories",
+        "chat",
+        "--limit",
+        1,
+        "-n",
+        16,
+        "--json",
+    )
 
     def drafted(*more):
         _, text, _ = bench(*asked, "--no-controller", *more)

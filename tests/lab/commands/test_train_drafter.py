@@ -106,7 +106,9 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
     assert name == "forerun"
     assert "--int8" in words
     forerun(*words)
-    assert json.loads(json.dumps(seen["settings"])) == record["settings"]
+    settings = json.loads(json.dumps(seen["settings"]))
+    assert record["settings"].items() <= settings.items()
+    assert settings["stage2_rate"] == 0  # newer than the record
     assert seen["model"] == record["model"]
     assert record["kind"].items() <= seen["kind"].items()
 
