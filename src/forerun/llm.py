@@ -119,7 +119,8 @@ class LLM(OfOneProcess):
         self.tokenizer = checkpoint.tokenizer()
         if check is not None:
             check(self.tokenizer)
-        max_len_of(config, read_config(checkpoint)[0].max_position)  # a wrong one is refused now
+        # A wrong one is refused before weights are read.
+        self.max_len = max_len_of(config, read_config(checkpoint)[0].max_position)
         self._default_params = checkpoint.default_params()
         self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
         self._identity = identity_of(checkpoint)
@@ -342,6 +343,7 @@ class LLM(OfOneProcess):
         other = copy.copy(self)
         other.drafter_spec = spec
         other.config = replace(self.config, **changes)
+        other.max_len = max_len_of(other.config, self.model.config.max_position)
         other.plan = other._planned(spec)
         other._loop = other._new_loop(self.loop.lock)
         return other
@@ -390,9 +392,8 @@ class LLM(OfOneProcess):
         return plan
 
     def _new_loop(self, lock: EngineLock) -> EngineLoop:
-        """Build what was asked for, as far as the plan has room for it; sets `max_len` and `drafter_spec`."""
+        """Build what was asked for, as far as the plan has room for it; may change `max_len` and `drafter_spec`."""
         config, logit_rows = self.config, LOGIT_ROWS
-        self.max_len = max_len_of(config, self.model.config.max_position)
         num_blocks = num_blocks_of(config, self.max_len)
         checkpoints, draft_rows = None, min(config.draft_budget, DRAFT_ROWS)
         if (plan := self.plan) is not None:
