@@ -85,8 +85,7 @@ class WholeBlock:
         return self._linear("o", self._attend(self._norm("attn_norm", x)))
 
     def mlp(self, x: Tensor) -> Tensor:
-        """Compute what the MLP adds (T, D) to the block's input with attention added."""
-        x = x + self.attention(x) * self.config.residual_multiplier
+        """Compute what the MLP adds (T, D) to the block's input with attention added (T, D)."""
         return self._linear("down", self._widen(self._norm("mlp_norm", x)))
 
     def _attend(self, x: Tensor) -> Tensor:

@@ -80,12 +80,18 @@ def output_error(
     half = {"attn": WholeBlock.attention, "mlp": WholeBlock.mlp}.get(site)
     if half is None:
         return None
-    readers = [name for name in READERS[site] if name in weights]
-    exact = [half(WholeBlock(config, weights), x) for x in probes]
+    readers, whole = (
+        [name for name in READERS[site] if name in weights],
+        WholeBlock(config, weights),
+    )
+    states = [*probes]
+    if site == "mlp":
+        states = [x + whole.attention(x) * config.residual_multiplier for x in probes]
+    exact = [half(whole, x) for x in states]
 
     def error(matrices: Sequence[Tensor]) -> float:
         block = WholeBlock(config, {**weights, **dict(zip(readers, matrices, strict=True))})
-        pairs = zip(probes, exact, strict=True)
+        pairs = zip(states, exact, strict=True)
         return sum(float((half(block, x) - out).square().mean()) for x, out in pairs)
 
     return error
@@ -148,7 +154,7 @@ class RoundJob(QuantizeJob):
     def step(self, step: int, states: States) -> None:
         """Round and write a block; the states become its outputs."""
         weights, recipe = self.weights(step), self.recipe
-        probes = states["calibration"][:_PROBES].clone() if recipe.method == "awq" else None
+        probes = states["calibration"][:_PROBES].clone() if recipe.scales else None
         inputs = observe(WholeBlock(self.config, weights), states["calibration"])
         advance(WholeBlock(self.config, weights), states["held"])
         return_freed()
