@@ -94,21 +94,19 @@ def clipped(weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
     Published with AWQ's code, not in the paper. A group's error is that of its own share of the outputs.
     """
     width = grid.width(weight.shape[1])
-    best = weight.clone()
-    for start in range(0, weight.shape[1], width):
-        group = slice(start, start + width)
-        whole, gram = weight[:, group], inputs.gram[group, group]
-        largest = whole.abs().amax(-1, keepdim=True)
-        least = torch.full((len(weight),), torch.inf)
-        alone = Grid(grid.bits, None)
-        for share in CLIPS:
-            cut = whole.clamp(-largest * share, largest * share)
-            off = alone.nearest(cut) - whole
-            error = ((off @ gram) * off).sum(-1)
-            is_less = error < least
-            least = torch.where(is_less, error, least)
-            best[:, group] = torch.where(is_less[:, None], cut, best[:, group])
-    return best
+    groups = weight.view(len(weight), -1, width)  # (N, G, g)
+    starts = range(0, weight.shape[1], width)
+    gram = torch.stack([inputs.gram[i : i + width, i : i + width] for i in starts])
+    largest = groups.abs().amax(-1, keepdim=True)
+    best, least = groups.clone(), torch.full(groups.shape[:2], torch.inf)
+    for share in CLIPS:
+        cut = groups.clamp(-largest * share, largest * share)
+        off = (grid.nearest(cut.reshape(weight.shape)).view_as(groups) - groups).transpose(0, 1)
+        error = ((off @ gram) * off).sum(-1).T
+        is_less = error < least
+        least = torch.where(is_less, error, least)
+        best = torch.where(is_less[..., None], cut, best)
+    return best.reshape(weight.shape)
 
 
 def mean_weight(weight: Tensor, grid: Grid) -> Tensor:

@@ -154,7 +154,7 @@ class RoundJob(QuantizeJob):
     def step(self, step: int, states: States) -> None:
         """Round and write a block; the states become its outputs."""
         weights, recipe = self.weights(step), self.recipe
-        probes = states["calibration"][:_PROBES].clone() if recipe.scales else None
+        probes = states["calibration"][:_PROBES].clone() if recipe.method == "awq" else None
         inputs = observe(WholeBlock(self.config, weights), states["calibration"])
         advance(WholeBlock(self.config, weights), states["held"])
         return_freed()
