@@ -93,19 +93,17 @@ class Writer:
         self._loops: dict[tuple[Quant, int], np.ndarray] = {}
         self._tensors: list[np.ndarray | tuple[Quant, int, int]] = []
 
-    def tokenizer(self, reader: gguf.GGUFReader) -> None:
+    def tokenizer(self, metadata: Mapping[str, object]) -> None:
         """Copy that of another file, and add unused tokens."""
-        for entry in reader.fields.values():
-            if not entry.name.startswith("tokenizer."):
+        fill = {"token_type": 5, "scores": -1e6}
+        for name, value in metadata.items():
+            if not name.startswith("tokenizer."):
                 continue
-            value, kind = entry.contents(), entry.types[0]
-            short = entry.name.removeprefix("tokenizer.ggml.")
-            if short in ("tokens", "token_type", "scores"):
+            short = name.removeprefix("tokenizer.ggml.")
+            if isinstance(value, list) and short in ("tokens", "token_type", "scores"):
                 more = range(self.shape.vocab - len(value))
-                fill = {"token_type": 5, "scores": -1e6}
                 value = [*value, *(fill.get(short, f"<no token {i}>") for i in more)]
-            sub = entry.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            self.gguf.add_key_value(entry.name, value, kind, sub_type=sub)
+            self._number(name, value)
 
     def sizes(self) -> None:
         """Write the numbers of the model."""
@@ -152,6 +150,8 @@ class Writer:
         add = self.gguf
         if isinstance(value, str):
             add.add_string(name, value)
+        elif isinstance(value, bool):
+            add.add_bool(name, value)
         elif isinstance(value, list):
             add.add_array(name, value)
         elif isinstance(value, float):

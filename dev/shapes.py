@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-import gguf
 from gguf import GGMLQuantizationType as Quant
 
 from dev.shape_file import FULL_EVERY, STATE_DIM, STATE_KEYS, Shape, Writer
+from forerun.weights.gguf import GgufCheckpoint
 
 GEMMA_NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
 GEMMA_MOE_NORMS = (*GEMMA_NORMS, "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2")
@@ -120,19 +121,19 @@ SHAPES = {
 }
 
 
-def tokenizer_of(path: Path, shape: Shape) -> gguf.GGUFReader:
-    """Open a file whose tokenizer fits the shape. Exits, saying why, if there is none."""
+def tokenizer_of(path: Path, shape: Shape) -> Mapping[str, object]:
+    """Read the metadata of a file whose tokenizer fits the shape. Exits, saying why, if there is none."""
     if not path.is_file():
         sys.exit(f"there is no file {path}")
-    reader = gguf.GGUFReader(path)
-    tokens = reader.fields.get("tokenizer.ggml.tokens")
-    if tokens is None:
+    metadata = GgufCheckpoint(path).metadata
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list):
         sys.exit(f"{path} has no tokenizer: take the file of a whole model")
-    if len(tokens.data) > shape.vocab:
+    if len(tokens) > shape.vocab:
         sys.exit(
-            f"{path} has {len(tokens.data)} tokens, the shape has room for {shape.vocab}: take a smaller tokenizer"
+            f"{path} has {len(tokens)} tokens, the shape has room for {shape.vocab}: take a smaller tokenizer"
         )
-    return reader
+    return metadata
 
 
 def main() -> None:
@@ -144,9 +145,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=None)
     given = parser.parse_args()
     shape = SHAPES[given.shape]
-    reader = tokenizer_of(given.tokenizer, shape)
+    tokenizer = tokenizer_of(given.tokenizer, shape)
     writer = Writer(given.out, shape, given.layers or shape.layers)
-    writer.tokenizer(reader)
+    writer.tokenizer(tokenizer)
     writer.sizes()
     writer.write()
 
