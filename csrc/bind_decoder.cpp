@@ -13,6 +13,7 @@
 
 #include "bind.h"
 #include "bind_config.h"
+#include "kernels/round.h"
 #include "model/model.h"
 
 namespace nb = nanobind;
@@ -69,6 +70,15 @@ void set(Decoder& self, const std::string& name, const std::string& format, int 
          name + ": the data has not the size of its shape");
     nb::gil_scoped_release unlocked;
     self.set(name, pack(self.kernels(), f, num_out, num_in, rows.data(), added, self.num_threads()));
+}
+
+void round_rows(const std::string& format, const Array2<const float>& values,
+                const Array2<std::uint8_t>& out) {
+    const WeightFormat& f = weight_format(format);
+    need_shape(out, {values.shape(0), stored_row_nbytes(f, dimension(values.shape(1)))},
+               "out has the wrong shape");
+    nb::gil_scoped_release unlocked;
+    round_blocks(f, values.data(), values.shape(0) * values.shape(1), out.data());
 }
 
 void set_codes(Decoder& self, const std::string& name, const std::string& format,
@@ -272,6 +282,8 @@ void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
+    m.def("round_blocks", &round_rows, "format"_a, "values"_a.noconvert(), "out"_a.noconvert(),
+          "Rounds finite rows (N, K) to the blocks (N, bytes a row) of q8_0 or q4_1.");
     m.def("runnable_isas", &runnable_isas, "Instruction sets this processor can run, best first.");
 
     nb::class_<Runtime>(m, "Runtime", "Kernels, threads and scratch memory that networks share.")

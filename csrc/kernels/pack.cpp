@@ -1,6 +1,7 @@
 // Packing: whole tiles at a time, so that the codes of 16 outputs are put into lines by vector code.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <thread>
@@ -11,19 +12,26 @@
 #include "kernels/half.h"
 #include "kernels/tile_layout.h"
 #include "kernels/tile_writer.h"
-#include "model/pool.h"
 
 namespace forerun {
 
 namespace {
 
+// Some numbers of every row at a time: rows that lie a power of two apart would drive each other out of the cache.
 template <int SIZE>
 void write_floats(const Linear& linear, const TileRows& at, const std::uint8_t* rows) {
-    for (int k = 0; k < linear.num_in; ++k) {
-        std::uint8_t* line = at.tile + float_offset(*linear.format, k);
-        for (int lane = 0; lane < at.count; ++lane) {
-            const std::size_t from = std::size_t(at.first + lane) * linear.num_in + k;
-            std::memcpy(line + lane * SIZE, rows + from * SIZE, SIZE);
+    constexpr int most = 32;
+    const std::size_t row_nbytes = std::size_t(linear.num_in) * SIZE;
+    std::uint8_t numbers[kTile][most][SIZE] = {};  // lanes without an output stay zero
+    for (int k = 0; k < linear.num_in; k += most) {
+        const int count = std::min(most, linear.num_in - k);
+        for (int lane = 0; lane < at.count; ++lane)
+            std::memcpy(numbers[lane], rows + (at.first + lane) * row_nbytes + std::size_t(k) * SIZE,
+                        count * SIZE);
+        for (int i = 0; i < count; ++i) {
+            std::uint8_t line[kTile][SIZE];
+            for (int lane = 0; lane < kTile; ++lane) std::memcpy(line[lane], numbers[lane][i], SIZE);
+            std::memcpy(at.tile + float_offset(*linear.format, k + i), line, sizeof line);
         }
     }
 }
@@ -35,24 +43,26 @@ void write_floats(const Linear& linear, const TileRows& at, const std::uint8_t* 
     }
 }
 
-// Calls write(outputs of a tile) for every tile, in parallel. Packing happens once, so it does without
-// the pool and its rules.
+// Calls write(outputs of a tile) for every tile, in parallel, some at a time, so that a thread that another program
+// holds up keeps nobody waiting. Packing happens once, so it does without the pool and its rules.
 template <class Write>
 void fill_tiles(Packed& packed, const float* bias, int num_threads, const Write& write) {
     constexpr int least = 8;  // fewer tiles are packed faster by one thread
     const Linear& linear = packed.linear;
     const int num_out = linear.num_out, num_tiles = linear.num_tiles();
     const int threads = std::max(1, std::min(num_threads, num_tiles / least));
-    const auto part = [&](int thread) {
-        const Part tiles(num_tiles, thread, threads);
-        for (int tile = tiles.first; tile < tiles.stop; ++tile)
-            write(TileRows{packed.memory.as<std::uint8_t>() + tile * linear.tile_nbytes,
-                           tile * kTile, std::min(kTile, num_out - tile * kTile)});
+    const int step = std::max(least, num_tiles / (8 * threads));
+    std::atomic<int> next = 0;
+    const auto some = [&] {
+        for (int first; (first = next.fetch_add(step)) < num_tiles;)
+            for (int tile = first; tile < std::min(first + step, num_tiles); ++tile)
+                write(TileRows{packed.memory.as<std::uint8_t>() + tile * linear.tile_nbytes,
+                               tile * kTile, std::min(kTile, num_out - tile * kTile)});
     };
     {
         std::vector<std::jthread> others;
-        for (int thread = 1; thread < threads; ++thread) others.emplace_back(part, thread);
-        part(0);
+        for (int thread = 1; thread < threads; ++thread) others.emplace_back(some);
+        some();
     }
     if (bias) std::copy_n(bias, num_out, packed.bias.as<float>());
 }

@@ -46,6 +46,7 @@ from forerun.engine.planner import Planner, max_len_of, num_blocks_of
 from forerun.engine.request import EventStream, RequestHandle, Sink
 from forerun.engine.vectors import EmbeddingRequestOutput
 from forerun.hub.names import resolve
+from forerun.model.backends.base import Progress
 from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
@@ -95,16 +96,23 @@ class LLM(OfOneProcess):
         cls,
         check: Callable[[Tokenizer], object],
         config: EngineConfig,
+        progress: Progress | None = None,
         **overrides: Unpack[Keywords],
     ) -> Self:
-        """Load as `LLM(config)`; what `check` raises of the tokenizer comes before weights are read."""
+        """Load as `LLM(config)`; what `check` raises of the tokenizer comes before weights are read.
+
+        `progress` is told how many of their bytes are loaded.
+        """
         self, (config, typed) = cls.__new__(cls), spellings.configure(config, overrides)
         with given_as(typed), collector_paused():
-            self._open(config, check)
+            self._open(config, check, progress)
         return self
 
     def _open(
-        self, config: EngineConfig, check: Callable[[Tokenizer], object] | None = None
+        self,
+        config: EngineConfig,
+        check: Callable[[Tokenizer], object] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         process_nbytes()  # before anything is loaded
         self.config, self.device = config, device_of(config)
@@ -132,7 +140,7 @@ class LLM(OfOneProcess):
         )
         self.plan = self._planned(self.drafter_spec, checkpoint)
         with memory_refused("the weights"):
-            self.model = self._loaded(checkpoint)
+            self.model = self._loaded(checkpoint, progress)
         self.grammars = Grammars(
             self.tokenizer,
             self.model.config.vocab_size,
@@ -142,13 +150,15 @@ class LLM(OfOneProcess):
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
 
-    def _loaded(self, checkpoint: Checkpoint) -> Model:
+    def _loaded(self, checkpoint: Checkpoint, progress: Progress | None) -> Model:
         config = self.config
         if config.tensor_parallel_size > 1:
             from forerun.parallel import load as parallel  # imports torch
 
             return parallel.load(checkpoint, config)
-        return self._load_model(checkpoint, quant=config.quant, head_bits=config.head_bits)
+        return self._load_model(
+            checkpoint, quant=config.quant, head_bits=config.head_bits, progress=progress
+        )
 
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """Return the same weights with another drafter and an engine of its own; `none` is plain decoding.

@@ -125,6 +125,16 @@ def test_a_line_that_is_drawn_again_never_breaks_into_two(monkeypatch, columns) 
     assert columns < 200 or drawn[1] == f"loading /{'folder/' * 12}model.gguf ..."
 
 
+def test_what_is_said_of_work_stands_in_its_line(monkeypatch) -> None:
+    monkeypatch.setattr(console, "SILENT_S", 0.01)
+    monkeypatch.setattr("sys.stderr", told := TerminalErrors())
+    with console.working("loading model.gguf") as say:
+        say("1.2 of 4.9 GB")
+        while told.getvalue().count("\r\033[2K") < 2:
+            time.sleep(0.01)
+    assert "loading model.gguf ... 1.2 of 4.9 GB, 0 s" in click.unstyle(told.getvalue())
+
+
 def measured(tokens: int, ttft_s: float | None, num_cached: int = 0) -> str:
     counts = console.Measured(tokens, 2.5, SpecStats(), 0.0, 0.0, ttft_s, num_cached, 1000)
     return counts.line("suffix")

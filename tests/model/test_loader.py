@@ -19,6 +19,7 @@ import transformers
 from gguf import GGMLQuantizationType as Type
 
 from forerun.core.errors import ConfigError, LoadError
+from forerun.model import loader
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.loader import (
@@ -31,6 +32,7 @@ from forerun.model.loader import (
 from forerun.model.random_model import random_config
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import quantize_weight
+from forerun.weights.stored import StoredTensor
 from tests.model.test_families import TOKENS, assert_close
 from tests.model.test_gguf_families import SPELLINGS, as_gguf
 from tests.model.tiny import (
@@ -299,8 +301,25 @@ def test_progress_ends_at_the_total() -> None:
     load_torch(
         checkpoint_of(hf_model("qwen2")), progress=lambda done, all_: seen.append((done, all_))
     )
-    assert seen[-1][0] == seen[-1][1]
+    assert seen[-1][0] == seen[-1][1] > 0
     assert seen == sorted(seen)
+    assert len({total for _, total in seen}) == 1
+
+
+def test_each_tensor_is_read_ahead_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = checkpoint_of(hf_model("qwen2"))
+    config, arch = read_config(checkpoint)
+    asked: list[str] = []
+    monkeypatch.setattr(StoredTensor, "read_ahead", lambda self: asked.append(self.name))
+    every = [name for name, _ in stored_weights(checkpoint, arch, config)]
+    in_order = asked[:]
+    assert len(in_order) == len(set(in_order)) == len(every)
+    asked.clear()
+    monkeypatch.setattr(loader, "AHEAD_NBYTES", 1)
+    weights = stored_weights(checkpoint, arch, config)
+    for count in (1, 2, 3):
+        next(weights)
+        assert asked == in_order[:count]
 
 
 QUANTS = {"int8": (Type.Q8_0, Type.Q8_0), "int4": (Type.Q4_1, Type.Q8_0)}

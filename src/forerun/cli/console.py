@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -55,10 +55,16 @@ def _secho(text: str, **style: Any) -> None:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show a line on stderr, in a terminal only, while something takes its time."""
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Show a line on stderr, in a terminal only, while something takes its time; what is said of it is added."""
+    said = ""
+
+    def say(text: str) -> None:
+        nonlocal said
+        said = f"{text}, "
+
     if not sys.stderr.isatty():
-        yield
+        yield say
         return
     redraw(f"{what} ...")
     has_ended, start_s = threading.Event(), time.monotonic()
@@ -66,11 +72,11 @@ def working(what: str) -> Iterator[None]:
     def count() -> None:
         while not has_ended.wait(SILENT_S):
             lasted_s = time.monotonic() - start_s
-            redraw(f"{what} ... {lasted_s:.0f} s")
+            redraw(f"{what} ... {said}{lasted_s:.0f} s")
 
     counting = background.start("forerun-seconds", count)
     try:
-        yield
+        yield say
     finally:
         has_ended.set()
         counting.join()

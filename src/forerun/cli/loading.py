@@ -46,8 +46,12 @@ def load(
         if prompt is not None:
             encode(prompt, tokenizer)
 
-    with working(f"loading {config.model}"):
-        llm = LLM.checked(check, config, **overrides)
+    with working(f"loading {config.model}") as say:
+
+        def progress(done: int, total: int) -> None:
+            say(f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
+        llm = LLM.checked(check, config, progress, **overrides)
     if config.backend == "auto" and llm.device == "cpu" and not native.available():
         note(native.summary(), fg="yellow")
     return llm

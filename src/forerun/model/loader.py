@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from forerun.core import registry
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _KEYS_AND_VALUES = ("k", "v", "k_norm")
 ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM", "gemma4-assistant")
 """Architectures of files that draft for a model, and are none."""
+AHEAD_NBYTES = 128 << 20
+"""Bytes of the file that are read while those before them are packed."""
 
 
 def load_model(
@@ -50,20 +53,19 @@ def load_model(
     """Return the checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
 
     A draft model `shares_with` its target, in turn with which it runs: on the CPU they share threads.
-    The options are those of `model.backends.base.Backend.load`. Raises ConfigError for an unusable option, LoadError
-    for a model that is not supported or damaged.
+    The options are those of `model.backends.base.Backend.load`; `progress` is told what is done. Raises ConfigError for
+    an unusable option, LoadError for a model that is not supported or damaged.
     """
     config, arch = read_config(checkpoint)
     chosen = choose_backend(backend, config, device)
     return chosen.load(
         config,
-        stored_weights(checkpoint, arch, config),
+        stored_weights(checkpoint, arch, config, progress=progress),
         device=device,
         num_threads=num_threads,
         shares_with=shares_with,
         quant=quant,
         head_bits=head_bits,
-        progress=progress,
     )
 
 
@@ -183,17 +185,42 @@ def _plain(architecture: str) -> str:
 
 
 def stored_weights(
-    checkpoint: Checkpoint, arch: Arch, config: ModelConfig, part: str = ""
+    checkpoint: Checkpoint,
+    arch: Arch,
+    config: ModelConfig,
+    part: str = "",
+    progress: Progress | None = None,
 ) -> Iterator[tuple[str, StoredTensor]]:
     """Yield every weight as stored, by canonical name, each followed by its bias if the checkpoint has one.
 
-    `part` is a weight's name or, with a dot at its end, that of a layer: only those then.
+    `part` is a weight's name or, with a dot at its end, that of a layer: only those then. What comes next is read from
+    disk meanwhile.
     """
-    for name, shape in weight_shapes(config).items():
-        if not _is_of(name, part):
-            continue
-        for canonical, located, source, _ in _located(name, shape, checkpoint, arch, config):
-            yield canonical, source.take([checkpoint.tensor(part) for part in located], config)
+    shapes = {n: shape for n, shape in weight_shapes(config).items() if _is_of(n, part)}
+    waiting = deque(
+        (canonical, [checkpoint.tensor(each) for each in located], source)
+        for name, shape in shapes.items()
+        for canonical, located, source, _ in _located(name, shape, checkpoint, arch, config)
+    )
+    total = sum(stored_nbytes(stored) for _, stored, _ in waiting)
+    done = ahead = next_place = 0
+    while waiting:
+        while next_place < len(waiting) and ahead < AHEAD_NBYTES:
+            for each in waiting[next_place][1]:
+                each.read_ahead()
+            ahead += stored_nbytes(waiting[next_place][1])
+            next_place += 1
+        name, stored, source = waiting.popleft()
+        next_place, ahead = next_place - 1, ahead - stored_nbytes(stored)
+        yield name, source.take(stored, config)
+        done += stored_nbytes(stored)
+        if progress is not None:
+            progress(done, total)
+
+
+def stored_nbytes(stored: Iterable[StoredTensor]) -> int:
+    """Return the bytes of tensors in their files."""
+    return sum(each.nbytes for each in stored)
 
 
 def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from forerun.core.errors import LoadError
-from forerun.model.backends.base import BlankWeight, Progress
+from forerun.model.backends.base import BlankWeight
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
@@ -43,14 +43,12 @@ def fill(
     *,
     quant: Scheme = "none",
     head_bits: int | None = None,
-    progress: Progress | None = None,
 ) -> None:
     """Give a decoder its weights, as `load` does: those of `names`, by default all of its configuration's.
 
     Raises LoadError if one is missing or has no kernel.
     """
     missing = dict.fromkeys(weight_shapes(decoder.config) if names is None else names)
-    total = len(missing)
     packable = _with_biases(weights)
     if head_bits is not None:
         packable = _with_rounded_head(packable, head_bits, "head" not in missing)
@@ -58,8 +56,6 @@ def fill(
         decoder.add(name, quantize_weight(name, stored, quant), bias)
         stored.release()
         missing.pop(name, None)
-        if progress is not None:
-            progress(total - len(missing), total)
     if missing:
         raise LoadError(f"weights are missing: {', '.join(missing)}")
 

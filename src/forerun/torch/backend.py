@@ -10,8 +10,8 @@ from torch import Tensor
 
 from forerun.core import device as machine
 from forerun.core.errors import ConfigError
-from forerun.model.backends.base import BlankWeight, Progress
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.backends.base import BlankWeight
+from forerun.model.config import ModelConfig
 from forerun.model.model import Model
 from forerun.torch.decoder import Decoder
 from forerun.weights.rtn import Scheme, quantize_weight
@@ -44,7 +44,6 @@ def load(
     shares_with: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
-    progress: Progress | None = None,
 ) -> Decoder:
     """Return the decoder with fp32 weights, on `device` or where the model is that it `shares_with`.
 
@@ -59,15 +58,11 @@ def load(
         device = str(shares_with.device)
     else:
         set_threads(num_threads)
-    total, loaded = len(weight_shapes(config)), 0
     values: dict[str, Tensor] = {}
     for name, stored in weights:
         values[name] = torch.from_numpy(quantize_weight(name, stored, quant).dequantize()).to(
             device
         )
-        loaded += not name.endswith(".bias")
-        if progress is not None:
-            progress(loaded, total)
     return Decoder(config, values)
 
 

@@ -136,18 +136,27 @@ class StoredTensor:
         data = blocks if self.index is None else blocks[self.index]
         return replace(self, data=data, read=None, index=None)
 
+    def read_ahead(self) -> None:
+        """Let the system read a mapped tensor from disk meanwhile."""
+        if hasattr(mmap, "MADV_WILLNEED"):
+            self._advise(mmap.MADV_WILLNEED)
+
     def release(self) -> None:
         """Give the memory of a mapped tensor back to the system; it can still be read, from the file again."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._advise(mmap.MADV_DONTNEED)
+
+    def _advise(self, advice: int) -> None:
         owner: object = self.data
         while isinstance(owner, np.ndarray):
             owner = owner.base
         if isinstance(owner, memoryview):
             owner = owner.obj
-        if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        if not isinstance(owner, mmap.mmap):
             return
         start = self.data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
         first = start - start % mmap.PAGESIZE
-        owner.madvise(mmap.MADV_DONTNEED, first, start + self.nbytes - first)
+        owner.madvise(advice, first, start + self.nbytes - first)
 
 
 def stacked(parts: Sequence[StoredTensor]) -> StoredTensor:

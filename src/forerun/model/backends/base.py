@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forerun.weights.stored import StoredTensor
 
 Progress = Callable[[int, int], None]
-"""Called with (weights loaded, weights in all)."""
+"""Called with (bytes of weights that are loaded, bytes in all), as they lie in the file."""
 
 
 class BlankWeight(NamedTuple):
@@ -47,7 +47,6 @@ class Backend(Protocol):
         shares_with: Model | None,
         quant: Scheme,
         head_bits: int | None,
-        progress: Progress | None,
     ) -> Model:
         """Return the model of these weights, by the names of `model.config.weight_shapes`; a bias follows its weight.
 

@@ -22,7 +22,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
-from forerun.model.backends.base import BlankWeight, Progress
+from forerun.model.backends.base import BlankWeight
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.native import NativeCache
 from forerun.model.cache.states import DRAFT_ROWS
@@ -358,7 +358,6 @@ def load(
     isa: str = "auto",
     quant: Scheme = "none",
     head_bits: int | None = None,
-    progress: Progress | None = None,
 ) -> NativeDecoder:
     """Return a native decoder of stored weights, by the names of `weight_shapes`; a bias follows its weight.
 
@@ -371,7 +370,7 @@ def load(
     runtime = shares_with.runtime if isinstance(shares_with, NativeDecoder) else None
     decoder = NativeDecoder(config, runtime=runtime, num_threads=num_threads, isa=isa)
     given = weights.items() if isinstance(weights, Mapping) else weights
-    fill(decoder, given, quant=quant, head_bits=head_bits, progress=progress)
+    fill(decoder, given, quant=quant, head_bits=head_bits)
     return decoder
 
 
