@@ -7,7 +7,7 @@ its states runs through the engine as any other, so it is batched, waits and is 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -28,6 +28,10 @@ from forerun.server.writer import Document
 from forerun.text.prompt import Encoded
 
 router = APIRouter(route_class=JsonRoute)
+MAX_TEXTS = 2048
+"""Texts of a request, as many as OpenAI takes."""
+SLICE = 64
+"""Of them that are handed to the engine at once: others come in between."""
 
 
 class EmbeddingRequest(RequestBody):
@@ -43,8 +47,8 @@ class EmbeddingRequest(RequestBody):
     """Only as many as the model has."""
     embd_normalize: int = 2
     """The norm that vectors are divided by: 2, or -1 for none."""
-    user: str | None = None
-    """Requests are not distinguished by user."""
+    truncate: bool | str = False
+    """Cut texts that are longer than the context; else, and for NONE, they are refused."""
 
 
 @router.post(
@@ -99,13 +103,15 @@ async def vectors_of(
     field, given = _check(body, service)
     parts = split_prompts(given, field)
 
-    def encode() -> list[Encoded]:
-        encoded = [service.read_parts(one, field) for one in parts]
-        for number, (one, part) in enumerate(zip(encoded, parts, strict=True)):
-            if isinstance(part[-1], str):
-                one.token_ids.extend(service.llm().tokenizer.suffix_ids)
-            if not one.token_ids:
-                raise invalid(f"{field} {number} has no tokens: give some text", field)
+    def encode(number: int) -> Encoded:
+        part = parts[number]
+        if body.truncate not in (False, "NONE") and isinstance(text := part[0], str):
+            part = [service.cut(text)]
+        encoded = service.read_parts(part, field)
+        if isinstance(parts[number][-1], str):
+            encoded.token_ids.extend(service.llm().tokenizer.suffix_ids)
+        if not encoded.token_ids:
+            raise invalid(f"{field} {number} has no tokens: give some text", field)
         return encoded
 
     pooling = service.config.pooling
@@ -118,21 +124,34 @@ async def vectors_of(
 async def read_states(
     service: Service,
     request: JsonRequest,
-    encode: Callable[[], Sequence[Encoded]],
+    encode: Callable[[int], Encoded],
     count: int,
     pooling: Literal["last", "mean", "none"],
     field: str,
 ) -> tuple[list[Vectors], int]:
-    """Read so many texts; return the states of each that the head reads, and count their tokens. Raises ApiError."""
+    """Read so many texts, in slices; return the states of each that the head reads, and count their tokens.
+
+    Raises ApiError.
+    """
+    if count > MAX_TEXTS:
+        raise invalid(f"{field} has {count} texts, at most {MAX_TEXTS} are read at once", field)
     params = vectors.params(pooling)
-    read = partial(service.encode, encode, request.nbytes)
-    running = await service.submit(request, read, count, params, field)
-    request.state.entry.running = running
-    async with cancelled_on_disconnect(request.receive, running.cancel):
-        async for _ in running.events():
-            pass
-    states = [handle.runs[0].states() for handle in running.handles]
-    return states, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
+    states, num_tokens, step = list[Vectors](), 0, min(SLICE, service.most_at_once)
+    for start in range(0, count, step):
+        numbers = range(start, min(start + step, count))
+        read = partial(service.encode, partial(_all, encode, numbers), request.nbytes)
+        running = await service.submit(request, read, len(numbers), params, field)
+        request.state.entry.running = running
+        async with cancelled_on_disconnect(request.receive, running.cancel):
+            async for _ in running.events():
+                pass
+        states += [handle.runs[0].states() for handle in running.handles]
+        num_tokens += sum(handle.runs[0].seq.num_prompt for handle in running.handles)
+    return states, num_tokens
+
+
+def _all(encode: Callable[[int], Encoded], numbers: Iterable[int]) -> list[Encoded]:
+    return [*map(encode, numbers)]
 
 
 def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:

@@ -29,7 +29,7 @@ from forerun.llm import LLM
 from forerun.server.async_request import Closed
 from forerun.server.bodies import BodyQueue, JsonRequest
 from forerun.server.config import ServerConfig
-from forerun.server.errors import loading, not_served, of_status
+from forerun.server.errors import is_called, loading, not_served, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
 
@@ -131,7 +131,7 @@ class Fleet:
     def named(self, asked: str | None) -> Service:
         """Find the model of a name; the first for none, and the only one for any. Raises ApiError."""
         for service in self.services:
-            if asked is None or asked in service.names or self.is_one:
+            if asked is None or is_called(asked, service.names) or self.is_one:
                 return service
         raise not_served(asked, [service.names[0] for service in self.services])
 

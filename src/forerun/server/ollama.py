@@ -7,7 +7,7 @@ or lines of JSON, which is the default.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -94,11 +94,21 @@ class OllamaGenerate(OllamaRequest):
     system: str | None = None
     suffix: str | None = None
     raw: bool = False
+    context: list[int] | None = None
+    """Tokens of the turns before, as an answer gave them."""
+    images: list[Any] | None = None
 
     def turns(self) -> list[dict[str, Any]]:
-        """Return the conversation."""
+        """Return the conversation. Raises ApiError for pictures."""
+        if self.images:
+            raise invalid("this server reads no pictures: leave images out", "images")
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, {"role": "user", "content": self.prompt}]
+
+    @property
+    def earlier(self) -> Sequence[int]:
+        """The tokens before the question."""
+        return self.context or ()
 
     def as_completion(self) -> dict[str, Any]:
         """Write the fields of the completion request that says the same."""
@@ -192,8 +202,24 @@ async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate
     return await writer.reply(request, stream=body.stream)
 
 
+class EmbedRequest(EmbeddingRequest):
+    """Texts of which vectors are wanted, cut unless the client says otherwise."""
+
+    truncate: bool | str = True
+    prompt: str | None = None
+    """The older route's name of a text."""
+
+
+@router.post("/api/embeddings")
+async def older_embed(service: FromBody, request: JsonRequest, body: EmbedRequest) -> Response:
+    """Compute the vector of a text."""
+    body.input = body.prompt if body.input is None else body.input
+    vectors, _ = await vector_of_each(service, request, body)
+    return JsonResponse({"embedding": vectors[0].tolist()})
+
+
 @router.post("/api/embed")
-async def embed(service: FromBody, request: JsonRequest, body: EmbeddingRequest) -> Response:
+async def embed(service: FromBody, request: JsonRequest, body: EmbedRequest) -> Response:
     """Compute vectors of texts."""
     vectors, num_tokens = await vector_of_each(service, request, body)
     found = [row.tolist() for row in vectors]
@@ -255,7 +281,7 @@ class OllamaWriter(BlockWriter):
     def final(self) -> Document:
         """Write the whole answer."""
         texts = {kind: self._text(kind) for kind in ("text", "reasoning")}
-        calls = [_call(block) for block in self.blocks if block.is_call]
+        calls = [call for one in self.blocks if one.is_call and (call := _call(one))]
         return self._chunk(texts["text"], texts["reasoning"], calls) | self._figures()
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
@@ -269,8 +295,8 @@ class OllamaWriter(BlockWriter):
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
         """Write a call."""
-        if block.is_call:
-            yield self._chunk("", "", [_call(block)])
+        if block.is_call and (call := _call(block)):
+            yield self._chunk("", "", [call])
 
     def end(self) -> Iterator[Document]:
         """Write the figures."""
@@ -298,6 +324,9 @@ class OllamaWriter(BlockWriter):
 
     def _figures(self) -> Document:
         counts, timings = usage(self.running), self.timings()
+        more: Document = {}
+        if isinstance(self.body, OllamaGenerate) and not self.body.raw:
+            more["context"] = [*self.running.runs[0].seq.tokens]
         read_ns, written_ns = (int(timings[name] * _NS) for name in ("prompt_ms", "predicted_ms"))
         return {
             "done": True,
@@ -308,13 +337,15 @@ class OllamaWriter(BlockWriter):
             "prompt_eval_duration": read_ns,
             "eval_count": counts["completion_tokens"],
             "eval_duration": written_ns,
+            **more,
         }
 
 
-def _call(block: ContentBlock) -> Document:
+def _call(block: ContentBlock) -> Document | None:
+    """Write a call; None for one that was cut."""
     try:
         given = json.loads(block.text or "{}", strict=False)
-    except ValueError:  # it was cut
-        given = {}
+    except ValueError:
+        return None
     arguments = given if isinstance(given, Mapping) else {}
     return {"id": block.call_id, "function": {"name": block.name, "arguments": arguments}}

@@ -123,7 +123,8 @@ class OpenAIWriter(Writer):
             text = self._prompt_text(handle.output()) + text
         parser = self.parsers[index]
         num_calls = parser.num_calls
-        parts = parser.read(text, is_last=reason is not None)
+        is_cut = reason is FinishReason.LENGTH
+        parts = parser.read(text, is_last=reason is not None, is_cut=is_cut)
         with_pieces = self.options.include_pieces and bool(event.pieces)
         has_prompt = is_first and not self.is_chat
         if not (parts or logprobs or reason or has_prompt or self.with_ids or with_pieces):
@@ -154,7 +155,8 @@ class OpenAIWriter(Writer):
                     scored = [*handle.runs[0].prompt_logprobs, *shown]
                     logprobs = self._echoed(output.prompt_token_ids[0], scored)
             parser = self.parsers[i]
-            parts = parser.read(text, is_last=True)
+            is_cut = one.finish_reason is FinishReason.LENGTH
+            parts = parser.read(text, is_last=True, is_cut=is_cut)
             content = {"message": _message(parts)} if self.is_chat else {"text": _text(parts)}
             choice: Document = {"index": i, **content, "logprobs": logprobs}
             choice["finish_reason"] = _reason(one.finish_reason, parser.num_calls)

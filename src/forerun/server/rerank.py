@@ -107,8 +107,8 @@ async def _by_answer(
 
     prompts = await service.aside(request, service.render(lambda: [*map(prompt, texts)]))
 
-    def encode() -> list[Encoded]:
-        return [service.read_text(one, "documents", bos=False) for one in prompts]
+    def encode(number: int) -> Encoded:
+        return service.read_text(prompts[number], "documents", bos=False)
 
     states, num_tokens = await read_states(
         service, request, encode, len(texts), "last", "documents"
@@ -128,9 +128,11 @@ async def _by_vectors(
     """Score by the cosine of the angle between a document's vector and the query's."""
     pooling: Literal["mean", "last"] = "mean" if service.config.pooling == "mean" else "last"
 
-    def encode() -> list[Encoded]:
-        encoded = [service.read_text(one, "documents") for one in (body.query, *texts)]
-        return end_texts(encoded, service.llm().tokenizer)
+    given = (body.query, *texts)
+
+    def encode(number: int) -> Encoded:
+        encoded = [service.read_text(given[number], "documents")]
+        return end_texts(encoded, service.llm().tokenizer)[0]
 
     states, num_tokens = await read_states(
         service, request, encode, len(texts) + 1, pooling, "documents"
