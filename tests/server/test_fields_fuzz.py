@@ -40,6 +40,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/embed": {"input": "Hi"},
     "/api/embeddings": {"prompt": "Hi"},
     "/api/show": {},
+    "/models/unload": {},
 }
 HIDDEN: dict[str, type[RequestBody]] = {
     "/api/chat": ollama.OllamaChat,
@@ -47,6 +48,7 @@ HIDDEN: dict[str, type[RequestBody]] = {
     "/api/embed": ollama.EmbedRequest,
     "/api/embeddings": ollama.EmbedRequest,
     "/api/show": ollama.ShowRequest,
+    "/models/unload": ollama.UnloadRequest,
 }
 """Routes that the document leaves out, with their bodies."""
 CHATS = {route: "messages" for route in BODIES if "messages" in BODIES[route]}

@@ -11,7 +11,7 @@ from forerun.core.options import option
 from forerun.core.params import MAX_N
 
 LOCAL = "127.0.0.1"
-POOLINGS = ("last", "mean", "none")
+POOLINGS = ("auto", "last", "mean", "none")
 _LEAST = {
     **dict.fromkeys(("max_prompt_len", "max_connections", "models_max", "max_schema_depth"), 1),
     **dict.fromkeys(("max_queue", "drain_timeout", "stream_interval"), 0),
@@ -51,8 +51,8 @@ class ServerConfig:
     """Seconds that a request waits for one of several models to be loaded."""
     embeddings: bool = option(False, "--embedding", "--reranking", "--rerank")
     """Answer /v1/embeddings and /v1/rerank with the model's states."""
-    pooling: Literal["last", "mean", "none"] = option("last")
-    """Which state of a text is its vector: `last`, `mean`, or `none`, a vector for each token."""
+    pooling: Literal["auto", "last", "mean", "none"] = option("auto")
+    """Which state of a text is its vector: `last`, `mean`, `none` (one for each token), or as the model's file says."""
     slots: bool = option(True)
     """Answer /slots with what each sequence does."""
     metrics_prefix: str = option("forerun:")

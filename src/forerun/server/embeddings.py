@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -25,9 +27,14 @@ from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.writer import Document
+from forerun.text.hf_tokenizer import read_json
 from forerun.text.prompt import Encoded
+from forerun.weights.gguf_header import read_header
 
 router = APIRouter(route_class=JsonRoute)
+Pooling = Literal["last", "mean", "none"]
+_MEAN = 1
+"""Of llama.cpp's kinds of pooling."""
 MAX_TEXTS = 2048
 """Texts of a request, as many as OpenAI takes."""
 SLICE = 64
@@ -85,7 +92,7 @@ async def vector_of_each(
     service: Service, request: JsonRequest, body: EmbeddingRequest
 ) -> tuple[list[Vectors], int]:
     """Compute one vector (D,) of each text, and count their tokens. Raises ApiError."""
-    if service.config.pooling == "none":
+    if pooling_of(service) == "none":
         path = request.url.path
         raise invalid(
             f"{path} gives one vector a text: start the server with --pooling last or mean", "input"
@@ -114,7 +121,7 @@ async def vectors_of(
             raise invalid(f"{field} {number} has no tokens: give some text", field)
         return encoded
 
-    pooling = service.config.pooling
+    pooling = pooling_of(service)
     states, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
     if body.embd_normalize == 2 and pooling != "none":
         states = [vectors.normalized(rows) for rows in states]
@@ -148,6 +155,24 @@ async def read_states(
         states += [handle.runs[0].states() for handle in running.handles]
         num_tokens += sum(handle.runs[0].seq.num_prompt for handle in running.handles)
     return states, num_tokens
+
+
+def pooling_of(service: Service) -> Pooling:
+    """Return which state of a text is its vector: as the server's option says, or the model's file."""
+    given = service.config.pooling
+    return _stored_pooling(service.llm().path) if given == "auto" else given
+
+
+@cache
+def _stored_pooling(path: Path) -> Pooling:
+    """Read llama.cpp's and sentence-transformers' ways to say it."""
+    if path.is_dir():
+        settings = read_json(path / "1_Pooling" / "config.json")
+        return "mean" if settings.get("pooling_mode_mean_tokens") is True else "last"
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        metadata = read_header(data).metadata
+    kind = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
+    return "mean" if kind == _MEAN else "last"
 
 
 def _all(encode: Callable[[int], Encoded], numbers: Iterable[int]) -> list[Encoded]:

@@ -150,6 +150,19 @@ class Fleet:
         finally:
             self._release(service)
 
+    async def unload(self, service: Service) -> bool:
+        """Let go of a model that nobody uses, of several; False if it stays."""
+        if self.is_one or self._leases[service] or not service.is_loaded:
+            return not service.is_loaded
+        async with self._loading:
+            await self._drop(service)
+        return True
+
+    async def _drop(self, service: Service) -> None:
+        await service.drop()
+        await asyncio.to_thread(_give_back)
+        self.on_dropped(service)
+
     def _release(self, service: Service) -> None:
         self._leases[service] -= 1
         self._used_s[service] = time.monotonic()
@@ -220,9 +233,7 @@ class Fleet:
                 await self._released.wait()
                 continue
             oldest = min(idle, key=lambda one: self._used_s[one])
-            await oldest.drop()
-            await asyncio.to_thread(_give_back)
-            self.on_dropped(oldest)
+            await self._drop(oldest)
 
     def _has_room(self, service: Service, without: Collection[Service]) -> bool:
         """Tell whether a model fits beside those that are loaded, but these."""
@@ -274,6 +285,9 @@ async def _all(request: Request) -> Fleet:
 
 async def _of_body(request: JsonRequest) -> AsyncIterator[Service]:
     fleet = await _all(request)
+    if request.checked.only_unloads:
+        yield fleet.named(request.checked.model)
+        return
     if not fleet.is_one:
         request.checked.check()
     async with fleet.leased(request, request.checked.model) as service:

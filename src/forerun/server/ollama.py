@@ -50,6 +50,16 @@ class OllamaRequest(BlocksBody):
 
     theirs: ClassVar = {"response_format": "format"}
 
+    @property
+    def only_unloads(self) -> bool:
+        """Whether nothing is asked, and the model is not to be kept."""
+        return self.keep_alive in (0, "0", "0s", "0m") and not self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is something to answer."""
+        raise NotImplementedError
+
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
         fields = {
@@ -80,6 +90,11 @@ class OllamaChat(OllamaRequest):
 
     messages: list[dict[str, Any]] = Field(default_factory=list)
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is a conversation."""
+        return bool(self.messages)
+
     def turns(self) -> list[dict[str, Any]]:
         """Return the conversation. Raises ApiError for pictures."""
         if any(one.get("images") for one in self.messages):
@@ -104,6 +119,11 @@ class OllamaGenerate(OllamaRequest):
             raise invalid("this server reads no pictures: leave images out", "images")
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, {"role": "user", "content": self.prompt}]
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a question."""
+        return bool(self.prompt)
 
     @property
     def earlier(self) -> Sequence[int]:
@@ -183,16 +203,16 @@ async def lm_studio_models(fleet: AllModels) -> Response:
 @router.post("/api/chat")
 async def chat(service: FromBody, request: JsonRequest, body: OllamaChat) -> Response:
     """Answer a conversation; none only loads the model."""
-    if not body.messages:
-        return _only_loaded(service, body)
+    if not body.asks:
+        return await _only_loaded(service, request, body)
     return await reply(service, request, body, OllamaWriter)
 
 
 @router.post("/api/generate")
 async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate) -> Response:
     """Answer a question, or continue a text; none only loads the model."""
-    if not body.prompt:
-        return _only_loaded(service, body)
+    if not body.asks:
+        return await _only_loaded(service, request, body)
     if not body.raw and not body.suffix:
         return await reply(service, request, body, OllamaWriter)
     completion = CompletionRequest.model_validate(body.as_completion())
@@ -261,11 +281,25 @@ def _entry(service: Service, name: str) -> Document:
     }
 
 
-def _only_loaded(service: Service, body: OllamaRequest) -> Response:
+class UnloadRequest(RequestBody):
+    """The name of a model to let go of."""
+
+    only_unloads: ClassVar = True
+
+
+@router.post("/models/unload")
+async def unload(service: FromBody, request: JsonRequest, body: UnloadRequest) -> Response:
+    """Let go of a model, as llama-server does."""
+    return JsonResponse({"success": await request.app.state.fleet.unload(service)})
+
+
+async def _only_loaded(service: Service, request: JsonRequest, body: OllamaRequest) -> Response:
     said: Document = {"message": {"role": "assistant", "content": ""}}
     content = said if isinstance(body, OllamaChat) else {"response": ""}
     head = {"model": service.name(body.model), "created_at": _time()}
-    return JsonResponse({**head, **content, "done": True, "done_reason": "load"})
+    is_gone = body.only_unloads and await request.app.state.fleet.unload(service)
+    reason = "unload" if is_gone else "load"
+    return JsonResponse({**head, **content, "done": True, "done_reason": reason})
 
 
 def _time(seconds: float | None = None) -> str:

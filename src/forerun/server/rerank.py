@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from forerun.engine.vectors import Vectors, normalized
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.embeddings import read_states
+from forerun.server.embeddings import pooling_of, read_states
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
@@ -126,7 +126,7 @@ async def _by_vectors(
     service: Service, request: JsonRequest, body: RerankRequest, texts: Sequence[str]
 ) -> tuple[Vectors, int]:
     """Score by the cosine of the angle between a document's vector and the query's."""
-    pooling: Literal["mean", "last"] = "mean" if service.config.pooling == "mean" else "last"
+    pooling: Literal["mean", "last"] = "mean" if pooling_of(service) == "mean" else "last"
 
     given = (body.query, *texts)
 

@@ -162,6 +162,11 @@ class RequestBody(BaseModel):
     _typed: Mapping[str, str] = PrivateAttr(default_factory=dict)
     """By field of ours: what the client called it, where that is another name."""
 
+    @property
+    def only_unloads(self) -> bool:
+        """Whether the model is not used, but let go of."""
+        return False
+
     def check(self) -> None:
         """Raise ApiError for what is wrong whichever model is asked: before one is loaded for it."""
 
