@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
+from typing import Any, Literal, Self, Unpack, cast
 
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
@@ -57,15 +57,13 @@ from forerun.parallel.launch import Launch
 from forerun.spellings import calls
 from forerun.spellings import engine as spellings
 from forerun.spellings.keywords import Keywords
+from forerun.text.hub_tokenizer import HubTokenizer
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, end_texts, split
 from forerun.text.tokenizer import TextStream, Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.identity import identity_of
-
-if TYPE_CHECKING:
-    import tokenizers
 
 _log = logging.getLogger(__name__)
 
@@ -179,14 +177,15 @@ class LLM(OfOneProcess):
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = False,
+        use_tqdm: bool | None = None,
         **others: object,
     ) -> list[RequestOutput]:
         """Complete one prompt or many; the outputs come in the prompts' order.
 
         Text is completed as it is, as by `forerun generate --raw`; `chat` and `forerun generate` answer it through the
         chat template. Without `sampling_params` the model's own settings hold, with at most 16 tokens
-        (`default_params`). `use_tqdm` shows the progress on stderr. Raises RequestError, CapacityError.
+        (`default_params`). `use_tqdm` shows the progress on stderr; in a terminal and a notebook many
+        prompts have it. Raises RequestError, CapacityError.
         """
         calls.check(self.generate, others)
         requests = self._run(self._encoded(prompts), sampling_params, use_tqdm)
@@ -197,7 +196,7 @@ class LLM(OfOneProcess):
         prompts: Prompt | Sequence[Prompt],
         *,
         pooling: Literal["last", "mean"] = "last",
-        use_tqdm: bool = False,
+        use_tqdm: bool | None = None,
         **others: object,
     ) -> list[EmbeddingRequestOutput]:
         """Compute a vector of length 1 of each prompt: of its last token's state, or the mean of all.
@@ -217,12 +216,14 @@ class LLM(OfOneProcess):
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
         add_generation_prompt: bool = True,
-        use_tqdm: bool = False,
+        continue_final_message: bool = False,
+        use_tqdm: bool | None = None,
         **others: object,
     ) -> list[RequestOutput]:
         """Answer a conversation or a list of them, through the model's chat template or the given one.
 
-        `tools` and `chat_template_kwargs` are handed to the template. Turns that were computed before are reused, not
+        `tools` and `chat_template_kwargs` are handed to the template; with `continue_final_message` the answer goes on
+        with the last message, which is the assistant's. Turns that were computed before are reused, not
         computed again. What an answer thinks, says and calls is apart in its `message`. All else is as in `generate`.
         """
         calls.check(self.chat, others)
@@ -236,6 +237,7 @@ class LLM(OfOneProcess):
                 tools=tools,
                 chat_template=chat_template,
                 variables=chat_template_kwargs,
+                continue_final_message=continue_final_message,
             )
             for chat in ([messages] if is_one else messages)
         ]
@@ -270,9 +272,11 @@ class LLM(OfOneProcess):
 
     get_default_sampling_params = default_params
 
-    def get_tokenizer(self) -> tokenizers.Tokenizer:
-        """Return the Hugging Face library's tokenizer; `tokenizer` adds what the model's files say beside it."""
-        return self.tokenizer.encoder
+    def get_tokenizer(self) -> HubTokenizer:
+        """Return the Hugging Face library's tokenizer, with the methods of transformers'."""
+        own = self.tokenizer
+        ends = (own.text_of(own.bos_id), own.text_of(own.eos_id))
+        return HubTokenizer(own.encoder, own.chat_template, *ends)
 
     def get_metrics(self) -> list[Metric]:
         """Return the counts since this LLM was made, under vLLM's names with the prefix `forerun:`."""
@@ -374,7 +378,7 @@ class LLM(OfOneProcess):
         self,
         prompts: Sequence[Encoded],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        use_tqdm: bool,
+        use_tqdm: bool | None,
     ) -> list[RequestHandle]:
         """Run the prompts together to the end; if one cannot be run, none is."""
         params = self.default_params() if sampling_params is None else sampling_params

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from forerun.core.arrays import Floats
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
-from forerun.decoding.processors import LogitsPipeline, logprobs
+from forerun.decoding.processors import LogitsPipeline, kept_in_order, logprobs
 from tests.decoding.toy import adjusted, oracle_probs
 
 PROMPT, GENERATED, EOS = (1, 4, 4), (0, 4, 2, 4), frozenset({3})
@@ -267,3 +268,34 @@ def test_logprobs_are_of_the_raw_logits(logits: list[float], token: int, num_top
     assert ranked[result.rank - 1] == token
     assert [i for i, _ in result.top] == ranked[:num_top]
     assert [p for _, p in result.top] == pytest.approx([expected[i] for i in ranked][:num_top])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_samplers_in_any_order_are_those_one_after_the_other(seed):
+    """The fast way, by one ranking, is that of the plain one, which sorts once a sampler."""
+    rng = np.random.default_rng(seed)
+    row = (rng.standard_normal(200) * 3).astype(np.float32)
+    values = {
+        "temperature": float(rng.choice([0.5, 1.0, 2.5])),
+        "top_k": int(rng.choice([0, 7, 40])),
+        "top_p": float(rng.choice([1.0, 0.9, 0.5])),
+        "min_p": float(rng.choice([0.0, 0.05, 0.2])),
+    }
+    for order in itertools.permutations(("temperature", "top_k", "top_p", "min_p")):
+        params = SamplingParams(**values, samplers=order)
+        pipeline = LogitsPipeline(params)
+        law = pipeline.probs(row, [])
+        expected = kept_in_order(row, params, pipeline.factor)
+        assert np.flatnonzero(law).tolist() == expected.tolist()
+        ratio = np.log(law[expected] / law[expected].max())
+        scaled = (row[expected] - row[expected].max()) / params.temperature
+        assert np.allclose(ratio, scaled, atol=1e-4)
+
+
+def test_samplers_that_are_not_named_are_off():
+    params = SamplingParams(temperature=3.0, top_k=5, min_p=0.3, samplers=("min_p", "temperature"))
+    assert (params.top_k, params.min_p, params.temperature) == (0, 0.3, 3.0)
+    params = SamplingParams(temperature=0, top_k=5, presence_penalty=1.0, samplers=())
+    assert (params.is_greedy, params.top_k, params.presence_penalty) == (True, 0, 0.0)
+    with pytest.raises(RequestError, match="samplers must be an order of"):
+        SamplingParams(samplers=("top_k", "typical"))

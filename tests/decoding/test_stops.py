@@ -250,3 +250,32 @@ def test_no_way_to_the_text_shows_what_stands_for_control_tokens(
     shown = push(stream, [*tokens, EOS] if end == "token" else tokens).text + stream.close()
     plain = "".join(PIECES[token] for token in tokens)
     assert plain.startswith(shown) if end == "stop" else shown == plain
+
+
+def test_a_time_ends_a_text_at_the_end_of_a_line(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("forerun.decoding.stops.time.perf_counter", lambda: now[0])
+    for pieces, length in ((["a", "\n", "b", "c"], 3), (["a", "b", "c", "\n"], 4)):
+        now[0] = 0.0
+        stops = StopChecker(SamplingParams(t_max_predict_ms=1500), 99, frozenset(), Texts(pieces))
+        count = 0
+        while stops.finish_reason is None:
+            stops.push(count)
+            now[0], count = now[0] + 1.0, count + 1
+        assert (count, stops.finish_reason) == (length, FinishReason.LENGTH)
+
+
+class Texts:
+    """A detokenizer of a text for every token."""
+
+    def __init__(self, pieces: list[str]) -> None:
+        self.pieces = pieces
+
+    def push(self, token_ids: list[int]) -> str:
+        return "".join(self.pieces[i] for i in token_ids)
+
+    def flush(self) -> str:
+        return ""
+
+    def hidden_in(self, text: str) -> dict[str, int]:
+        return {}

@@ -332,3 +332,19 @@ def test_the_licence_is_what_the_file_says(default_model: Path, tmp_path: Path) 
     (tmp_path / "broken.gguf").write_bytes(b"GGUF and no more")
     for path in (tmp_path / "broken.gguf", tmp_path / "none.gguf", tmp_path):
         assert names.licence(path) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://huggingface.co/org/model", "org/model"),
+        ("hf.co/org/model:Q4_K_M", "org/model:Q4_K_M"),
+        ("huggingface.co/org/model:latest", "org/model"),
+        ("https://huggingface.co/org/model/tree/main", "org/model"),
+        ("https://huggingface.co/org/m/resolve/main/a/b.gguf?download=true", "org/m/a/b.gguf"),
+        ("https://huggingface.co/org/model/blob/main/b.gguf", "org/model/b.gguf"),
+    ],
+)
+def test_addresses_of_the_hub_are_names(address: str, name: str) -> None:
+    parse = hugging_face.HubName.parse
+    assert parse(address) == parse(name) is not None

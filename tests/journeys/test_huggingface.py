@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 
 from forerun import LLM, LoadError, RequestError, SamplingParams
 from tests.model.tiny import hf_model
@@ -39,7 +38,10 @@ def answers(llm: LLM, prompts: object) -> list[tuple[int, ...]]:
 
 def test_the_tokenizer_is_the_librarys(smollm2) -> None:
     tokenizer = smollm2.get_tokenizer()
-    assert isinstance(tokenizer, tokenizers.Tokenizer)
+    written = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+    assert tokenizer.encode(written) == tokenizer(written)["input_ids"]
+    assert tokenizer.decode([tokenizer.eos_token_id], skip_special_tokens=True) == ""
+    assert len(tokenizer) == tokenizer.get_vocab_size() >= tokenizer.vocab_size
     assert tokenizer.encode(TEXT).ids == smollm2.encode(TEXT)
     (output,) = smollm2.generate(TEXT, GREEDY)
     assert answers(smollm2, tokenizer.encode(TEXT).ids) == answers(smollm2, TEXT)
@@ -102,8 +104,11 @@ def test_tools_and_their_calls_go_through_the_template(smollm2) -> None:
     ]
     (output,) = smollm2.chat(messages, GREEDY, tools=[TOOL], chat_template=TOOL_TEMPLATE)
     assert output.prompt == ("get_weather\nuser: Weather?\nassistant: Oslo\ntool: rain\nassistant:")
-    with pytest.raises(RequestError, match="the chat template has no place for tools"):
-        smollm2.chat(messages, GREEDY, tools=[TOOL])
+    (output,) = smollm2.chat(messages, GREEDY, tools=[TOOL])  # told in the system message
+    assert "get_weather" in output.prompt
+    begun = [*messages[:1], {"role": "assistant", "content": "It is"}]
+    (output,) = smollm2.chat(begun, GREEDY, continue_final_message=True)
+    assert output.prompt.endswith("It is")
     with pytest.raises(RequestError, match="tools must be a list of objects"):
         smollm2.chat(messages, GREEDY, tools=["get_weather"], chat_template=TOOL_TEMPLATE)
 

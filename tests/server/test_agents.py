@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from forerun.server.messages import MessagesRequest
-from forerun.spellings.requests import note
+from forerun.spellings.requests import MAX_HEADER, say_once
 from tests.server.conftest import chunks, post, running, tool
 from tests.server.test_reasoning import with_template
 
 SHELL = {"type": "function", "name": "shell", "parameters": {"type": "object", "properties": {}}}
 INNER = {**SHELL, "name": "close", "description": None}
+INNER["parameters"] = {**SHELL["parameters"], "additionalProperties": False}
 PATCH = {"type": "custom", "name": "patch", "description": "d", "format": {"type": "text"}}
 CODEX = {
     **{"model": "m", "instructions": "Be brief.", "input": "Hi", "store": False, "include": []},
@@ -33,7 +35,7 @@ def loose(llm) -> Iterator[str]:
 
 
 def test_what_codex_sends_is_answered(loose, caplog):
-    note.cache_clear()
+    say_once.cache_clear()
     found = post(loose, "/v1/responses", CODEX | {"max_output_tokens": 1})
     post(loose, "/v1/responses", CODEX | {"max_output_tokens": 1})
     assert found["tools"] == CODEX["tools"]
@@ -54,7 +56,7 @@ def test_an_answer_with_tools_ends_where_the_context_does(llm, monkeypatch):
         monkeypatch.setattr(service.worker, "submit", spy)
         for more in ({"tools": [tool("f")]}, {}, {"tools": [tool("f")], "max_tokens": 7}):
             post(url, "/v1/chat/completions", {"messages": ASKED, **more})
-    assert asked == [None, 2048, 7]
+    assert asked == [None, None, 7]
 
 
 def test_calls_come_back_as_the_tools_were_offered(loose):
@@ -80,17 +82,28 @@ def test_calls_come_back_as_the_tools_were_offered(loose):
     assert post(loose, "/v1/responses", body | {"input": said, "max_output_tokens": 1})["output"]
 
 
-def test_unknown_fields_are_left_out_and_slips_are_errors(url):
+def test_unknown_fields_are_left_out_and_named(url, llm):
     body = {"messages": ASKED, "max_tokens": 1}
     for field in ("web_search_options", "prompt_cache_options", "client_metadata", "betas", "x"):
         assert post(url, "/v1/chat/completions", body | {field: {}})["choices"]
     many = {f"field_{number}": 1 for number in range(40)}
-    error = post(url, "/v1/chat/completions", body | many, 400)["error"]
-    assert "40 fields that are not known" in error["message"]
-    assert post(url, "/v1/chat/completions", body | {"x" * 10_000: 1})["choices"]
-    for field, meant in (("temprature", "temperature"), ("Max_Tokens", "max_tokens")):
-        error = post(url, "/v1/chat/completions", body | {field: 1}, 400)["error"]
-        assert f"did you mean '{meant}'" in error["message"]
+    assert post(url, "/v1/chat/completions", body | many)["choices"]
+    odd = body | {"x" * 10_000: 1, "temprature": 1, "a\r\nb": 1, "user": "me", "topP": 0.5}
+    answer = httpx.post(url + "/v1/chat/completions", json=odd | {"stream_options": {"usages": 1}})
+    assert answer.status_code == 200, answer.text
+    named = answer.headers["x-forerun-ignored"]
+    assert "temprature (did you mean temperature?)" in named
+    assert "a??b" in named
+    assert {"user", "usages"} <= {*named.split(", ")}
+    assert "topP" not in named
+    assert len(named) <= MAX_HEADER
+    answer = httpx.post(url + "/v1/chat/completions", json=body)
+    assert "x-forerun-ignored" not in answer.headers
+    with running(lambda: llm, strict_requests=True) as (strict, _):
+        for field, status in (("user", 200), ("mode", 200), ("temprature", 400)):
+            answer = httpx.post(strict + "/v1/chat/completions", json=body | {field: "1"})
+            assert answer.status_code == status, answer.text
+    assert "did you mean 'temperature'" in answer.json()["error"]["message"]
 
 
 BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.{};"}

@@ -12,7 +12,6 @@ import pytest
 
 from forerun.llm import LLM
 from forerun.server import ollama
-from forerun.server.embeddings import EmbeddingRequest
 from forerun.server.schema import RequestBody
 from forerun.spellings.requests import ONLY, RENAMED, STATE
 from tests.server.conftest import running, tool
@@ -39,13 +38,17 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/chat": {"messages": SAID, "stream": False, "options": {"num_predict": 1}},
     "/api/generate": {"prompt": "Hi", "stream": False, "options": {"num_predict": 1}},
     "/api/embed": {"input": "Hi"},
+    "/api/embeddings": {"prompt": "Hi"},
     "/api/show": {},
+    "/models/unload": {},
 }
 HIDDEN: dict[str, type[RequestBody]] = {
     "/api/chat": ollama.OllamaChat,
     "/api/generate": ollama.OllamaGenerate,
-    "/api/embed": EmbeddingRequest,
+    "/api/embed": ollama.EmbedRequest,
+    "/api/embeddings": ollama.EmbedRequest,
     "/api/show": ollama.ShowRequest,
+    "/models/unload": ollama.UnloadRequest,
 }
 """Routes that the document leaves out, with their bodies."""
 CHATS = {route: "messages" for route in BODIES if "messages" in BODIES[route]}

@@ -75,10 +75,14 @@ def test_its_own_page_is_let_in(url):
 
 
 @pytest.mark.parametrize(
-    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "json"]
+    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_a_body_must_be_called_json(url, kind):
+@pytest.mark.parametrize("sign", ["origin", "sec-fetch-site", "sec-fetch-mode"])
+def test_the_body_of_a_page_must_be_called_json(url, kind, sign):
     headers = {"content-type": kind} if kind else {}
+    answer = httpx.post(f"{url}/v1/completions", content=b'{"prompt": "a"}', headers=headers)
+    assert answer.status_code == 200  # of a program
+    headers[sign] = url
     answer = httpx.post(f"{url}/v1/completions", content=b'{"prompt": "a"}', headers=headers)
     assert answer.status_code == 415
     message = answer.json()["error"]["message"]
@@ -87,12 +91,32 @@ def test_a_body_must_be_called_json(url, kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.api+json"]
+    "kind",
+    [
+        *("application/json; charset=utf-8", "Application/JSON", "application/vnd.api+json"),
+        *("application/octet-stream", "json"),
+    ],
 )
 def test_all_that_is_json_is_read(url, kind):
     headers = {"content-type": kind}
     answer = httpx.post(f"{url}/v1/completions", content=b'{"prompt": "a"}', headers=headers)
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["app://obsidian.md", "tauri://localhost", "vscode-webview://1a", "vscode-file://b"]
+)
+def test_pages_inside_desktop_programs_are_let_in(url, origin):
+    answer = ask(url, origin=origin)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == origin
+    assert "x-forerun-ignored" in answer.headers["access-control-expose-headers"]
+    asks = {"access-control-request-method": "POST", "origin": origin}
+    assert httpx.options(f"{url}/v1/completions", headers=asks).status_code == 200
+    asks["origin"] = f"http://evil.example/{origin}"
+    answer = httpx.options(f"{url}/v1/completions", headers=asks)
+    assert answer.status_code == 403
+    assert answer.headers["access-control-allow-origin"] == asks["origin"]  # to read why
 
 
 def test_hosts_and_origins_can_be_allowed(llm):

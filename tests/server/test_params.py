@@ -8,8 +8,6 @@ import pytest
 from forerun.core import params
 from forerun.core.params import SamplingParams
 from forerun.llm import LLM
-from forerun.server import openai
-from forerun.server.config import DEFAULT_MAX_TOKENS
 from tests.server.conftest import post, running
 
 SAID = [{"role": "user", "content": "One two three one two three"}]
@@ -43,12 +41,10 @@ def test_minus_one_is_until_the_end_of_the_context_everywhere(url, llm):
         assert usage[field] + num_prompt == llm.max_len
 
 
-def test_an_answer_without_max_tokens_ends(url, monkeypatch):
+def test_an_answer_without_max_tokens_ends_where_the_context_does(url, llm):
     body = {"messages": SAID, "ignore_eos": True, "temperature": 0}
-    assert DEFAULT_MAX_TOKENS == 2048
-    monkeypatch.setattr(openai, "DEFAULT_MAX_TOKENS", 9)
     found = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
-    assert found["usage"]["completion_tokens"] == 9
+    assert found["usage"]["total_tokens"] == llm.max_len
     assert found["choices"][0]["finish_reason"] == "length"
     found = httpx.post(f"{url}/v1/chat/completions", json=body | {"max_tokens": 12}).json()
     assert found["usage"]["completion_tokens"] == 12

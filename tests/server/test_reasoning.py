@@ -83,7 +83,9 @@ def test_a_bound_thought_goes_with_what_rules_no_form(thinking: str, more: dict)
 
 
 def test_calls_that_are_required_come_behind_a_thought(thinking: str) -> None:
-    given = {"tools": [TOOL], "tool_choice": "required", "chat_template_kwargs": {"open": True}}
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    add = {"type": "function", "function": {"name": "add", "parameters": schema}}
+    given = {"tools": [add], "tool_choice": "required", "chat_template_kwargs": {"open": True}}
     body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 90, **given}
     message = post(thinking, "/v1/chat/completions", body)["choices"][0]["message"]
     assert message["reasoning_content"]

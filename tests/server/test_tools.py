@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from forerun.spellings.requests import note
+from forerun.spellings.requests import say_once
 from tests.decoding.test_calls import FAMILIES, TEMPLATE
 from tests.server.conftest import post, running, tool
 from tests.server.test_reasoning import with_template
@@ -140,7 +140,7 @@ def test_a_required_call_that_begins_with_line_ends_follows_a_thought_that_the_p
 
 
 def test_strict_arguments_are_noted_where_calls_are_free(url, caplog):
-    note.cache_clear()
+    say_once.cache_clear()
     bare = {"type": "object", "properties": {}}
     dialects = {
         "/v1/chat/completions": {
@@ -158,7 +158,7 @@ def test_strict_arguments_are_noted_where_calls_are_free(url, caplog):
     }
     for route, body in dialects.items():
         for strict in (True, False):
-            note.cache_clear()
+            say_once.cache_clear()
             caplog.clear()
             tool_ = json.loads(json.dumps(body["tools"][0]).replace("true", str(strict).lower()))
             post(url, route, body | {"tools": [tool_], "max_tokens": 1})

@@ -89,6 +89,10 @@ def test_a_value_that_cannot_be_had_is_quoted(name: str, value: object) -> None:
         ({"-ctk": "f16", "-ctv": "f16"}, {"kv": "fp16"}),
         ({"quantization": "int8"}, {"quant": "int8"}),
         ({"quantization": "gguf"}, {}),
+        ({"quantization": "awq_marlin", "revision": None, "enable_lora": False}, {}),
+        ({"hf_overrides": {}, "limit_mm_per_prompt": {"image": 0}, "task": "embed"}, {}),
+        ({"n_ctx": 512, "n_threads": 2, "verbose": False}, {"max_model_len": 512, "threads": 2}),
+        ({"n_ctx": 0, "n_threads": None}, {}),
         ({"-np": "3", "-b": "64"}, {"max_num_seqs": 3, "prefill_chunk": 64}),
         ({"--max_model_len": "512"}, {"max_model_len": 512}),
         ({"device_map": "cpu"}, {"device": "cpu"}),
@@ -114,7 +118,10 @@ def test_names_with_a_meaning_are_mapped(typed: dict, meant: dict) -> None:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ({"quantization": "awq"}, "quantization='awq' is not possible here: .*quant rounds them"),
+        ({"quantization": "hqq"}, "quantization='hqq' is not possible here: .*quant rounds them"),
+        ({"enable_lora": True}, "enable_lora=True is not possible here: there are no adapters"),
+        ({"hf_overrides": {"a": 1}}, "is not possible here: a model is as its files have it"),
+        ({"cpu_offload_gb": 4}, "is not possible here: memory_budget bounds"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype='fp8' is not possible here: .*fp16"),
         ({"-np": "many"}, r"max_num_seqs must be a whole number, got 'many' \(given as -np\)"),
         ({"max_num_batched_tokens": 0}, r"prefill_chunk must be .* \(given as max_num_batched_to"),
@@ -215,3 +222,43 @@ def test_type_checkers_know_every_keyword_of_an_llm_with_its_type() -> None:
     others = names.keys() - types.keys()
     assert all(map(spellings.is_known, others))
     assert {*DRAFTING, spellings.SPECULATIVE} <= others
+
+
+COMMANDS = """
+--jinja -c=4096 -ngl=99 -fa=on -ctk=f16 -ctv=f16 -b=2048 -ub=512 -np=2 --no-mmap --mlock --metrics
+--reasoning-format=auto --cache-reuse=256 --no-warmup --swa-full -kvu -cd=4096 --draft-p-min=0.8
+--cache-ram=2048 --ctx-checkpoints=8 --fit=on --kv-unified --reasoning=on --sleep-idle-seconds=600
+--threads-http=4 --timeout=600 --props --log-verbosity=3 -cb --cont-batching --defrag-thold=0.1
+--slot-save-path=/tmp --spec-draft-p-min=0.8 --hf-repo-draft=org/draft --repeat-last-n=64 --no-context-shift
+--split-mode=none --main-gpu=0 --numa=distribute --prio=2 --cpu-mask=ff --enable-auto-tool-choice
+--tool-call-parser=hermes --reasoning-parser=qwen3 --swap-space=4 --disable-log-requests
+--no-enable-log-requests --uvicorn-log-level=warning --generation-config=auto --max-logprobs=20
+--enable-prompt-tokens-details --chat-template-content-format=openai --language-model-only --async-scheduling
+--max-seq-len-to-capture=8192 --block-size=16 --guided-decoding-backend=xgrammar
+--structured-outputs-config={} --load-format=safetensors --download-dir=/tmp --task=generate --runner=auto
+--convert=none --gpu-memory-utilization=0.9 --trust-remote-code --enforce-eager --enable-prefix-caching
+--no-enable-prefix-caching --max-num-batched-tokens=2048 --max-num-seqs=8 --kv-cache-dtype=auto
+--enable-chunked-prefill --disable-log-stats --pipeline-parallel-size=1 --data-parallel-size=1
+--distributed-executor-backend=mp --compilation-config=3 --limit-mm-per-prompt={} --cpu-offload-gb=0
+--scheduling-policy=fcfs --max-log-len=100 --enable-expert-parallel --tokenizer-mode=auto --revision=main
+--hf-overrides={} --api-server-count=1 --kv-cache-memory-bytes=1000 --model-impl=auto --config-format=auto
+--enable-force-include-usage --max-lora-rank=16 --quantization=awq_marlin"""
+"""Of quickstarts and threads about llama-server and vLLM."""
+WOULD_CHANGE = """
+--rope-scaling=yarn --rope-scale=4 --yarn-orig-ctx=4096 --rope-freq-base=1e6 --lora=a --mmproj=a
+--grammar-file=a --override-kv=a --models-dir=a --enable-lora=true --hf-overrides={"a":1} --tokenizer=other
+--ssl-keyfile=a --root-path=/a --pipeline-parallel-size=2 --dry-multiplier=0.8 --samplers-that-do-not-exist=1"""
+"""Without their effect answers, or who gets them, would be others."""
+
+
+@pytest.mark.parametrize("flag", COMMANDS.split())
+def test_flags_that_have_nothing_to_do_here_are_read(flag: str) -> None:
+    name, equals, value = flag.partition("=")
+    configured(**{name: value if equals else True})
+
+
+@pytest.mark.parametrize("flag", WOULD_CHANGE.split())
+def test_flags_that_would_change_answers_are_refused_by_name(flag: str) -> None:
+    name, _, value = flag.partition("=")
+    with pytest.raises(ConfigError, match=name):
+        configured(**{name: value})

@@ -219,3 +219,47 @@ def test_a_template_for_tools_is_taken_where_there_are_some() -> None:
     for source, tools in ((default, None), (tool_use, [TOOL])):
         expected, _ = render_jinja_template([MESSAGES], tools=tools, chat_template=source)
         assert template.render(MESSAGES, True, tools) == expected[0]
+
+
+CALLED = [
+    {"role": "user", "content": "Go."},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": "Fjord", "n": 1}'}}]},
+    {"role": "tool", "tool_call_id": "c", "content": "7"},
+]  # fmt: skip
+TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ tools and '' }}"
+
+
+@pytest.mark.parametrize(
+    ("mark", "text"),
+    [
+        ("<|tool_call|>", '<|tool_call|>[{"name": "look", "arguments": {"at": "Fjord", "n": 1}}]'),
+        ("<|tool_call_start|>", "<|tool_call_start|>[look(at='Fjord', n=1)]<|tool_call_end|>"),
+        ("<tool_call>", '<tool_call>\n{"name": "look", "arguments": {"at": "Fjord", "n": 1}}\n</tool_call>'),
+        ("<tool_call><arg_key>", "<tool_call>look<arg_key>at</arg_key><arg_value>Fjord</arg_value>"
+         "<arg_key>n</arg_key><arg_value>1</arg_value></tool_call>"),
+    ],
+)  # fmt: skip
+def test_calls_that_a_template_leaves_out_are_written_as_the_family_does(mark, text):
+    template = ChatTemplate(f"{TURNS}{{# {mark} #}}", "", "")
+    assert f"[assistant]{text}[tool]7" in template.render(CALLED, False)
+    writes = ChatTemplate(TURNS.replace("{{ m.content }}", "{{ m.tool_calls }}"), "", "")
+    assert "<tool_call>" not in writes.render(CALLED, False)
+
+
+@pytest.mark.parametrize("read", ["thinking", "reasoning", "reasoning_content"])
+@pytest.mark.parametrize("sent", ["thinking", "reasoning", "reasoning_content"])
+def test_a_thought_goes_back_under_the_name_that_the_template_reads(read, sent):
+    source = f"{{% for m in messages %}}{{{{ m.{read} }}}}{{{{ m.content }}}}{{% endfor %}}"
+    said = {"role": "assistant", "content": "Yes.", sent: "Hm."}
+    assert ChatTemplate(source, "", "").render([said], False) == "Hm.Yes."
+
+
+def test_what_is_said_beside_a_thought_before_a_call_ends_the_thought():
+    source = (
+        "{% for m in messages %}{% if m.content and m.thinking %}{{ raise_exception('one') }}{% endif %}"
+        "{{ m.thinking }}{{ m.tool_calls }}{% endfor %}{{ tools and '' }}"
+    )
+    turn = CALLED[1] | {"content": "Let me look.", "reasoning": "Hm."}
+    text = ChatTemplate(source, "", "").render([CALLED[0], turn], False)
+    assert "Hm.\n\nLet me look." in text

@@ -21,7 +21,17 @@ AUTO: Final = "auto"
 Quant = Literal["none", "int8", "int4"]
 Precision = Literal["auto", "fp32", "fp16", "int8", "k8v4", "int4"]
 CONTAINER: Final = "cgroup"
-_QUANTS = {"int8": "int8", "int4": "int4", "gguf": "none", "none": "none"}
+_QUANTS = {
+    "int8": "int8",
+    "int4": "int4",
+    **dict.fromkeys(
+        (
+            *("none", "gguf", "awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors"),
+            *("fp8", "mxfp4", "auto-round", "auto"),
+        ),
+        "none",
+    ),
+}
 _PRECISIONS = {
     "auto": "auto",
     **dict.fromkeys(("fp16", "f16", "float16"), "fp16"),

@@ -26,6 +26,19 @@ MAX_LOGPROBS = 100
 MAX_IDS = 1024
 """Token ids with a bias, and such that end the output: they are checked for every completion."""
 
+SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
+"""The order in which a distribution is filtered, if none is asked for."""
+LLAMA_SAMPLERS = ("penalties", "top_k", "top_p", "min_p", "temperature")
+"""llama.cpp's: filters see the model's own distribution."""
+_OFF: Mapping[str, Mapping[str, float]] = {
+    "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "temperature": {"temperature": 1.0},
+    "top_k": {"top_k": 0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+}
+"""By sampler: its parameters at the values that mean off."""
+
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         (
@@ -116,6 +129,10 @@ class SamplingParams:
     """Turn the tokens into text."""
     skip_special_tokens: bool = True
     """Leave control tokens out of the text."""
+    samplers: tuple[str, ...] = SAMPLERS
+    """The order in which the distribution is filtered, by llama.cpp's names; those that are not named are off."""
+    t_max_predict_ms: int | None = None
+    """End at the first token behind a line's end so many milliseconds after the first one; none or 0: never."""
     structured_outputs: StructuredOutputsParams | None = None
     """The form the output must have: a JSON schema, a regular expression, one of some texts, or a grammar."""
 
@@ -131,9 +148,10 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._read_spellings()
         typed.settle(self, RequestError, _ALLOWED)
-        for name in ("max_tokens", "seed"):
-            if getattr(self, name) == -1:  # none, as in llama.cpp
+        for name, none in (("max_tokens", (-1,)), ("seed", (-1,)), ("t_max_predict_ms", (-1, 0))):
+            if getattr(self, name) in none:  # as in llama.cpp
                 setattr(self, name, None)
+        self._leave_out_samplers()
         for name, allowed, holds in _LIMITS:
             value = getattr(self, name)
             if not (value is None or holds(value)):
@@ -159,6 +177,13 @@ class SamplingParams:
             self.prompt_logprobs = 1
         if isinstance(self.structured_outputs, Mapping):
             self.structured_outputs = StructuredOutputsParams.read(self.structured_outputs)
+
+    def _leave_out_samplers(self) -> None:
+        """Set what belongs to samplers that were not asked for to what means off."""
+        for sampler in _OFF.keys() - {*self.samplers}:
+            for name, value in _OFF[sampler].items():
+                if (name, self.temperature) != ("temperature", 0):  # what is greedy stays so
+                    setattr(self, name, value)
 
     def _check_structured(self) -> None:
         if (
@@ -232,6 +257,8 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("max_tokens", "a whole number from 0, or -1 or none", _within(0)),
     ("min_tokens", "a whole number from 0", _within(0)),
     ("max_draft", "a whole number from 0, or none", _within(0)),
+    ("t_max_predict_ms", "a whole number from 0, or none", _within(0)),
+    ("samplers", f"an order of {', '.join(SAMPLERS)}", lambda v: {*v} <= {*SAMPLERS}),
     ("pooling", "last, mean or none", lambda v: v in ("last", "mean", "none")),
     ("prediction", "text or token ids", lambda v: True),
     ("logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _within(0, MAX_LOGPROBS)),

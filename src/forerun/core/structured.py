@@ -219,4 +219,9 @@ def _closed(schema: Any) -> Any:
             closed_schema[name] = [_closed(part) for part in parts]
     if has_properties and not any(name in closed_schema for name in (*_OPEN, *_UNIONS)):
         closed_schema["additionalProperties"] = False
+        if isinstance(required := closed_schema.get("required"), list):
+            others: dict[str, Any] = {
+                key: {} for key in required if key not in closed_schema["properties"]
+            }
+            closed_schema["properties"] |= others
     return closed_schema

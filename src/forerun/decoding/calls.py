@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
 
-from forerun.core.structured import LAYOUT, closed
-from forerun.decoding import gbnf
+from forerun.core.structured import LAYOUT
+from forerun.decoding import gbnf, schemas
 from forerun.text.answers.calls import HERMES_CALLS, WrittenCalls
 from forerun.text.answers.tags import TYPES, Tools, types_of
 
@@ -36,7 +36,7 @@ def in_lark(text: str, control: Mapping[str, int], args: str = "") -> str:
 
 def in_json(schema: object) -> str:
     """Write a schema for a grammar, with the layout of all that is written as JSON."""
-    given = closed(schema) if isinstance(schema, Mapping) else {}
+    given = schemas.prepared(schema) if isinstance(schema, Mapping) else {}
     return f"%json {json.dumps({**given, 'x-guidance': LAYOUT})}"
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from forerun.core import background, system
 from forerun.core.errors import RequestError, one_line
-from forerun.core.structured import LAYOUT, StructuredOutputsParams, closed
+from forerun.core.structured import LAYOUT, StructuredOutputsParams
 from forerun.decoding import gbnf, schemas
 from forerun.decoding.grammar import Compiling, GrammarState
 from forerun.decoding.grammar_check import GrammarProcess, new_limits
@@ -349,7 +349,7 @@ def _source(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
     space = wanted.whitespace_pattern
     layout: Any = LAYOUT if space is None else {"whitespace_pattern": space}
     given = {"type": "object"} if wanted.json is None else json.loads(str(wanted.json))
-    schema = schemas.without_unknown_formats(closed(given))
+    schema = schemas.prepared(given)
     if schemas.LargeNumbers.are_in(schema):
         return LLMatcher.grammar_from_lark(schemas.LargeNumbers(schema, layout).lark())
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=layout)

@@ -7,8 +7,9 @@ Rows are processed one at a time, by one thread: a row's result depends neither 
 of threads.
 
 The order is: banned tokens (the grammar's mask, end tokens before `min_tokens`), logit bias,
-repetition, frequency and presence penalties, temperature, top-k, top-p, min-p. Each filter sees what
-the one before it left, renormalised. Wherever tokens are ranked, the lower id comes first among equals.
+repetition, frequency and presence penalties, temperature, top-k, top-p, min-p; the last four in another one where
+`SamplingParams.samplers` says so. Each filter sees what the one before it left, renormalised. Wherever tokens are
+ranked, the lower id comes first among equals.
 
 V vocabulary.
 """
@@ -53,6 +54,7 @@ class LogitsPipeline:
         self.params, self.noise = params, noise or Noise(0)
         self.factor = 1 / max(params.temperature, MIN_TEMPERATURE)
         """Of logits, by the temperature."""
+        self._filter_factor = _filter_factor(params, self.factor)
         self.changes_logits = bool(params.has_penalties or params.logit_bias or params.min_tokens)
         self.needs_only_argmax = params.is_greedy and grammar is None and not self.changes_logits
         self._num_prompt = len(prompt)
@@ -99,8 +101,7 @@ class LogitsPipeline:
         if self.params.is_greedy:
             law[row.argmax()] = 1
         else:
-            probs = _softmax(row, self.factor)
-            ids = kept(probs, self.params)
+            probs, ids = _softmax(row, self.factor), self._kept(row)
             law[ids] = probs[ids] / np.float32(probs[ids].sum(dtype=np.float64))
         return law
 
@@ -128,9 +129,14 @@ class LogitsPipeline:
             return token
         if not params.has_filters:
             return self.noise.draw(position, row, self.factor)
-        ids = kept(_softmax(row, self.factor), params)
+        ids = self._kept(row)
         scores = row[ids] * np.float32(self.factor) + self.noise.of(position, ids)
         return int(ids[scores.argmax()])
+
+    def _kept(self, row: Row) -> NDArray[np.intp]:
+        if self._filter_factor is None:
+            return kept_in_order(row, self.params, self.factor)
+        return kept(_softmax(row, self._filter_factor), self.params)
 
     def _adjust(self, row: Row, generated: Sequence[int], grammar: GrammarState | None) -> Row:
         params = self.params
@@ -227,6 +233,35 @@ def kept(probs: Row, params: SamplingParams) -> NDArray[np.intp]:
         ties = np.flatnonzero(probs[ids] == values[-1])
         ids = np.delete(ids, ties[-surplus:])
     return ids[probs[ids] > 0]
+
+
+def _filter_factor(params: SamplingParams, factor: float) -> float | None:
+    """Return the factor of the logits that all filters see, None where not all see the same, one after the other."""
+    active = {"top_k": params.top_k > 0, "top_p": params.top_p < 1, "min_p": params.min_p > 0}
+    order = [name for name in params.samplers if active.get(name, name == "temperature")]
+    filters = [name for name in active if active[name]]
+    if order in ([*filters, "temperature"], filters):
+        return 1.0
+    return factor if order == ["temperature", *filters] else None
+
+
+def kept_in_order(row: Row, params: SamplingParams, factor: float) -> NDArray[np.intp]:
+    """Return the ids that the samplers leave of logits (V,), one after the other; ascending."""
+    if np.isnan(row).any():
+        raise no_token()
+    ids, scale = np.argsort(-row, kind="stable"), 1.0
+    for name in params.samplers:
+        probs = _softmax(row[ids], scale)
+        if name == "temperature":
+            scale = factor
+        elif name == "top_k" and params.top_k > 0:
+            ids = ids[: params.top_k]
+        elif name == "top_p" and params.top_p < 1:
+            collected = probs.cumsum(dtype=np.float64)
+            ids = ids[: 1 + int(collected.searchsorted(params.top_p * collected[-1]))]
+        elif name == "min_p" and params.min_p > 0:
+            ids = ids[probs >= np.float32(params.min_p) * probs[0]]
+    return np.sort(ids[row[ids] > -np.inf])
 
 
 def _passing(values: Row, params: SamplingParams) -> int:

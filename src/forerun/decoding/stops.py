@@ -10,6 +10,8 @@ character, the longest. So the result does not depend on how the text is split i
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -62,6 +64,10 @@ class StopChecker:
         """The stop string, or the token of `stop_token_ids`, that ended the sequence."""
         self._stop_ids = frozenset(params.stop_token_ids)
         self._min_tokens = params.min_tokens
+        self._max_s = (params.t_max_predict_ms or math.inf) / 1e3
+        self._end_s = math.inf
+        """When an end of a line ends the sequence."""
+        self._has_line = False
         self.tokens_left = max_tokens
         """How many more tokens the sequence may get."""
         self._end_ids = end_ids(params, eos_ids)
@@ -86,6 +92,8 @@ class StopChecker:
         assert self.finish_reason is None, "the sequence has ended"
         if not self.tokens_left:  # what comes after the prompt is not asked for
             return self._end(FinishReason.LENGTH)
+        if not self.num_tokens:
+            self._end_s = time.perf_counter() + self._max_s
         self.num_tokens += 1
         self.tokens_left -= 1
         is_end = token in self._end_ids and self.num_tokens >= self._min_tokens
@@ -96,6 +104,9 @@ class StopChecker:
             self.stop_reason = token if token in self._stop_ids else None
             text += self._end(FinishReason.STOP)
         elif self.finish_reason is None and not self.tokens_left:
+            text += self._end(FinishReason.LENGTH)
+        self._has_line = self._has_line or "\n" in text
+        if self.finish_reason is None and self._has_line and time.perf_counter() > self._end_s:
             text += self._end(FinishReason.LENGTH)
         return text
 

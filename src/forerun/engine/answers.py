@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from forerun.core.types import FinishReason
 from forerun.engine.outputs import CompletionOutput, RequestOutput
 from forerun.text.answers.calls import schemas_of
 from forerun.text.answers.forms import form_of, has_special_marks
@@ -36,7 +37,9 @@ def parsed(
             text = tokenizer.decode(ids, skip_special=False, is_start=False)
             if isinstance(completion.stop_reason, str):
                 text = text.partition(completion.stop_reason)[0]
-        return AnswerMessage.of(text, form.parser(output.prompt or "", tools=schemas))
+        is_cut = completion.finish_reason is FinishReason.LENGTH
+        parser = form.parser(output.prompt or "", tools=schemas)
+        return AnswerMessage.of(text, parser, is_cut=is_cut)
 
     return replace(
         output, outputs=tuple(replace(one, message=message(one)) for one in output.outputs)

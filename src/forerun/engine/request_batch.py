@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from forerun.core.errors import RequestError, short_repr
 from forerun.core.params import SamplingParams
@@ -17,7 +20,7 @@ def run(
     prompts: Sequence[Encoded],
     sampling_params: SamplingParams | Sequence[SamplingParams],
     *,
-    use_tqdm: bool,
+    use_tqdm: bool | None,
 ) -> list[RequestHandle]:
     """Run the prompts together to the end; if one cannot be run, none is."""
     params = _one_each(sampling_params, len(prompts))
@@ -25,8 +28,10 @@ def run(
     try:
         for prompt, own in zip(prompts, params, strict=True):
             requests.append(submit(prompt, own))
-        for request in _watched(requests) if use_tqdm else requests:
-            request.wait()
+        with _bar(len(requests), use_tqdm) as advance:
+            for request in requests:
+                request.wait()
+                advance()
     finally:
         for request in requests:
             request.cancel()
@@ -51,9 +56,34 @@ def _one_each(
     return sampling_params
 
 
-def _watched(requests: Sequence[RequestHandle]) -> Iterable[RequestHandle]:
-    """Return the requests, with a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import track
+MANY = 16
+"""Prompts whose progress is shown where somebody may look, if nobody says otherwise."""
+_EACH_S = 0.2
 
-    return track(requests, "answering", console=Console(stderr=True))
+
+@contextmanager
+def _bar(total: int, is_shown: bool | None) -> Iterator[Callable[[], None]]:
+    """Show progress on stderr: one line that is written over, of which a saved notebook has the last state."""
+    is_shown = total >= MANY and _is_watched() if is_shown is None else is_shown
+    count, start_s, shown_s = 0, time.monotonic(), 0.0
+
+    def advance() -> None:
+        nonlocal count, shown_s
+        count += 1
+        now_s = time.monotonic()
+        if is_shown and (count == total or now_s - shown_s >= _EACH_S):
+            shown_s, rate = now_s, count / max(now_s - start_s, 1e-9)
+            left = f", {(total - count) / rate:.0f} s left" if count < total else ""
+            sys.stderr.write(f"\ranswered {count} of {total} ({rate:.1f}/s{left})  ")
+            sys.stderr.flush()
+
+    try:
+        yield advance
+    finally:
+        if is_shown and count:
+            sys.stderr.write("\n")
+
+
+def _is_watched() -> bool:
+    """Tell a terminal and a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules

@@ -21,6 +21,9 @@ _TIMEOUT_S = 20.0
 _WEIGHTS = (".gguf", ".safetensors")
 _TORCH_FILE = "pytorch_model.bin"
 """Fetched where there is nothing else: heads that draft are published as one."""
+_ADDRESS = re.compile(r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/")
+_PAGE = re.compile(r"/(?:resolve|blob|tree|raw)/main(/[^?]*|)(?:\?.*)?$")
+"""What stands in a page's address before the name of a file."""
 _OF_PARTS = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
@@ -34,7 +37,9 @@ class HubName:
 
     @classmethod
     def parse(cls, name: str) -> HubName | None:
-        """Return the parts of a name; None if it cannot be one, but is a path or a plain name."""
+        """Return the parts of a name, or of a page's address; None if it is none, but a path or a plain name."""
+        name = _ADDRESS.sub("", name, count=1)
+        name = _PAGE.sub(r"\1", name) if name.count("/") > 2 else name
         if name.startswith((".", "/", "~")):
             return None
         rest, _, quantization = name.partition(":")
@@ -42,6 +47,7 @@ class HubName:
         project, _, file = rest.partition("/")
         if not project or (file or project).endswith(".gguf") != bool(file):
             return None
+        quantization = "" if quantization == "latest" else quantization
         return cls(f"{org}/{project}", file or None, quantization or None)
 
     def patterns(self) -> list[str]:

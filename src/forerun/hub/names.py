@@ -186,5 +186,5 @@ def _stands_for_nothing(name: str) -> LoadError:
 
 
 def _cached(name: str) -> Path | None:
-    path = cache_dir() / f"{name}.gguf"
+    path = cache_dir() / f"{name.removesuffix(':latest')}.gguf"
     return path if path.is_file() else None

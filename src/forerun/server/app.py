@@ -30,7 +30,15 @@ from forerun.server.async_request import Closed
 from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.fleet import Fleet
 from forerun.server.http import error_response
-from forerun.server.middleware import OPEN_ROUTES, AccessLog, ApiKeyCheck, OriginCheck
+from forerun.server.middleware import (
+    DESKTOP,
+    IGNORED,
+    OPEN_ROUTES,
+    AccessLog,
+    ApiKeyCheck,
+    HeadAsGet,
+    OriginCheck,
+)
 from forerun.server.page import page_routes
 
 CLOSE_S = 1.0
@@ -69,12 +77,17 @@ def new_app(fleet: Fleet) -> FastAPI:
     if config.api_key is not None:
         opened = frozenset(route.path for route in pages) | OPEN_ROUTES
         app.add_middleware(ApiKeyCheck, api_key=config.api_key, opened=opened)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(  # a browser asks without the key first
+        CORSMiddleware,
+        allow_origins=config.allowed_origins,
+        allow_origin_regex=DESKTOP,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        allow_private_network=True,
+        expose_headers=["x-request-id", IGNORED],
+    )
     app.add_middleware(OriginCheck, config=config)
-    if config.allowed_origins:  # outermost: a browser asks without the key first
-        origins = [*config.allowed_origins]
-        app.add_middleware(
-            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
-        )
     app.add_middleware(AccessLog, is_on=bool(config.log_requests))
     return app
 

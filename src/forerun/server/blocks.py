@@ -115,7 +115,8 @@ class BlockWriter(Writer):
             yield from self._read(step.event.text, is_last=is_last)
 
     def _read(self, text: str, *, is_last: bool) -> Iterator[Document]:
-        for part in self.parsers[0].read(text, is_last=is_last):
+        is_cut = self.reason is FinishReason.LENGTH
+        for part in self.parsers[0].read(text, is_last=is_last, is_cut=is_cut):
             yield from self._grow(part)
         if is_last:
             yield from self._close()
@@ -143,6 +144,11 @@ class BlockWriter(Writer):
 
 class BlocksBody(OpenBody):
     """A conversation that is answered with blocks."""
+
+    @property
+    def earlier(self) -> Sequence[int]:
+        """Token ids that stand before the conversation."""
+        return ()
 
     def check(self) -> None:
         """Check it as the chat request that says the same. Raises ApiError, with fields as the client calls them."""
@@ -173,7 +179,7 @@ async def reply(
     service.name(body.model)
     try:
         chat = body.chat()
-        running, new_parser = await submit(service, request, chat)
+        running, new_parser = await submit(service, request, chat, body.earlier)
     except ApiError as error:
         raise renamed(error, body.theirs) from error
     answer = writer(service, running, body, new_parser)

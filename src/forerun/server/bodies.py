@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import numpy as np
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,6 +24,7 @@ from forerun.core.errors import short_repr
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, invalid
 from forerun.server.schema import RequestBody
+from forerun.spellings.requests import collected
 
 T = TypeVar("T")
 
@@ -37,8 +39,10 @@ _SUSPECT = re.compile(r"\\u[dD][89a-fA-F]|(?<![0-9])[0-9]{200}|[eE]\+?[0-9]{3}")
 """What a lone surrogate and a number beyond all floats have in them, as many others have."""
 _SHOWN = 100
 """Letters of a field's path in an error."""
-_JSON = re.compile(r"application/(?:[\w.+-]+\+)?json")
-"""A page of elsewhere may send texts and forms without asking, but not this."""
+_UNASKED = ("", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+"""Types that a page of elsewhere may send without asking first; programs send them out of habit, as curl does."""
+_OF_BROWSERS = ("origin", "sec-fetch-site", "sec-fetch-mode")
+"""Headers that a browser sends with every such request, and that no page can leave out."""
 
 
 class JsonRequest(Request):
@@ -48,6 +52,13 @@ class JsonRequest(Request):
     nbytes: int
     checked: RequestBody
     """The same as the route's model reads it."""
+
+    @property
+    def headers(self) -> Headers:
+        """The client's; once it was parsed, a body is called JSON, whatever its client called it."""
+        if not hasattr(self, "document"):
+            return super().headers
+        return Headers({**super().headers, "content-type": "application/json"})
 
     async def load(self, bodies: BodyQueue, config: ServerConfig) -> None:
         """Receive and parse it. Raises ApiError."""
@@ -80,8 +91,10 @@ class JsonRoute(APIRoute):
         async def read(plain: Request) -> Response:
             fleet, request = plain.app.state.fleet, JsonRequest(plain.scope, plain.receive)
             await request.load(fleet.bodies, fleet.config)
-            request.checked = body.model_validate(request.document)
-            return await handle(request)
+            with collected(is_strict=fleet.config.strict_requests) as ignored:
+                request.state.entry.ignored = ignored
+                request.checked = body.model_validate(request.document)
+                return await handle(request)
 
         return read
 
@@ -123,9 +136,10 @@ class BodyQueue:
 
 
 async def received(request: Request, config: ServerConfig) -> bytes:
-    """Receive a body. Raises ApiError for one that is not called JSON, too large or too slow."""
+    """Receive a body. Raises ApiError for one of a page that is not called JSON, one too large or too slow."""
     kind = request.headers.get("content-type", "")
-    if not _JSON.fullmatch(kind.partition(";")[0].strip().lower()):
+    is_unasked = kind.partition(";")[0].strip().lower() in _UNASKED
+    if is_unasked and any(name in request.headers for name in _OF_BROWSERS):
         raise ApiError(
             415,
             f"the body is sent as {short_repr(kind) if kind else 'of no type'}, it must be JSON: add the header "

@@ -11,9 +11,7 @@ from forerun.core.options import option
 from forerun.core.params import MAX_N
 
 LOCAL = "127.0.0.1"
-DEFAULT_MAX_TOKENS = 2048
-"""Tokens of a chat answer where neither the request nor the server's options say how many."""
-POOLINGS = ("last", "mean", "none")
+POOLINGS = ("auto", "last", "mean", "none")
 _LEAST = {
     **dict.fromkeys(("max_prompt_len", "max_connections", "models_max", "max_schema_depth"), 1),
     **dict.fromkeys(("max_queue", "drain_timeout", "stream_interval"), 0),
@@ -35,12 +33,16 @@ class ServerConfig:
 
     Of several models each has one, in their order.
     """
+    strict_requests: bool = option(False)
+    """Refuse a request with a field that nobody is known to have; else x-forerun-ignored names what is left out."""
     strict_model_name: bool = option(False)
     """Refuse a request that calls the model by another name; else one model answers to any."""
     chat_template: str | None = option(None, "--chat-template-file", metavar="FILE")
     """A chat template in place of the model's own: a file of Jinja, its text, or `chatml`."""
     chat_template_kwargs: str | None = option(None, metavar="JSON")
     """JSON: what the template reads besides where a request does not say, such as {"enable_thinking": false}."""
+    reasoning_budget: int | None = option(None, metavar="TOKENS")
+    """Tokens of a thought where a request does not say: 0 for none, -1 for as many as the model writes."""
     keep_billing_header: bool = option(False)
     """Give the model Claude Code's first system block, which differs by conversation and so ends the prefix cache."""
     models_max: int | None = option(None, group="Bounds")
@@ -49,8 +51,8 @@ class ServerConfig:
     """Seconds that a request waits for one of several models to be loaded."""
     embeddings: bool = option(False, "--embedding", "--reranking", "--rerank")
     """Answer /v1/embeddings and /v1/rerank with the model's states."""
-    pooling: Literal["last", "mean", "none"] = option("last")
-    """Which state of a text is its vector: `last`, `mean`, or `none`, a vector for each token."""
+    pooling: Literal["auto", "last", "mean", "none"] = option("auto")
+    """Which state of a text is its vector: `last`, `mean`, `none` (one for each token), or as the model's file says."""
     slots: bool = option(True)
     """Answer /slots with what each sequence does."""
     metrics_prefix: str = option("forerun:")

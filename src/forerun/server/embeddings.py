@@ -7,8 +7,10 @@ its states runs through the engine as any other, so it is batched, waits and is 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -25,9 +27,18 @@ from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.writer import Document
+from forerun.text.hf_tokenizer import read_json
 from forerun.text.prompt import Encoded
+from forerun.weights.gguf_header import read_header
 
 router = APIRouter(route_class=JsonRoute)
+Pooling = Literal["last", "mean", "none"]
+_MEAN = 1
+"""Of llama.cpp's kinds of pooling."""
+MAX_TEXTS = 2048
+"""Texts of a request, as many as OpenAI takes."""
+SLICE = 64
+"""Of them that are handed to the engine at once: others come in between."""
 
 
 class EmbeddingRequest(RequestBody):
@@ -43,8 +54,8 @@ class EmbeddingRequest(RequestBody):
     """Only as many as the model has."""
     embd_normalize: int = 2
     """The norm that vectors are divided by: 2, or -1 for none."""
-    user: str | None = None
-    """Requests are not distinguished by user."""
+    truncate: bool | str = False
+    """Cut texts that are longer than the context; else, and for NONE, they are refused."""
 
 
 @router.post(
@@ -81,7 +92,7 @@ async def vector_of_each(
     service: Service, request: JsonRequest, body: EmbeddingRequest
 ) -> tuple[list[Vectors], int]:
     """Compute one vector (D,) of each text, and count their tokens. Raises ApiError."""
-    if service.config.pooling == "none":
+    if pooling_of(service) == "none":
         path = request.url.path
         raise invalid(
             f"{path} gives one vector a text: start the server with --pooling last or mean", "input"
@@ -99,16 +110,18 @@ async def vectors_of(
     field, given = _check(body, service)
     parts = split_prompts(given, field)
 
-    def encode() -> list[Encoded]:
-        encoded = [service.read_parts(one, field) for one in parts]
-        for number, (one, part) in enumerate(zip(encoded, parts, strict=True)):
-            if isinstance(part[-1], str):
-                one.token_ids.extend(service.llm().tokenizer.suffix_ids)
-            if not one.token_ids:
-                raise invalid(f"{field} {number} has no tokens: give some text", field)
+    def encode(number: int) -> Encoded:
+        part = parts[number]
+        if body.truncate not in (False, "NONE") and isinstance(text := part[0], str):
+            part = [service.cut(text)]
+        encoded = service.read_parts(part, field)
+        if isinstance(parts[number][-1], str):
+            encoded.token_ids.extend(service.llm().tokenizer.suffix_ids)
+        if not encoded.token_ids:
+            raise invalid(f"{field} {number} has no tokens: give some text", field)
         return encoded
 
-    pooling = service.config.pooling
+    pooling = pooling_of(service)
     states, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
     if body.embd_normalize == 2 and pooling != "none":
         states = [vectors.normalized(rows) for rows in states]
@@ -118,21 +131,52 @@ async def vectors_of(
 async def read_states(
     service: Service,
     request: JsonRequest,
-    encode: Callable[[], Sequence[Encoded]],
+    encode: Callable[[int], Encoded],
     count: int,
     pooling: Literal["last", "mean", "none"],
     field: str,
 ) -> tuple[list[Vectors], int]:
-    """Read so many texts; return the states of each that the head reads, and count their tokens. Raises ApiError."""
+    """Read so many texts, in slices; return the states of each that the head reads, and count their tokens.
+
+    Raises ApiError.
+    """
+    if count > MAX_TEXTS:
+        raise invalid(f"{field} has {count} texts, at most {MAX_TEXTS} are read at once", field)
     params = vectors.params(pooling)
-    read = partial(service.encode, encode, request.nbytes)
-    running = await service.submit(request, read, count, params, field)
-    request.state.entry.running = running
-    async with cancelled_on_disconnect(request.receive, running.cancel):
-        async for _ in running.events():
-            pass
-    states = [handle.runs[0].states() for handle in running.handles]
-    return states, sum(handle.runs[0].seq.num_prompt for handle in running.handles)
+    states, num_tokens, step = list[Vectors](), 0, min(SLICE, service.most_at_once)
+    for start in range(0, count, step):
+        numbers = range(start, min(start + step, count))
+        read = partial(service.encode, partial(_all, encode, numbers), request.nbytes)
+        running = await service.submit(request, read, len(numbers), params, field)
+        request.state.entry.running = running
+        async with cancelled_on_disconnect(request.receive, running.cancel):
+            async for _ in running.events():
+                pass
+        states += [handle.runs[0].states() for handle in running.handles]
+        num_tokens += sum(handle.runs[0].seq.num_prompt for handle in running.handles)
+    return states, num_tokens
+
+
+def pooling_of(service: Service) -> Pooling:
+    """Return which state of a text is its vector: as the server's option says, or the model's file."""
+    given = service.config.pooling
+    return _stored_pooling(service.llm().path) if given == "auto" else given
+
+
+@cache
+def _stored_pooling(path: Path) -> Pooling:
+    """Read llama.cpp's and sentence-transformers' ways to say it."""
+    if path.is_dir():
+        settings = read_json(path / "1_Pooling" / "config.json")
+        return "mean" if settings.get("pooling_mode_mean_tokens") is True else "last"
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        metadata = read_header(data).metadata
+    kind = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
+    return "mean" if kind == _MEAN else "last"
+
+
+def _all(encode: Callable[[int], Encoded], numbers: Iterable[int]) -> list[Encoded]:
+    return [*map(encode, numbers)]
 
 
 def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:

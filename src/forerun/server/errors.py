@@ -118,6 +118,11 @@ def not_served(asked: str | None, names: Iterable[str]) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def is_called(asked: str, names: Iterable[str]) -> bool:
+    """Tell whether a model has a name; Ollama's clients add `:latest`."""
+    return asked in names or asked.removesuffix(":latest") in names
+
+
 def loading(message: str = "Loading model") -> ApiError:
     """Say that the model is not there yet."""
     return ApiError(

@@ -29,7 +29,7 @@ from forerun.llm import LLM
 from forerun.server.async_request import Closed
 from forerun.server.bodies import BodyQueue, JsonRequest
 from forerun.server.config import ServerConfig
-from forerun.server.errors import loading, not_served, of_status
+from forerun.server.errors import is_called, loading, not_served, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
 
@@ -131,7 +131,7 @@ class Fleet:
     def named(self, asked: str | None) -> Service:
         """Find the model of a name; the first for none, and the only one for any. Raises ApiError."""
         for service in self.services:
-            if asked is None or asked in service.names or self.is_one:
+            if asked is None or is_called(asked, service.names) or self.is_one:
                 return service
         raise not_served(asked, [service.names[0] for service in self.services])
 
@@ -149,6 +149,19 @@ class Fleet:
             yield service
         finally:
             self._release(service)
+
+    async def unload(self, service: Service) -> bool:
+        """Let go of a model that nobody uses, of several; False if it stays."""
+        if self.is_one or self._leases[service] or not service.is_loaded:
+            return not service.is_loaded
+        async with self._loading:
+            await self._drop(service)
+        return True
+
+    async def _drop(self, service: Service) -> None:
+        await service.drop()
+        await asyncio.to_thread(_give_back)
+        self.on_dropped(service)
 
     def _release(self, service: Service) -> None:
         self._leases[service] -= 1
@@ -220,9 +233,7 @@ class Fleet:
                 await self._released.wait()
                 continue
             oldest = min(idle, key=lambda one: self._used_s[one])
-            await oldest.drop()
-            await asyncio.to_thread(_give_back)
-            self.on_dropped(oldest)
+            await self._drop(oldest)
 
     def _has_room(self, service: Service, without: Collection[Service]) -> bool:
         """Tell whether a model fits beside those that are loaded, but these."""
@@ -274,6 +285,9 @@ async def _all(request: Request) -> Fleet:
 
 async def _of_body(request: JsonRequest) -> AsyncIterator[Service]:
     fleet = await _all(request)
+    if request.checked.only_unloads:
+        yield fleet.named(request.checked.model)
+        return
     if not fleet.is_one:
         request.checked.check()
     async with fleet.leased(request, request.checked.model) as service:

@@ -26,6 +26,7 @@ from forerun.server.openapi import answers, object_of
 from forerun.server.schema import TEXT_OR_PARTS, listed
 from forerun.server.service import Service
 from forerun.server.writer import Document, usage
+from forerun.text.messages import text_of
 
 router = APIRouter(route_class=JsonRoute)
 ROLES = ("user", "assistant", "system")
@@ -54,6 +55,8 @@ class CountTokensRequest(BlocksBody):
     """auto, any, none, or one of the tools."""
     output_config: dict[str, Any] | None = None
     """`format`: the form of the answer."""
+    output_format: dict[str, Any] | None = None
+    """Its older place."""
 
     theirs: ClassVar = {
         "response_format.json_schema": "output_config.format",
@@ -63,9 +66,11 @@ class CountTokensRequest(BlocksBody):
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
         fields = self.model_dump(
-            exclude={"system", "messages", "tools", "tool_choice", "output_config"}
+            exclude={"system", "messages", "tools", "tool_choice", "output_config", "output_format"}
         )
-        fields["messages"] = _messages(self)
+        fields["messages"] = messages = _messages(self)
+        if messages and messages[-1]["role"] == "assistant":  # the answer is begun for the model
+            fields["continue_final_message"] = True
         if self.tools:
             fields["tools"] = [_tool(tool) for tool in self.tools]
         if self.tool_choice is not None:
@@ -73,7 +78,7 @@ class CountTokensRequest(BlocksBody):
         output = self.output_config or {}
         if (effort := output.get("effort")) is not None:
             fields.setdefault("reasoning_effort", effort)
-        form = output.get("format")
+        form = output.get("format", self.output_format)
         if form is not None:
             fields["response_format"] = _response_format(form)
         return fields
@@ -126,9 +131,6 @@ def _messages(body: CountTokensRequest) -> list[dict[str, Any]]:
         if not isinstance(blocks, list) or not all(isinstance(one, Mapping) for one in blocks):
             raise must_be(f"{name}.content", "text or a list of blocks", content, "messages")
         messages += _translated(name, role, blocks)
-    if messages and messages[-1]["role"] == "assistant":
-        what = "the last message must be the user's: an answer cannot be begun for the model"
-        raise invalid(what, "messages")
     return one_system(messages)
 
 
@@ -140,7 +142,7 @@ def _translated(
     calls: list[dict[str, Any]] = []
     for block in blocks:
         kind = block.get("type")
-        if kind in ("text", "thinking") and isinstance(text := block.get(kind), str):
+        if kind == "thinking" and isinstance(text := block.get(kind), str):
             texts[kind].append(text)
         elif kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
@@ -148,8 +150,10 @@ def _translated(
         elif kind == "tool_result":
             content = _result(name, block)
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
+        elif (text := text_of(block)) is not None:
+            texts["text"].append(text)
         elif kind != _SILENT:
-            allowed = "(allowed: text, thinking, tool_use, tool_result)"
+            allowed = "(allowed: text, thinking, tool_use, tool_result, document of text)"
             message = f"{name} has a block of type {short_repr(kind)} {allowed}"
             raise invalid(message, "messages")
     if texts["text"] or calls:

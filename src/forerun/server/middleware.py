@@ -1,8 +1,8 @@
 """Middleware: the access log, and who may ask: those with the key, and which web pages.
 
 A page of elsewhere, whose requests a browser sends to any address, is told by `Origin`, or, where its name has been
-made to lead here (DNS rebinding), by `Host`. Bodies must be JSON by name (`bodies.received`), which a page may not send
-elsewhere without asking first.
+made to lead here (DNS rebinding), by `Host`. Bodies of pages must be JSON by name (`bodies.received`), which a page may
+not send elsewhere without asking first.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
+import re
 import socket
 import time
 import uuid
@@ -27,10 +28,15 @@ from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.http import error_response
 from forerun.server.writer import timings
+from forerun.spellings.requests import Ignored
 
 ANY = "*"
+IGNORED = "x-forerun-ignored"
+"""Names the fields of a request that were left out."""
 OPEN_ROUTES = frozenset({"/health", "/v1/health"})
 """Routes that need no key."""
+DESKTOP = r"(?:app|tauri|vscode-webview|vscode-file)://[\w.:-]*"
+"""Origins of pages inside desktop programs: no web site can have these schemes."""
 _PRIVATE = (".local", ".internal", ".home.arpa", ".lan")
 """Ends of names that no one outside of a network can own."""
 _log = logging.getLogger("forerun.requests")
@@ -81,6 +87,7 @@ class OriginCheck(RequestCheck):
                 f"pages of {short_repr(origin)} may not use this server: start it with --allowed-origins "
                 "ORIGIN for every origin that may",
                 code="origin_not_allowed",
+                headers={"access-control-allow-origin": origin},  # the page may read why
             )
         return None
 
@@ -98,7 +105,8 @@ class OriginCheck(RequestCheck):
             is_own = bool(host) and urlsplit(origin).netloc.lower() == host.lower()
         except ValueError:
             is_own = False
-        return is_own or origin in allowed or ANY in allowed
+        is_desktop = re.fullmatch(DESKTOP, origin, re.ASCII) is not None
+        return is_own or is_desktop or origin in allowed or ANY in allowed
 
 
 def _name(host: str) -> str:
@@ -116,6 +124,24 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, without the body: monitors and proxies ask so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope.get("method") != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if "body" in message else message)
+
+        await self.app({**scope, "method": "GET"}, receive, send_head)
 
 
 class FramingCheck(RequestCheck):
@@ -173,6 +199,8 @@ class LogEntry:
     """Of several, the one that was asked."""
     reason: str = ""
     """Why it was refused, without a word of it."""
+    ignored: Ignored | None = None
+    """Its fields that were left out."""
 
     def line(self, method: str, path: str) -> str:
         """Write the line, at the end of the request."""
@@ -213,7 +241,10 @@ class AccessLog:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 entry.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = entry.id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = entry.id
+                if entry.ignored and entry.ignored.names:
+                    headers[IGNORED] = entry.ignored.header()
             await send(message)
 
         try:

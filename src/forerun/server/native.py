@@ -10,13 +10,12 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from forerun.core.params import SamplingParams
+from forerun.core.params import LLAMA_SAMPLERS, SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, PromptProgress, StreamEvent
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.errors import invalid
 from forerun.server.fleet import FromBody
 from forerun.server.native_requests import InfillRequest, NativeRequest, split_prompts
@@ -29,8 +28,6 @@ from forerun.text.tokenizer import Tokenizer
 
 router = APIRouter(route_class=JsonRoute)
 _ANSWERS = answers(streams=True)
-SAMPLERS = ["penalties", "temperature", "top_k", "top_p", "min_p"]
-"""The order in which a distribution is filtered (`decoding/processors.py`)."""
 _OFF: Document = {
     "dynatemp_range": 0.0,
     "typical_p": 1.0,
@@ -94,7 +91,7 @@ async def _reply(
         message = "stream_options are for OpenAI's routes: leave them out"
         raise invalid(message, "stream_options")
     body.read_biases(service.llm().tokenizer)
-    params = service.params(body, max_tokens=DEFAULT_MAX_TOKENS)
+    params = service.params(body, max_tokens=None, samplers=LLAMA_SAMPLERS)
     read = partial(service.encode, encode, request.nbytes)
     running = await service.submit(request, read, num_prompts, params, "prompt", body)
     writer = NativeWriter(service, running, body, is_one=is_one and params.n == 1)
@@ -127,7 +124,7 @@ def settings(params: SamplingParams, eos_ids: list[int], seed: int | None) -> Do
         "logit_bias": biases,
         "n_probs": params.logprobs or 0,
         "grammar": "" if form is None or form.grammar is None else form.grammar,
-        "samplers": SAMPLERS,
+        "samplers": [*params.samplers],
         **_OFF,
     }
 

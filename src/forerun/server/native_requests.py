@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from forerun.server.errors import invalid, must_be
-from forerun.server.schema import SampledAnswer
+from forerun.server.schema import Options, SampledAnswer
 from forerun.text.tokenizer import Tokenizer
 
 _FORMS = (
@@ -67,10 +67,8 @@ def _ids(token: object, tokenizer: Tokenizer) -> list[str]:
     return [str(token)]
 
 
-class ExtraFile(BaseModel):
+class ExtraFile(Options):
     """A file that says something about the one that is filled in."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str
     filename: str = ""

@@ -7,7 +7,7 @@ or lines of JSON, which is the default.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -50,6 +50,16 @@ class OllamaRequest(BlocksBody):
 
     theirs: ClassVar = {"response_format": "format"}
 
+    @property
+    def only_unloads(self) -> bool:
+        """Whether nothing is asked, and the model is not to be kept."""
+        return self.keep_alive in (0, "0", "0s", "0m") and not self.asks
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is something to answer."""
+        raise NotImplementedError
+
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
         fields = {
@@ -80,6 +90,11 @@ class OllamaChat(OllamaRequest):
 
     messages: list[dict[str, Any]] = Field(default_factory=list)
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is a conversation."""
+        return bool(self.messages)
+
     def turns(self) -> list[dict[str, Any]]:
         """Return the conversation. Raises ApiError for pictures."""
         if any(one.get("images") for one in self.messages):
@@ -94,11 +109,26 @@ class OllamaGenerate(OllamaRequest):
     system: str | None = None
     suffix: str | None = None
     raw: bool = False
+    context: list[int] | None = None
+    """Tokens of the turns before, as an answer gave them."""
+    images: list[Any] | None = None
 
     def turns(self) -> list[dict[str, Any]]:
-        """Return the conversation."""
+        """Return the conversation. Raises ApiError for pictures."""
+        if self.images:
+            raise invalid("this server reads no pictures: leave images out", "images")
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, {"role": "user", "content": self.prompt}]
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a question."""
+        return bool(self.prompt)
+
+    @property
+    def earlier(self) -> Sequence[int]:
+        """The tokens before the question."""
+        return self.context or ()
 
     def as_completion(self) -> dict[str, Any]:
         """Write the fields of the completion request that says the same."""
@@ -173,16 +203,16 @@ async def lm_studio_models(fleet: AllModels) -> Response:
 @router.post("/api/chat")
 async def chat(service: FromBody, request: JsonRequest, body: OllamaChat) -> Response:
     """Answer a conversation; none only loads the model."""
-    if not body.messages:
-        return _only_loaded(service, body)
+    if not body.asks:
+        return await _only_loaded(service, request, body)
     return await reply(service, request, body, OllamaWriter)
 
 
 @router.post("/api/generate")
 async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate) -> Response:
     """Answer a question, or continue a text; none only loads the model."""
-    if not body.prompt:
-        return _only_loaded(service, body)
+    if not body.asks:
+        return await _only_loaded(service, request, body)
     if not body.raw and not body.suffix:
         return await reply(service, request, body, OllamaWriter)
     completion = CompletionRequest.model_validate(body.as_completion())
@@ -192,8 +222,24 @@ async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate
     return await writer.reply(request, stream=body.stream)
 
 
+class EmbedRequest(EmbeddingRequest):
+    """Texts of which vectors are wanted, cut unless the client says otherwise."""
+
+    truncate: bool | str = True
+    prompt: str | None = None
+    """The older route's name of a text."""
+
+
+@router.post("/api/embeddings")
+async def older_embed(service: FromBody, request: JsonRequest, body: EmbedRequest) -> Response:
+    """Compute the vector of a text."""
+    body.input = body.prompt if body.input is None else body.input
+    vectors, _ = await vector_of_each(service, request, body)
+    return JsonResponse({"embedding": vectors[0].tolist()})
+
+
 @router.post("/api/embed")
-async def embed(service: FromBody, request: JsonRequest, body: EmbeddingRequest) -> Response:
+async def embed(service: FromBody, request: JsonRequest, body: EmbedRequest) -> Response:
     """Compute vectors of texts."""
     vectors, num_tokens = await vector_of_each(service, request, body)
     found = [row.tolist() for row in vectors]
@@ -235,11 +281,25 @@ def _entry(service: Service, name: str) -> Document:
     }
 
 
-def _only_loaded(service: Service, body: OllamaRequest) -> Response:
+class UnloadRequest(RequestBody):
+    """The name of a model to let go of."""
+
+    only_unloads: ClassVar = True
+
+
+@router.post("/models/unload")
+async def unload(service: FromBody, request: JsonRequest, body: UnloadRequest) -> Response:
+    """Let go of a model, as llama-server does."""
+    return JsonResponse({"success": await request.app.state.fleet.unload(service)})
+
+
+async def _only_loaded(service: Service, request: JsonRequest, body: OllamaRequest) -> Response:
     said: Document = {"message": {"role": "assistant", "content": ""}}
     content = said if isinstance(body, OllamaChat) else {"response": ""}
     head = {"model": service.name(body.model), "created_at": _time()}
-    return JsonResponse({**head, **content, "done": True, "done_reason": "load"})
+    is_gone = body.only_unloads and await request.app.state.fleet.unload(service)
+    reason = "unload" if is_gone else "load"
+    return JsonResponse({**head, **content, "done": True, "done_reason": reason})
 
 
 def _time(seconds: float | None = None) -> str:
@@ -255,7 +315,7 @@ class OllamaWriter(BlockWriter):
     def final(self) -> Document:
         """Write the whole answer."""
         texts = {kind: self._text(kind) for kind in ("text", "reasoning")}
-        calls = [_call(block) for block in self.blocks if block.is_call]
+        calls = [call for one in self.blocks if one.is_call and (call := _call(one))]
         return self._chunk(texts["text"], texts["reasoning"], calls) | self._figures()
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
@@ -269,8 +329,8 @@ class OllamaWriter(BlockWriter):
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
         """Write a call."""
-        if block.is_call:
-            yield self._chunk("", "", [_call(block)])
+        if block.is_call and (call := _call(block)):
+            yield self._chunk("", "", [call])
 
     def end(self) -> Iterator[Document]:
         """Write the figures."""
@@ -298,6 +358,9 @@ class OllamaWriter(BlockWriter):
 
     def _figures(self) -> Document:
         counts, timings = usage(self.running), self.timings()
+        more: Document = {}
+        if isinstance(self.body, OllamaGenerate) and not self.body.raw:
+            more["context"] = [*self.running.runs[0].seq.tokens]
         read_ns, written_ns = (int(timings[name] * _NS) for name in ("prompt_ms", "predicted_ms"))
         return {
             "done": True,
@@ -308,13 +371,15 @@ class OllamaWriter(BlockWriter):
             "prompt_eval_duration": read_ns,
             "eval_count": counts["completion_tokens"],
             "eval_duration": written_ns,
+            **more,
         }
 
 
-def _call(block: ContentBlock) -> Document:
+def _call(block: ContentBlock) -> Document | None:
+    """Write a call; None for one that was cut."""
     try:
         given = json.loads(block.text or "{}", strict=False)
-    except ValueError:  # it was cut
-        given = {}
+    except ValueError:
+        return None
     arguments = given if isinstance(given, Mapping) else {}
     return {"id": block.call_id, "function": {"name": block.name, "arguments": arguments}}

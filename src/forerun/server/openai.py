@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from forerun.server.async_request import AsyncRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.config import DEFAULT_MAX_TOKENS
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.limits import check_counted, check_depth
@@ -204,13 +203,11 @@ async def chat_completions(service: FromBody, request: JsonRequest, body: ChatRe
 
 
 async def submit(
-    service: Service, request: JsonRequest, body: ChatRequest
+    service: Service, request: JsonRequest, body: ChatRequest, earlier: Sequence[int] = ()
 ) -> tuple[AsyncRequest, NewParser]:
-    """Hand a conversation to the engine; also return what makes a parser of the answer."""
+    """Hand a conversation to the engine, behind `earlier` tokens; also return what makes a parser of the answer."""
     toolbox = _toolbox(service, body)
-    # an agent's turn ends where the context does
-    most = None if toolbox.tools else DEFAULT_MAX_TOKENS
-    params, form = service.params(body, max_tokens=most), service.form
+    params, form = service.params(body, max_tokens=None), service.form
     if toolbox.required or (toolbox.tools and params.structured_outputs is not None):
         params.structured_outputs = toolbox.form(
             params.structured_outputs, await service.call_grammar()
@@ -223,12 +220,20 @@ async def submit(
         begun = form.begun(text) if body.reasoning_format != "none" else None
         if begun is not None:
             params.structured_outputs = bounded(
-                params.structured_outputs, begun, body.thought().bound, params.max_tokens
+                params.structured_outputs,
+                begun,
+                _thought(service, body).bound,
+                params.max_tokens or service.llm().max_len,
             )
         nbytes = max(len(text), request.nbytes)
-        return await service.encode(
-            lambda: [service.read_text(text, "messages", bos=False)], nbytes
-        )
+
+        def encoded() -> list[Encoded]:
+            one = service.read_text(text, "messages", bos=False)
+            if earlier and one.token_ids[:1] == [service.llm().tokenizer.bos_id]:
+                del one.token_ids[0]  # it stands at the beginning already
+            return [Encoded([*earlier, *one.token_ids], one.text)]
+
+        return await service.encode(encoded, nbytes)
 
     running = await service.submit(request, read, 1, params, "messages", body)
     return running, partial(
@@ -264,7 +269,7 @@ def _toolbox(service: Service, body: ChatRequest) -> Toolbox:
 
 def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     """Write a conversation as the model reads it, with these tools."""
-    template, thought = service.template, body.thought()
+    template, thought = service.template, _thought(service, body)
     messages, tools = toolbox.prepare(body.messages, reads_tools=template.reads_tools)
     check_roles(body.messages)
     switches = thought.variables(template.names)
@@ -278,6 +283,14 @@ def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
     if thought.bound is not None and body.add_generation_prompt:
         return with_thought(text, service.form.thinking)
     return without_thought(text, service.form.thinking) if is_off else text
+
+
+def _thought(service: Service, body: ChatRequest) -> Thought:
+    """Read how the model shall think, as the server's option says where the request does not."""
+    thought, budget = body.thought(), service.config.reasoning_budget
+    if budget is None or budget < 0 or thought != Thought():
+        return thought
+    return Thought(is_on=budget > 0, budget=budget or None)
 
 
 def check_roles(messages: Sequence[Mapping[str, Any]], field: str = "messages") -> None:

@@ -123,7 +123,8 @@ class OpenAIWriter(Writer):
             text = self._prompt_text(handle.output()) + text
         parser = self.parsers[index]
         num_calls = parser.num_calls
-        parts = parser.read(text, is_last=reason is not None)
+        is_cut = reason is FinishReason.LENGTH
+        parts = parser.read(text, is_last=reason is not None, is_cut=is_cut)
         with_pieces = self.options.include_pieces and bool(event.pieces)
         has_prompt = is_first and not self.is_chat
         if not (parts or logprobs or reason or has_prompt or self.with_ids or with_pieces):
@@ -154,7 +155,8 @@ class OpenAIWriter(Writer):
                     scored = [*handle.runs[0].prompt_logprobs, *shown]
                     logprobs = self._echoed(output.prompt_token_ids[0], scored)
             parser = self.parsers[i]
-            parts = parser.read(text, is_last=True)
+            is_cut = one.finish_reason is FinishReason.LENGTH
+            parts = parser.read(text, is_last=True, is_cut=is_cut)
             content = {"message": _message(parts)} if self.is_chat else {"text": _text(parts)}
             choice: Document = {"index": i, **content, "logprobs": logprobs}
             choice["finish_reason"] = _reason(one.finish_reason, parser.num_calls)
@@ -192,15 +194,23 @@ class OpenAIWriter(Writer):
         if self.is_chat:
             return {"content": [self._chat_logprob(one) for one in scored]}
         texts = [text_of(one.token_id) for one in scored]
-        tops = [{text_of(token): value for token, value in one.top} for one in scored]
-        for one, text, top in zip(scored, texts, tops, strict=True):
-            top.setdefault(text, one.logprob)
         return {
             "tokens": texts,
             "token_logprobs": [one.logprob for one in scored],
-            "top_logprobs": tops,
+            "top_logprobs": [self._tops(one) for one in scored],
             "text_offset": [*accumulate(map(len, texts), initial=offset)][:-1],
         }
+
+    def _tops(self, one: TokenLogprob) -> Document:
+        """Write the likeliest tokens by their texts, and by their ids where another one has the same text."""
+        own, found = self.llm.tokenizer.text_of(one.token_id), dict[str, float]()
+        others = [pair for pair in one.top if pair[0] != one.token_id]
+        pairs = one.top if len(others) < len(one.top) else (*one.top, (one.token_id, one.logprob))
+        for token, value in pairs:
+            text = self.llm.tokenizer.text_of(token)
+            is_taken = token != one.token_id and (text == own or text in found)
+            found[f"token_id:{token}" if is_taken else text] = value
+        return found
 
     def _chat_logprob(self, one: TokenLogprob) -> Document:
         def entry(token: int, value: float) -> Document:

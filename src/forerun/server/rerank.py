@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from forerun.engine.vectors import Vectors, normalized
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.embeddings import read_states
+from forerun.server.embeddings import pooling_of, read_states
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
@@ -107,8 +107,8 @@ async def _by_answer(
 
     prompts = await service.aside(request, service.render(lambda: [*map(prompt, texts)]))
 
-    def encode() -> list[Encoded]:
-        return [service.read_text(one, "documents", bos=False) for one in prompts]
+    def encode(number: int) -> Encoded:
+        return service.read_text(prompts[number], "documents", bos=False)
 
     states, num_tokens = await read_states(
         service, request, encode, len(texts), "last", "documents"
@@ -126,11 +126,13 @@ async def _by_vectors(
     service: Service, request: JsonRequest, body: RerankRequest, texts: Sequence[str]
 ) -> tuple[Vectors, int]:
     """Score by the cosine of the angle between a document's vector and the query's."""
-    pooling: Literal["mean", "last"] = "mean" if service.config.pooling == "mean" else "last"
+    pooling: Literal["mean", "last"] = "mean" if pooling_of(service) == "mean" else "last"
 
-    def encode() -> list[Encoded]:
-        encoded = [service.read_text(one, "documents") for one in (body.query, *texts)]
-        return end_texts(encoded, service.llm().tokenizer)
+    given = (body.query, *texts)
+
+    def encode(number: int) -> Encoded:
+        encoded = [service.read_text(given[number], "documents")]
+        return end_texts(encoded, service.llm().tokenizer)[0]
 
     states, num_tokens = await read_states(
         service, request, encode, len(texts) + 1, pooling, "documents"

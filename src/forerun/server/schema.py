@@ -1,14 +1,13 @@
 """The bodies of requests. What values may be, `SamplingParams` checks; here are names and types.
 
 The fields of sampling are those of `SamplingParams`; other engines' names are read first (`forerun.spellings`).
-A field that is unknown is an error that names the allowed ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -22,10 +21,11 @@ from pydantic import (
     create_model,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from forerun.core import options
 from forerun.core.config import AUTO
-from forerun.core.errors import RequestError, given_as, short_repr, unknown
+from forerun.core.errors import RequestError, given_as, short_repr
 from forerun.core.params import MAX_IDS, SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import ApiError, invalid, must_be, of_exception
@@ -37,14 +37,23 @@ MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""
 MAX_TURNS = 10_000
 """The same of a conversation."""
-MAX_STRANGE = 32
-"""Fields that are not known: each is compared with all that are."""
 TEXT_OR_PARTS = (TEXT, list_of(object_of(type=TEXT)))
 
 
 def listed(message: dict[str, Any]) -> WithJsonSchema:
     """Describe a list of messages of one schema."""
     return WithJsonSchema({"type": "array", "items": message, "minItems": 1})
+
+
+class Options(BaseModel):
+    """An object within a body: fields of it that are not known are left out."""
+
+    model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: object) -> object:
+        return _known(given, cls) if isinstance(given, dict) else given
 
 
 class TextPart(BaseModel):
@@ -68,10 +77,8 @@ class Prediction(BaseModel):
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-class Speculative(BaseModel):
+class Speculative(Options):
     """How one request is drafted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     drafter: str | None = None
     """`none`, `auto` or the one that is loaded."""
@@ -90,6 +97,7 @@ class Speculative(BaseModel):
 _TYPES: Mapping[str, Any] = {
     "stop": str | list[str],
     "stop_token_ids": list[int],
+    "samplers": list[str],
     "logit_bias": dict[str, float],
     "structured_outputs": dict[str, Any],
     "prediction": str | Prediction,
@@ -118,10 +126,8 @@ _OBJECTS = ("prediction", "reasoning", "speculative", "thinking")
 """Fields that are the `param` of what is wrong within them."""
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Options):
     """What a stream tells besides the text."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool = False
     """A last chunk with the usage of the whole request."""
@@ -156,13 +162,18 @@ class RequestBody(BaseModel):
     _typed: Mapping[str, str] = PrivateAttr(default_factory=dict)
     """By field of ours: what the client called it, where that is another name."""
 
+    @property
+    def only_unloads(self) -> bool:
+        """Whether the model is not used, but let go of."""
+        return False
+
     def check(self) -> None:
         """Raise ApiError for what is wrong whichever model is asked: before one is loaded for it."""
 
     @classmethod
     def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
         """Read the fields by our names, and say what they were called. Raises RequestError."""
-        return given, {}
+        return spellings.read(given, cls.model_fields)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -173,14 +184,15 @@ class RequestBody(BaseModel):
             return validate(given)  # read already, or none
         typed: dict[str, str] = {}
         try:
-            fields, typed = cls.rename(spellings.stateless(given, cls.model_fields))
-            fields = _known(fields, cls)
+            given = spellings.stateless(given, cls.model_fields)
+            fields, typed = cls.rename(given)
+            fields = _known(fields, cls, typed)
             _check_sizes(fields, typed)
             body = validate(fields)
         except RequestError as error:
             raise of_exception(error) from error
         except ValidationError as error:
-            raise _api_error(error, cls, typed) from None
+            raise _api_error(error, typed) from None
         body._typed = typed
         return body
 
@@ -203,11 +215,6 @@ class AnswerRequest(RequestBody):
 
     speculative: Speculative | None = None
     """How this request is drafted."""
-
-    @classmethod
-    def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
-        """Read other engines' names. Raises RequestError."""
-        return spellings.read(given)
 
     def check(self) -> None:
         """Raise ApiError for parameters out of their ranges."""
@@ -274,6 +281,11 @@ class OpenBody(RequestBody):
     theirs: ClassVar[Mapping[str, str]] = {}
     """What the fields of a chat request are called there."""
 
+    @classmethod
+    def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
+        """Leave the others to the chat request."""
+        return {spellings.snake(name, cls.model_fields): value for name, value in given.items()}, {}
+
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
         raise NotImplementedError
@@ -299,20 +311,31 @@ def _response_format(given: Mapping[str, Any]) -> StructuredOutputsParams | None
         raise invalid(str(error), field) from error
 
 
-def _known(fields: Mapping[str, object], body: type[RequestBody]) -> Mapping[str, object]:
-    """Leave out the fields that are not known, but for slips of those that are: they are an error. Raises ApiError."""
-    known = body.model_fields.keys()
-    strange = fields.keys() - known
-    if body.model_config.get("extra") == "allow" or not strange:
-        return fields
-    if len(strange) > MAX_STRANGE:
-        raise invalid(
-            f"the body has {len(strange)} fields that are not known, at most {MAX_STRANGE} are allowed"
-        )
-    strange = {name for name in strange if not spellings.is_slip(name, known)}
-    for name in sorted(strange):
-        spellings.note(name, "it is not known here")
-    return {name: value for name, value in fields.items() if name not in strange}
+def _known(
+    fields: Mapping[str, object], body: type[BaseModel], typed: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """Leave out the fields that are not known, and read whole numbers with a point. Raises RequestError."""
+    known = body.model_fields
+    if body.model_config.get("extra") != "allow":
+        strange = fields.keys() - known.keys()
+        spellings.leave_out({(typed or {}).get(name, name) for name in strange}, known)
+        fields = {name: value for name, value in fields.items() if name in known}
+    return {name: _whole(value, known.get(name)) for name, value in fields.items()}
+
+
+def _whole(value: object, field: FieldInfo | None) -> object:
+    """Read 16.0 as 16 where a whole number is meant: some clients have floats alone."""
+    if not isinstance(value, float) or not value.is_integer() or field is None:
+        return value
+    kinds = {*_types(field.annotation)}
+    return int(value) if int in kinds and float not in kinds else value
+
+
+def _types(annotation: object) -> Iterator[object]:
+    """Yield the types that an annotation is made of."""
+    yield annotation
+    for part in typing.get_args(annotation):
+        yield from _types(part)
 
 
 def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None:
@@ -325,21 +348,12 @@ def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None
         raise invalid(f"{field} has {len(value)} entries, at most {most} are allowed", field)
 
 
-def _api_error(
-    error: ValidationError, body: type[RequestBody], typed: Mapping[str, str]
-) -> ApiError:
+def _api_error(error: ValidationError, typed: Mapping[str, str]) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     path = [part for part in first["loc"] if not _is_alternative(part)]
     field = str(path[0]) if path else ""
     name = ".".join(map(str, [typed.get(field, field), *path[1:]]))
     param = typed.get(field, field) if field in _OBJECTS else name
-    if first["type"] == "extra_forbidden":
-        inner: Mapping[str, type[BaseModel]] = {
-            "stream_options": StreamOptions,
-            "speculative": Speculative,
-        }
-        allowed = inner.get(field, body).model_fields
-        return invalid(unknown("field", str(path[-1]), allowed, spellings.NAMES), param)
     if field == "prediction":
         name = param
     elif first["type"] == "missing":

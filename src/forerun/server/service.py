@@ -22,9 +22,9 @@ from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, Closed
 from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, busy, invalid, loading, not_served
+from forerun.server.errors import ApiError, busy, invalid, is_called, loading, not_served
 from forerun.server.http import while_connected
-from forerun.server.limits import check_bounds, check_fits, too_long
+from forerun.server.limits import HEAD, MARGIN, check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import Worker
@@ -139,7 +139,7 @@ class Service:
 
     def name(self, asked: str | None) -> str:
         """Choose the name under which a request is answered. Raises ApiError for a model that is not served."""
-        if asked is None or asked in self.names:
+        if asked is None or is_called(asked, self.names):
             return asked or self.names[0]
         if self.config.strict_model_name:
             raise not_served(asked, self.names)
@@ -206,6 +206,15 @@ class Service:
         """Raise ApiError for a text that is too long whatever its tokens are."""
         llm = self.llm()
         check_fits(text, llm.tokenizer, self._limit(), llm.max_len, param)
+
+    def cut(self, text: str) -> str:
+        """Return as much of a text as may be read."""
+        limit, tokenizer = (
+            self._limit() - len(self.llm().tokenizer.suffix_ids),
+            self.llm().tokenizer,
+        )
+        ids = tokenizer.encode(text[: HEAD * limit], bos=None)
+        return text if len(ids) <= limit else tokenizer.decode(ids[: max(limit - MARGIN, 1)])
 
     def read_text(self, text: str, param: str, *, bos: bool | None = None) -> Encoded:
         """Encode a text, after a BOS token as the model wants it for None. Raises ApiError for one that cannot fit."""
@@ -327,6 +336,11 @@ class Service:
         """End what runs: the time for draining is over."""
         for request in [*self._running]:
             request.cancel(Closed("the server is shutting down"))
+
+    @property
+    def most_at_once(self) -> int:
+        """Completions that may run and wait."""
+        return self.llm().config.max_num_seqs + self.config.max_queue
 
     def _check_room(self, num_new: int, n: int, param: str) -> None:
         """Raise ApiError for more completions than may run and wait, `n` of each prompt."""

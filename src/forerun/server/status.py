@@ -30,8 +30,7 @@ _CAPS = (
 """What llama-server says of a template. Here any has it: what it has no place for is written in another way."""
 
 
-@open_router.head("/health", include_in_schema=False)
-@open_router.api_route("/v1/health", methods=["GET", "HEAD"], include_in_schema=False)
+@open_router.get("/v1/health", include_in_schema=False)
 @open_router.get("/health", responses=answers())
 async def health(fleet: AllModels) -> Response:
     """Answer 200 when requests are answered, 503 while the first model loads, 500 where an engine has failed."""

@@ -6,19 +6,18 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import must_be
+from forerun.server.schema import Options
 from forerun.text.answers.parser import ReasoningTags
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-class Reasoning(BaseModel):
-    """OpenAI's `reasoning`, and OpenRouter's; what else is in it has no effect."""
-
-    model_config = ConfigDict(strict=True)
+class Reasoning(Options):
+    """OpenAI's `reasoning`, and OpenRouter's."""
 
     effort: str | None = None
     """As `reasoning_effort`."""
@@ -28,10 +27,8 @@ class Reasoning(BaseModel):
     """Tokens of a thought."""
 
 
-class ThinkingOptions(BaseModel):
-    """Anthropic's `thinking`; what else is in it has no effect."""
-
-    model_config = ConfigDict(strict=True)
+class ThinkingOptions(Options):
+    """Anthropic's `thinking`."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     """Whether the model thinks; adaptive: as it likes."""
@@ -120,14 +117,14 @@ def with_thought(text: str, marks: ReasoningTags | None) -> str:
 
 
 def bounded(
-    form: StructuredOutputsParams | None, begun: ReasoningTags, budget: int | None, most: int | None
+    form: StructuredOutputsParams | None, begun: ReasoningTags, budget: int | None, most: int
 ) -> StructuredOutputsParams | None:
     """Put the form of an answer, if it has one, behind a thought that its prompt has begun and that has a bound.
 
     Without a budget of tokens, a thought before a form has half of the answer's `most`. A thought without a mark at its
     beginning, gpt-oss', goes before calls and texts alike: no bound alone ends it.
     """
-    bound = budget or (None if most is None else most // 2)
+    bound = budget or most // 2
     if form is not None:
         return replace(form, after=form.after or begun.close, max_before=bound)
     is_bounded = budget and begun.open

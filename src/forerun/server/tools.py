@@ -10,6 +10,7 @@ from typing import Any
 
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.calls import CallGrammar, in_json
+from forerun.decoding.schemas import unreadable
 from forerun.server.errors import invalid, must_be
 from forerun.spellings.requests import note
 from forerun.text.answers.calls import schemas_of
@@ -19,7 +20,7 @@ from forerun.text.answers.tags import Tools as Schemas
 from forerun.text.messages import Message, Tools
 from forerun.text.tool_calls import described
 
-_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_NAME = re.compile(r"[\w.:/@#~+-]{1,128}")
 CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
 
 ALLOWED = "allowed_tools"
@@ -46,7 +47,8 @@ class Toolbox:
         read = (_checked(f"tools[{i}]", tool) for i, tool in enumerate(tools or ()))
         checked = [tool for tool in read if tool is not None]
         if isinstance(choice, Mapping) and choice.get("type") == ALLOWED:
-            checked, choice = _allowed(checked, choice.get(ALLOWED))
+            checked, choice = _allowed(checked, choice.get(ALLOWED, choice))
+        choice = _plain_choice(choice)
         is_auto, is_parallel = choice in (None, "auto"), parallel is not False
         if is_auto and any(map(_is_strict, checked)):
             note("tools.strict", _NOT_STRICT)
@@ -87,7 +89,7 @@ class Toolbox:
         self, answer: StructuredOutputsParams | None, new_grammar: Callable[[Schemas], CallGrammar]
     ) -> StructuredOutputsParams:
         """Choose the form of the answer: calls if they are required; calls or its own form. Raises ApiError."""
-        grammar = new_grammar(schemas_of(self.required or self.tools))
+        grammar = new_grammar(_compilable(schemas_of(self.required or self.tools)))
         after = None
         if grammar.written is HARMONY_CALLS:  # behind any message that is a thought
             after = CALL if self.required else CHANNEL
@@ -99,6 +101,16 @@ class Toolbox:
             said = grammar.text(FINAL.removeprefix(after) if after else "")
             start = f"calls | {said} {in_json(json.loads(answer.source or '{}'))}"
         return StructuredOutputsParams(grammar="\n".join([f"start: {start}", *lines]), after=after)
+
+
+def _compilable(schemas: Schemas) -> Schemas:
+    """Leave the arguments of a tool free whose schema cannot be compiled, where others can be called."""
+    open_ones = {}
+    for name, schema in schemas.items() if len(schemas) > 1 else ():
+        if why := unreadable(schema):
+            note(f"tools.{name}.parameters", f"{why} cannot be held to, so its arguments are free")
+            open_ones[name] = {"type": "object"}
+    return {**schemas, **open_ones}
 
 
 def is_hosted(tool: Mapping[str, Any]) -> bool:
@@ -130,7 +142,12 @@ def _checked(where: str, tool: object) -> Tool | None:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise invalid(f"{where}.function must have a name", "tools")
     if not _NAME.fullmatch(name := function["name"]):
-        raise must_be(f"{where}.function.name", "1 to 64 letters, digits and _ . -", name, "tools")
+        raise must_be(
+            f"{where}.function.name",
+            "1 to 128 letters, digits and _ . : / @ # ~ + -",
+            name,
+            "tools",
+        )
     parameters = function.get("parameters")
     if not isinstance(parameters, Mapping | None):
         raise must_be(f"{where}.function.parameters", "a JSON schema", parameters, "tools")
@@ -171,9 +188,16 @@ def _allowed(tools: Sequence[Tool], given: object) -> tuple[list[Tool], object]:
     return [tool for tool in tools if _name(tool) in names], mode
 
 
+def _plain_choice(choice: object) -> object:
+    """Read Mistral's and Anthropic's way to say that a tool must be called."""
+    if isinstance(choice, Mapping) and choice.keys() <= {"type", "disable_parallel_tool_use"}:
+        choice = choice.get("type")
+    return "required" if choice == "any" else choice
+
+
 def _chosen(choice: object) -> object:
     """Find the name in a choice. Raises ApiError for one that is none."""
-    function = choice.get("function") if isinstance(choice, Mapping) else None
+    function = choice.get("function", choice) if isinstance(choice, Mapping) else None
     if not isinstance(function, Mapping) or "name" not in function:
         raise must_be("tool_choice", CHOICES, choice)
     return function["name"]

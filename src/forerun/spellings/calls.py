@@ -23,7 +23,6 @@ _NEUTRAL: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "chat": {
         **_ALL,
         "chat_template_content_format": ("auto", "string"),
-        "continue_final_message": (False,),
     },
     "embed": _POOLING,
 }

@@ -46,32 +46,71 @@ DRAFTING: Mapping[str, str] = {
 
 _FILTERS = "the filters are top_k, top_p and min_p, penalties look at the whole text"
 _WHY: Mapping[str, str] = {
-    "weights are used as they are stored; quant rounds them": "--dtype= --torch-dtype=",
-    "memory_budget bounds the memory": "--gpu-memory-utilization= --swap-space=",
+    "weights are used as they are stored; quant rounds them": (
+        "--dtype= --torch-dtype= --quantization-param-path="
+    ),
+    "memory_budget bounds the memory": (
+        "--gpu-memory-utilization= --swap-space= --cpu-offload-gb=0|0.0 --kv-cache-memory-bytes= "
+        "--sleep-idle-seconds= --num-gpu-blocks-override= --max-num-partial-prefills= --long-prefill-token-threshold= "
+        "--enable-sleep-mode"
+    ),
     "code that comes with a model is never run": "--trust-remote-code",
-    "there are no graphs to capture": "--enforce-eager --max-seq-len-to-capture=",
+    "there are no graphs to capture": (
+        "--enforce-eager --max-seq-len-to-capture= --compilation-config= --cuda-graph-sizes= -O="
+    ),
     "prefixes are always reused; the answers are the same": (
-        "--enable-prefix-caching --no-enable-prefix-caching --cache-reuse= --cache-ram= --ctx-checkpoints="
+        "--enable-prefix-caching --no-enable-prefix-caching --cache-reuse= --cache-ram= --ctx-checkpoints= "
+        "--slot-prompt-similarity= -sps= --prefix-caching-hash-algo= --slot-save-path= --cache-prompt "
+        "--no-cache-prompt"
     ),
     "calls and thoughts are read in the model's own form": (
-        "--enable-auto-tool-choice --tool-call-parser= --reasoning-parser= --reasoning-format="
+        "--enable-auto-tool-choice --tool-call-parser= --reasoning-parser= --reasoning-format= --tool-parser-plugin= "
+        "--reasoning-parser-plugin= --exclude-tools-when-tool-choice-none"
     ),
-    "a model thinks as its template has it; a request may say otherwise": (
-        "--reasoning=on|auto --reasoning-budget=-1"
+    "a model thinks as its template has it; a request may say otherwise": "--reasoning=on|auto",
+    "requests that come at once always share passes": (
+        "-cb --cont-batching -nocb --no-cont-batching --async-scheduling --no-async-scheduling --scheduling-policy= "
+        "--data-parallel-size=1 -dp=1 --enable-expert-parallel --distributed-executor-backend="
     ),
-    "requests that come at once always share passes": "-cb --cont-batching --async-scheduling",
-    "a file's format is read from the file": "--load-format=",
+    "a file's format is read from the file": (
+        "--load-format= --config-format= --model-impl= --tokenizer-mode=auto|fast|hf --model-loader-extra-config= "
+        "--safetensors-load-strategy="
+    ),
+    "models are kept where Hugging Face's library keeps them (HF_HOME)": (
+        "--download-dir= --ignore-patterns="
+    ),
+    "there are no adapters": (
+        "--enable-lora=false --no-enable-lora --max-loras= --max-lora-rank= --max-cpu-loras="
+    ),
+    "a model is as its files have it": (
+        "--hf-overrides={} --override-generation-config={} --hf-token="
+    ),
     "the model's own settings are used": "--generation-config=auto",
     "a model generates; --embeddings answers with its states, too": (
-        "--task=auto|generate --runner=auto|generate --convert=auto|none"
+        "--task=auto|generate|embed|embedding --runner=auto|generate|pooling --convert=auto|none|embed"
     ),
-    "the text part of a model is loaded": "--language-model-only",
+    "the tokenizer is the model's, and both are of the main revision": (
+        "--tokenizer=none --tokenizer-revision=none|main --revision=none|main --code-revision=none|main"
+    ),
+    "the text part of a model is loaded": (
+        "--language-model-only --limit-mm-per-prompt= --mm-processor-kwargs= --allowed-local-media-path= --no-mmproj "
+        "--mm-processor-cache-gb= --interleave-mm-strings --no-mmproj-offload --disable-mm-preprocessor-cache"
+    ),
     "content is read as a text and as parts": "--chat-template-content-format=",
-    "usage has the details": "--enable-prompt-tokens-details",
-    "one library reads all grammars": "--guided-decoding-backend=",
+    "usage has the details": (
+        "--enable-prompt-tokens-details --enable-force-include-usage --max-logprobs= --logprobs-mode=raw_logprobs "
+        "--return-tokens-as-token-ids --enable-server-load-tracking"
+    ),
+    "one library reads all grammars": "--guided-decoding-backend= --structured-outputs-config=",
     "a draft has the context of its target": "-cd= --ctx-size-draft=",
-    "one thread answers HTTP": "--threads-http=",
-    "requests are logged by --log-requests": "--disable-log-requests --no-enable-log-requests",
+    "one thread answers HTTP": (
+        "--threads-http= --api-server-count= --disable-frontend-multiprocessing"
+    ),
+    "a request may take as long as it takes": "--timeout= -to=",
+    "/props is answered, and changes nothing": "--props",
+    "requests are logged by --log-requests": (
+        "--disable-log-requests --no-enable-log-requests --max-log-len= --disable-uvicorn-access-log"
+    ),
     "the length of blocks is fixed": "--block-size=",
     "prompts are always read in chunks, see prefill_chunk": (
         "--enable-chunked-prefill --no-enable-chunked-prefill"
@@ -79,7 +118,9 @@ _WHY: Mapping[str, str] = {
     "layers are not split over processes; tensor_parallel_size splits each layer": (
         "-pp=1 --pipeline-parallel-size=1"
     ),
-    "statistics are read with get_metrics, not logged": "--disable-log-stats",
+    "statistics are read with get_metrics, not logged": (
+        "--disable-log-stats --no-disable-log-stats --show-hidden-metrics-for-version= --otlp-traces-endpoint="
+    ),
     "there are no layers on a GPU here; device says where the model runs": (
         "-ngl= --gpu-layers= --n-gpu-layers= -ngld= --n-gpu-layers-draft="
     ),
@@ -94,13 +135,13 @@ _WHY: Mapping[str, str] = {
         "--assistant-early-exit="
     ),
     "generate answers once, chat goes on; what is shown does not change the answer": (
-        "-st --single-turn -i --interactive -if --interactive-first -mli --multiline-input -sp --special "
-        "-e --escape --no-escape --color -co --simple-io --no-display-prompt --display-prompt"
+        "-st --single-turn -i --interactive -if --interactive-first -mli --multiline-input -sp --special -e --escape "
+        "--no-escape --color -co --simple-io --no-display-prompt --display-prompt"
     ),
     "what there is to say is said on stderr": (
-        "-v --verbose --log-verbose --verbose-prompt --log-disable --log-prefix --log-timestamps "
-        "--perf --no-perf --show-timings --no-show-timings "
-        "--log-file= -lv= --verbosity= --log-verbosity= --log-colors= --uvicorn-log-level="
+        "-v --verbose --log-verbose --verbose-prompt --log-disable --log-prefix --log-timestamps --perf --no-perf "
+        "--show-timings --no-show-timings --log-file= -lv= --verbosity= --log-verbosity= --log-colors= "
+        "--uvicorn-log-level="
     ),
     "weights and cache lie in this machine's memory": (
         "--warmup --no-warmup --check-tensors --repack --no-repack -nr -kvo --kv-offload --no-kv-offload -nkvo "
@@ -115,10 +156,10 @@ _WHY: Mapping[str, str] = {
     ),
     "--device says where the model runs": "-dev=none|cpu",
     _FILTERS: (
-        "--samplers= --sampler-seq= --sampling-seq= --repeat-last-n= --mirostat-lr= --mirostat-ent= "
-        "--dry-base= --dry-allowed-length= --dry-penalty-last-n= --xtc-threshold= --dynatemp-exp= "
-        "--mirostat=0 --dry-multiplier=0|0.0 --xtc-probability=0|0.0 --dynatemp-range=0|0.0 "
-        "--typical=1|1.0 --typical-p=1|1.0 --top-nsigma=-1|-1.0 --top-n-sigma=-1|-1.0"
+        "--samplers= --sampler-seq= --sampling-seq= --repeat-last-n= --mirostat-lr= --mirostat-ent= --dry-base= "
+        "--dry-allowed-length= --dry-penalty-last-n= --xtc-threshold= --dynatemp-exp= --mirostat=0 "
+        "--dry-multiplier=0|0.0 --xtc-probability=0|0.0 --dynatemp-range=0|0.0 --typical=1|1.0 --typical-p=1|1.0 "
+        "--top-nsigma=-1|-1.0 --top-n-sigma=-1|-1.0"
     ),
 }
 """Why flags have no effect; behind = what they take: anything, `?` a value or none, or one that asks for nothing."""
@@ -140,7 +181,8 @@ class Ignored:
 
     def note(self, name: str, value: object) -> None:
         """Say once that it has no effect. Raises ConfigError for a value that would have one."""
-        if self.values and str(value).lower() not in self.values:
+        asks = value not in (None, {}, []) and str(value).lower() not in self.values
+        if self.values and asks:
             raise ConfigError(_not_possible(name, value, self.why, self.values))
         note(name, value, self.why)
 
@@ -151,13 +193,25 @@ IGNORED: Mapping[str, Ignored] = {
     for flag, equals, takes in (word.partition("=") for word in all.split())
 }
 
-_FIELDS = {field.name: field.name for field in fields(EngineConfig)} | {
-    keyword: name
-    for name, flags in options.flags_of(EngineConfig).items()
-    for flag in flags
-    for keyword in (flag, flag[2:].replace("-", "_"))
-    if flag.startswith("--") or keyword == flag
+_PYTHON: Mapping[str, str] = {
+    "n_ctx": "max_model_len",
+    "n_threads": "threads",
+    "n_batch": "prefill_chunk",
+    "model_path": "model",
 }
+"""llama-cpp-python's keywords; 0 is what it chooses itself."""
+
+_FIELDS = (
+    {**_PYTHON}
+    | {field.name: field.name for field in fields(EngineConfig)}
+    | {
+        keyword: name
+        for name, flags in options.flags_of(EngineConfig).items()
+        for flag in flags
+        for keyword in (flag, flag[2:].replace("-", "_"))
+        if flag.startswith("--") or keyword == flag
+    }
+)
 """Our field by every keyword and flag."""
 _METADATA = {field.name: field.metadata for field in fields(EngineConfig)}
 KEYWORDS = {flag[2:].replace("-", "_"): one for flag, one in IGNORED.items() if flag[1] == "-"}
@@ -260,6 +314,8 @@ def _value(field: str, name: str, value: Any) -> Any:
     """Read the value of a field; a text, and another engine's word for one, are what they mean here."""
     if field == "drafter":
         return drafter(value)
+    if name in _PYTHON and not value:
+        return None
     values = None if keyword(name) == field else _METADATA[field].get("values")
     if values is not None:
         word = str(value).lower()

@@ -1,19 +1,26 @@
-"""Read what OpenAI's, Anthropic's, vLLM's and llama.cpp's clients call the fields of a request.
+"""Read what OpenAI's, Anthropic's, vLLM's, llama.cpp's and other servers' clients call the fields of a request.
 
-A field without a meaning here is left out, and noted once on the log by its name alone; so is one that is not known,
-if it is no slip of a name that is: clients gain fields at every release. One that would have to change the answer and
-cannot is accepted with the values that ask for nothing.
+One rule for all dialects. A field is (a) ours, under whatever name (`RENAMED`); (b) a hint that is known elsewhere
+(`NO_EFFECT`) and left out; (c) one that constrains the answer or stands for what is not in the request (`ONLY`,
+`STATE`): accepted with the values that ask for nothing, else refused by name; (d) unknown to everybody, and left out
+like (b), unless the server is strict: clients gain fields at every release. What is left out is collected for a header
+of the answer (`collected`), and noted once on the log.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 
-from forerun.core.errors import RequestError, short_repr
+from forerun.core.errors import RequestError, short_repr, unknown
+from forerun.core.params import MAX_SEED, SAMPLERS
 
 _log = logging.getLogger("forerun")
 
@@ -21,52 +28,124 @@ SLIP = 0.85
 """How alike (`difflib`) a name is to the one that was meant: `temprature`, not `client_metadata`."""
 LONGEST_SLIP = 64
 """Letters of a name that is compared."""
+MAX_COMPARED = 32
+"""Unknown names of a request that are compared with all that are known."""
 NOTED = 1024
 """Names that are remembered to be noted once."""
 
 RENAMED: Mapping[str, str] = {
-    "max_completion_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "stop_sequences": "stop",
-    "guided_choice": "structured_outputs.choice",
-    "guided_grammar": "structured_outputs.grammar",
-    "guided_json": "structured_outputs.json",
-    "guided_regex": "structured_outputs.regex",
-    "grammar": "structured_outputs.grammar",
-    "json_schema": "structured_outputs.json",
-    "n_cmpl": "n",
-    "n_predict": "max_tokens",
-    "num_predict": "max_tokens",
-    "repeat_penalty": "repetition_penalty",
+    **dict.fromkeys(
+        (
+            *("max_completion_tokens", "max_output_tokens", "max_new_tokens", "maximum_tokens"),
+            *("n_predict", "num_predict", "max_tokens_to_sample", "max_gen_tokens"),
+        ),
+        "max_tokens",
+    ),
+    **dict.fromkeys(
+        (
+            *("stop_sequences", "stop_sequence", "stop_strings", "stop_words", "stopping_strings"),
+            *("stop_tokens", "stops"),
+        ),
+        "stop",
+    ),
+    **dict.fromkeys(("min_new_tokens", "min_length", "min_completion_tokens"), "min_tokens"),
+    **dict.fromkeys(("repeat_penalty", "rep_pen"), "repetition_penalty"),
+    **dict.fromkeys(("random_seed", "sampler_seed"), "seed"),
+    **dict.fromkeys(
+        ("thinking_budget_tokens", "thinking_token_budget", "reasoning_budget"), "thinking_budget"
+    ),
+    **dict.fromkeys(("n_cmpl", "num_return_sequences", "num_completions"), "n"),
+    "ban_eos_token": "ignore_eos",
     "speculative.n_max": "max_draft",
-    "max_new_tokens": "max_tokens",
-    "thinking_budget_tokens": "thinking_budget",
-    "thinking_token_budget": "thinking_budget",
-    "reasoning_budget": "thinking_budget",
+    "guided_choice": "structured_outputs.choice",
+    **dict.fromkeys(("guided_json", "json_schema"), "structured_outputs.json"),
+    **dict.fromkeys(("guided_regex", "regex", "regex_pattern"), "structured_outputs.regex"),
+    **dict.fromkeys(
+        ("guided_grammar", "grammar", "grammar_string", "ebnf"), "structured_outputs.grammar"
+    ),
 }
 """Our field, or a part of one that is an object."""
 
 NO_EFFECT: Mapping[str, tuple[str, ...]] = {
-    "requests are not distinguished by user": ("user", "safety_identifier"),
-    "nothing is stored": ("metadata", "include", "context_management", "store"),
-    "prompts are not cut": ("truncation",),
-    "all requests are served alike": ("service_tier", "id_slot"),
-    "prefixes are always reused": (
-        *("prompt_cache_key", "prompt_cache_retention", "cache_control"),
-        *("cache_prompt", "n_cache_reuse"),
-    ),
-    "reasoning_format says where thoughts are": ("include_reasoning",),
-    "the prompt says how long an answer is wanted": ("verbosity",),
-    "a text ends where the context does": ("n_keep", "n_discard", "num_keep"),
-    "the server's options say it": ("num_ctx", "num_batch", "num_thread", "num_gpu", "use_mmap"),
-    "penalties look at the whole text": ("repeat_last_n",),
-    "the controller says how much is drafted": ("speculative.n_min", "speculative.p_min"),
-    "the filters are top_k, top_p and min_p, in this order": (
-        *("samplers", "backend_sampling", "dynatemp_exponent", "xtc_threshold"),
-        *("dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_sequence_breakers"),
-        *("mirostat_eta", "mirostat_tau", "adaptive_decay"),
-    ),
-    "no tokenizer here puts any": ("spaces_between_special_tokens",),
+    why: tuple(names.split())
+    for why, names in {
+        "requests are not distinguished by user": (
+            "user user_id safety_identifier session_id conversation_id request_id rid trace trace_id client_metadata "
+            "bootstrap_host bootstrap_port bootstrap_room data_parallel_rank"
+        ),
+        "nothing is stored": (
+            "metadata include context_management store log_metrics labels tags extra_metadata custom_params"
+        ),
+        "prompts are not cut": (
+            "truncation truncation_length max_input_tokens max_context_length max_prompt_tokens truncate_prompt"
+        ),
+        "all requests are served alike": (
+            "service_tier id_slot slot_id priority provider providers route models transforms plugins preset "
+            "inference_geo speed prompt_mode safe_prompt safe_mode safety_settings safetySettings safety_model "
+            "mode character greeting api_type api_server legacy_api auto_max_new_tokens queue_id "
+            "max_tokens_second max_cost"
+        ),
+        "prefixes are always reused": (
+            "prompt_cache_key prompt_cache_retention prompt_cache_options cache_control cache_prompt n_cache_reuse "
+            "cache cache_salt use_cache cached_content cachedContent prompt_truncate_len prompt_cache_max_len "
+            "prompt_cache_isolation_key extra_key keep_alive"
+        ),
+        "reasoning_format says where thoughts are": (
+            "include_reasoning separate_reasoning stream_reasoning reasoning_split reasoning_summary "
+            "hide_thinking show_thinking include_thoughts reasoning_in_content reasoning_control"
+        ),
+        "the prompt says how long an answer is wanted": "verbosity",
+        "answers show log-probabilities as logprobs, top_logprobs and n_probs ask": (
+            "return_logprob top_logprobs_num logprob_start_len token_ids_logprob return_text_in_logprobs "
+            "return_hidden_states return_routed_experts return_full_text decoder_input_details top_n_tokens "
+            "details return_prompt_logprobs return_tokens_as_token_ids raw_output perf_metrics_in_response "
+            "return_cached_tokens_details return_meta_info return_sequences output_scores return_dict_in_generate "
+            "return_perf_metrics return_context_logits return_generation_logits"
+        ),
+        "a text ends where the context does": "n_keep n_discard num_keep context_length_exceeded_behavior",
+        "the server's options say it": (
+            "num_ctx num_batch num_thread num_threads num_gpu main_gpu use_mmap use_mlock use_fp16 numa low_vram "
+            "num_gqa f16_kv vocab_only logits_all embedding_only rope_frequency_base rope_frequency_scale "
+            "draft_num_predict n_ctx n_batch n_threads n_gpu_layers gpu_layers max_model_len dtype quantization "
+            "precision kv_cache_dtype batch_size ttl timeout timeout_ms jit"
+        ),
+        "penalties look at the whole text": (
+            "repeat_last_n penalty_last_n repetition_penalty_range rep_pen_range rep_pen_slope penalty_range "
+            "penalty_decay penalty_prompt penalize_newline penalize_nl presence_penalty_range frequency_penalty_range "
+            "repetition_decay repetition_context_size presence_context_size frequency_context_size "
+            "repetition_penalty_sustain"
+        ),
+        "the controller says how much is drafted": (
+            "speculative.n_min speculative.p_min speculative.type speculative.ngram_size_n speculative.ngram_size_m "
+            "speculative.ngram_m_hits num_draft_tokens draft_model speculative_config draft_tokens"
+        ),
+        "it belongs to a sampler that is off": (
+            "backend_sampling dynatemp_exponent dynatemp_low dynatemp_high temp_exponent min_temp max_temp "
+            "xtc_threshold dry_allowed_length dry_base dry_penalty_last_n dry_range dry_sequence_breakers "
+            "mirostat_eta mirostat_tau adaptive_decay smoothing_curve sampler_order sampler_priority "
+            "do_sample temperature_last dynatemp_mode use_default_badwordsids"
+        ),
+        "no tokenizer here puts any": "spaces_between_special_tokens clean_up_tokenization_spaces",
+        "the text shows what it has": (
+            "no_stop_trim trim_stop stop_trim echo_last trim_incomplete_sentences stream_seq stream_chunk_size "
+            "detokenize frmttriminc frmtrmblln single_line quiet memory"
+        ),
+        "the server reads names and marks as the model's file has them": (
+            "add_bos_token add_bos_if_needed chat_template_str instruction_template instruction_template_str "
+            "chat_template_name name1 name2 user_name bot_name user_bio context_template mm_processor_kwargs "
+            "chat_template_content_format vocab"
+        ),
+        "an editor reads it, not the model": "n_indent time t_max_prompt_ms",
+        "nothing is searched, drawn or said aloud": (
+            "web_search_options search_parameters search_domain_filter search_mode search_recency_filter "
+            "return_images return_related_questions return_citations citations citation_options audio image_config "
+            "enable_search search_options num_search_results"
+        ),
+        "tools run where the client is": (
+            "max_tool_calls tool_stream tool_resources mcp_servers mcp_config betas anthropic_beta anthropic_version "
+            "tool_call_parser incremental_output result_format guardrail_config"
+        ),
+    }.items()
 }
 """Fields that are left out, by the reason."""
 
@@ -75,14 +154,21 @@ _FILTER = "the filters are top_k, top_p and min_p"
 _NO_STATE = "nothing is stored"
 _NO_PICTURES = "this server reads no pictures"
 _OLDER = "it is the older name: give tools and tool_choice"
+_BEAMS = "there is no beam search"
+_ADAPTERS = "there are no adapters"
+_NONE: tuple[object, ...] = ("", [], {}, False)
+"""What asks for nothing where a list, an object or a text would ask for something."""
 
 STATE: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "previous_response_id": (f"{_NO_STATE}: send the items so far as input", ()),
-    "conversation": (f"{_NO_STATE}: send the items so far as input", ()),
+    "previous_response_id": (f"{_NO_STATE}: send the items so far as input", ("",)),
+    "conversation": (f"{_NO_STATE}: send the items so far as input", ("",)),
     "thread": (f"{_NO_STATE}: send all messages so far", ()),
-    "context": (f"{_NO_STATE}: send all messages so far to /api/chat", ([],)),
+    "context": (f"{_NO_STATE}: send all messages so far to /api/chat", ([], "")),
     "container": (f"{_NO_STATE}, and no code is run", ()),
     "prompt": (f"{_NO_STATE}: send its text", ()),
+    "session_params": (f"{_NO_STATE}: send all messages so far", ({},)),
+    "history": (f"{_NO_STATE}: send all messages so far", _NONE),
+    "chat_history": (f"{_NO_STATE}: send all messages so far", _NONE),
 }
 """Fields of any dialect that stand for what is not in the request, where a route has no field of that name.
 
@@ -91,62 +177,188 @@ Without what they stand for the answer would be one to another question. As in `
 
 ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "background": ("requests are answered at once", (False,)),
-    "modalities": ("answers are text", (["text"],)),
-    "chat_template": ("templates are the server's", ()),
+    "modalities": ("answers are text", (["text"], [])),
+    "chat_template": ("templates are the server's", ("",)),
+    "template": ("templates are the server's", ("",)),
     "functions": (_OLDER, ([],)),
     "function_call": (_OLDER, ("none", "auto")),
-    "best_of": ("all n completions are returned", (1,)),
-    "early_stopping": ("there is no beam search", (False,)),
-    "length_penalty": ("there is no beam search", (1,)),
-    "use_beam_search": ("there is no beam search", (False,)),
-    "dry_multiplier": (_FILTER, (0,)),
-    "dynatemp_range": (_FILTER, (0,)),
-    "mirostat": (_FILTER, (0,)),
-    "min_keep": (_FILTER, (0,)),
-    "top_n_sigma": (_FILTER, (-1,)),
-    "adaptive_target": (_FILTER, (-1,)),
-    "typical_p": (_FILTER, (1,)),
-    "xtc_probability": (_FILTER, (0,)),
+    "best_of": ("all n completions are returned", (1, 0)),
+    "early_stopping": (_BEAMS, (False,)),
+    "length_penalty": (_BEAMS, (1, 0)),
+    "use_beam_search": (_BEAMS, (False,)),
+    "beam_search": (_BEAMS, (False,)),
+    **dict.fromkeys(("num_beams", "beam_width"), (_BEAMS, (1, 0))),
+    **dict.fromkeys(
+        (
+            *("dry_multiplier", "dynatemp_range", "mirostat", "mirostat_mode", "xtc_probability"),
+            *("top_a", "epsilon_cutoff", "eta_cutoff", "smoothing_factor", "penalty_alpha", "skew"),
+            *("top_n_sigma", "top_nsigma", "nsigma", "no_repeat_ngram_size", "dynatemp"),
+            *("dynamic_temperature", "diversity_penalty"),
+        ),
+        (_FILTER, ("<=0", False)),
+    ),
+    **dict.fromkeys(("typical_p", "typical", "tfs", "tfs_z"), (_FILTER, (">=1",))),
+    "min_keep": (_FILTER, ("<=1",)),
+    "adaptive_target": (_FILTER, ("<=-0.001",)),
+    "encoder_repetition_penalty": (_FILTER, (1,)),
+    **dict.fromkeys(("guidance_scale", "cfg_scale"), ("there is no guidance", (1, 0))),
+    "negative_prompt": ("there is no guidance", ("",)),
     "post_sampling_probs": ("log-probabilities are of the raw logits", (False,)),
     "verbose": ("the log says what there is to say", (False,)),
-    "t_max_predict_ms": (_NOT_YET, (0, -1)),
-    "images": (_NO_PICTURES, ([],)),
-    "image_data": (_NO_PICTURES, ([],)),
-    "template": ("templates are the server's", ("",)),
-    "allowed_token_ids": (_NOT_YET, ([],)),
-    "bad_words": (_NOT_YET, ([],)),
-    "logits_processors": (_NOT_YET, ([],)),
-    "structural_tag": (_NOT_YET, ()),
-    "truncate_prompt_tokens": ("prompts are not cut", (-1,)),
+    **dict.fromkeys(("images", "image_data", "image_urls"), (_NO_PICTURES, _NONE)),
+    **dict.fromkeys(("video_data", "audio_data", "videos", "audios"), (_NO_PICTURES, _NONE)),
+    **dict.fromkeys(
+        (
+            *("allowed_token_ids", "allowed_tokens", "bad_words", "bad_words_ids", "banned_tokens"),
+            *("banned_strings", "banned_phrases", "banned_words", "custom_token_bans"),
+            *("force_words_ids", "sequence_bias", "logit_bias_exp"),
+            *("logits_processors", "custom_logit_processor", "logits_processor_args", "stop_regex"),
+            *("suppress_tokens", "begin_suppress_tokens", "structural_tag"),
+            *("guided_whitespace_pattern", "response_prefix"),
+        ),
+        (_NOT_YET, _NONE),
+    ),
+    **dict.fromkeys(
+        ("lora", "loras", "lora_path", "lora_adapter", "lora_request", "adapter_id", "adapter"),
+        (_ADAPTERS, _NONE),
+    ),
+    **dict.fromkeys(
+        ("response_schema", "output_schema", "schema", "response_mime_type"),
+        ("give response_format", ("", {}, "text/plain")),
+    ),
+    **dict.fromkeys(
+        ("documents", "input_ids", "input_embeds", "prompt_embeds", "file_ids"),
+        ("it is not read here: give its text in the conversation", _NONE),
+    ),
+    "truncate_prompt_tokens": ("prompts are not cut", ("<=-1",)),
 }
-"""Why a field cannot be had, and the values that ask for nothing."""
+"""Why a field cannot be had, and the values that ask for nothing; `<=0` is any number that is."""
 
 _WHY = {name: why for why, names in NO_EFFECT.items() for name in names}
 NAMES = (*RENAMED, *_WHY, *STATE, *ONLY)
+_EMPTY: Mapping[str, tuple[object, ...]] = {
+    "logit_bias": ([], {}, ""),
+    "stop": ("", [""]),
+    **{
+        name: ("",)
+        for name, ours in RENAMED.items()
+        if ours.startswith("structured_outputs") and not ours.endswith("choice")
+    },
+}
+"""Values of our fields that are the same as none."""
+_LEAST_TOP_P = 1e-9
+"""What keeps the likeliest token alone, as 0 does elsewhere: no vocabulary is so large that another one has less."""
 
 
-def read(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
+@dataclass(slots=True)
+class Ignored:
+    """The fields of one request that were left out."""
+
+    is_strict: bool = False
+    """Whether a field that is unknown to everybody is an error."""
+    names: dict[str, str] = field(default_factory=dict)
+    """With the known name that may have been meant, or nothing."""
+
+    def header(self) -> str:
+        """Write them for a header of the answer.
+
+        >>> Ignored(names={"temprature": "temperature", "user": ""}).header()
+        'temprature (did you mean temperature?), user'
+        """
+        shown = (
+            (_bare(name) + (f" (did you mean {meant}?)" if meant else ""))
+            for name, meant in self.names.items()
+        )
+        return ", ".join(shown)[:MAX_HEADER]
+
+
+MAX_HEADER = 1024
+"""Letters of the header."""
+_ignored: ContextVar[Ignored | None] = ContextVar("ignored", default=None)
+
+
+def _bare(name: str) -> str:
+    """Write a name so that no header ends within it."""
+    return re.sub(r"[^\w.:/+-]", "?", name[:LONGEST_SLIP], flags=re.ASCII)
+
+
+@contextmanager
+def collected(*, is_strict: bool) -> Iterator[Ignored]:
+    """Collect what is left out of a request that is read within the block."""
+    found = Ignored(is_strict)
+    token = _ignored.set(found)
+    try:
+        yield found
+    finally:
+        _ignored.reset(token)
+
+
+def read(
+    given: Mapping[str, object], known: Collection[str] = ()
+) -> tuple[dict[str, object], dict[str, str]]:
     """Rename a request's fields to ours, and say what each of them was called. A field that is null is not given.
 
-    Raises RequestError for a value that cannot be had here, and for two names of one field that differ.
+    `known` are the fields of the route. Raises RequestError for a value that cannot be had here, and for two names of
+    one field that differ.
     """
     fields: dict[str, object] = {}
     typed: dict[str, str] = {}
     for name, value in given.items():
-        if value is None:
+        plain = snake(name, known)
+        if value is None or value in _EMPTY.get(RENAMED.get(plain, plain), _EMPTY.get(plain, ())):
             continue
-        if name in ONLY:
-            _check(name, value, ONLY)
-        elif name in _WHY:
-            note(name, _WHY[name])
+        if plain in known:
+            ours, part = plain, ""
+        elif plain in ONLY:
+            _check(name, plain, value, ONLY)
+            continue
+        elif plain in _WHY:
+            note(name, _WHY[plain])
+            continue
         else:
-            ours, _, part = RENAMED.get(name, name).partition("." if name in RENAMED else "\0")
-            if part:
-                value = _with_part(fields.pop(ours, None), part, value, name)
-            if ours in fields and fields[ours] != value:
-                raise RequestError(f"{name} and {typed[ours]} differ: give one of them")
-            fields[ours], typed[ours] = value, name
+            ours, _, part = RENAMED.get(plain, name).partition("." if plain in RENAMED else "\0")
+        value = _meant(plain, ours, value)
+        if part:
+            value = _with_part(fields.pop(ours, None), part, value, name)
+        if ours in fields and fields[ours] != value:
+            raise RequestError(f"{name} and {typed[ours]} differ: give one of them")
+        fields[ours], typed[ours] = value, name
     return fields, typed
+
+
+def snake(name: str, known: Collection[str]) -> str:
+    """Write a name as ours are, if it is one of them then: `maxTokens`, `Max-Tokens`."""
+    if name in known or name in _KNOWN or not (name.isascii() and len(name) <= LONGEST_SLIP):
+        return name
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    return plain if plain in known or plain in _KNOWN else name
+
+
+def _meant(name: str, ours: str, value: object) -> object:
+    """Read a value that other servers have a meaning for."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if ours == "top_p" and is_number and value == 0:
+        return _LEAST_TOP_P
+    if name in ("n_predict", "num_predict") and is_number and value == -2:  # to fill the context
+        return -1
+    if ours == "seed" and isinstance(value, int) and is_number and -(2**63) <= value < 2**64:
+        return value if -1 <= value <= MAX_SEED else value & MAX_SEED
+    if ours == "stop" and isinstance(value, list):
+        return [one for one in value if one != ""]
+    if ours == "samplers" and isinstance(value, str | list):
+        return _samplers(value)
+    return value
+
+
+_SAMPLERS = {"temp": "temperature", "k": "top_k", "p": "top_p", "m": "min_p", "t": "temperature"}
+"""Other names, and llama.cpp's letters; `e` is of its penalties."""
+
+
+def _samplers(given: str | list[object]) -> list[str]:
+    """Read llama.cpp's order of samplers, names or letters; those that are off here are left out."""
+    names = [str(one).lower().replace("-", "_") for one in given]
+    read = [_SAMPLERS.get(name, "penalties" if name == "e" else name) for name in names]
+    return [name for name in dict.fromkeys(read) if name in SAMPLERS]
 
 
 def _with_part(parts: object, part: str, value: object, name: str) -> dict[str, object]:
@@ -159,20 +371,38 @@ def _with_part(parts: object, part: str, value: object, name: str) -> dict[str, 
 
 def stateless(given: Mapping[str, object], known: Collection[str]) -> dict[str, object]:
     """Leave out the fields of `STATE` that ask for nothing, but for known ones. Raises RequestError for the others."""
-    names = given.keys() & (STATE.keys() - {*known})
+    names = {
+        name: plain for name in given if (plain := snake(name, known)) in STATE.keys() - {*known}
+    }
     for name in sorted(names):
         if given[name] is not None:
-            _check(name, given[name], STATE)
+            _check(name, names[name], given[name], STATE)
     return {name: value for name, value in given.items() if name not in names}
 
 
-def _check(name: str, value: object, table: Mapping[str, tuple[str, tuple[object, ...]]]) -> None:
-    why, neutral = table[name]
-    allowed = [_word(choice) for choice in neutral]
-    if _word(value) not in allowed:
-        hint = f" (allowed: {', '.join(allowed)})" if allowed else ""
+def _check(
+    name: str, plain: str, value: object, table: Mapping[str, tuple[str, tuple[object, ...]]]
+) -> None:
+    why, neutral = table[plain]
+    if not any(_is(value, choice) for choice in neutral):
+        allowed = ", ".join(
+            choice if isinstance(choice, str) and _RANGE.match(choice) else _word(choice)
+            for choice in neutral
+        )
+        hint = f" (allowed: {allowed})" if allowed else ""
         message = f"{name}={short_repr(value)} is not possible here: {why}{hint}"
         raise RequestError(message, option=name)
+
+
+_RANGE = re.compile(r"([<>])=(-?[\d.]+)$")
+
+
+def _is(value: object, choice: object) -> bool:
+    """Tell whether a value is one, or in a range, that asks for nothing."""
+    bound = _RANGE.match(choice) if isinstance(choice, str) else None
+    if bound is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return _word(value) == _word(choice)
+    return value <= float(bound[2]) if bound[1] == "<" else value >= float(bound[2])
 
 
 def _word(value: object) -> str:
@@ -182,13 +412,35 @@ def _word(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def is_slip(name: str, known: Collection[str]) -> bool:
-    """Tell whether an unknown name is one of these with a letter or two wrong."""
-    is_short = len(name) <= LONGEST_SLIP
-    return is_short and bool(get_close_matches(name.lower(), {*known, *NAMES}, n=1, cutoff=SLIP))
+_KNOWN = frozenset(NAMES)
+
+
+def leave_out(strange: Collection[str], known: Collection[str]) -> None:
+    """Note fields that nobody has. Raises RequestError for the first of them where the request is read strictly."""
+    found = _ignored.get()
+    if strange and found is not None and found.is_strict:
+        raise RequestError(unknown("field", min(strange), known, NAMES), option=min(strange))
+    for number, name in enumerate(sorted(strange)):
+        note(name, "it is not known here", _meant_by(name, known) if number < MAX_COMPARED else "")
+
+
+def _meant_by(name: str, known: Collection[str]) -> str:
+    """Return the known name of which one is a slip, a letter or two wrong; empty if there is none."""
+    if len(name) > LONGEST_SLIP:
+        return ""
+    close = get_close_matches(name.lower(), {*known, *RENAMED}, n=1, cutoff=SLIP)
+    return close[0] if close else ""
+
+
+def note(name: str, why: str, meant: str = "") -> None:
+    """Collect a field that does nothing, and say so once on the log, and why."""
+    if (found := _ignored.get()) is not None:
+        found.names.setdefault(name, meant)
+    say_once(name, why, meant)
 
 
 @lru_cache(maxsize=NOTED)
-def note(name: str, why: str) -> None:
-    """Say once that a field does nothing, and why."""
-    _log.warning("field %s of a request has no effect: %s", short_repr(name), why)
+def say_once(name: str, why: str, meant: str) -> None:
+    """Write it on the log."""
+    hint = f"; did you mean {meant}?" if meant else ""
+    _log.warning("field %s of a request has no effect: %s%s", short_repr(name), why, hint)

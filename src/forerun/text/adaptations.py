@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from forerun.text.messages import Tools
+from forerun.text.messages import THOUGHTS, Tools
 from forerun.text.tool_calls import described
 
 Messages = list[dict[str, Any]]
@@ -27,6 +27,18 @@ def adapted(messages: Messages, tools: Tools | None) -> Iterator[tuple[Messages,
         messages, tools = adapt(messages, tools)
         if (messages, tools) != before:
             yield messages, tools
+
+
+def _thought_alone(messages: Messages, tools: Tools | None) -> tuple[Messages, Tools | None]:
+    """Write what is said before a call, beside a thought, as the end of the thought."""
+    changed = Messages()
+    for message in messages:
+        names = [name for name in THOUGHTS if message.get(name)]
+        if names and message.get("tool_calls") and message["content"]:
+            both = f"{message[names[0]]}\n\n{message['content']}"
+            message = message | {"content": "", **dict.fromkeys(names, both)}
+        changed.append(message)
+    return changed, tools
 
 
 def _with_ids(messages: Messages, tools: Tools | None) -> tuple[Messages, Tools | None]:
@@ -113,7 +125,7 @@ def _merged_into_user(messages: Messages, first: int) -> Messages:
 
 
 _STEPS: tuple[Adaptation, ...] = (
-    *(_with_ids, _with_parameters, _one_call_each),
+    *(_thought_alone, _with_ids, _with_parameters, _one_call_each),
     lambda messages, tools: (_merged_into_user(messages, 1), tools),
     lambda messages, tools: (_merged_into_user(messages, 0), tools),
     # calls as text:

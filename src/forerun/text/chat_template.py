@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import meta, nodes
@@ -22,7 +22,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.core.errors import RequestError, unknown
 from forerun.text.adaptations import adapted
-from forerun.text.messages import Message, Tools, check_tools, plain
+from forerun.text.answers.forms import form_of
+from forerun.text.messages import THOUGHTS, Message, Tools, check_tools, plain
 
 RESERVED = frozenset(
     {
@@ -68,6 +69,11 @@ class ChatTemplate:
             names = meta.find_undeclared_variables(environment.parse(source))
         self.reads_tools = "tools" in names
         """True if the template has a place for tools."""
+        self._source = source
+        self._writes_calls = None if self.reads_tools else True
+        """Whether it writes earlier calls; None: not known yet."""
+        self._thoughts = [name for name in THOUGHTS if name in source]
+        """What it calls earlier thoughts, as far as it may read any."""
         self._own = RESERVED | environment.globals.keys()
         self.names = names - self._own
         """What it reads besides, such as `enable_thinking`."""
@@ -96,6 +102,9 @@ class ChatTemplate:
         for name in sorted(variables.keys() - self.names):
             raise RequestError(self._refused(name), option="chat_template_kwargs")
         plain_messages, given = plain(messages), [dict(tool) for tool in tools] if tools else None
+        for turn in plain_messages:
+            if (thought := turn.get(THOUGHTS[0])) is not None:
+                turn |= dict.fromkeys(self._thoughts, thought)
         all_variables = {
             **self._tokens,
             "add_generation_prompt": add_generation_prompt,
@@ -103,12 +112,40 @@ class ChatTemplate:
             **variables,
         }
         try:
-            return self._written(plain_messages, given, all_variables)
+            text = self._written(plain_messages, given, all_variables)
+            if self._leaves_calls_out(text, plain_messages, given, all_variables):
+                with_calls = [*map(self._with_calls, plain_messages)]
+                return self._written(with_calls, given, all_variables)
+            return text
         except RequestError:
             for other in adapted(plain_messages, given):
                 with suppress(RequestError):
                     return self._written(*other, all_variables)
             raise
+
+    def _leaves_calls_out(self, text: str, messages: list[dict[str, Any]], *rest: Any) -> bool:
+        """Tell whether a template that reads tools writes earlier calls nowhere: a conversation is the same without."""
+        if self._writes_calls is None and any(turn.get("tool_calls") for turn in messages):
+            bare = [{k: v for k, v in one.items() if k != "tool_calls"} for one in messages]
+            try:
+                self._writes_calls = self._written(bare, *rest) != text
+            except RequestError:
+                self._writes_calls = True
+        return self._writes_calls is False
+
+    def _with_calls(self, turn: dict[str, object]) -> dict[str, object]:
+        """Write a turn's calls into its text, as the family writes them."""
+        calls: Any = turn.get("tool_calls")
+        if not calls:
+            return turn
+        functions = [call["function"] for call in calls]
+        text = form_of(self._source).spelled(
+            [(str(one.get("name")), one["arguments"]) for one in functions]
+        )
+        content = "\n".join(filter(None, (str(turn["content"]), text)))
+        return {name: value for name, value in turn.items() if name != "tool_calls"} | {
+            "content": content
+        }
 
     def _written(
         self, messages: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from forerun.core.errors import RequestError, short_repr
 
@@ -18,7 +19,11 @@ Tools = Sequence[Mapping[str, object]]
 _TEXTS = {"refusal": "refusal"} | dict.fromkeys(("text", "input_text", "output_text"), "text")
 """By type of a part: its field with the text."""
 _ROLES = {"developer": "system", "function": "tool"}
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""What clients and templates call what the model thought before it wrote a turn."""
+_PICTURES = ("image", "image_url", "input_image")
+_UNSEEN = "[a {} was here, which this model cannot read]"
+"""Stands in a tool's result for what is no text: refused, it would end the session, which sends it each time."""
 _END = "\ufdd0"
 """A character that is in no text, by Unicode's rule."""
 
@@ -72,14 +77,14 @@ def check_tools(tools: Tools) -> None:
 def _plain(number: int, message: Message) -> dict[str, object]:
     if not isinstance(message, Mapping):
         raise RequestError(f"message {number} is {short_repr(message)}: it needs role and content")
-    if not message.keys() >= {"role"} or not message.keys() & {"content", "tool_calls", *_THOUGHTS}:
+    if not message.keys() >= {"role"} or not message.keys() & {"content", "tool_calls", *THOUGHTS}:
         raise RequestError(
             f"message {number} has {', '.join(message) or 'nothing'}: it needs role and content"
         )
     turn = {name: value for name, value in message.items() if value is not None}
-    turn["content"] = _text(number, message.get("content"))
     turn["role"] = _ROLES.get(str(message["role"]), message["role"])
-    thoughts = [turn[name] for name in _THOUGHTS if isinstance(turn.get(name), str)]
+    turn["content"] = _text(number, message.get("content"), is_result=turn["role"] == "tool")
+    thoughts = [turn[name] for name in THOUGHTS if isinstance(turn.get(name), str)]
     if thoughts:
         turn["reasoning_content"] = thoughts[0]
     calls = turn.pop("tool_calls", None)
@@ -92,7 +97,31 @@ def _plain(number: int, message: Message) -> dict[str, object]:
     return turn
 
 
-def _text(number: int, content: object) -> str:
+def text_of(part: Mapping[str, Any]) -> str | None:
+    """Return the text of a part, also of a document, or of what was found; None for what is no text."""
+    kind = str(part.get("type", "text"))
+    if kind == "document":
+        source = part.get("source")
+        content = None
+        if isinstance(source, Mapping) and source.get("type") in ("text", "content"):
+            content = source.get("data") or source.get("content")
+        parts = [part.get("title"), part.get("context"), content]
+    elif kind == "search_result":
+        parts = [part.get("title"), part.get("source"), part.get("content")]
+    elif kind == "tool_reference":
+        parts = [part.get("tool_name")]
+    else:
+        text = part.get(_TEXTS.get(kind, ""))
+        return text if isinstance(text, str) else None
+    last = parts[-1]
+    if isinstance(last, list):
+        inner = [text_of(one) if isinstance(one, Mapping) else None for one in last]
+        parts[-1] = None if None in inner else "\n".join(map(str, inner))
+    is_whole = isinstance(parts[-1], str)
+    return "\n".join(one for one in parts if isinstance(one, str)) if is_whole else None
+
+
+def _text(number: int, content: object, *, is_result: bool = False) -> str:
     """Return the text of a content; its parts stand on lines of their own."""
     if content is None:
         return ""
@@ -100,16 +129,17 @@ def _text(number: int, content: object) -> str:
         return content
     if isinstance(content, Mapping) or not isinstance(content, Sequence):
         raise RequestError(f"the content of message {number} is {short_repr(content)}: give text")
-    return "\n".join(_part(number, part) for part in content)
+    return "\n".join(_part(number, part, is_result) for part in content)
 
 
-def _part(number: int, part: object) -> str:
+def _part(number: int, part: object, is_result: bool) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Mapping):
-        text = part.get(_TEXTS.get(str(part.get("type", "text")), ""))
-        if isinstance(text, str):
+        if (text := text_of(part)) is not None:
             return text
+        if is_result and isinstance(kind := part.get("type"), str):
+            return _UNSEEN.format("picture" if kind in _PICTURES else f"part of type {kind}")
         raise RequestError(
             f"message {number} has a part of type {short_repr(part.get('type'))}: "
             'only {"type": "text", "text": ...} is supported'

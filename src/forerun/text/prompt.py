@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.core.errors import RequestError, short_repr, unknown
-from forerun.text.messages import Message, Tools
+from forerun.text.chat_template import ChatTemplate
+from forerun.text.messages import Message, Tools, check_tools, render_unfinished
 from forerun.text.tokenizer import Tokenizer
+from forerun.text.tool_calls import described
 
 Prompt = str | Sequence[int] | Sequence[Message] | Mapping[str, object]
 """One prompt: text, token ids, chat messages, `{"prompt": text}`, `{"prompt_token_ids": ids}`."""
@@ -67,15 +69,28 @@ def encode_chat(
     tools: Tools | None = None,
     chat_template: str | None = None,
     variables: Mapping[str, object] | None = None,
+    continue_final_message: bool = False,
 ) -> Encoded:
-    """Return the token ids of a conversation, as `Tokenizer.apply_chat_template` writes it. Raises RequestError."""
-    text = tokenizer.apply_chat_template(
-        messages,
-        add_generation_prompt=add_generation_prompt,
-        tools=tools,
-        chat_template=chat_template,
-        variables=variables,
-    )
+    """Return the token ids of a conversation, as `Tokenizer.apply_chat_template` writes it. Raises RequestError.
+
+    A template without a place for tools is told of them in the system message.
+    """
+    given = chat_template and tokenizer.template(ChatTemplate, chat_template)
+    if tools and not (given or tokenizer).reads_tools:
+        check_tools(tools)
+        messages, tools = described(messages, tools), None
+
+    def render(said: Sequence[Message], begins: bool = False) -> str:
+        return tokenizer.apply_chat_template(
+            said,
+            add_generation_prompt=begins,
+            tools=tools,
+            chat_template=chat_template,
+            variables=variables,
+        )
+
+    begun = continue_final_message and render_unfinished(messages, render)
+    text = begun or render(messages, add_generation_prompt)
     return Encoded(tokenizer.encode(text, bos=False), text)
 
 

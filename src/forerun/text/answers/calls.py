@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from forerun.text.answers.json_text import mended
+from forerun.text.answers.loose import keyword_calls, read_object, resolved, written
 from forerun.text.answers.tags import Tools, read_tags
+from forerun.text.answers.tags import is_whole as tags_are_whole
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -43,18 +45,19 @@ _STRING = rf'{_BEGUN}"'
 OBJECT_HEAD = re.compile(
     rf'\s*\{{\s*"name"\s*:\s*(?P<json>{_STRING})\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{{)'
 )
+_NAME = r"[\w./@#~+-]++(?::(?!\d++(?:[\s<{]|$))[\w./@#~+-]++)*+"
 NAMED_HEAD = re.compile(
-    r"\s*+(?:function<｜tool▁sep｜>|(?P<own_id>\w++)<\|tool_call:name\|>)?(?P<id>(?:functions\.)?(?P<name>[\w.-]++)(?P<number>:\d++)?)"
+    r"\s*+(?:function<｜tool▁sep｜>|(?P<own_id>\w++)<\|tool_call:name\|>)?"
+    rf"(?P<id>(?:functions\.)?(?P<name>{_NAME})(?P<number>:\d++)?)"
     r"\s*+(?:\[CALL_ID\](?P<call_id>\w++))?(?:\[ARGS\]|<｜tool▁sep｜>|<\|tool_call(?:_argument_begin|:args)\|>)?"
     r"\s*+(?:```json)?\s*+(?=\{)"
 )
 """What stands before arguments that can be handed on while they are written: the name, in quotes as `json`."""
 _BETWEEN = re.compile(r"(?:[\s,;]|```\w*)*")
 _NAMES, _ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
-_COLON = re.compile(r"\s*call:\s*([\w.-]+)\s*(\{.*\})\s*", re.DOTALL)
-_COLON_TOKEN = re.compile(
-    rf'<\|"\|>(.*?)<\|"\|>|({_BEGUN}"?)|(?<![\w.-])([A-Za-z_][\w.-]*+)(?=\s*+:)', re.DOTALL
-)
+_COLON = re.compile(r"\s*call:\s*([\w.:/@#~+-]+?)\s*(\{.*\})\s*", re.DOTALL)
+_FENCE = re.compile(r"^```\w*\s*|\s*```$")
+_LIKE_A_CALL = re.compile(r"\s*(?:[\[{<]|call:|[\w.:/-]+\s*(?:<arg_key>|\[ARGS\]|[{(]))")
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _VALUE = re.compile(r"\$((?:[^\w$][^$]*?)?)(value|word)")
 
@@ -99,6 +102,29 @@ class WrittenCalls:
         before = before.replace("$type", kind.replace("integer", "number"))
         return before.replace("$key", key) + quote, quote + after.replace("$key", key)
 
+    def spelled(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """Write calls, given as names and arguments."""
+        texts = []
+        for number, (name, arguments) in enumerate(calls):
+            body = spelled(arguments)
+            if self.pair:
+                body = self.comma.join(self._pair(*one) for one in arguments.items())
+            parts = {"$name": name, "$args": body, "$id": f"{number:09}", "$0": str(number)}
+            parts["$1"] = str(number + 1)
+            pieces = re.split(r"(\$(?:name|args|id|0|1))", self.call)
+            texts.append("".join(parts.get(piece, piece) for piece in pieces))
+        return self.open + (self.between or "").join(texts) + self.close
+
+    def _pair(self, key: str, value: object) -> str:
+        kind = "string" if isinstance(value, str) else "null" if value is None else "object"
+        before, after = self.around(key, kind)
+        text = value if isinstance(value, str) else spelled(value)
+        if "word" in self.pair and (value is None or isinstance(value, bool)):
+            text = str(value)
+        if self.is_python and isinstance(value, str):
+            text = repr(f'"{value}')[2:-1]  # the first sign has the outer quotes be single
+        return f"{before}{text}{after}"
+
 
 HERMES_CALLS = WrittenCalls.of(f'«{OPEN}\n{{"name": "$name", "arguments": $args}}\n{CLOSE}¦\n»')
 
@@ -133,10 +159,17 @@ HERMES = CallSyntax(OPEN, CLOSE)
 
 def read_calls(body: str, tools: Tools) -> list[Call] | None:
     """Return the calls in a body; None if it is none in any syntax."""
-    for read in (_objects, _tags, _colon, _named, _python):
+    for read in (_objects, _tags, _colon, _named, _python, _drifted):
         if calls := read(body, tools):
-            return calls
+            return [call._replace(name=resolved(call.name, tools)) for call in calls]
     return None
+
+
+def is_whole(body: str, opened: str) -> bool:
+    """Tell whether calls may end behind a body, where a mark stands that may be part of a value."""
+    if (tags := tags_are_whole(opened + body)) is not None:
+        return tags
+    return bool(read_calls(body, {})) or _LIKE_A_CALL.match(body) is None
 
 
 def _id(groups: Mapping[str, str | None]) -> str | None:
@@ -191,17 +224,12 @@ def _object(value: object, tools: Tools) -> Call | None:
 
 def _colon(body: str, tools: Tools) -> list[Call] | None:
     """Read `call:name{...}`, whose keys have no quotes and whose texts have quotes of their own."""
-
-    def quoted(found: re.Match[str]) -> str:
-        own, plain, key = found.groups()
-        return plain if plain is not None else json.dumps(key if own is None else own)
-
-    if (found := _COLON.fullmatch(body.replace("<escape>", '<|"|>'))) is None:
+    if (found := _COLON.fullmatch(body)) is None:
         return None
-    arguments = _COLON_TOKEN.sub(quoted, found[2])
+    schema = tools.get(found[1], {})
     try:
-        return [Call(found[1], spelled(json.loads(arguments, strict=False)))]
-    except ValueError:
+        return [Call(found[1], written(read_object(found[2]), schema, schema))]
+    except (ValueError, RecursionError):
         return None
 
 
@@ -239,6 +267,26 @@ def _python(body: str, tools: Tools) -> list[Call] | None:
         return found
     except (SyntaxError, ValueError, AttributeError, TypeError, RecursionError, MemoryError):
         return None
+
+
+def _drifted(body: str, tools: Tools) -> list[Call] | None:
+    """Read calls of offered tools in none of the forms: JSON and Python as models get them wrong."""
+    try:
+        text = _FENCE.sub("", body.strip())
+        if not text.startswith("{"):
+            return [Call(name, arguments) for name, arguments in keyword_calls(text, tools)]
+        value = read_object(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(inner := value.get("function"), dict):
+        value = inner
+    name = resolved(str(next((value[key] for key in _NAMES if key in value), "")), tools)
+    if name not in tools:
+        return None
+    given: object = next((value[key] for key in _ARGUMENTS if key in value), {})
+    return (
+        [Call(name, written(given, tools[name], tools[name]))] if isinstance(given, dict) else None
+    )
 
 
 class _Literals(ast.NodeTransformer):

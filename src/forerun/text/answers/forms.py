@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forerun.text.answers.calls import (
     CLOSE,
@@ -176,12 +177,19 @@ class AnswerForm:
         thinking = () if self.thinking is None else (self.thinking.open, self.thinking.close)
         return tuple(filter(None, (self.calls.open, self.calls.close, *thinking)))
 
+    def spelled(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """Write calls as the family does."""
+        if self.written is not HERMES_CALLS or self.calls is HERMES:
+            return self.written.spelled(calls)
+        objects = [{"name": name, "arguments": arguments} for name, arguments in calls]
+        return f"{self.calls.open}{json.dumps(objects, ensure_ascii=False)}{self.calls.close}"
+
     def parser(self, prompt: str, *, tools: Tools, with_reasoning: bool = True) -> AnswerParser:
         """Return what splits an answer to a prompt that offers tools."""
         if self.is_harmony:
             # The prompt may end within a message, whose text the answer goes on with.
             in_text = prompt.rfind("<|message|>") > prompt.rfind("<|start|>")
-            return HarmonyParser(bool(tools), with_reasoning, in_text=in_text)
+            return HarmonyParser(bool(tools), with_reasoning, in_text=in_text, tools=tools)
         thinking = self.thinking if with_reasoning else None
         if thinking is not None:
             thinking = self.begun(prompt) or thinking

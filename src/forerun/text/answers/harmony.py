@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 
 from forerun.text.answers.json_text import JsonText
+from forerun.text.answers.loose import resolved
 from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
+from forerun.text.answers.tags import Tools
 
 _BODY, _MARK = "<|message|>", re.compile(r"<\|[a-z]+\|>")
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
-_FUNCTION = re.compile(r"to=functions\.([\w.-]+)")
+_FUNCTION = re.compile(r"to=(functions\.)?([\w.:/@#~+-]+)")
 _LONGEST_MARK = 16
 
 CHANNEL, FINAL, CALL = (
@@ -40,18 +42,24 @@ class HarmonyParser:
     """Split an answer into what is thought, said and called."""
 
     def __init__(
-        self, with_calls: bool = True, with_reasoning: bool = True, *, in_text: bool = False
+        self,
+        with_calls: bool = True,
+        with_reasoning: bool = True,
+        *,
+        in_text: bool = False,
+        tools: Tools | None = None,
     ) -> None:
-        """What is not told apart is text. `in_text`: the answer begins within one."""
+        """What is not told apart is text. `in_text`: the answer begins within one. `tools`: those that are offered."""
         self.num_calls = 0
         self._with_calls, self._with_reasoning = with_calls, with_reasoning
+        self._tools = tools or {}
         self._held = ""
         self._kind: type[_Body] | None = ContentPart if in_text else None
         """What the body that is being read is; None in a head."""
         self._json = JsonText()
 
-    def read(self, text: str, *, is_last: bool) -> list[Part]:
-        """Split more text; `is_last` if none will follow."""
+    def read(self, text: str, *, is_last: bool, is_cut: bool = False) -> list[Part]:
+        """Split more text; `is_last` if none will follow. A cut call is none, if it was not handed on."""
         self._held += text
         parts: list[Part] = []
         while (
@@ -61,6 +69,10 @@ class HarmonyParser:
         if is_last and self._kind is None and self._held and not _MARK.search(self._held):
             parts.append(ContentPart(self._held))  # no message at all
             self._held = ""
+        begun = [i for i, part in enumerate(parts) if isinstance(part, CallPart)]
+        if is_cut and begun and self._kind is ArgumentsPart and not self._json.is_complete:
+            self.num_calls -= 1
+            parts = parts[: begun[-1]]
         return [part for part in parts if isinstance(part, CallPart) or part.text]
 
     def _read_head(self) -> list[Part] | None:
@@ -69,10 +81,12 @@ class HarmonyParser:
             return None
         self._held = body
         called, channel = _FUNCTION.search(head), _CHANNEL.search(head)
-        if called is not None and self._with_calls:
+        name = "" if called is None else resolved(called[2], self._tools)
+        is_tool = called is not None and (called[1] or name in self._tools)
+        if is_tool and self._with_calls:
             self._kind, self._json = ArgumentsPart, JsonText()
             self.num_calls += 1
-            return [CallPart(called[1])]
+            return [CallPart(name)]
         is_thought = channel is not None and channel[1] == "analysis" and self._with_reasoning
         self._kind = ReasoningPart if is_thought else ContentPart
         return []

@@ -21,10 +21,10 @@ class AnswerMessage:
     """`{"id": ..., "type": "function", "function": {"name": ..., "arguments": JSON}}`."""
 
     @classmethod
-    def of(cls, text: str, parser: AnswerParser) -> AnswerMessage:
-        """Split a text that has ended."""
+    def of(cls, text: str, parser: AnswerParser, *, is_cut: bool = False) -> AnswerMessage:
+        """Split a text that has ended; `is_cut` by a limit."""
         said, thought, calls = "", "", list[dict[str, Any]]()
-        for part in parser.read(text, is_last=True):
+        for part in parser.read(text, is_last=True, is_cut=is_cut):
             match part:
                 case ContentPart(piece):
                     said += piece

@@ -27,18 +27,27 @@ _PLAIN |= {"<|open|>": "<", "<|close|>": "</", "<|sep|>": ">"}
 """What DeepSeek, Muse and Hunyuan write within tags or beside them, and Kimi K3 for their signs."""
 _FUNCTION = re.compile(
     r'<(?:function=|(?:function|invoke) name=|call tool=)"?([^"<>]+)(?:"[^<>]*)?>(.*?)'
-    r"(?:</(?:function|invoke|call)>(?=\s*(?:[<\]]|$))|$)",
+    r"(?:</(?:function|invoke|call)>(?=\s*(?:<(?:/|function|invoke|call )|\]|$))|$)",
     re.DOTALL,
 )
 _PARAMETER = re.compile(
-    r'<(?:param(?:eter)?(?:=| name=)|argument key=)"?([^"<>]+)(?:"[^<>]*)?>\n?(.*?)\n?'
+    r'<(?:param(?:eter)?(=| name=)|argument( key=))"?([^"<>]+)(?:"[^<>]*)?>(.*?)'
     r"(?:</(?:param(?:eter)?|argument)>(?=\s*(?:<(?:param(?:eter)?[ =]|argument )|$))|$)",
     re.DOTALL,
 )
 _CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 _TAG = re.compile(rf"{re.escape(M3_MARK)}<(/?)([^<>]+)>")
-_PAIRS = re.compile(r"\s*+([\w.-]++)\s*+((?:<arg_key>.*</arg_value>)?)\s*+", re.DOTALL)
-_PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_PAIRS = re.compile(r"\s*+([\w.:/@#~+-]++)\s*+((?:<arg_key>.*</arg_value>)?)\s*+", re.DOTALL)
+_PAIR = re.compile(
+    r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>(?=\s*(?:<arg_key>|$))|$)",
+    re.DOTALL,
+)
+_FIRST = re.compile(r"<(?:function=|(?:function|invoke) name=|call tool=)")
+_LAST = re.compile(
+    r"(?:</(?:function|invoke|call|param(?:eter)?|argument|arg_value)>"
+    r"|<(?:function=|function name=|invoke name=|call tool=)[^<>]+>|\]<\]minimax\[></[^<>]+>)\s*\Z"
+)
+"""What the last tag of a call may be."""
 TYPES = {
     str: "string",
     bool: "boolean",
@@ -47,6 +56,8 @@ TYPES = {
     list: "array",
     dict: "object",
 }
+_LONGEST = 512
+"""Letters of a last tag, at most."""
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -54,7 +65,7 @@ def read_tags(body: str, tools: Tools) -> list[tuple[str, str]]:
     """Return the names in a body of calls, and the arguments as JSON."""
     for written, plain in _PLAIN.items():
         body = body.replace(written, plain)
-    found = [(name, _PARAMETER.findall(inner), inner) for name, inner in _FUNCTION.findall(body)]
+    found = [(name, _parameters(inner), inner) for name, inner in _FUNCTION.findall(body)]
     if not found and (alone := _PAIRS.fullmatch(body)) is not None:
         if not alone[2] and alone[1] not in tools:
             return []
@@ -68,6 +79,28 @@ def read_tags(body: str, tools: Tools) -> list[tuple[str, str]]:
             schema = tools.get(name, {})
             calls.append((name, _object(pairs or _children(inner), schema, schema)))
     return calls
+
+
+def _parameters(text: str) -> list[tuple[str, str]]:
+    """Return the parameters in a function's text.
+
+    Qwen writes values on lines of their own; where others do not, the last end of a line is the value's.
+    """
+    pairs = []
+    for sign, _, name, value in _PARAMETER.findall(text):
+        begun = value.removeprefix("\n")
+        is_on_lines = sign == "=" or begun != value
+        pairs.append((name, begun.removesuffix("\n") if is_on_lines else value))
+    return pairs
+
+
+def is_whole(body: str) -> bool | None:
+    """Tell whether a body of tags ends where a call may; None for one without tags."""
+    for sign, plain in _PLAIN.items():
+        body = body.replace(sign, plain)
+    if "<arg_key>" in body or _FIRST.search(body):
+        return _LAST.search(body[-_LONGEST:]) is not None
+    return None
 
 
 def _children(text: str) -> list[tuple[str, str]]:
@@ -87,13 +120,13 @@ def _object(pairs: Sequence[tuple[str, str]], schema: object, root: Mapping[str,
     named = schema.get("properties") if isinstance(schema, Mapping) else None
     known: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
     values = (
-        f"{json.dumps(key)}: {_typed(value, known.get(key), root)}"
+        f"{json.dumps(key)}: {typed(value, known.get(key), root)}"
         for key, value in ((key.strip(), value) for key, value in pairs)
     )
     return f"{{{', '.join(values)}}}"
 
 
-def _typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
+def typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
     """Write a value as JSON: a text where its schema has one, else as it stands if it is JSON or Python's."""
     if (raw := _CDATA.fullmatch(text)) is not None:  # MiniCPM5's, of texts with signs of tags
         return _quoted(raw[1])
@@ -102,7 +135,7 @@ def _typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
         if {name for name, _ in children} != {"item"} or "object" in types:
             return _object(children, schema, root)
         items = schema.get("items") if isinstance(schema, Mapping) else None
-        return f"[{', '.join(_typed(value, items, root) for _, value in children)}]"
+        return f"[{', '.join(typed(value, items, root) for _, value in children)}]"
     word = text.strip()
     word = word if "string" in types else _WORDS.get(word, word)
     try:
