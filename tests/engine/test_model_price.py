@@ -45,7 +45,8 @@ class Partnered(Scripted):
             coming = ANSWERS[tuple(seq.tokens[: seq.num_prompt])][len(seq.generated) :][:4]
             guesses = [t if i < right else (t + 1) % self.vocab_size for i, t in enumerate(coming)]
             draft = Draft.chain(guesses[: min(budget, 4)])
-            drafts.append(draft)
+            stated = [0.9 if i < right else 0.1 for i in range(len(draft))]
+            drafts.append(Draft(draft.tokens, draft.parents, tuple(stated)))
         return drafts
 
 

@@ -94,6 +94,8 @@ class Asking:
 
     wanted: Sequence[bool] = ()
     """By sequence; none: in all."""
+    min_doubt: float = 0.0
+    """They step where the guesses before are needed and wrong with at least this probability, too."""
     num_steps: Sequence[int] = ()
     """Steps that they took, by sequence."""
     num_read: int = 0

@@ -56,7 +56,9 @@ class Cascade(Drafter):
         for seq, is_wanted in zip(seqs, wanted, strict=True):
             if is_wanted and (room := READ_ROWS - self.asking.num_read) > 0:
                 self.asking.num_read += self._read(seq, room)
-        drafts, self.asking.num_steps = joint_drafts(self.networks, seqs, budgets, ngrams, asks)
+        drafts, self.asking.num_steps = joint_drafts(
+            self.networks, seqs, budgets, ngrams, asks, self.asking.min_doubt
+        )
         return drafts
 
     def _read(self, seq: Seq, most: int) -> int:

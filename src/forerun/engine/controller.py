@@ -50,6 +50,10 @@ PLAIN_FIRST = 2
 """Plain passes that a process begins with: the unit of all costs."""
 LAST_PASSES = 5
 """Passes whose median is the machine's present speed."""
+DOUBT, MOST_DOUBT = 0.75, 0.5
+"""A step of a model is worth its time in tokens where cheaper guesses are needed and wrong with three quarters of that.
+
+A right guess also makes those below it possible, so it adds more than a token."""
 FIRST_COSTS = {1: 1.0, 4: 1.15, 16: 2.0}
 """Cost of a pass by its rows before any is measured: nearly free up to four."""
 FIRST_VALUE = 0.5
@@ -219,6 +223,7 @@ class Adaptive(Controller):
         speed = max(1.0, self._tokens / self._time)
         wants = self._models.decide(step.seq, own, gain, price, speed, step.num_unread)
         step.wants_models, step.asks_models = wants, wants and not step.num_unread
+        step.model_doubt = min(MOST_DOUBT, DOUBT * price * self._models.step_cost)
         return longest or self.longest if step.asks_models else max(planned, int(wants))
 
     def _best_length(self, own: DraftValues, mode: int) -> tuple[int, float]:

@@ -3,7 +3,7 @@
 A draft with models brings more and costs their steps, and before the first one they read the text. So they are asked
 in a sequence where
 
-    net(with) - price * steps * step_cost > net(without),
+    net(with) - price * steps * step_cost > net(without) + LEAST_GAIN,
 
 and where what the drafts to come gain that way is more than the reading costs. An answer is taken to go on for as long
 as it is, and at least for `LEAST_LEFT` tokens. What is not tried is not learned: trials take a fixed share of the time.
@@ -18,11 +18,11 @@ from statistics import median
 from forerun.core.costs import CASES, DecayedMeans
 from forerun.core.types import Seq
 
-EXPLORATION = 0.01
+EXPLORATION = 0.005
 """Share of the time for trials."""
-RESERVE = 6.0
+RESERVE = 4.0
 """Plain passes that are saved for trials, at most and at first."""
-TRIAL_DRAFTS = 6
+TRIAL_DRAFTS = 4
 """Drafts of a trial in a sequence."""
 WITHOUT_EVERY = 24
 """Drafts with models after which one without them says again what they add."""
@@ -30,7 +30,9 @@ FIRST_STEP, FIRST_READ = 0.25, 0.03
 """Cost of a step and of a token that is read, in plain passes, before any is measured; as good as two measurements."""
 FIRST_STEPS = 2.0
 """Steps of a draft before any."""
-LEAST_LEFT = 64
+LEAST_LEFT = 32
+LEAST_GAIN = 0.15
+"""Tokens a draft: the models' estimates are noisy, and what is read in vain is lost."""
 LAST = 9
 """Measurements whose median is a cost: the first ones read weights that are not in memory."""
 
@@ -90,7 +92,7 @@ class ModelPrice:
                 self._reserve -= self.draft_cost(own)
             return True
         own.num_trials = 0
-        if gain > 0 and gain * left / speed > price * reading:
+        if gain > LEAST_GAIN and gain * left / speed > price * reading:
             own.num_with += 1
             return own.num_with % WITHOUT_EVERY > 0
         cost = reading + TRIAL_DRAFTS * self.draft_cost(own)

@@ -116,6 +116,7 @@ class Proposer:
             asking = self.drafter.asking
             if asking is not None:
                 asking.wanted = [step.wants_models for step in known]
+                asking.min_doubt = max(step.model_doubt for step in known)
             with self._isolated("propose"):
                 proposed = self.drafter.propose([step.seq for step in known], room)
                 tokens = (token for draft in proposed for token in draft.tokens)

@@ -163,6 +163,8 @@ class SequenceStep:
     """Tokens that the drafter's models have to read before they are asked; None: it has none."""
     wants_models: bool = False
     """The controller lets the drafter's models take part."""
+    model_doubt: float = 0.0
+    """Probability that what cheaper guessers say is needed and wrong, from which a step of them is worth its time."""
     asks_models: bool = False
     """They do: they have read all that they need."""
     num_model_steps: int = 0

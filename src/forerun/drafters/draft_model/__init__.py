@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from forerun.core import tree
+from forerun.core import registry, tree
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
-from forerun.drafters.recycling import shared_replies
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.draft_head import (
     COUNTED_SIZE,
@@ -292,8 +291,10 @@ def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | No
     """Return the tokens that are scored in every text, None for all. Raises ConfigError."""
     if trimmed is None and options.draft_vocab == "counted" and vocab_size >= 2 * COUNTED_SIZE:
         known, ranked = target.vocabulary, [*range(vocab_size)]
-        if known is not None and target.encode is not None:
-            counted = shared_replies.frequent_tokens(target.encode, fingerprint(known))
+        has_replies = "recycling" in registry.shipped("drafters")  # they ship with it
+        if has_replies and known is not None and target.encode is not None:
+            replies = registry.load("drafters", "recycling").shared_replies
+            counted = replies.frequent_tokens(target.encode, fingerprint(known))
             ranked = [*counted[counted < vocab_size].tolist(), *ranked]
         return chosen(ranked, must_have(known, vocab_size), COUNTED_SIZE)
     if trimmed is None or options.draft_vocab == "full":

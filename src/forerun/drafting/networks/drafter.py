@@ -125,11 +125,12 @@ def joint_drafts(
     budgets: Sequence[int],
     ngrams: TextNGramModel | None,
     asks_models: Sequence[bool] | None = None,
+    model_doubt: float = 0.0,
 ) -> tuple[list[Draft], list[int]]:
     """Guess one tree a sequence with networks, the cheapest first, and an n-gram model of the texts.
 
-    Models among them are asked for the sequences that `asks_models` says, None for all. Also returns how many steps
-    models took, by sequence.
+    Models among them are asked for the sequences that `asks_models` says, None for all, and from a doubt of
+    `model_doubt` on. Also returns how many steps models took, by sequence.
     """
     from forerun import _native
 
@@ -140,12 +141,12 @@ def joint_drafts(
     partners, are_models, spread = [], [], SPREAD
     for drafter in drafters:
         options, network = drafter.options, drafter.network
-        asked = [True] * len(seqs)
+        asked, min_doubt = [True] * len(seqs), options.min_doubt
         if network.is_model and asks_models is not None:
-            asked = [*asks_models]
+            asked, min_doubt = [*asks_models], max(min_doubt, model_doubt)
         if any(asked):
             num_steps = [options.num_steps * each for each in asked]
-            partners.append(network.partner(seqs, num_nodes, num_steps, options.min_doubt))
+            partners.append(network.partner(seqs, num_nodes, num_steps, min_doubt))
             are_models.append(network.is_model)
             spread = network.spread
     trees, taken = _native.grow(
