@@ -5,8 +5,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <functional>
+#include <memory>
 #include <optional>
+#include <ranges>
 
 #include "bind.h"
 #include "drafters/draft_network.h"
@@ -60,59 +61,12 @@ struct TextNGramModel {
     }
 };
 
-// Every list has an entry a sequence; no noises: all requests are greedy.
-DraftRequest request_of(const std::vector<int>& tokens, const std::vector<int>& num_nodes, int num_steps,
-                        double min_chance, double min_doubt, const TextNGramModel* ngrams,
-                        const Noises& noises) {
-    const std::size_t count = tokens.size();
-    need(num_nodes.size() == count, "a number of nodes is needed for every sequence");
-    need(noises.empty() || noises.size() == count, "a noise, or none, is needed for every sequence");
-    need(!ngrams || ngrams->texts.size() == count, "a text is needed for every sequence");
-    DraftRequest request;
-    request.limits = {.num_steps = num_steps, .min_chance = min_chance, .min_doubt = min_doubt};
-    for (std::size_t i = 0; i < count; ++i) {
-        SequenceRequest& one = request.sequences.emplace_back();
-        one.token = tokens[i];
-        one.num_nodes = num_nodes[i];
-        one.noise = noise_of(noises, i);
-        if (!ngrams) continue;
-        one.ngrams = ngrams->model(i);
-        one.context = ngrams->texts[i]->last_tokens(0);
-    }
-    return request;
-}
-
-nb::list list_of(const std::vector<GuessTree>& trees) {
+nb::list list_of(const std::vector<GrowingTree>& trees) {
     nb::list out;
-    for (const GuessTree& tree : trees)
-        out.append(nb::make_tuple(nb::tuple(nb::cast(tree.tokens)), nb::tuple(nb::cast(tree.parents)),
-                                  nb::tuple(nb::cast(tree.probabilities))));
+    for (const auto& [tokens, parents, probabilities] : trees | std::views::transform(&GrowingTree::tree))
+        out.append(nb::make_tuple(nb::tuple(nb::cast(tokens)), nb::tuple(nb::cast(parents)),
+                                  nb::tuple(nb::cast(probabilities))));
     return out;
-}
-
-// `rows` are those of `states`, or slots where there are none; none: 0, 1, ...
-nb::list draft(DraftNetwork& self, const std::vector<int>& tokens, const std::vector<int>& num_nodes,
-               int num_steps, double min_chance, double min_doubt, const TextNGramModel* ngrams,
-               const Noises& noises, const std::optional<std::vector<int>>& rows,
-               const std::optional<Array2<const float>>& states) {
-    need(!rows || rows->size() == tokens.size(), "a row is needed for every sequence");
-    const std::size_t width = self.target().shape().hidden_size;
-    need(!states || states->shape(1) == width, "states must be (rows, hidden size)");
-    DraftRequest request = request_of(tokens, num_nodes, num_steps, min_chance, min_doubt, ngrams, noises);
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-        SequenceRequest& one = request.sequences[i];
-        one.slot = rows ? (*rows)[i] : static_cast<int>(i);
-        if (!states) continue;
-        need(one.slot >= 0 && static_cast<std::size_t>(one.slot) < states->shape(0),
-             "a row of states is needed for every token");
-        one.state = states->data() + one.slot * width;
-    }
-    std::vector<GuessTree> trees;
-    {
-        nb::gil_scoped_release unlocked;
-        trees = self.draft(std::move(request));
-    }
-    return list_of(trees);
 }
 
 // A network whose steps are computed in Python: `Scores` of each, from a number and a list of steps.
@@ -151,19 +105,89 @@ class PythonSteps {
     std::vector<Row> rows_;
 };
 
-nb::list grow_by_steps(nb::callable take, const std::vector<int>& tokens, const std::vector<int>& num_nodes,
-                       int num_steps, double min_chance, double min_doubt, const TextNGramModel* ngrams,
-                       const Noises& noises, float temperature) {
-    need(num_steps >= 1 && num_steps <= kMaxSteps, "steps must be 1 to " + std::to_string(kMaxSteps));
-    need(temperature > 0, "temperature must be above 0");
-    DraftRequest request = request_of(tokens, num_nodes, num_steps, min_chance, min_doubt, ngrams, noises);
-    PythonSteps steps(std::move(take));  // is let go of under the lock
-    std::vector<GuessTree> trees;
+// A partner and how it is asked, as Python names it. Every list has an entry a sequence; `rows` are those of `states`,
+// or slots where there are none; none: 0, 1, ...
+struct Asked {
+    nb::object who;  // a network, or a callable that computes steps
+    std::vector<int> num_steps;
+    double min_doubt, share;
+    float temperature;
+    bool knows_paths;
+    std::optional<std::vector<int>> rows;
+    std::optional<Array2<const float>> states;
+
+    std::vector<Seed> seeds(std::size_t count, std::size_t width) const {
+        need(!rows || rows->size() == count, "a row is needed for every sequence");
+        need(!states || states->shape(1) == width, "states must be (rows, hidden size)");
+        std::vector<Seed> found(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::size_t slot = found[i].slot = rows ? (*rows)[i] : static_cast<int>(i);
+            if (!states) continue;
+            need(slot < states->shape(0), "a row of states is needed for every token");
+            found[i].state = states->data() + slot * width;
+        }
+        return found;
+    }
+};
+
+// Grows trees with partners; no noises: all requests are greedy. Also returns how many steps each partner took, by
+// sequence.
+nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<int> tokens,
+                          const std::vector<int>& num_nodes, double min_chance, const TextNGramModel* ngrams,
+                          const Noises& noises) {
+    const std::size_t count = tokens.size();
+    need(asked.size() <= kMaxPartners, "partners must be at most " + std::to_string(kMaxPartners));
+    need(num_nodes.size() == count, "a number of nodes is needed for every sequence");
+    need(noises.empty() || noises.size() == count, "a noise, or none, is needed for every sequence");
+    need(!ngrams || ngrams->texts.size() == count, "a text is needed for every sequence");
+    std::vector<SequenceRequest> sequences(count);
+    std::vector<std::unique_ptr<SteppingPartner>> stepping;  // are let go of under the lock
+    std::vector<Partner*> partners;
+    GrowthLimits limits{.min_chance = min_chance};
+    for (const Asked* each : asked) {
+        need(each->num_steps.size() == count, "a number of steps is needed for every sequence");
+        for (std::size_t i = 0; i < count; ++i) {
+            need(each->num_steps[i] >= 0 && each->num_steps[i] <= kMaxSteps,
+                 "steps must be 0 to " + std::to_string(kMaxSteps));
+            sequences[i].num_steps[partners.size()] = each->num_steps[i];
+        }
+        PartnerRule rule{.knows_paths = each->knows_paths};
+        if (nb::isinstance<DraftNetwork>(each->who)) {
+            auto& network = nb::cast<DraftNetwork&>(each->who);
+            std::vector<Seed> seeds = each->seeds(count, network.target().shape().hidden_size);
+            nb::gil_scoped_release unlocked;
+            rule = network.begin_draft(std::move(seeds), tokens);
+            partners.push_back(&network);
+        } else {
+            need(each->temperature > 0, "temperature must be above 0");
+            auto steps = std::make_shared<PythonSteps>(nb::cast<nb::callable>(each->who));
+            stepping.push_back(std::make_unique<SteppingPartner>(
+                [steps](int number, const std::vector<Step>& taken) { return (*steps)(number, taken); },
+                each->temperature));
+            partners.push_back(stepping.back().get());
+        }
+        rule.min_doubt = each->min_doubt;
+        rule.share = each->share;
+        limits.partners.push_back(rule);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+        SequenceRequest& one = sequences[i];
+        one.token = tokens[i];
+        one.num_nodes = num_nodes[i];
+        one.noise = noise_of(noises, i);
+        if (!ngrams) continue;
+        one.ngrams = ngrams->model(i);
+        one.context = ngrams->texts[i]->last_tokens(0);
+    }
+    std::vector<GrowingTree> trees;
     {
         nb::gil_scoped_release unlocked;
-        trees = grow(std::move(request), temperature, std::ref(steps));
+        trees = grow(std::move(sequences), limits, partners);
     }
-    return list_of(trees);
+    std::vector<std::vector<int>> taken(partners.size());
+    for (std::size_t p = 0; p < partners.size(); ++p)
+        for (const GrowingTree& tree : trees) taken[p].push_back(tree.num_taken(static_cast<int>(p)));
+    return nb::make_tuple(list_of(trees), taken);
 }
 
 void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
@@ -188,15 +212,27 @@ void bind_networks(nb::module_& m) {
             "texts"_a, "shared"_a, "file"_a.none(), "live"_a, nb::keep_alive<1, 2>(),
             nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>());
 
-    nb::class_<Step>(m, "Step", "A token that a network takes: of a sequence, after its step `parent` (-1: its first).")
+    nb::class_<Step>(m, "Step", "A token that a partner takes: of a sequence, after its step `parent` (-1: its first).")
         .def_ro("sequence", &Step::sequence)
         .def_ro("parent", &Step::parent)
         .def_ro("token", &Step::token)
-        .def_ro("depth", &Step::depth);
+        .def_ro("depth", &Step::depth)
+        .def_ro("path", &Step::path);
 
-    m.def("grow", &grow_by_steps, "take"_a, "tokens"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a,
-          "min_doubt"_a = 0.0, "ngrams"_a = nullptr, "noises"_a = Noises{}, "temperature"_a = 1.0f,
-          "Grow trees of what a network says whose steps are computed in Python.");
+    nb::class_<Asked>(m, "Partner", "Who is asked what may follow nodes, and how: a network, or what computes steps.")
+        .def(
+            "__init__",
+            [](Asked* self, nb::object who, std::vector<int> num_steps, double min_doubt, double share,
+               float temperature, bool knows_paths, std::optional<std::vector<int>> rows,
+               std::optional<Array2<const float>> states) {
+                new (self) Asked{std::move(who), std::move(num_steps), min_doubt, share, temperature, knows_paths,
+                                 std::move(rows), std::move(states)};
+            },
+            "who"_a, "num_steps"_a, "min_doubt"_a = 0.0, "share"_a = 1.0, "temperature"_a = 1.0f,
+            "knows_paths"_a = false, "rows"_a = nb::none(), "states"_a.noconvert() = nb::none());
+
+    m.def("grow", &grow_trees_with, "partners"_a, "tokens"_a, "num_nodes"_a, "min_chance"_a, "ngrams"_a = nullptr,
+          "noises"_a = Noises{}, "Grow a tree of every sequence with partners, the cheapest first.");
 
     nb::class_<DraftNetwork>(m, "DraftNetwork", "What networks that draft for a decoder share.")
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert())
@@ -206,8 +242,6 @@ void bind_networks(nb::module_& m) {
         .def("set_temperatures", &DraftNetwork::set_temperatures, "temperatures"_a)
         .def("check", &DraftNetwork::check)
         .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
-        .def("draft", &draft, "tokens"_a, "num_nodes"_a, "num_steps"_a, "min_chance"_a, "min_doubt"_a = 0.0,
-             "ngrams"_a = nullptr, "noises"_a = Noises{}, "rows"_a = nullptr, "states"_a.noconvert() = nb::none())
         .def("nbytes", &DraftNetwork::nbytes);
 
     nb::class_<RecurrentNetwork, DraftNetwork>(m, "RecurrentNetwork",

@@ -117,21 +117,22 @@ std::size_t DraftNetwork::nbytes() const {
 }
 
 int DraftNetwork::num_rows() const {
-    return static_cast<int>(std::count_if(drafts_.begin(), drafts_.end(),
-                                          [](const SequenceDraft& g) { return g.is_active; }));
+    return static_cast<int>(std::count_if(trees_->begin(), trees_->end(), [this](const GrowingTree& each) {
+        return each.waits_for == self_;
+    }));
 }
 
 // Gives the sequences that take part in a step their rows, in order. Few of them are prepared at once.
-void DraftNetwork::begin_step(int step) {
+void DraftNetwork::begin_step() {
     int row = 0;
-    for (SequenceDraft& draft : drafts_) {
-        if (!draft.is_active) continue;
-        draft.row = row++;
-        row_depths_[draft.row] = draft.next.depth;
-        row_noises_[draft.row] = draft.request.noise ? &*draft.request.noise : nullptr;
+    for (GrowingTree& each : *trees_) {
+        if (each.waits_for != self_) continue;
+        each.row = row++;
+        row_depths_[each.row] = each.depth;
+        row_noises_[each.row] = each.request.noise ? &*each.request.noise : nullptr;
     }
     for (int i = 0; num_sequences_ <= kFewRows && i < num_sequences_; ++i)
-        if (drafts_[i].is_active) prepare(i, step);
+        if (is_active(i)) prepare(i);
 }
 
 void DraftNetwork::give_head(int row, const float* x) {
@@ -141,72 +142,73 @@ void DraftNetwork::give_head(int row, const float* x) {
         kernels_.quantize(x, head_rows_, row, 0, head_rows_.width);
 }
 
-void DraftNetwork::check_states(const DraftRequest& request) {
-    for (const SequenceRequest& sequence : request.sequences)
-        if (!sequence.state) throw std::invalid_argument("a state of the target is needed for every token");
+void DraftNetwork::check_states() const {
+    for (const Seed& seed : seeds_)
+        if (!seed.state) throw std::invalid_argument("a state of the target is needed for every token");
 }
 
-std::vector<GuessTree> DraftNetwork::draft(DraftRequest request) {
+PartnerRule DraftNetwork::begin_draft(std::vector<Seed> seeds, std::span<int> tokens) {
     const Runtime::PassLock lock(runtime_);
-    if (request.limits.num_steps < 1 || request.limits.num_steps > kMaxSteps)
-        throw std::invalid_argument("steps must be 1 to " + std::to_string(kMaxSteps));
-    begin(request);
-    drafts_.clear();
-    for (SequenceRequest& sequence : request.sequences) {
-        if (sequence.token < 0 || sequence.token >= target_.shape().vocab_size)
-            throw std::invalid_argument("token id " + std::to_string(sequence.token) +
-                                        " is outside the vocabulary");
-        drafts_.emplace_back(std::move(sequence));
-    }
-    num_sequences_ = static_cast<int>(drafts_.size());
-    limits_ = request.limits;
-    limits_.max_depth = max_depth();
-    limits_.sees_depth_alone = sees_depth_alone();
-    for (SequenceDraft& draft : drafts_) draft.begin(limits_);
-    row_depths_.assign(drafts_.size(), 0);
-    row_noises_.assign(drafts_.size(), nullptr);
+    seeds_ = std::move(seeds);
+    num_sequences_ = static_cast<int>(seeds_.size());
+    begin(tokens);
+    for (int token : tokens)
+        if (token < 0 || token >= target_.shape().vocab_size)
+            throw std::invalid_argument("token id " + std::to_string(token) + " is outside the vocabulary");
+    is_first_ = true;
+    return {.max_depth = max_depth(), .sees_depth_alone = sees_depth_alone()};
+}
+
+void DraftNetwork::answer(std::vector<GrowingTree>& trees, int self, const GrowthLimits& limits) {
+    const Runtime::PassLock lock(runtime_);
+    trees_ = &trees;
+    limits_ = &limits;
+    self_ = self;
+    row_depths_.assign(trees.size(), 0);
+    row_noises_.assign(trees.size(), nullptr);
     num_blocks_ = (num_ids_ + kBlock - 1) / kBlock;
     block_stride_ = (num_blocks_ + kTile - 1) / kTile * kTile;
-    const std::size_t rows = drafts_.size(), threads = pool_.size();
-    if (num_rows() > 0) {
-        runtime_.lay_out([&](Scratch& scratch) {
-            aside_ = scratch.take<float>(threads * (kHeadRows * kBlock + kTile));
-            largest_ = scratch.take<Scored>(threads * rows * kLists * kNext);
-            block_largest_ = scratch.take<float>(rows * block_stride_);
-            block_sum_ = scratch.take<float>(rows * block_stride_);
-            lay_out(scratch);
-        });
-        std::fill_n(block_largest_, rows * block_stride_, -kInfinity);
-        std::fill_n(block_sum_, rows * block_stride_, 0.0f);
-        std::fill_n(largest_, threads * rows * kLists * kNext, kNobody);
-        const int sequences = row_pieces(num_sequences_);
-        std::vector<int> phases, cell;
-        plan_cell(cell);
-        for (int step = 0; step < limits_.num_steps; ++step) {
-            phases.push_back(sequences);
-            phases.insert(phases.end(), cell.begin(), cell.end());
-            phases.insert(phases.end(), {num_blocks_, sequences});
-        }
-        begin_step(0);
-        pool_.run([](void* self, Worker& worker) { static_cast<DraftNetwork*>(self)->run(worker); },
-                  this, phases);
+    const std::size_t rows = trees.size(), threads = pool_.size();
+    runtime_.lay_out([&](Scratch& scratch) {
+        aside_ = scratch.take<float>(threads * (kHeadRows * kBlock + kTile));
+        largest_ = scratch.take<Scored>(threads * rows * kLists * kNext);
+        block_largest_ = scratch.take<float>(rows * block_stride_);
+        block_sum_ = scratch.take<float>(rows * block_stride_);
+        lay_out(scratch);
+    });
+    std::fill_n(block_largest_, rows * block_stride_, -kInfinity);
+    std::fill_n(block_sum_, rows * block_stride_, 0.0f);
+    std::fill_n(largest_, threads * rows * kLists * kNext, kNobody);
+    int most = 0;
+    for (const GrowingTree& each : trees)
+        most = std::max(most, each.request.num_steps[self] - each.num_taken(self));
+    const int sequences = row_pieces(num_sequences_);
+    std::vector<int> phases, cell;
+    plan_cell(cell);
+    for (int step = 0; step < most; ++step) {
+        phases.push_back(sequences);
+        phases.insert(phases.end(), cell.begin(), cell.end());
+        phases.insert(phases.end(), {num_blocks_, sequences});
     }
-    std::vector<GuessTree> trees;
-    for (SequenceDraft& draft : drafts_) trees.push_back(std::move(draft.tree));
-    return trees;
+    begin_step();
+    pool_.run([](void* network, Worker& worker) { static_cast<DraftNetwork*>(network)->run(worker); }, this,
+              phases);
 }
 
 // Steps until no sequence takes part in the next one.
 void DraftNetwork::run(Worker& worker) {
-    for (int step = 0; !worker.is_over(); ++step) {
+    while (!worker.is_over()) {
         worker.each([&](int sequence) {
-            if (drafts_[sequence].is_active) prepare(sequence, step);
+            if (is_active(sequence)) prepare(sequence);
         });
-        run_cell(worker, step);
+        run_cell(worker);
         worker.each_and_rows(
             [&](int block) { read_head(block, worker.thread); }, num_sequences_,
-            [&](int sequence) { learn_next(sequence, step); },
-            [&] { num_rows() > 0 ? begin_step(step + 1) : worker.stop(); });
+            [&](int sequence) { learn_next(sequence); },
+            [&] {
+                is_first_ = false;
+                num_rows() > 0 ? begin_step() : worker.stop();
+            });
     }
 }
 
@@ -269,21 +271,21 @@ float DraftNetwork::log_sum(int row) const {
 }
 
 // What may follow the token of a sequence's step; then its tree grows as far as is known.
-void DraftNetwork::learn_next(int sequence, int step) {
-    SequenceDraft& draft = drafts_[sequence];
-    if (!draft.is_active) return;
-    Scored* list = lists(0, draft.row);
+void DraftNetwork::learn_next(int sequence) {
+    if (!is_active(sequence)) return;
+    GrowingTree& tree = (*trees_)[sequence];
+    Scored* list = lists(0, tree.row);
     for (int thread = 1; thread < pool_.size(); ++thread)
         for (int i = 0; i < kLists * kNext; ++i)
-            insert(lists(thread, draft.row)[i], list + i / kNext * kNext, kNext);
-    const Probabilities found = next_tokens(draft);
+            insert(lists(thread, tree.row)[i], list + i / kNext * kNext, kNext);
+    const Probabilities found = next_tokens(tree);
     for (int thread = 0; thread < pool_.size(); ++thread)
-        std::fill_n(lists(thread, draft.row), kLists * kNext, kNobody);
-    draft.answer(step, found, limits_);
+        std::fill_n(lists(thread, tree.row), kLists * kNext, kNobody);
+    tree.answer(step_of(sequence), found, *limits_);
 }
 
 // What the network says may come next in a sequence's row: its likeliest tokens, then those of the largest scores.
-Probabilities DraftNetwork::next_tokens(const SequenceDraft& draft) const {
+Probabilities DraftNetwork::next_tokens(const GrowingTree& draft) const {
     Probabilities found;
     const Scored* list = lists(0, draft.row);
     const double sum = log_sum(draft.row);
@@ -295,7 +297,7 @@ Probabilities DraftNetwork::next_tokens(const SequenceDraft& draft) const {
         double logit = list[i].value;
         if (i >= kNext) {
             float noise = 0.0f;
-            kernels_.noise(draft.request.noise->key(draft.next.depth), &token, 1, &noise);
+            kernels_.noise(draft.request.noise->key(draft.depth), &token, 1, &noise);
             logit = (logit - noise) * draft.request.noise->temperature;
         }
         double p = std::exp(logit - sum);

@@ -21,10 +21,16 @@ namespace forerun {
 
 inline constexpr int kLists = 2;  // of kNext: the likeliest, and the largest scores with the sampler's noise
 
-class DraftNetwork {
+// What a network begins with, of each sequence of a draft.
+struct Seed {
+    int slot = 0;                  // in its own cache
+    const float* state = nullptr;  // (D,) that the target's head read before the last token
+};
+
+class DraftNetwork : public Partner {
   public:
     DraftNetwork(Runtime& runtime, Decoder& target);
-    virtual ~DraftNetwork() = default;
+    ~DraftNetwork() override = default;
     DraftNetwork(const DraftNetwork&) = delete;
     DraftNetwork& operator=(const DraftNetwork&) = delete;
 
@@ -41,8 +47,11 @@ class DraftNetwork {
     // Throws std::invalid_argument naming a weight that is missing or has another shape.
     virtual void check() = 0;
 
-    // Trees below the last tokens of some sequences.
-    std::vector<GuessTree> draft(DraftRequest request);
+    // Begins a draft of some sequences: a seed of each, and their last tokens, which a network may know
+    // better. Says how the network is asked.
+    PartnerRule begin_draft(std::vector<Seed> seeds, std::span<int> tokens);
+    // Steps until no tree waits for the network.
+    void answer(std::vector<GrowingTree>& trees, int self, const GrowthLimits& limits) override;
 
     // A weight that was set, null if it was not; a norm's `linear` has no format.
     const Packed* find(const std::string& name) const;
@@ -52,11 +61,6 @@ class DraftNetwork {
     const Kernels& kernels() const { return kernels_; }
 
   protected:
-    struct SequenceDraft : GrowingTree {
-        using GrowingTree::GrowingTree;
-        int row = 0;  // of the next step, if it takes part
-    };
-
     const Linear& matrix(const std::string& name, int num_out, int num_in) const;
     Norm norm(const std::string& name, int width) const;
     bool has(const std::string& name) const { return find(name) != nullptr; }
@@ -64,20 +68,27 @@ class DraftNetwork {
     void settle();  // what every destructor does first
 
     // What a draft needs before its first step: weights that were checked, a state of the target or a slot a sequence.
-    virtual void begin(DraftRequest& request) = 0;
-    static void check_states(const DraftRequest& request);
+    virtual void begin(std::span<int> tokens) = 0;
+    void check_states() const;
     virtual int max_depth() const { return kMaxSteps; }
     // A step of the network is the phases of `run_cell`, which leave the rows that the head reads in `head_rows_`.
+    // Between steps other passes may run: nothing that is laid out stays.
     virtual void lay_out(Scratch& scratch) = 0;
     // Before them each sequence that takes part is prepared.
-    virtual void prepare(int sequence, int step) = 0;
+    virtual void prepare(int sequence) = 0;
     virtual void plan_cell(std::vector<int>& phases) = 0;
-    virtual void run_cell(Worker& worker, int step) = 0;
+    virtual void run_cell(Worker& worker) = 0;
     // Whether a depth's next tokens are the same after all tokens: one step a depth is enough.
     virtual bool sees_depth_alone() const { return false; }
 
     const std::vector<std::int64_t>& ids() const { return ids_; }
     int num_sequences() const { return num_sequences_; }
+    const GrowingTree& draft(int sequence) const { return (*trees_)[sequence]; }
+    bool is_active(int sequence) const { return draft(sequence).waits_for == self_; }
+    // A sequence's steps so far, and the one over the node above; its first steps come together.
+    int step_of(int sequence) const { return draft(sequence).num_taken(self_); }
+    int step_above(int sequence) const { return draft(sequence).step_above(self_); }
+    bool is_first() const { return is_first_; }
     // The rows of this step: the sequences that take part, in order.
     int num_rows() const;
     // A row (width of the head) that the head reads.
@@ -87,7 +98,7 @@ class DraftNetwork {
     Decoder& target_;
     const Kernels& kernels_;
     Pool& pool_;
-    std::vector<SequenceDraft> drafts_;
+    std::vector<Seed> seeds_;
     int num_sequences_ = 0;
     std::vector<int> row_depths_;
     std::vector<const TreeNoise*> row_noises_;
@@ -95,10 +106,10 @@ class DraftNetwork {
 
   private:
     void run(Worker& worker);
-    void begin_step(int step);
+    void begin_step();
     void read_head(int piece, int thread);
-    void learn_next(int sequence, int step);
-    Probabilities next_tokens(const SequenceDraft& draft) const;
+    void learn_next(int sequence);
+    Probabilities next_tokens(const GrowingTree& draft) const;
     Scored* lists(int thread, int row) const;
     float log_sum(int row) const;
     const Linear& head(int depth) const;
@@ -109,7 +120,10 @@ class DraftNetwork {
     std::vector<std::int32_t> noise_ids_;  // the same, a tile longer
     std::vector<float> factors_{1.0f};  // of logits, by depth
     std::vector<const Linear*> heads_;
-    GrowthLimits limits_;
+    std::vector<GrowingTree>* trees_ = nullptr;
+    const GrowthLimits* limits_ = nullptr;
+    int self_ = 0;
+    bool is_first_ = true;
     int num_ids_ = 0;
 
     float* aside_ = nullptr;      // (threads, kHeadRows, tiles of a block)
@@ -140,12 +154,12 @@ class RecurrentNetwork : public DraftNetwork {
     std::size_t nbytes() const override;
 
   protected:
-    void begin(DraftRequest& request) override;
+    void begin(std::span<int> tokens) override;
     int max_depth() const override { return shape_.max_depth; }
     void lay_out(Scratch& scratch) override;
-    void prepare(int sequence, int step) override;
+    void prepare(int sequence) override;
     void plan_cell(std::vector<int>& phases) override;
-    void run_cell(Worker& worker, int step) override;
+    void run_cell(Worker& worker) override;
 
   private:
     // The weights of a depth.
@@ -157,9 +171,9 @@ class RecurrentNetwork : public DraftNetwork {
     const Cell& cell(int depth) const { return cells_[depth < num_cells() ? depth : num_cells() - 1]; }
     int num_cells() const { return static_cast<int>(cells_.size()); }
     int num_gates() const { return shape_.is_lstm ? 4 : 1; }
-    float* state(int sequence, int step) const;
+    float* state(int sequence, int step);
     void project(int piece, const Rows& rows);
-    void finish(int sequence, int step);
+    void finish(int sequence);
     void embed(const Cell& cell, int token, float* out);
     std::ptrdiff_t mapped_row(int token) const;
     bool recall(int token, float* out) const;
@@ -179,7 +193,8 @@ class RecurrentNetwork : public DraftNetwork {
     std::vector<char> is_mapped_;  // by row of a step
 
     Rows first_rows_, rows_, map_rows_;
-    float *gates_ = nullptr, *embedded_ = nullptr, *states_ = nullptr;
+    float *gates_ = nullptr, *embedded_ = nullptr;
+    std::vector<float> states_;  // (sequences, kMaxSteps, 2, inner size)
 };
 
 // Medusa (arXiv 2401.10774): head k guesses the token 1 + k after the next one from the target's state alone,
@@ -194,12 +209,12 @@ class MedusaNetwork : public DraftNetwork {
     void check() override;
 
   protected:
-    void begin(DraftRequest& request) override;
+    void begin(std::span<int> tokens) override;
     int max_depth() const override { return num_heads_; }
     void lay_out(Scratch& scratch) override;
-    void prepare(int sequence, int step) override;
+    void prepare(int sequence) override;
     void plan_cell(std::vector<int>& phases) override;
-    void run_cell(Worker& worker, int step) override;
+    void run_cell(Worker& worker) override;
     bool sees_depth_alone() const override { return true; }
 
   private:

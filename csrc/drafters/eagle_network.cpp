@@ -189,16 +189,16 @@ void EagleNetwork::project_head(int head, int num_rows) {
     }
 }
 
-void EagleNetwork::begin(DraftRequest& request) {
+void EagleNetwork::begin(std::span<int> tokens) {
     if (!fc_) check();
     slots_.clear();
-    for (SequenceRequest& sequence : request.sequences) {
-        const int slot = sequence.slot;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const int slot = seeds_[i].slot;
         cache_.check_slot(slot);
         if (lengths_[slot] == 0 || std::count(slots_.begin(), slots_.end(), slot) > 0)
             throw std::invalid_argument("a slot is empty or named twice");
         slots_.push_back(slot);
-        sequence.token = tokens_[slot];
+        tokens[i] = tokens_[slot];
     }
     const std::size_t rows = slots_.size();
     steps_.assign(rows, {});
@@ -208,6 +208,7 @@ void EagleNetwork::begin(DraftRequest& request) {
     sin_ = cos_;
     queries_.assign(rows, {});
     paths_.assign(rows * kMaxSteps, 0);
+    states_.resize(rows * kMaxSteps * width());
 }
 
 void EagleNetwork::lay_out(Scratch& scratch) {
@@ -221,7 +222,6 @@ void EagleNetwork::lay_out(Scratch& scratch) {
     x_ = scratch.take<float>(count * width());
     gates_ = scratch.take<float>(count * 2 * shape_.intermediate_size);
     qkv_ = scratch.take<float>(count * dim * (shape_.num_heads + 2 * kv));
-    states_ = scratch.take<float>(count * kMaxSteps * width());
     scratch_stride_ = kMaxPairs * (3 * kChunk + kMaxSteps + static_cast<std::size_t>(dim));
     scratch_ = scratch.take<float>(pool_.size() * scratch_stride_);
 }
@@ -231,7 +231,7 @@ void EagleNetwork::plan_cell(std::vector<int>& phases) {
     phases = {shape_.num_heads + 2 * kv, num_sequences() * kv, rows, pieces(), rows, pieces(), pieces(), rows};
 }
 
-void EagleNetwork::run_cell(Worker& worker, int step) {
+void EagleNetwork::run_cell(Worker& worker) {
     const int kv = shape_.num_kv_heads;
     const auto attend_one = [&](int i) { attend(i / kv, i % kv, worker.thread); };
     worker.each([&](int head) { project_head(head, num_rows()); });
@@ -244,32 +244,31 @@ void EagleNetwork::run_cell(Worker& worker, int step) {
                          [&](int row) { norm_row(row); });
     worker.each([&](int piece) { mlp_up(piece); });
     worker.each_and_rows([&](int piece) { add_linear(*down_, activated_, piece); }, num_sequences_,
-                         [&](int sequence) { finish(sequence, step); });
+                         [&](int sequence) { finish(sequence); });
 }
 
 // A row: the one that was fed last at first, then guessed ones. Guesses lie behind the fed rows, by
 // step; a row sees those on its path.
-void EagleNetwork::prepare(int sequence, int step) {
-    const SequenceDraft& draft = drafts_[sequence];
-    const GrowingTree::Node& next = draft.next;
-    const int row = draft.row, slot = slots_[sequence], base = lengths_[slot];
+void EagleNetwork::prepare(int sequence) {
+    const GrowingTree& tree = draft(sequence);
+    const int row = tree.row, slot = slots_[sequence], base = lengths_[slot], step = step_of(sequence);
     const float* g = step == 0 ? roots_.data() + static_cast<std::size_t>(slot) * width()
-                               : state(sequence, next.step);
-    read_row(row, next.token, g, x_ + static_cast<std::size_t>(row) * width());
-    const int position = base - 1 + next.depth;
+                               : state(sequence, step_above(sequence));
+    read_row(row, tree.token, g, x_ + static_cast<std::size_t>(row) * width());
+    const int position = base - 1 + tree.depth;
     place(row, slot, base - 1 + step, position);
     std::int32_t* path = paths_.data() + static_cast<std::size_t>(row) * kMaxSteps;
-    steps_[sequence][step] = next.step;
-    for (int at = step, depth = next.depth; depth > 0; at = steps_[sequence][at], --depth)
+    steps_[sequence][step] = step_above(sequence);
+    for (int at = step, depth = tree.depth; depth > 0; at = steps_[sequence][at], --depth)
         path[depth - 1] = base - 1 + at;
     queries_[row] = {row, position, 0, base, path};
 }
 
 // The heads of one kv head of one row, over all that it sees, in ascending order.
 void EagleNetwork::attend(int sequence, int kv_head, int thread) {
-    const SequenceDraft& draft = drafts_[sequence];
-    if (!draft.is_active) return;
-    const int row = draft.row, group = shape_.num_heads / shape_.num_kv_heads;
+    const GrowingTree& tree = draft(sequence);
+    if (!is_active(sequence)) return;
+    const int row = tree.row, group = shape_.num_heads / shape_.num_kv_heads;
     const std::size_t dim = shape_.head_dim;
     const Query& query = queries_[row];
     Attended states[kMaxPairs];
@@ -325,14 +324,14 @@ void EagleNetwork::add_linear(const Linear& linear, const Rows& rows, int piece)
                     {x_ + part.first * kTile, static_cast<std::size_t>(width()), true, 1.0f});
 }
 
-void EagleNetwork::finish(int sequence, int step) {
-    const SequenceDraft& draft = drafts_[sequence];
-    if (!draft.is_active) return;
-    const float* a = x_ + static_cast<std::size_t>(draft.row) * width();
-    float* out = normed_.x + static_cast<std::size_t>(draft.row) * width();
+void EagleNetwork::finish(int sequence) {
+    const GrowingTree& tree = draft(sequence);
+    if (!is_active(sequence)) return;
+    const float* a = x_ + static_cast<std::size_t>(tree.row) * width();
+    float* out = normed_.x + static_cast<std::size_t>(tree.row) * width();
     kernels_.norm(a, norm_, width(), out);
-    give_head(draft.row, out);
-    std::copy_n(shape_.feeds_back_norm ? out : a, width(), state(sequence, step));
+    give_head(tree.row, out);
+    std::copy_n(shape_.feeds_back_norm ? out : a, width(), state(sequence, step_of(sequence)));
 }
 
 }  // namespace forerun

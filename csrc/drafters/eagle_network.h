@@ -42,11 +42,11 @@ class EagleNetwork : public DraftNetwork {
 
   protected:
     // Drafts below the last token that was fed of each slot, which is named once.
-    void begin(DraftRequest& request) override;
+    void begin(std::span<int> tokens) override;
     void lay_out(Scratch& scratch) override;
-    void prepare(int sequence, int step) override;
+    void prepare(int sequence) override;
     void plan_cell(std::vector<int>& phases) override;
-    void run_cell(Worker& worker, int step) override;
+    void run_cell(Worker& worker) override;
 
   private:
     static constexpr int kTaps = 3, kFeedRows = 64;
@@ -60,12 +60,12 @@ class EagleNetwork : public DraftNetwork {
     void attend(int sequence, int kv_head, int thread);
     void norm_row(int row);
     void mlp_up(int piece);
-    void finish(int sequence, int step);
+    void finish(int sequence);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
     int pieces() const { return 4 * pool_.size(); }
     int width() const { return target_.shape().hidden_size; }
-    float* state(int sequence, int step) const {
-        return states_ + (static_cast<std::size_t>(sequence) * kMaxSteps + step) * width();
+    float* state(int sequence, int step) {
+        return states_.data() + (static_cast<std::size_t>(sequence) * kMaxSteps + step) * width();
     }
 
     const EagleShape shape_;
@@ -85,6 +85,7 @@ class EagleNetwork : public DraftNetwork {
     // The draft: by sequence its slot, and of its steps those that guessed them.
     std::vector<int> slots_;
     std::vector<std::array<int, kMaxSteps>> steps_;
+    std::vector<float> states_;  // (sequences, kMaxSteps, D)
 
     // Of rows: where its keys go, and its angles.
     std::vector<int> row_slots_, cache_rows_;
@@ -93,7 +94,7 @@ class EagleNetwork : public DraftNetwork {
     std::vector<std::int32_t> paths_;  // (rows, kMaxSteps)
 
     Rows taps_, inputs_, attended_, normed_, activated_;
-    float *g_ = nullptr, *x_ = nullptr, *qkv_ = nullptr, *states_ = nullptr, *scratch_ = nullptr,
+    float *g_ = nullptr, *x_ = nullptr, *qkv_ = nullptr, *scratch_ = nullptr,
           *gates_ = nullptr;
     std::size_t scratch_stride_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "isa/isa.h"
 #include "model/draw.h"
@@ -59,75 +60,113 @@ class Likeliest {
 void GrowingTree::begin(const GrowthLimits& limits) {
     if (request.num_nodes <= 0) return;
     if (request.ngrams) places_ = {request.ngrams->root(request.context)};
-    expand(-1, limits);
-    while (!is_active && take()) expand(-1, limits);
+    start_node();
+    ask_from(0, limits);
+    grow_on(limits);
 }
 
-void GrowingTree::answer(int step, const Probabilities& found, const GrowthLimits& limits) {
-    is_active = false;
-    add(step, blended(found), limits.min_chance);
-    if (limits.sees_depth_alone) {
-        by_depth_.resize(std::max<std::size_t>(by_depth_.size(), next.depth + 1));
-        by_depth_[next.depth] = found;
+void GrowingTree::answer(int number, const Probabilities& found, const GrowthLimits& limits) {
+    const int partner = std::exchange(waits_for, kNobody);
+    const PartnerRule& rule = limits.partners[partner];
+    steps_[place_][partner] = number;
+    ++num_taken_[partner];
+    blend(found, rule.share);
+    if (rule.sees_depth_alone) {
+        auto& known = by_depth_[partner];
+        known.resize(std::max<std::size_t>(known.size(), depth + 1));
+        known[depth] = found;
     }
-    while (!is_active && take()) expand(step, limits);
+    ask_from(partner + 1, limits);
+    grow_on(limits);
 }
 
-// Chooses who says what follows `next`, when `step` was the network's last step: the network, whose next step is then
-// one over it, or the n-grams alone. A further guesser would be asked here.
-void GrowingTree::expand(int step, const GrowthLimits& limits) {
-    const bool may = step + 1 < limits.num_steps && next.depth < limits.max_depth && next.step != kNoStep;
-    const bool wants = doubts(limits) && may;
-    const std::size_t depth = next.depth;
-    if (depth < by_depth_.size() && !by_depth_[depth].empty())
-        add(next.step, blended(by_depth_[depth]), limits.min_chance);
-    else if (wants)
-        is_active = true;
-    else if (request.ngrams)
-        add(kNoStep, request.ngrams->last(), limits.min_chance);
+void GrowingTree::grow_on(const GrowthLimits& limits) {
+    while (waits_for == kNobody && take()) {
+        start_node();
+        ask_from(0, limits);
+    }
 }
 
-// Whether what the n-grams guess after `next` is needed and wrong often enough. Asks them.
-bool GrowingTree::doubts(const GrowthLimits& limits) {
-    if (!request.ngrams) return true;
-    Probabilities known = request.ngrams->next(places_.back());
-    if (request.noise) request.noise->see(next.depth, known);
+// Asks the n-grams what follows the node.
+void GrowingTree::start_node() {
+    has_spoken_ = request.ngrams.has_value();
+    following_.clear();
+    if (has_spoken_) following_ = request.ngrams->next(places_[place_]);
+}
+
+// Asks a partner and those behind it; with the first that has to step the tree waits, without one it is said what
+// follows.
+void GrowingTree::ask_from(int partner, const GrowthLimits& limits) {
+    for (const int count = static_cast<int>(limits.partners.size()); partner < count; ++partner) {
+        const PartnerRule& rule = limits.partners[partner];
+        const auto& known = by_depth_[partner];
+        if (static_cast<std::size_t>(depth) < known.size() && !known[depth].empty()) {
+            steps_[place_][partner] = step_above(partner);
+            blend(known[depth], rule.share);
+        } else if (may_step(partner, rule) && doubts(rule.min_doubt)) {
+            waits_for = partner;
+            return;
+        }
+    }
+    if (has_spoken_) add(limits.min_chance);
+}
+
+bool GrowingTree::may_step(int partner, const PartnerRule& rule) const {
+    return num_taken_[partner] < request.num_steps[partner] && depth < rule.max_depth &&
+           (rule.knows_paths || step_above(partner) != kNoStep);
+}
+
+// Whether what was said so far is needed and wrong often enough.
+bool GrowingTree::doubts(double min_doubt) const {
+    if (!has_spoken_) return true;
+    Probabilities known = following_;
+    if (request.noise) request.noise->see(depth, known);
     double best = 0.0;
     for (const auto& [token, p] : known) best = std::max(best, p);
-    return path_probability_ * (1.0 - best) >= limits.min_doubt;
+    return path_probability_ * (1.0 - best) >= min_doubt;
 }
 
-// The mean with what the n-grams said last, their tokens first.
-Probabilities GrowingTree::blended(const Probabilities& found) const {
-    if (!request.ngrams) return found;
-    Probabilities mean = request.ngrams->last();
-    for (auto& [token, p] : mean) p *= 1 - kShare;
-    const auto known = static_cast<std::ptrdiff_t>(mean.size());
+Step GrowingTree::next_step(int sequence, const PartnerRule& rule) const {
+    Step step{sequence, -1, token, depth, {}};
+    for (int place = place_; place > 0 && step.parent < 0; place = above(place)) {
+        step.path.insert(step.path.begin(), tree.tokens[place - 1]);
+        step.parent = steps_[above(place)][waits_for];
+        if (!rule.knows_paths) break;
+    }
+    step.parent = std::max(step.parent, -1);
+    return step;
+}
+
+// The mean with what was said before, its tokens first.
+void GrowingTree::blend(const Probabilities& found, double share) {
+    if (!std::exchange(has_spoken_, true)) {
+        following_ = found;
+        return;
+    }
+    for (auto& [token, p] : following_) p *= 1 - share;
+    const auto known = static_cast<std::ptrdiff_t>(following_.size());
     for (const auto& [token, p] : found) {
         const int same = token;
-        const auto at = std::find_if(mean.begin(), mean.begin() + known,
+        const auto at = std::find_if(following_.begin(), following_.begin() + known,
                                      [&](const auto& each) { return each.first == same; });
-        if (at != mean.begin() + known)
-            at->second += kShare * p;
+        if (at != following_.begin() + known)
+            at->second += share * p;
         else
-            mean.push_back({token, kShare * p});
+            following_.push_back({token, share * p});
     }
-    return mean;
 }
 
-// Tokens that may follow `next`, as step `step` or the n-grams alone say.
-void GrowingTree::add(int step, Probabilities following, double min_chance) {
-    if (request.noise) request.noise->see(next.depth, following);
-    const int parent = static_cast<int>(tree.tokens.size()) - 1;
-    for (const auto& [token, p] : following) {
+// Tokens that may follow the node, as was said.
+void GrowingTree::add(double min_chance) {
+    if (request.noise) request.noise->see(depth, following_);
+    for (const auto& [token, p] : following_) {
         if (!(path_probability_ * p >= min_chance)) continue;
-        candidates_.push_back(
-            {path_probability_ * p, serial_++, token, parent, p, step, next.depth + 1});
+        candidates_.push_back({path_probability_ * p, serial_++, token, place_ - 1, p, depth + 1});
         std::push_heap(candidates_.begin(), candidates_.end());
     }
 }
 
-// Takes the most probable node, which becomes `next`; false where nothing is to be said of what follows it.
+// Takes the most probable node; false where nothing is to be said of what follows it.
 bool GrowingTree::take() {
     const auto is_full = [&] { return static_cast<int>(tree.tokens.size()) >= request.num_nodes; };
     if (candidates_.empty() || is_full()) return false;
@@ -138,8 +177,11 @@ bool GrowingTree::take() {
     tree.parents.push_back(node.parent);
     tree.probabilities.push_back(node.p);
     if (is_full()) return false;
-    next = {node.step, node.token, node.depth};
+    token = node.token;
+    depth = node.depth;
     path_probability_ = node.path_probability;
+    place_ = static_cast<int>(tree.tokens.size());
+    steps_.push_back(kNoSteps);
     if (request.ngrams)
         places_.push_back(request.ngrams->follow(places_[node.parent + 1], node.token));
     return true;
@@ -147,38 +189,43 @@ bool GrowingTree::take() {
 
 GuessTree grow_tree(SequenceRequest request, double min_chance) {
     GrowingTree growing(std::move(request));
-    growing.begin({.min_chance = min_chance});
+    growing.begin({min_chance, {}});
     return std::move(growing.tree);
 }
 
-std::vector<GuessTree> grow(DraftRequest request, float temperature, const TakeSteps& take) {
-    const GrowthLimits& limits = request.limits;
+void SteppingPartner::answer(std::vector<GrowingTree>& trees, int self, const GrowthLimits& limits) {
+    std::vector<Step> steps;
+    for (std::size_t i = 0; i < trees.size(); ++i)
+        if (trees[i].waits_for == self)
+            steps.push_back(trees[i].next_step(static_cast<int>(i), limits.partners[self]));
+    const std::vector<StepLogits> rows = take_(number_, steps);
+    if (rows.size() != steps.size())
+        throw std::invalid_argument("a row of logits is needed for every step");
+    Likeliest likeliest;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        GrowingTree& tree = trees[steps[i].sequence];
+        const TreeNoise* noise = tree.request.noise ? &*tree.request.noise : nullptr;
+        const float factor = noise ? 1.0f : 1.0f / temperature_;
+        tree.answer(number_, likeliest.find(rows[i], steps[i].depth, noise, factor), limits);
+    }
+    ++number_;
+}
+
+std::vector<GrowingTree> grow(std::vector<SequenceRequest> sequences, const GrowthLimits& limits,
+                              const std::vector<Partner*>& partners) {
     std::vector<GrowingTree> trees;
-    for (SequenceRequest& sequence : request.sequences) {
+    for (SequenceRequest& sequence : sequences) {
         trees.emplace_back(std::move(sequence));
         trees.back().begin(limits);
     }
-    Likeliest likeliest;
-    std::vector<Step> steps;
-    for (int number = 0; number < limits.num_steps; ++number) {
-        steps.clear();
-        for (std::size_t i = 0; i < trees.size(); ++i)
-            if (const auto& next = trees[i].next; trees[i].is_active)
-                steps.push_back({static_cast<int>(i), next.step, next.token, next.depth});
-        if (steps.empty()) break;
-        const std::vector<StepLogits> rows = take(number, steps);
-        if (rows.size() != steps.size())
-            throw std::invalid_argument("a row of logits is needed for every step");
-        for (std::size_t i = 0; i < steps.size(); ++i) {
-            GrowingTree& tree = trees[steps[i].sequence];
-            const TreeNoise* noise = tree.request.noise ? &*tree.request.noise : nullptr;
-            const float factor = noise ? 1.0f : 1.0f / temperature;
-            tree.answer(number, likeliest.find(rows[i], steps[i].depth, noise, factor), limits);
-        }
+    for (std::size_t i = 0; i < partners.size();) {  // one is asked once nobody waits for a cheaper one
+        const int self = static_cast<int>(i);
+        const bool is_awaited = std::any_of(trees.begin(), trees.end(),
+                                            [=](const GrowingTree& each) { return each.waits_for == self; });
+        if (is_awaited) partners[i]->answer(trees, self, limits);
+        i = is_awaited ? 0 : i + 1;
     }
-    std::vector<GuessTree> grown;
-    for (GrowingTree& each : trees) grown.push_back(std::move(each.tree));
-    return grown;
+    return trees;
 }
 
 }  // namespace forerun

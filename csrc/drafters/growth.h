@@ -1,15 +1,16 @@
 // Trees of guesses, best first: the next node is the one whose path is the most probable.
 //
-// What says which tokens may follow a node is an n-gram model, a network, or both. The network steps over a node when
-// it is taken, while there are steps left; sequences step side by side, so that a step reads the weights once. With
-// both, a token's probability is a mean of the two: kShare of the network's, the rest the n-gram model's, and the
-// network steps only where it is needed: over a node that is reached, and where the n-gram model's best guess is
-// wrong, with a probability of at least `min_doubt`. Elsewhere the n-gram model's probabilities stand alone.
+// What says which tokens may follow a node are an n-gram model and partners, networks and models that step over nodes,
+// the cheapest first. Each is asked where those before it doubt: where the node is reached, and the best guess so far
+// is wrong, with a probability of at least the partner's `min_doubt`. What it says is blended with what was said
+// before it: a token's probability is `share` of the partner's, the rest of the others'. Sequences step side by side,
+// so that a step reads the weights once.
 //
 // tests/oracles/growth.py grows the same trees, node after node.
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -23,9 +24,9 @@
 
 namespace forerun {
 
-inline constexpr int kMaxSteps = 16;    // of a draft
+inline constexpr int kMaxSteps = 16;    // of a partner in a draft
+inline constexpr int kMaxPartners = 4;
 inline constexpr int kNext = 8;         // tokens after a step that may become nodes: the likeliest
-inline constexpr double kShare = 0.55;  // of the network in a probability that n-grams also give
 
 struct GuessTree {
     std::vector<int> tokens, parents;
@@ -38,45 +39,50 @@ struct SequenceRequest {
     std::optional<NGramModel> ngrams;  // of its text, whose last tokens are `context`
     std::vector<int> context;
     std::optional<TreeNoise> noise;  // none: the request is greedy
-    const float* state = nullptr;    // (D,) that the target's head read before the token
-    int slot = 0;                    // in a network's own cache
+    std::array<int, kMaxPartners> num_steps{};  // of each partner at most; 0: it is not asked
 };
 
-// How far trees grow. Steps of the network at most, over nodes above `max_depth`; the probability of a node's path, at
-// least; with n-grams, the probability that their best guess at a node is needed and wrong from which on the network
-// steps over it. Where the network's guesses depend on the depth alone, it takes one step a depth.
+// When a partner is asked, and what its word weighs beside those before it.
+struct PartnerRule {
+    double min_doubt = 0.0, share = 1.0;
+    int max_depth = kMaxSteps;      // it steps over nodes above
+    bool sees_depth_alone = false;  // its guesses depend on nothing else: one step a depth
+    bool knows_paths = false;       // it may step over a node without a step over the one before
+};
+
 struct GrowthLimits {
-    int num_steps = 0, max_depth = kMaxSteps;
-    double min_chance = 0.0, min_doubt = 0.0;
-    bool sees_depth_alone = false;
+    double min_chance = 0.0;  // of a node's path
+    std::vector<PartnerRule> partners;
 };
 
-// What one draft of several sequences is made of.
-struct DraftRequest {
-    std::vector<SequenceRequest> sequences;
-    GrowthLimits limits;
+// A token that a partner takes: of a sequence, after its step `parent` (-1: its first). `path` are the drafted tokens
+// since then.
+struct Step {
+    int sequence, parent, token, depth;
+    std::vector<int> path;
 };
 
 // A sequence's tree while it grows.
 class GrowingTree {
   public:
-    // The node that was taken last. `step` is the network's that guessed it: -1 of the sequence's last token, or
-    // kNoStep.
-    struct Node {
-        int step = -1, token = 0, depth = 0;
-    };
+    static constexpr int kNobody = -1;
 
-    explicit GrowingTree(SequenceRequest given)
-        : request(std::move(given)), next{-1, request.token, 0} {}
-    // Grows until the network has to say what follows `next`, or the tree is done.
+    explicit GrowingTree(SequenceRequest given) : request(std::move(given)), token(request.token) {}
+    // Grows until a partner has to say what follows the node that was taken last, or the tree is done.
     void begin(const GrowthLimits& limits);
-    // Goes on with what the network's step `step` says may follow `next`.
-    void answer(int step, const Probabilities& found, const GrowthLimits& limits);
+    // Goes on with what the partner that it waits for says, in its step `number`.
+    void answer(int number, const Probabilities& found, const GrowthLimits& limits);
+    // The step over the node that was taken last.
+    Step next_step(int sequence, const PartnerRule& rule) const;
+    // The partner's step over the node above the last one.
+    int step_above(int partner) const { return place_ == 0 ? -1 : steps_[above(place_)][partner]; }
+    int num_taken(int partner) const { return num_taken_[partner]; }
 
     SequenceRequest request;
     GuessTree tree;
-    Node next;
-    bool is_active = false;  // the network's next step is one over `next`
+    int waits_for = kNobody;   // the partner whose next step is one over the node that was taken last
+    int token = 0, depth = 0;  // of that node
+    int row = 0;               // the partner's, of that step
 
   private:
     // A node that may be taken; `serial` decides among equally probable ones.
@@ -84,7 +90,7 @@ class GrowingTree {
         double path_probability;
         int serial, token, parent;
         double p;
-        int step, depth;
+        int depth;
         bool operator<(const Candidate& other) const {
             if (path_probability != other.path_probability)
                 return path_probability < other.path_probability;
@@ -92,30 +98,44 @@ class GrowingTree {
         }
     };
 
-    static constexpr int kNoStep = -2;  // the network was not asked over the node above
+    static constexpr int kNoStep = -2;  // the partner was not asked over a node
+    using Steps = std::array<int, kMaxPartners>;
+    static constexpr Steps kNoSteps{kNoStep, kNoStep, kNoStep, kNoStep};
 
-    void expand(int step, const GrowthLimits& limits);
-    bool doubts(const GrowthLimits& limits);
+    int above(int place) const { return tree.parents[place - 1] + 1; }
+    void start_node();
+    void ask_from(int partner, const GrowthLimits& limits);
+    void grow_on(const GrowthLimits& limits);
+    bool may_step(int partner, const PartnerRule& rule) const;
+    bool doubts(double min_doubt) const;
     bool take();
-    void add(int step, Probabilities following, double min_chance);
-    Probabilities blended(const Probabilities& found) const;
+    void add(double min_chance);
+    void blend(const Probabilities& found, double share);
 
-    double path_probability_ = 1.0;       // of `next`
-    std::vector<GuessPlace> places_;      // as the n-grams know them: the root's, then the nodes'
-    std::vector<Probabilities> by_depth_;  // where the network's guesses depend on nothing else
-    std::vector<Candidate> candidates_;   // a heap
+    double path_probability_ = 1.0;       // of the node that was taken last
+    int place_ = 0;                       // its: 0 the root's, 1 the first node's
+    std::vector<GuessPlace> places_;      // as the n-grams know them
+    std::vector<Steps> steps_{kNoSteps};  // of the partners, by place
+    std::array<int, kMaxPartners> num_taken_{};
+    std::array<std::vector<Probabilities>, kMaxPartners> by_depth_;  // where guesses depend on nothing else
+    Probabilities following_;  // what was said so far of what follows the node
+    bool has_spoken_ = false;
+    std::vector<Candidate> candidates_;  // a heap
     int serial_ = 0;
 };
 
 // Grows a tree of what n-grams say alone.
 GuessTree grow_tree(SequenceRequest request, double min_chance);
 
-// A token that a network takes: of a sequence, after its step `parent` (-1: its first).
-struct Step {
-    int sequence, parent, token, depth;
+// Who is asked what may follow nodes.
+class Partner {
+  public:
+    virtual ~Partner() = default;
+    // Steps over the nodes for which trees wait for it, partner `self`: once, or as long as there are any.
+    virtual void answer(std::vector<GrowingTree>& trees, int self, const GrowthLimits& limits) = 0;
 };
 
-// What a network says of a step: logits (count) of tokens, none: the first ids.
+// What a partner says of a step: logits (count) of tokens, none: the first ids.
 struct StepLogits {
     std::span<const float> logits;
     std::span<const std::int64_t> tokens;
@@ -124,7 +144,20 @@ struct StepLogits {
 // Computes the steps of one number, a sequence at most once.
 using TakeSteps = std::function<std::vector<StepLogits>(int number, const std::vector<Step>& steps)>;
 
-// Grows trees of what a network says that `take` runs. Logits of a greedy sequence are divided by `temperature`.
-std::vector<GuessTree> grow(DraftRequest request, float temperature, const TakeSteps& take);
+// A partner whose steps `take` computes. Logits of a greedy sequence are divided by `temperature`.
+class SteppingPartner : public Partner {
+  public:
+    SteppingPartner(TakeSteps take, float temperature) : take_(std::move(take)), temperature_(temperature) {}
+    void answer(std::vector<GrowingTree>& trees, int self, const GrowthLimits& limits) override;
+
+  private:
+    TakeSteps take_;
+    float temperature_;
+    int number_ = 0;
+};
+
+// Grows the trees of some sequences with partners, the cheapest first.
+std::vector<GrowingTree> grow(std::vector<SequenceRequest> sequences, const GrowthLimits& limits,
+                              const std::vector<Partner*>& partners);
 
 }  // namespace forerun

@@ -22,8 +22,8 @@ void MedusaNetwork::check() {
     check_heads(width, num_heads);
 }
 
-void MedusaNetwork::begin(DraftRequest& request) {
-    check_states(request);
+void MedusaNetwork::begin(std::span<int>) {
+    check_states();
     if (blocks_.empty()) check();
 }
 
@@ -39,16 +39,16 @@ void MedusaNetwork::plan_cell(std::vector<int>& phases) {
         phases.insert(phases.end(), {8 * pool_.size(), row_pieces(num_sequences())});
 }
 
-void MedusaNetwork::run_cell(Worker& worker, int) {
+void MedusaNetwork::run_cell(Worker& worker) {
     for (int layer = 0; layer < num_layers_; ++layer)
         worker.each_and_rows([&](int piece) { project(piece, layer); }, num_sequences_,
                              [&](int sequence) { finish(sequence, layer); });
 }
 
-void MedusaNetwork::prepare(int sequence, int) {
-    const int row = drafts_[sequence].row;
+void MedusaNetwork::prepare(int sequence) {
+    const int row = draft(sequence).row;
     float* x = rows_.x + static_cast<std::size_t>(row) * rows_.width;
-    std::copy_n(drafts_[sequence].request.state, rows_.width, x);
+    std::copy_n(seeds_[sequence].state, rows_.width, x);
     if (!block(row, 0).linear->is_float()) kernels_.quantize(x, rows_, row, 0, rows_.width);
 }
 
@@ -64,8 +64,8 @@ void MedusaNetwork::project(int piece, int layer) {
 }
 
 void MedusaNetwork::finish(int sequence, int layer) {
-    if (!drafts_[sequence].is_active) return;
-    const int row = drafts_[sequence].row, width = rows_.width;
+    if (!is_active(sequence)) return;
+    const int row = draft(sequence).row, width = rows_.width;
     float* x = rows_.x + static_cast<std::size_t>(row) * width;
     float* out = out_ + static_cast<std::size_t>(row) * width;
     for (int i = 0; i < width; ++i) out[i] += block(row, layer).bias[i];

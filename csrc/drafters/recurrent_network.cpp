@@ -83,12 +83,12 @@ bool RecurrentNetwork::recall(int token, float* out) const {
 
 // Rounds a mapped embedding as it is kept, so that it is the same now and later, and keeps it.
 void RecurrentNetwork::remember(int sequence, float* e) {
-    const int token = drafts_[sequence].next.token;
+    const int token = draft(sequence).token;
     const std::ptrdiff_t row = mapped_row(token);
     if (row < 0) return;
     bool is_first = true;  // of the step's sequences with this token: one of them writes
     for (int i = 0; i < sequence; ++i)
-        is_first &= !(drafts_[i].is_active && drafts_[i].next.token == token);
+        is_first &= !(is_active(i) && draft(i).token == token);
     std::int8_t* values = mapped_.as<std::int8_t>() + row * emb_size_;
     float largest = 0.0f;
     for (int i = 0; i < emb_size_; ++i) largest = std::max(largest, std::abs(e[i]));
@@ -101,10 +101,11 @@ void RecurrentNetwork::remember(int sequence, float* e) {
     if (is_first) mapped_scales_[row] = scale;
 }
 
-void RecurrentNetwork::begin(DraftRequest& request) {
-    check_states(request);
+void RecurrentNetwork::begin(std::span<int>) {
+    check_states();
     if (cells_.empty()) check();
-    is_mapped_.assign(request.sequences.size(), 0);
+    is_mapped_.assign(num_sequences(), 0);
+    states_.resize(static_cast<std::size_t>(num_sequences()) * kMaxSteps * 2 * shape_.inner_size);
 }
 
 void RecurrentNetwork::lay_out(Scratch& scratch) {
@@ -116,21 +117,20 @@ void RecurrentNetwork::lay_out(Scratch& scratch) {
     head_rows_ = scratch.take_rows(rows, inner);
     gates_ = scratch.take<float>(static_cast<std::size_t>(rows) * num_gates() * inner);
     embedded_ = scratch.take<float>(static_cast<std::size_t>(rows) * emb_size_);
-    states_ = scratch.take<float>(static_cast<std::size_t>(rows) * kMaxSteps * 2 * inner);
 }
 
 void RecurrentNetwork::plan_cell(std::vector<int>& phases) {
     phases = {8 * pool_.size(), row_pieces(num_sequences())};
 }
 
-void RecurrentNetwork::run_cell(Worker& worker, int step) {
-    worker.each_and_rows([&](int piece) { project(piece, step == 0 ? first_rows_ : rows_); }, num_sequences_,
-                         [&](int sequence) { finish(sequence, step); });
+void RecurrentNetwork::run_cell(Worker& worker) {
+    worker.each_and_rows([&](int piece) { project(piece, is_first() ? first_rows_ : rows_); }, num_sequences_,
+                         [&](int sequence) { finish(sequence); });
 }
 
 // State and cell of a sequence after one of its steps.
-float* RecurrentNetwork::state(int sequence, int step) const {
-    return states_ +
+float* RecurrentNetwork::state(int sequence, int step) {
+    return states_.data() +
            (static_cast<std::size_t>(sequence) * kMaxSteps + step) * 2 * shape_.inner_size;
 }
 
@@ -142,28 +142,28 @@ void RecurrentNetwork::embed(const Cell& cell, int token, float* out) {
 }
 
 // A row's state and embedding. In the first step all rows start from the target's state.
-void RecurrentNetwork::prepare(int sequence, int step) {
-    const SequenceDraft& draft = drafts_[sequence];
-    const int row = draft.row, width = target_.shape().hidden_size;
-    const Cell& here = cell(draft.next.depth);
-    const Rows& to = step == 0 ? first_rows_ : rows_;
-    const float* from = step == 0 ? draft.request.state
-                                  : state(sequence, draft.next.step);
+void RecurrentNetwork::prepare(int sequence) {
+    const GrowingTree& tree = draft(sequence);
+    const int row = tree.row, width = target_.shape().hidden_size;
+    const Cell& here = cell(tree.depth);
+    const Rows& to = is_first() ? first_rows_ : rows_;
+    const float* from = is_first() ? seeds_[sequence].state
+                                  : state(sequence, step_above(sequence));
     float* x = to.x + static_cast<std::size_t>(row) * to.width;
-    if (step == 0 && shape_.scales_input)
+    if (is_first() && shape_.scales_input)
         kernels_.norm(from, input_norm_, width, x);
     else
         std::copy_n(from, to.width, x);
     if (!here.projection->is_float()) kernels_.quantize(x, to, row, 0, to.width);
     float* const embedded = embedded_ + static_cast<std::size_t>(row) * emb_size_;
     if (!map_) {
-        embed(here, draft.next.token, embedded);
+        embed(here, tree.token, embedded);
         return;
     }
-    is_mapped_[row] = recall(draft.next.token, embedded);
+    is_mapped_[row] = recall(tree.token, embedded);
     if (is_mapped_[row]) return;
     float* e = map_rows_.x + static_cast<std::size_t>(row) * width;
-    embed(here, draft.next.token, e);
+    embed(here, tree.token, e);
     if (!map_->is_float()) kernels_.quantize(e, map_rows_, row, 0, width);
 }
 
@@ -190,25 +190,25 @@ void RecurrentNetwork::project(int piece, const Rows& rows) {
 }
 
 // The new state of a row.
-void RecurrentNetwork::finish(int sequence, int step) {
-    const SequenceDraft& draft = drafts_[sequence];
-    if (!draft.is_active) return;
-    const int row = draft.row, inner = shape_.inner_size;
-    const Norm& norm = cell(draft.next.depth).norm;
+void RecurrentNetwork::finish(int sequence) {
+    const GrowingTree& tree = draft(sequence);
+    if (!is_active(sequence)) return;
+    const int row = tree.row, inner = shape_.inner_size;
+    const Norm& norm = cell(tree.depth).norm;
     float* e = embedded_ + static_cast<std::size_t>(row) * emb_size_;
     if (map_ && !is_mapped_[row]) remember(sequence, e);
     float* gates = gates_ + static_cast<std::size_t>(row) * num_gates() * inner;
     for (int first = 0; first < num_gates() * inner; first += emb_size_)
         for (int i = 0; i < emb_size_; ++i) gates[first + i] += emb_weight_ * e[i];
-    float *s = state(sequence, step), *c = s + inner;
+    float *s = state(sequence, step_of(sequence)), *c = s + inner;
     if (shape_.is_lstm) {
         float *forget = gates, *input = gates + inner, *output = gates + 2 * inner,
               *candidate = gates + 3 * inner;
         kernels_.norm(candidate, norm, inner, candidate);
         kernels_.activate(Activation::Gelu, candidate, nullptr, inner, candidate);
         kernels_.gate(input, candidate, inner, c);
-        if (draft.next.step >= 0) {
-            kernels_.gate(forget, state(sequence, draft.next.step) + inner, inner, candidate);
+        if (step_above(sequence) >= 0) {
+            kernels_.gate(forget, state(sequence, step_above(sequence)) + inner, inner, candidate);
             for (int i = 0; i < inner; ++i) c[i] += candidate[i];
         }
         kernels_.norm(c, state_norm_, inner, s);

@@ -248,18 +248,6 @@ class DraftNetwork:
     def set_temperatures(self, temperatures: Sequence[float]) -> None: ...
     def check(self) -> None: ...
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
-    def draft(
-        self,
-        tokens: Sequence[int],
-        num_nodes: Sequence[int],
-        num_steps: int,
-        min_chance: float,
-        min_doubt: float = 0.0,
-        ngrams: TextNGramModel | None = None,
-        noises: Sequence[TreeNoise | None] = (),
-        rows: Sequence[int] | None = None,
-        states: NDArray[np.float32] | None = None,
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
     def nbytes(self) -> int: ...
 
 class TextNGramModel:
@@ -280,18 +268,30 @@ class Step:
     def token(self) -> int: ...
     @property
     def depth(self) -> int: ...
+    @property
+    def path(self) -> list[int]: ...
+
+class Partner:
+    def __init__(
+        self,
+        who: DraftNetwork | Callable[[int, Sequence[Step]], Sequence[Scores]],
+        num_steps: Sequence[int],
+        min_doubt: float = 0.0,
+        share: float = 1.0,
+        temperature: float = 1.0,
+        knows_paths: bool = False,
+        rows: Sequence[int] | None = None,
+        states: NDArray[np.float32] | None = None,
+    ) -> None: ...
 
 def grow(
-    take: Callable[[int, Sequence[Step]], Sequence[Scores]],
+    partners: Sequence[Partner],
     tokens: Sequence[int],
     num_nodes: Sequence[int],
-    num_steps: int,
     min_chance: float,
-    min_doubt: float = 0.0,
     ngrams: TextNGramModel | None = None,
     noises: Sequence[TreeNoise | None] = (),
-    temperature: float = 1.0,
-) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
+) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], list[list[int]]]: ...
 
 class RecurrentNetwork(DraftNetwork):
     def __init__(

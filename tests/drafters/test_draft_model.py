@@ -288,7 +288,7 @@ def test_a_draft_is_rounded_apart_from_its_target(
     assert [run.outputs[0].token_ids for run in llm.generate(prompts, params)] == wanted
     stats = llm.engine.stats
     assert stats.drafted > stats.accepted > 0 < stats.rejected
-    drafter = llm.engine.proposer.drafter
+    (drafter,) = llm.engine.proposer.drafter.networks
     assert isinstance(drafter, NetworkDrafter)
     assert llm.plan is not None
     assert llm.plan.components["drafter_weights"] == drafter.network.model.nbytes()

@@ -11,9 +11,10 @@ from forerun.core.errors import LoadError
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.eagle3 import Options, build
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.networks import folder
 from tests.drafters.helpers import refusal
+from tests.oracles.growth import Solo
+from tests.oracles.growth import draft as drafted
 from tests.tiny import tiny_model
 
 WIDTH, VOCAB = 32, 24
@@ -80,7 +81,7 @@ def drafts(model, rows=5):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = states_of(1, rows)
     drafter.network.native.feed(0, [*range(rows)], states)
-    return drafter.features.layers, drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[0]))
+    return drafter.features.layers, drafted(drafter.network, Solo([0], [8], 4, 0.0, rows=[0]))
 
 
 def test_the_norms_of_3_1_count(tmp_path):
@@ -147,9 +148,7 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends):
         second_states = np.concatenate([states[:17], states[20:23]])
         drafter.begin(second, Outcome((), (3,), hidden=second_states[num_reused:]))
         trees.append(
-            drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[drafter.network._slots[1]]))[
-                0
-            ]
+            drafted(drafter.network, Solo([0], [8], 4, 0.0, rows=[drafter.network._slots[1]]))[0]
         )
         assert drafter.network._texts[drafter.network._slots[1]] == second.tokens
     whole, at_its_end, before = trees

@@ -16,7 +16,6 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as gguf_network
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import DraftRequest
 from tests.drafters.helpers import refusal
 from tests.drafters.test_eagle3 import (
     D2T,
@@ -29,6 +28,8 @@ from tests.drafters.test_eagle3 import (
     states_of,
     target,
 )
+from tests.oracles.growth import Solo
+from tests.oracles.growth import draft as drafted
 from tests.oracles.networks import TorchEagle
 from tests.tiny import tiny_model
 
@@ -148,7 +149,7 @@ def trees(network, rows=40):
     getattr(network, "native", network).feed(
         0, [i % VOCAB for i in range(rows)], states_of(1, rows)
     )
-    return network.draft(DraftRequest([0], [8], 4, 0.0, rows=[0]))
+    return drafted(network, Solo([0], [8], 4, 0.0, rows=[0]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -392,7 +392,8 @@ def test_a_path_alone_says_that_it_is_one(tmp_path):
         folder_of(assistant, tmp_path / "folder"),
         gguf_of(assistant, tmp_path / "a.gguf"),
     ):
-        assert DrafterSpec.of("auto", model=path).name == "gemma4_assistant"
+        assert DrafterSpec.of("auto", model=path).name == "gemma4_assistant++recycling"
     assert (
-        DrafterSpec.of("auto", model="google/gemma-4-e2b-it-assistant").name == "gemma4_assistant"
+        DrafterSpec.of("auto", model="google/gemma-4-e2b-it-assistant").name
+        == "gemma4_assistant++recycling"
     )

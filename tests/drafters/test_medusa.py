@@ -16,11 +16,11 @@ from forerun.drafters.medusa import Options, build, files
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import native_medusa
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.networks import folder as network_folder
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
-from tests.oracles.growth import Step
+from tests.oracles.growth import Solo, Step
+from tests.oracles.growth import draft as drafted
 from tests.oracles.networks import TorchMedusa
 from tests.tiny import tiny_model
 
@@ -66,8 +66,8 @@ def hidden(rows=3):
 
 
 def trees(network, rows=3, nodes=9, steps=5):
-    request = DraftRequest([*range(rows)], [nodes] * rows, steps, 0.0, states=hidden(rows))
-    return network.draft(request)
+    request = Solo([*range(rows)], [nodes] * rows, steps, 0.0, states=hidden(rows))
+    return drafted(network, request)
 
 
 @pytest.mark.parametrize("target_head", [True, False])
@@ -91,9 +91,9 @@ def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
     assert any(max(tree[1]) > 1 for tree in native_trees)
-    alone = DraftRequest([1], [9], 5, 0.0, rows=[1], states=hidden())
+    alone = Solo([1], [9], 5, 0.0, rows=[1], states=hidden())
     rounded = native_medusa(weights, MODEL, 8)
-    assert trees(rounded)[1] == rounded.draft(alone)[0]
+    assert trees(rounded)[1] == drafted(rounded, alone)[0]
 
 
 def test_a_depth_says_the_same_after_all_tokens(tmp_path):

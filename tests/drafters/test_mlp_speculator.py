@@ -19,13 +19,14 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.mlp_speculator import Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import DraftRequest
+from forerun.drafting.cascade import Cascade
 from forerun.drafting.networks import folder
 from forerun.drafting.networks.drafter import NetworkDrafter
 from forerun.drafting.spec import DrafterSpec
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from tests.drafters.helpers import Words, refusal
-from tests.oracles.growth import Step
+from tests.oracles.growth import Solo, Step
+from tests.oracles.growth import draft as drafted
 from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 
@@ -99,7 +100,7 @@ def drafts(model, seed=0, nodes=8):
     options = Options(model=model, quant="none", min_chance=0, num_draft=nodes)
     drafter = build(options, target())
     hidden = np.random.default_rng(seed).standard_normal((1, WIDTH), np.float32)
-    return drafter.network.draft(DraftRequest([5], [nodes], 6, 0.0, states=hidden))[0]
+    return drafted(drafter.network, Solo([5], [nodes], 6, 0.0, states=hidden))[0]
 
 
 @pytest.mark.parametrize("cell", ["lstm", "mlp"])
@@ -262,7 +263,7 @@ def test_the_network_that_ships_for_a_target_is_found_by_its_size_and_tokenizer(
     assert files.fitting(here) == [tmp_path / "ours"]
     assert files.fitting(target()) == [], "without a tokenizer nothing can be compared"
     assert DrafterSpec.of("auto").for_target(here).text() == theirs
-    assert DrafterSpec.of("auto").build(here).network is not None
+    assert isinstance(DrafterSpec.of("auto").build(here), Cascade)
     assert DrafterSpec.of("auto", num_draft=3).for_target(here).text() == "recycling:num_draft=3"
     assert DrafterSpec.of("recycling").for_target(here).text() == "recycling"
 

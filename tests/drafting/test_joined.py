@@ -7,12 +7,13 @@ import pytest
 from forerun.core.random import Noise
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import DraftRequest
+from forerun.drafting.cascade import Cascade
 from forerun.drafting.spec import DrafterSpec
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.native import ngrams
 from tests.native.networks import hidden, target, weights_of
-from tests.oracles.growth import SHARE, TreeNoise, native_noises
+from tests.oracles.growth import SHARE, Solo, TreeNoise, native_noises
+from tests.oracles.growth import draft as drafted
 from tests.oracles.networks import TorchRecurrent
 from tests.tiny import tiny_model
 
@@ -33,11 +34,9 @@ def draft(net, evidence, doubt, num_nodes=9, noises=()):
     rows = hidden(len(ngrams.TEXTS))
     if not isinstance(net, TorchRecurrent):
         noises = native_noises(noises)
-    request = DraftRequest(
-        tokens, [num_nodes] * len(ngrams.TEXTS), 4, 0.01, doubt, evidence, noises
-    )
+    request = Solo(tokens, [num_nodes] * len(ngrams.TEXTS), 4, 0.01, doubt, evidence, noises)
     request.states = rows
-    return net.draft(request)
+    return drafted(net, request)
 
 
 NOISES = [
@@ -73,8 +72,8 @@ def test_a_text_gets_the_same_tree_alone_and_in_company():
     rows, net = hidden(3), network()
     for i, text in enumerate(ngrams.TEXTS):
         one = _native.TextNGramModel([texts[i]], shared, file, live)
-        request = DraftRequest([text[-1]], [9], 4, 0.01, 0.2, one, rows=[i], states=rows)
-        assert net.draft(request) == [together[i]]
+        request = Solo([text[-1]], [9], 4, 0.01, 0.2, one, rows=[i], states=rows)
+        assert drafted(net, request) == [together[i]]
 
 
 def test_a_chance_is_the_mean_of_both():
@@ -82,8 +81,8 @@ def test_a_chance_is_the_mean_of_both():
     context, model = known.context(0), known.model(0)
     tables = model.next(model.root(context))
     tokens, parents, probabilities = draft(net, ngrams.native(), 0.0, 40)[0]
-    request = DraftRequest([text[-1] for text in ngrams.TEXTS], [40] * 3, 1, 0.0, states=hidden(3))
-    alone = net.draft(request)[0]
+    request = Solo([text[-1] for text in ngrams.TEXTS], [40] * 3, 1, 0.0, states=hidden(3))
+    alone = drafted(net, request)[0]
     says = {t: p for t, parent, p in zip(*alone, strict=True) if parent < 0}
     roots = {
         t: p for t, parent, p in zip(tokens, parents, probabilities, strict=True) if parent < 0
@@ -98,7 +97,7 @@ def test_a_chance_is_the_mean_of_both():
 def test_greedy_tokens_stay_and_the_two_are_one(order):
     spec = "++".join(SPEC.split("++")[::order])
     drafter = DrafterSpec.of(spec).build(TARGET)
-    assert drafter.network is not None
+    assert isinstance(drafter, Cascade)
     engine = engine_for(MODEL, drafter)
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(plain(MODEL, LOOPING, GREEDY))

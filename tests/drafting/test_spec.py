@@ -8,11 +8,15 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.drafting.spec import DrafterSpec
 
+AS_PARTNER = "num_draft=7,num_steps=4,quant=int4,draft_vocab=counted,head_bits=4,kv=int8"
+"""Its defaults beside others."""
+
 
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ({"model": "s.gguf"}, "draft_model:model=s.gguf"),
+        ({"model": "s.gguf"}, f"draft_model:model=s.gguf,{AS_PARTNER}++recycling"),
+        ("auto:partner=s.gguf", f"draft_model:model=s.gguf,{AS_PARTNER}++recycling"),
         ({"ngram_max": 4}, "prompt_lookup:ngram_max=4"),
         ({"method": "Prompt-Lookup", "num-draft": "3"}, "prompt_lookup:num_draft=3"),
         ({"method": "suffix++recycling", "offset": 9.0}, "suffix:offset=9.0++recycling"),
@@ -54,16 +58,16 @@ def test_a_head_for_another_model_is_known_by_its_folder(tmp_path) -> None:
         ("mlp_speculator", '{"architectures": ["MLPSpeculatorPreTrainedModel"]}'),
     ):
         (tmp_path / "config.json").write_text(config)
-        assert DrafterSpec.of({"model": str(tmp_path)}).name == kind
+        assert DrafterSpec.of({"model": str(tmp_path)}).name == f"{kind}++recycling"
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    assert DrafterSpec.of({"model": str(tmp_path)}).name == "draft_model"
+    assert DrafterSpec.of({"model": str(tmp_path)}).name == "draft_model++recycling"
 
 
 @pytest.mark.parametrize(
     ("config", "meant"),
     [
         ({"draft_model": "s", "draft_quant": "int4", "draft_head_bits": 8},
-         "draft_model:model=s,quant=int4,head_bits=8"),
+         f"draft_model:model=s,{AS_PARTNER}++recycling".replace("head_bits=4", "head_bits=8")),
         ({"drafter": "mlp_speculator++recycling", "draft_quant": "int8"}, "mlp_speculator:quant=int8++recycling"),
         ({"drafter": "suffix++medusa:model=untrained", "draft_quant": "none"},
          "suffix++medusa:model=untrained,quant=none"),

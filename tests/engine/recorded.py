@@ -23,8 +23,8 @@ from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq, TopK
 from forerun.drafting.base import Drafter, Target
+from forerun.drafting.cascade import united
 from forerun.drafting.spec import DrafterSpec
-from forerun.drafting.union import united
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
 from forerun.model.cache.base import KVCache

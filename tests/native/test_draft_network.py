@@ -10,11 +10,11 @@ import pytest
 from forerun import _native
 from forerun.core.random import Noise
 from forerun.drafters.mlp_speculator.drafting import native_recurrent
-from forerun.drafting.best_first import DraftRequest
 from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights
 from tests.native.networks import KINDS, WIDTH, hidden, target, weights_of
-from tests.oracles.growth import TreeNoise, native_noises
+from tests.oracles.growth import Solo, TreeNoise, native_noises
+from tests.oracles.growth import draft as drafted
 
 
 def torch_network(weights, model):
@@ -27,9 +27,9 @@ def torch_network(weights, model):
 
 def drafts(network, num_rows=1, num_nodes=9, num_steps=5, least=0.0):
     tokens = [(7 * i + 1) % VOCAB for i in range(num_rows)]
-    request = DraftRequest(tokens, [num_nodes] * num_rows, num_steps, least)
+    request = Solo(tokens, [num_nodes] * num_rows, num_steps, least)
     request.states = hidden(num_rows)
-    return network.draft(request)
+    return drafted(network, request)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,11 +51,11 @@ def test_a_sampled_draft_over_many_tokens_is_that_of_the_torch_twin(tokens):
     config = replace(GATED, vocab_size=700)
     model = load_native(config, random_weights(config, "f32"), num_threads=1)
     weights, noises = weights_of(tokens=tokens), [TreeNoise(Noise(5), 30), TreeNoise(Noise(6), 9)]
-    request = DraftRequest([1, 8], [9, 9], 4, 0.0, noises=noises, states=hidden(2))
-    expected = torch_network(weights, model).draft(request)
+    request = Solo([1, 8], [9, 9], 4, 0.0, noises=noises, states=hidden(2))
+    expected = drafted(torch_network(weights, model), request)
     request.noises = native_noises(noises)
     for tree, other in zip(
-        native_recurrent(weights, model, 32).draft(request), expected, strict=True
+        drafted(native_recurrent(weights, model, 32), request), expected, strict=True
     ):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
@@ -80,9 +80,9 @@ def test_a_sequence_gets_the_same_draft_alone_and_in_company(kind):
     together = drafts(network, 5)
     rows, tokens = hidden(5), [(7 * i + 1) % VOCAB for i in range(5)]
     for i in range(5):
-        alone = DraftRequest([tokens[i]], [9], 5, 0.0, rows=[i], states=rows)
-        assert network.draft(alone) == [together[i]]
-    some = network.draft(DraftRequest(tokens, [9, 0, 4, 0, 9], 5, 0.0, states=rows))
+        alone = Solo([tokens[i]], [9], 5, 0.0, rows=[i], states=rows)
+        assert drafted(network, alone) == [together[i]]
+    some = drafted(network, Solo(tokens, [9, 0, 4, 0, 9], 5, 0.0, states=rows))
     assert [some[0], some[4]] == [together[0], together[4]]
     assert some[1] == some[3] == ((), (), ())
     assert some[2] == tuple(part[:4] for part in together[2])
@@ -127,7 +127,7 @@ def test_nodes_below_the_least_chance_are_left_out():
 def test_states_that_are_not_finite_give_no_draft():
     network = native_recurrent(weights_of(**KINDS["lstm"]), target(), 8)
     states = np.full((1, WIDTH), np.nan, np.float32)
-    assert network.draft(DraftRequest([1], [5], 3, 0.0, states=states)) == [((), (), ())]
+    assert drafted(network, Solo([1], [5], 3, 0.0, states=states)) == [((), (), ())]
 
 
 def test_what_is_wrong_is_told():
@@ -142,8 +142,8 @@ def test_what_is_wrong_is_told():
         _native.RecurrentNetwork(model.runtime, model.native, 64, 3, 99, True, False)
     whole = native_recurrent(weights_of(**KINDS["lstm"]), model, 8)
     with pytest.raises(ValueError, match="outside the vocabulary"):
-        whole.draft(DraftRequest([VOCAB], [5], 3, 0.0, states=hidden(1)))
+        drafted(whole, Solo([VOCAB], [5], 3, 0.0, states=hidden(1)))
     with pytest.raises(ValueError, match="a state of the target is needed"):
-        whole.draft(DraftRequest([1], [5], 3, 0.0))
+        drafted(whole, Solo([1], [5], 3, 0.0))
     with pytest.raises(ValueError, match="a row of states is needed"):
-        whole.draft(DraftRequest([1], [5], 3, 0.0, rows=[1], states=hidden(1)))
+        drafted(whole, Solo([1], [5], 3, 0.0, rows=[1], states=hidden(1)))

@@ -11,11 +11,11 @@ from forerun import _native
 from forerun.core.random import Noise
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
-from forerun.drafting.best_first import DraftRequest
 from tests.arrays import normal
 from tests.native.models import VOCAB
 from tests.native.networks import TOKENS, WIDTH, target
-from tests.oracles.growth import TreeNoise, native_noises
+from tests.oracles.growth import Solo, TreeNoise, native_noises
+from tests.oracles.growth import draft as drafted
 
 MAX_LEN = 200
 BASE = Eagle3Config(
@@ -74,9 +74,9 @@ def drafts(network, slots=(0, 1, 2), num_nodes=8, num_steps=6):
     if isinstance(network, EagleNetwork):
         noises = native_noises(noises)
     num = len(slots)
-    request = DraftRequest([0] * num, [num_nodes] * num, num_steps, 0.0)
+    request = Solo([0] * num, [num_nodes] * num, num_steps, 0.0)
     request.rows, request.noises = [*slots], noises
-    return network.draft(request)
+    return drafted(network, request)
 
 
 NOISES = (TreeNoise(Noise(5), 30), TreeNoise(Noise(6), 9, temperature=0.8, top_p=0.95), None)

@@ -15,12 +15,20 @@ from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 from forerun.core.types import Seq
-from forerun.drafting.best_first import DraftRequest
 from forerun.drafting.draft_head import Scores
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
-from forerun.drafting.networks.network import Network, grown
+from forerun.drafting.networks.network import Network
 from tests.native import ngrams
-from tests.oracles.growth import Step, TreeNoise, grow, likeliest, native_noises
+from tests.oracles.growth import (
+    Asked,
+    DraftRequest,
+    Step,
+    TreeNoise,
+    grow,
+    grown,
+    likeliest,
+    native_noises,
+)
 
 _native = pytest.importorskip("forerun._native")
 
@@ -35,8 +43,9 @@ class RandomNetwork:
 
     def __call__(self, number: int, step) -> Scores:
         above = self.paths.get((step.sequence, step.parent), ())
-        path = self.paths[step.sequence, number] = (*above, step.token)
-        assert len(path) == step.depth + 1
+        path = self.paths[step.sequence, number] = (*above, *step.path)
+        assert len(path) == step.depth
+        assert not path or path[-1] == step.token
         rng = np.random.default_rng([self.seed, step.sequence, *path])
         logits = 3 * rng.normal(size=self.vocab_size).astype(np.float32)
         if self.odd is not None and rng.random() < 0.5:
@@ -63,65 +72,93 @@ NOISES = st.none() | st.builds(
 )
 
 
-@given(
+PARTNERS = st.tuples(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 5, 16, 31, 200]),
     st.booleans(),
     st.sampled_from([None, -np.inf, np.nan, np.inf]),
-    st.lists(st.integers(0, 12), min_size=3, max_size=3),
-    st.integers(1, 16),
-    st.sampled_from([0.0, 0.001, 0.02, 0.3]),
-    st.sampled_from([0.0, 0.2, 0.6]),
+    st.lists(st.integers(0, 16), min_size=3, max_size=3),
+    st.sampled_from([0.0, 0.05, 0.2, 0.6]),
+    st.sampled_from([0.55, 0.9]),
     st.booleans(),
-    st.lists(NOISES, min_size=3, max_size=3),
     st.sampled_from([0.5, 1.0]),
 )
-def test_the_trees_are_those_of_their_oracle(
-    seed,
-    vocab_size,
-    listed,
-    odd,
-    num_nodes,
-    num_steps,
-    least,
-    doubt,
-    has_tables,
-    noises,
-    temperature,
-):
+"""Seed, vocabulary, whether it has a list, odd logits, steps, doubt, share, whether it knows paths, temperature."""
+
+
+@given(
+    st.lists(PARTNERS, min_size=1, max_size=3),
+    st.lists(st.integers(0, 12), min_size=3, max_size=3),
+    st.sampled_from([0.0, 0.001, 0.02, 0.3]),
+    st.booleans(),
+    st.lists(NOISES, min_size=3, max_size=3),
+)
+def test_the_trees_are_those_of_their_oracle(drawn, num_nodes, least, has_tables, noises):
     last = [text[-1] for text in ngrams.TEXTS]
     tables = ngrams.native() if has_tables else None
-    request = DraftRequest(last, num_nodes, num_steps, least, doubt, tables, native_noises(noises))
-    network = RandomNetwork(seed, vocab_size, listed, odd)
-    trees = grown(request, num_nodes, network.take, temperature)
-    network = RandomNetwork(seed, vocab_size, listed, odd)
+    request = DraftRequest(last, num_nodes, least, tables, native_noises(noises))
+    partners, asked = [], []
+    for *kind, num_steps, doubt, share, knows_paths, temperature in drawn:
+        take, oracle = RandomNetwork(*kind).take, RandomNetwork(*kind)
+        partners.append(_native.Partner(take, num_steps, doubt, share, temperature, knows_paths))
 
-    def guess(number, step):
-        scores, noise = network(number, step), noises[step.sequence]
-        chosen = (temperature if noise is None else 1.0,)
-        return likeliest(scores.logits, step, scores.tokens, chosen, noise)
+        def guess(number, step, network=oracle, temperature=temperature):
+            scores, noise = network(number, step), noises[step.sequence]
+            chosen = (temperature if noise is None else 1.0,)
+            return likeliest(scores.logits, step, scores.tokens, chosen, noise)
 
+        asked.append(Asked(guess, num_steps, doubt, share, knows_paths=knows_paths))
+    trees, taken = grown(request, partners)
     request.noises, request.ngrams = noises, tables and ngrams.oracle()
-    for tree, expected in zip(trees, grow(request, 16, guess), strict=True):
+    for tree, expected in zip(trees, grow(request, asked), strict=True):
         assert tree[:2] == expected[:2]
         assert tree[2] == pytest.approx(expected[2], rel=1e-4)
+    assert all(n <= most for each, kind in zip(taken, drawn) for n, most in zip(each, kind[4]))
 
 
-REQUEST = DraftRequest([1, 2], [9, 9], 4, 0.0)
+def test_a_dear_partner_is_asked_only_where_the_cheap_one_doubts():
+    """The first says token 1 for sure, after three of them nothing: only then the second is asked, over the path."""
+    seen = []
+
+    def sure(number, steps):
+        logits = np.zeros(4, np.float32)
+        logits[1] = 30.0 if steps[0].depth < 3 else 0.0
+        return [Scores(logits)]
+
+    def dear(number, steps):
+        seen.extend((step.parent, step.depth, [*step.path]) for step in steps)
+        return [Scores(np.array([0, 0, 30, 0], np.float32))]
+
+    partners = [
+        _native.Partner(sure, [8], 0.0, 0.55),
+        _native.Partner(dear, [8], 0.05, 0.9, 1.0, True),
+    ]
+    trees, taken = grown(DraftRequest([0], [5], 0.01), partners)
+    assert trees[0][0] == (1, 1, 1, 2, 2)
+    assert seen == [(-1, 3, [1, 1, 1]), (0, 4, [2])]
+    assert taken == [[5], [2]]
+
+
+REQUEST = DraftRequest([1, 2], [9, 9], 0.0)
+
+
+def steps_of(take, request=REQUEST, most=4):
+    """Grow trees with one partner that Python computes."""
+    return grown(request, [_native.Partner(take, [most] * len(request.tokens))])[0]
 
 
 def test_a_sequence_gets_the_same_tree_alone_in_company_and_from_two_threads():
     def trees(sequence):
         network = RandomNetwork(7, 50, False, None)
-        alone = DraftRequest([REQUEST.tokens[sequence]], [9], 4, 0.0)
+        alone = DraftRequest([REQUEST.tokens[sequence]], [9], 0.0)
 
         def take(number, steps):
-            moved = [Step(sequence, s.parent, s.token, s.depth) for s in steps]
+            moved = [Step(sequence, s.parent, s.token, s.depth, s.path) for s in steps]
             return network.take(number, moved)
 
-        return grown(alone, [9], take)[0]
+        return steps_of(take, alone)[0]
 
-    together = grown(REQUEST, [9, 9], RandomNetwork(7, 50, False, None).take)
+    together = steps_of(RandomNetwork(7, 50, False, None).take)
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(trees, [0, 1] * 20)] == together * 20
 
@@ -133,7 +170,7 @@ def test_a_step_that_fails_ends_the_draft_with_its_error_and_nothing_is_held():
         if number == 2:
             raise error
         rows = RandomNetwork(number, 50, True, None).take(
-            0, [Step(s.sequence, -1, s.token, 0) for s in steps]
+            0, [Step(s.sequence, -1, s.token, 0, ()) for s in steps]
         )
         arrays.extend(weakref.ref(each) for row in rows for each in (row.logits, row.tokens))
         return rows
@@ -141,7 +178,7 @@ def test_a_step_that_fails_ends_the_draft_with_its_error_and_nothing_is_held():
     counts = sys.getrefcount(take)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError) as caught:
-            grown(REQUEST, [9, 9], take)
+            steps_of(take)
         assert caught.value is error
         del caught
         error.__traceback__ = None
@@ -157,11 +194,11 @@ def test_what_a_step_gives_is_checked():
         ([Scores(row, np.arange(4))] * 2, "as many tokens as logits"),
     ):
         with pytest.raises(ValueError, match=message):
-            grown(REQUEST, [9, 9], lambda number, steps, rows=rows: rows)
-    with pytest.raises(ValueError, match="steps must be 1 to 16"):
-        grown(DraftRequest([1], [1], 17, 0.0), [1], lambda number, steps: [])
+            steps_of(lambda number, steps, rows=rows: rows)
+    with pytest.raises(ValueError, match="steps must be 0 to 16"):
+        steps_of(lambda number, steps: [], most=17)
     with pytest.raises(ValueError, match="a number of nodes is needed"):
-        grown(REQUEST, [1], lambda number, steps: [])
+        steps_of(lambda number, steps: [], DraftRequest([1, 2], [1], 0.0))
 
 
 class Failing(Network):

@@ -20,12 +20,12 @@ from forerun.core.arrays import Floats, Ids
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.medusa.drafting import MedusaWeights
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
-from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree
+from forerun.drafting.best_first import GuessTree
 from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa
 from forerun.torch.networks.mlp_speculator import MLPSpeculator, RecurrentState
-from tests.oracles.growth import Guess, Step, TreeNoise, grow, likeliest, noise_of
+from tests.oracles.growth import Guess, Solo, Step, TreeNoise, grow, likeliest, noise_of
 
 Noises = Sequence[TreeNoise | None]
 
@@ -40,14 +40,15 @@ class TorchStateNetwork:
         """Begin drafts at the states (B, D)."""
         raise NotImplementedError
 
-    def draft(self, request: DraftRequest) -> list[GuessTree]:
+    def draft(self, request: Solo) -> list[GuessTree]:
         """Grow a tree for each sequence, the likeliest node first."""
         states = request.states
         assert states is not None, "it reads the target's states"
         states = states if request.rows is None else states[[*request.rows]]
         alone = self.sees_depth_alone
         guess = self.new_draft(states, request.noises)
-        return grow(request, self.max_depth, guess, sees_depth_alone=alone)
+        asked = request.asked(guess, max_depth=self.max_depth, sees_depth_alone=alone)
+        return grow(request.request, asked)
 
 
 def target_logits(target: Model, state: Tensor, tokens: Ids | None) -> Floats:
@@ -176,7 +177,7 @@ class TorchEagle:
         rows.keys = self._run(rows.keys, g, tokens, rows.length)[2]
         rows.length, rows.token, rows.g = rows.length + len(tokens), tokens[-1], g[:, -1:]
 
-    def draft(self, request: DraftRequest) -> list[GuessTree]:
+    def draft(self, request: Solo) -> list[GuessTree]:
         """Grow a tree below the last token that was fed of each slot."""
         assert request.rows is not None, "its slots"
         rows = [self.slots[slot] for slot in request.rows]
@@ -197,7 +198,7 @@ class TorchEagle:
             return likeliest(row, step, weights.tokens, weights.temperatures, noise)
 
         request.tokens = [each.token for each in rows]
-        return grow(request, MAX_STEPS, guess)
+        return grow(request.request, request.asked(guess))
 
     def _run(
         self, keys: Keys | None, g: Tensor, tokens: Sequence[int], position: int

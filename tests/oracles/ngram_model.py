@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from forerun.drafting.best_first import DraftRequest, GuessTree
+from forerun.drafting.best_first import GuessTree
 from forerun.drafting.ngram.token_table import PRIOR
-from tests.oracles.growth import TreeNoise, grow
+from tests.oracles.growth import DraftRequest, TreeNoise, grow
 from tests.oracles.suffix_index import SuffixIndex
 from tests.oracles.token_table import FileTable, LiveTable, context_hashes
 
@@ -111,8 +111,7 @@ def grow_tree(
 
 def _grown(ngrams, num_nodes, min_chance, noises) -> list[GuessTree]:
     tokens = [0] * len(num_nodes)
-    request = DraftRequest(tokens, num_nodes, 0, min_chance, ngrams=ngrams, noises=noises)
-    return grow(request, 0, lambda number, step: ([], []))
+    return grow(DraftRequest(tokens, num_nodes, min_chance, ngrams, noises), [])
 
 
 def _in_tables(tail: Sequence[int], file: FileTable | None, live: LiveTable) -> Iterator[Level]:

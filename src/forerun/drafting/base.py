@@ -88,6 +88,20 @@ class DrafterBytes(NamedTuple):
         return sum(self)
 
 
+@dataclass(slots=True)
+class Asking:
+    """Whether the models of a drafter take part in its next draft, and what they did in the last one."""
+
+    wanted: Sequence[bool] = ()
+    """By sequence; none: in all."""
+    min_doubt: float = 0.0
+    """They step where the guesses before are needed and wrong with at least this probability, too."""
+    num_steps: Sequence[int] = ()
+    """Steps that they took, by sequence."""
+    num_read: int = 0
+    """Tokens of the texts that they read before it."""
+
+
 class Drafter:
     """Guess tokens for the verifier, which decides: a wrong guess costs time, never a token.
 
@@ -105,6 +119,8 @@ class Drafter:
     """The drafters that it combines; none: it is a single one."""
     gives_ngrams: bool = False
     """Has an `ngram_model`, which a network can guess with."""
+    asking: Asking | None = None
+    """Of one with models beside cheaper guessers, which the controller may leave out."""
     takes_ngrams: bool = False
     """Has `propose_with`, which blends its guesses with another drafter's `ngram_model`."""
 
@@ -136,6 +152,10 @@ class Drafter:
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the bytes at most for `num_seqs` sequences of `max_len` tokens."""
         return DrafterBytes()
+
+    def num_unread(self, seq: Seq) -> int:
+        """Count the tokens that its models have to read before they take part in a draft."""
+        return 0
 
     def ngram_model(self, seqs: Sequence[Seq]) -> TextNGramModel:
         """Return the n-gram model of the texts, for a network to draft with; called if `gives_ngrams`."""
@@ -172,5 +192,7 @@ class Method:
     """`forerun tune` leaves it out unless `-d` names it."""
     check: Callable[[Any, Target], None] = lambda options, target: None
     """Raises LoadError or ConfigError, from headers alone, if the options name a file that does not fit a target."""
+    as_partner: Mapping[str, object] = field(default_factory=dict)
+    """Defaults of its options where it is one of several drafters, as far as they differ."""
     bundled_for: Callable[[Target], bool] = lambda target: False
     """Tells whether forerun has what it needs for this target, so that `auto` may use it."""

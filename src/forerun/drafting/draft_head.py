@@ -30,6 +30,8 @@ from forerun.model.model import HeadPart, Model
 
 LIST_SIZE = 32768
 """Tokens on the list where no better one was made; a vocabulary below twice as many is not cut."""
+COUNTED_SIZE = 16384
+"""The same of a list of counted tokens."""
 MAX_TEXT_TOKENS = 1024
 """As many of a text's tokens are scored besides the list, the last ones that are not on it."""
 
@@ -126,10 +128,11 @@ def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
 
 
 def list_of(draft_vocab: str, vocabulary: Vocabulary | None, vocab_size: int) -> Ids | None:
-    """Choose the list that `draft_vocab` means, auto, full or a number; None for all tokens. Raises ConfigError."""
-    if draft_vocab == "full" or (draft_vocab == "auto" and vocab_size < 2 * LIST_SIZE):
+    """Choose the list that `draft_vocab` means, or None for all tokens. Raises ConfigError."""
+    size = {"auto": LIST_SIZE, "counted": COUNTED_SIZE}.get(draft_vocab)
+    if draft_vocab == "full" or (size and vocab_size < 2 * size):
         return None
-    size = LIST_SIZE if draft_vocab == "auto" else int(draft_vocab)
+    size = size or int(draft_vocab)
     if size > vocab_size:
         raise ConfigError(
             f"draft_vocab={size} is more than the {vocab_size} tokens of the vocabulary"

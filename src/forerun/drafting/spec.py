@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -17,8 +17,8 @@ from forerun.core.config import AUTO, DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError, LoadError, given_as
 from forerun.drafting import parse
 from forerun.drafting.base import Drafter, Target
+from forerun.drafting.cascade import united
 from forerun.drafting.find import checked, find, method_of
-from forerun.drafting.union import united
 from forerun.hub.published import Published, for_model
 from forerun.model.kernels import native
 
@@ -65,6 +65,8 @@ class DrafterSpec:
         method, texts = options.parse(drafter)
         known = _merged({**texts, **chosen}, extra)
         is_auto = method == AUTO
+        if is_auto and (model := known.pop("partner", known.get("model"))) is not None:
+            return cls._with_partner({**known, "model": model})
         name = parse.implied(known) if is_auto else parse.named(method)
         names = parse.option_names(name) if known else []
         for key, value in known.items():
@@ -120,16 +122,21 @@ class DrafterSpec:
         return DrafterSpec.of(options.format_spec(self.name, unshared(self._built_options())))
 
     def for_target(self, target: Target) -> DrafterSpec:
-        """Resolve `auto` for a target: the network that ships for it joins the tables, if there is one."""
+        """Resolve `auto` for a target: the network that ships for it and a published drafter join the tables."""
         if not (self.is_auto and native.available()):
             return self
+        *partners, tables = self.parts or (self,)
         known = registry.shipped("drafters")
-        for network in AUTO_NETWORKS:
-            if network in known and method_of(network).bundled_for(target):
-                return DrafterSpec.of(f"{network}++{self.name}")
-        for published in published_for(target):
-            return DrafterSpec.of(f"{published.spec}++{self.name}")
-        return self
+        found = [
+            name for name in AUTO_NETWORKS if name in known and method_of(name).bundled_for(target)
+        ][:1]
+        found = [published.spec for published in published_for(target)][:1] + found
+        given = [each.options.get("model") for each in partners]
+        specs = [
+            each for each in map(DrafterSpec.of, found) if each.options.get("model") not in given
+        ]
+        # What takes most memory comes first: `smaller` gives it up first.
+        return DrafterSpec._joined([*partners, *specs, tables]) if specs else self
 
     def build(self, target: Target, known: dict[str, Drafter] | None = None) -> Drafter:
         """Build the drafter, of parts that are `known` by their text where there are any.
@@ -166,7 +173,28 @@ class DrafterSpec:
         for part, known in zip(parts, names, strict=True):
             extra = {key: value for key, value in given.items() if key in known}
             specs.append(cls(part.name, _merged(part.options, extra)))
-        return cls("++".join(part.name for part in parts), {}, tuple(specs))
+        return cls._joined(specs)
+
+    @classmethod
+    def _with_partner(cls, given: Mapping[str, object]) -> DrafterSpec:
+        """Add the model or network that is named to what `auto` is."""
+        name = parse.implied(given)
+        for key, value in given.items():
+            parse.check_option(key, value, name, parse.option_names(name))
+        if not native.available():
+            return cls(name, given)
+        return replace(cls._joined([cls(name, given), cls(parse.implied({}))]), is_auto=True)
+
+    @classmethod
+    def _joined(cls, parts: Sequence[DrafterSpec]) -> DrafterSpec:
+        """Combine drafters, each with its defaults as one of several."""
+        specs = [
+            replace(
+                part, options={**method_of(part.name).as_partner, **part.options}, is_auto=False
+            )
+            for part in parts
+        ]
+        return cls("++".join(part.name for part in specs), {}, tuple(specs))
 
 
 def published_for(target: Target) -> Iterator[Published]:

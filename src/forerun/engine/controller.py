@@ -31,6 +31,7 @@ from typing import Protocol
 
 from forerun.core.costs import CASES, MEMORY, CostCurve, DecayedMeans
 from forerun.core.types import Draft
+from forerun.engine.model_price import DraftValues, ModelPrice
 from forerun.engine.sequence import SequenceStep
 
 MARGIN = 1.25
@@ -49,6 +50,10 @@ PLAIN_FIRST = 2
 """Plain passes that a process begins with: the unit of all costs."""
 LAST_PASSES = 5
 """Passes whose median is the machine's present speed."""
+DOUBT, MOST_DOUBT = 0.75, 0.5
+"""A step of a model is worth its time in tokens where cheaper guesses are needed and wrong with three quarters of that.
+
+A right guess also makes those below it possible, so it adds more than a token."""
 FIRST_COSTS = {1: 1.0, 4: 1.15, 16: 2.0}
 """Cost of a pass by its rows before any is measured: nearly free up to four."""
 FIRST_VALUE = 0.5
@@ -94,7 +99,7 @@ class Fixed(Controller):
     ) -> None:
         """Set the same budget for every sequence."""
         for step in steps:
-            step.budget = self.budget
+            step.budget, step.wants_models = self.budget, True
 
 
 class Adaptive(Controller):
@@ -120,10 +125,12 @@ class Adaptive(Controller):
         """The same by the cost of passes that also read prompts, while there was no other."""
         self._units = deque[float](maxlen=LAST_PASSES)
         self._knows_asking = False
-        self._acceptance = AcceptanceRates()
-        self._value = DecayedMeans()
+        self._acceptance = AcceptanceRates(), AcceptanceRates()
+        """Of drafts without models and with them."""
+        self._values = DraftValues()
         """What the first, second, ... node of drafts added, in tokens net of their rows' time."""
-        self._of_seqs: dict[int, DecayedMeans] = {}
+        self._models = ModelPrice()
+        self._of_seqs: dict[int, DraftValues] = {}
         """The same of each sequence that may draft, by its id."""
         self._num = 0
         """Sequences that decode in the step, those without drafts too; 0 if none may draft."""
@@ -140,12 +147,15 @@ class Adaptive(Controller):
         """Set how many nodes pay, or a trial."""
         before, self._num = self._of_seqs, len(steps) + num_others
         self._is_reading = is_reading
-        self._of_seqs = {i: before.get(i) or DecayedMeans() for i in (s.seq.id for s in steps)}
+        self._of_seqs = {i: before.get(i) or DraftValues() for i in (s.seq.id for s in steps)}
         lengths = [len(step.seq.tokens) for step in steps]
         self._row_cost = self._cost_above(sum(lengths) // max(len(steps), 1))
         speedup = self._tokens / self._time  # over plain decoding in the batch, lately
         self._price = MARGIN * self._num * speedup / self._pass(self._num)
-        planned = [self._best_length(own) for own in self._of_seqs.values()]
+        found = [self._best_length(own, 0) for own in self._of_seqs.values()]
+        planned = [best for best, _ in found]
+        if self._knows_asking and any(step.num_unread is not None for step in steps):
+            planned = [*map(self._with_models, steps, self._of_seqs.values(), found)]
         budgets = self._trial(planned)
         self._is_trial = budgets != planned
         for step, budget in zip(steps, budgets, strict=True):
@@ -153,20 +163,24 @@ class Adaptive(Controller):
 
     def trim(self, steps: Sequence[SequenceStep]) -> None:
         """Keep the nodes that are worth their rows."""
-        paths = [self._acceptance.paths(step.draft) for step in steps]
+        paths = [self._acceptance[step.asks_models].paths(step.draft) for step in steps]
         most_rows = self._num + sum(map(len, paths))
         costs = [self._pass(num_rows) for num_rows in range(self._num, most_rows + 1)]
         kept = best_cut(paths, [self._price * cost for cost in costs])
         num_kept = sum(kept)
         row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
-        longest = max([1, len(self._value.weights), *map(len, paths)])
+        known = max(len(values.weights) for values in self._values.by_mode)
+        longest = max([1, known, *map(len, paths)])
         for step, path, length in zip(steps, paths, kept, strict=True):
             step.draft = step.draft.trim(length)
             if step.budget:  # nodes that were cut or missing added nothing
                 values = [p - row for p in path[:length]]
                 values += [0.0] * (min(longest, step.budget) - length)
-                self._of_seqs[step.seq.id].record(enumerate(values))
-                self._value.record(enumerate(values))
+                own, mode = self._of_seqs[step.seq.id], step.asks_models
+                own.by_mode[mode].record(enumerate(values))
+                self._values.by_mode[mode].record(enumerate(values))
+                if mode:
+                    self._models.record_steps(own, step.num_model_steps)
 
     def learn(
         self,
@@ -182,7 +196,7 @@ class Adaptive(Controller):
         """
         self._measure(steps, num_rows, draft_s, pass_s, num_read)
         for step in steps:
-            self._acceptance.record(step.proposed, step.outcome.emitted)
+            self._acceptance[step.asks_models].record(step.proposed, step.outcome.emitted)
         if (self._unit_s or self._rough_s) and self._num:
             asked = draft_s / (self._unit_s or self._rough_s)
             time = (asked + self._pass(num_rows - num_read)) / self._pass(self._num)
@@ -190,6 +204,8 @@ class Adaptive(Controller):
             if self._is_trial:
                 self._reserve -= time - tokens / (self._tokens / self._time)
             self._reserve = min(self._reserve + EXPLORATION * time, RESERVE)
+            if any(step.num_unread is not None for step in steps):
+                self._models.save(time)
             self._tokens, self._time = self._tokens * MEMORY + tokens, self._time * MEMORY + time
         self._num, self._is_trial = 0, False
 
@@ -197,21 +213,37 @@ class Adaptive(Controller):
         """Return what a pass of so many rows costs above the present context."""
         return self.pass_cost.predict(num_rows) + self._row_cost * num_rows
 
-    def _best_length(self, own: DecayedMeans) -> int:
-        """Return how many nodes add most, less what asking for them costs; none while that is unknown.
+    def _with_models(self, step: SequenceStep, own: DraftValues, without: tuple[int, float]) -> int:
+        """Let models take part where that adds more; return how many nodes to ask for."""
+        planned, net = without
+        if step.num_unread is None:
+            return planned
+        (longest, most), price = self._best_length(own, 1), self._price
+        gain = most - price * self._models.draft_cost(own) - net
+        speed = max(1.0, self._tokens / self._time)
+        wants = self._models.decide(step.seq, own, gain, price, speed, step.num_unread)
+        step.wants_models, step.asks_models = wants, wants and not step.num_unread
+        step.model_doubt = min(MOST_DOUBT, DOUBT * price * self._models.step_cost)
+        return longest or self.longest if step.asks_models else max(planned, int(wants))
 
-        `own` is what the nodes of the sequence's drafts added.
+    def _best_length(self, own: DraftValues, mode: int) -> tuple[int, float]:
+        """Return how many nodes add most, less what asking for them costs, and that; none while it is unknown.
+
+        `own` is what the nodes of the sequence's drafts added, without models (mode 0) or with them (1).
         """
         if not self._knows_asking:
-            return 0
-        most = len(self._value.weights) or 1
-        values = self._value.given([FIRST_VALUE / 2**i for i in range(most)], CASES)
-        added = accumulate(own.given(values, CASES), initial=0.0)
+            return 0, 0.0
+        general = self._values.by_mode
+        most = max(len(values.weights) for values in general[: mode + 1]) or 1
+        values = general[0].given([FIRST_VALUE / 2**i for i in range(most)], CASES)
+        if mode:
+            values = general[1].given(values, 1.0)  # a few drafts have to tell
+        added = accumulate(own.by_mode[mode].given(values, CASES), initial=0.0)
         next(added)
         costs = (self.draft_cost.predict(num_nodes) for num_nodes in range(1, most + 1))
         nets = [0.0, *(x - self._price * c for x, c in zip(added, costs, strict=True))]
         best = nets.index(max(nets))
-        return best if best < most or not best else self.longest
+        return (best if best < most or not best else self.longest), nets[best]
 
     def _trial(self, planned: list[int]) -> list[int]:
         """Return plain passes at first and now and then, or larger questions, if there is time for trials.
@@ -223,7 +255,7 @@ class Adaptive(Controller):
             return [0] * len(planned)
         if self._reserve < 0 and not self._knows_asking:
             return [1] * len(planned)  # the smallest question tells what asking costs
-        most = len(self._value.weights) or 1
+        most = max(len(values.weights) for values in self._values.by_mode) or 1
         larger = [2 * k if 0 < 2 * k < most else self.longest for k in planned]
         if not self._trial_steps:
             if self._reserve < 0 or larger == planned:
@@ -263,7 +295,14 @@ class Adaptive(Controller):
             self.pass_cost.record(num_rows, max(0.0, pass_s / unit_s - self._row_cost * num_rows))
         if asked and asked <= before:
             nodes = sum(len(step.proposed) for step in steps)
-            self.draft_cost.record(round(nodes / len(asked)), draft_s / unit_s / len(asked))
+            mean, cost = round(nodes / len(asked)), draft_s / unit_s / len(asked)
+            num_steps = sum(step.num_model_steps for step in steps)
+            num_model_read = sum(step.num_model_read for step in steps)
+            if num_steps or num_model_read:
+                of_models = len(asked) * (cost - self.draft_cost.predict(mean))
+                self._models.record_cost(of_models, num_steps, num_model_read)
+                return
+            self.draft_cost.record(mean, cost)
             if not self._knows_asking:
                 self._knows_asking, self._trial_steps = True, 0
 

@@ -81,6 +81,8 @@ class Proposer:
             room = min(self._budget, self._max_len - len(step.seq.tokens))
             most = step.seq.params.max_draft
             step.room = room if most is None else min(room, most)
+            if self.drafter.asking is not None and step.seq.id in self._drafted_for:
+                step.num_unread = self.drafter.num_unread(step.seq)
         is_reading = len(decoding) < len(steps)
         self.controller.budgets(drafting, len(decoding) - len(drafting), is_reading=is_reading)
         if asked := [step for step in drafting if step.budget >= max(self._min_draft, 1)]:
@@ -111,6 +113,10 @@ class Proposer:
         known = [step for step in steps if step.seq.id in self._drafted_for]
         if known:
             room = [min(step.budget, step.room) for step in known]
+            asking = self.drafter.asking
+            if asking is not None:
+                asking.wanted = [step.wants_models for step in known]
+                asking.min_doubt = max(step.model_doubt for step in known)
             with self._isolated("propose"):
                 proposed = self.drafter.propose([step.seq for step in known], room)
                 tokens = (token for draft in proposed for token in draft.tokens)
@@ -119,6 +125,10 @@ class Proposer:
                     check(self.drafter, proposed, room, self._vocab_size)
                 for step, draft in zip(known, proposed, strict=True):
                     step.proposed = draft
+                if asking is not None:
+                    for step, num_steps in zip(known, asking.num_steps, strict=True):
+                        step.num_model_steps = num_steps
+                    known[0].num_model_read = asking.num_read
         allowed = []
         for step in steps:
             draft, step.proposed = step.proposed, EMPTY_DRAFT

@@ -13,10 +13,11 @@ from forerun.core.errors import LoadError
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as eagle_gguf
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import DraftRequest
 from forerun.lab.train.kinds.eagle3 import export_gguf
 from forerun.weights.gguf import GgufCheckpoint
 from tests.drafters.test_eagle3 import IDS, NORMS, OURS, WIDTH, layer_tensors, save, target
+from tests.oracles.growth import Solo
+from tests.oracles.growth import draft as drafted
 from tests.tiny import tiny_model
 
 LLAMA = OURS | {"fc_norm": False, "norm_before_fc": True, "norm_output": False}
@@ -54,9 +55,7 @@ def drafts(model):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = np.random.default_rng(1).standard_normal((5, 3 * WIDTH), np.float32)
     drafter.network.native.feed(0, [*range(5)], states)
-    return drafter.features.layers, drafter.network.draft(DraftRequest([0], [8], 4, 0.0, rows=[0]))[
-        0
-    ]
+    return drafter.features.layers, drafted(drafter.network, Solo([0], [8], 4, 0.0, rows=[0]))[0]
 
 
 @pytest.mark.parametrize("takes_head", [True, False])

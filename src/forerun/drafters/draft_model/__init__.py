@@ -19,22 +19,34 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from forerun.core import tree
+from forerun.core import registry, tree
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
+from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
-from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
+from forerun.drafting.draft_head import (
+    COUNTED_SIZE,
+    DraftHead,
+    Scores,
+    TextTokens,
+    chosen,
+    head_nbytes,
+    list_of,
+    must_have,
+)
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
 from forerun.drafting.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
-from forerun.drafting.vocabulary import Vocabulary, vocabulary_difference
+from forerun.drafting.vocabulary import Vocabulary, fingerprint, vocabulary_difference
 from forerun.hub.names import here
 from forerun.model.model import Model
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import Scheme
 
+MAX_PENDING = 16
+"""Tokens that a step takes along; more are read before."""
 MAX_ROWS = 256
 """Rows fed in one pass: bounds the step's buffers when a long prompt is read."""
 
@@ -56,6 +68,10 @@ class Options(NetworkOptions):
     """Round the draft's weights to int8 or int4; none takes them as stored."""
     head_bits: Literal[4, 8] | None = None
     """Round the draft's output head to so many bits."""
+    kv: Precision = "auto"
+    """How its cache stores keys and values."""
+    min_doubt: float = 0.05
+    """Beside others: it steps where their guess is needed and wrong with at least this probability."""
 
 
 def build(options: Options, target: Target) -> NetworkDrafter:
@@ -101,6 +117,14 @@ def example(target: Target) -> Options:
 
 
 METHOD = Method(
+    as_partner={
+        "quant": "int4",
+        "head_bits": 4,
+        "draft_vocab": "counted",
+        "kv": "int8",
+        "num_draft": 7,
+        "num_steps": 4,
+    },
     unshared=as_given,
     smaller=in_int4,
     check=check,
@@ -135,6 +159,9 @@ class DraftModel(Network):
 
     # A model of the target's family is right more often than its probabilities say.
     temperature = spread = 0.5
+    # It is right twice as often as a network that was trained on the target's states.
+    share = 0.9
+    knows_paths = is_model = True
 
     def __init__(
         self, model: Model, options: Options, target: Target, listed: Ids | None = None
@@ -147,7 +174,7 @@ class DraftModel(Network):
         max_len = min(target.max_len, model.config.max_position)
         num_blocks = num_blocks_for(target, max_len)
         self.cache = model.new_cache(
-            target.max_num_seqs, max_len, num_blocks=num_blocks, num_checkpoints=0
+            target.max_num_seqs, max_len, kv=options.kv, num_blocks=num_blocks, num_checkpoints=0
         )
         self.kv_block_nbytes = self.cache.block_nbytes
         self.slots: dict[int, Slot] = {}
@@ -183,11 +210,16 @@ class DraftModel(Network):
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
             slots = [self.slots[seqs[step.sequence].id] for step in steps]
+            here: dict[int, int] = {}
             for step, slot in zip(steps, slots, strict=True):
-                if step.parent >= 0:
-                    slot.tokens.append(step.token)
-                    slot.parents.append(rows[step.parent][step.sequence])
-            rows.append({s.sequence: len(slot.tokens) - 1 for s, slot in zip(steps, slots)})
+                i = step.sequence
+                above = rows[step.parent][i] if step.parent >= 0 else slot.num_pending - 1
+                for token in step.path:
+                    slot.tokens.append(token)
+                    slot.parents.append(above)
+                    above = len(slot.tokens) - 1
+                here[i] = above
+            rows.append(here)
             segments = (slot.segment(self.cache.length(slot.index)) for slot in slots)
             states = self._states(Batch(tuple(segments)))
             if self.head is not None:
@@ -195,6 +227,26 @@ class DraftModel(Network):
             return [Scores(row) for row in self.model.head(states)[:, : self.vocab_size]]
 
         return take_steps
+
+    def num_unread(self, seq: Seq) -> int:
+        """Count the tokens that its cache lacks, but for as many as a step takes along."""
+        slot = self.slots.get(seq.id)
+        if slot is None:
+            return 0
+        num_missing = len(seq.tokens) - self.cache.length(slot.index)
+        return num_missing if num_missing > MAX_PENDING else 0
+
+    def read(self, seq: Seq, most: int) -> int:
+        """Read a part of the text, but for its last token."""
+        slot = self.slots[seq.id]
+        slot.tokens, slot.parents, slot.num_pending, slot.num_computed = [], [], 0, 0
+        base = self.cache.length(slot.index)
+        tokens = tuple(seq.tokens[base : min(base + most, len(seq.tokens) - 1)])
+        if not self.cache.reserve(slot.index, len(tokens)):
+            return 0
+        self._states(Batch((Segment(slot.index, base, tokens, certain=len(tokens)),)))
+        self.cache.keep(slot.index, range(len(tokens)))
+        return len(tokens)
 
     def _start(self, seq: Seq, num_nodes: int) -> int:
         """Commit the computed rows that were right and queue the tokens that the cache lacks.
@@ -237,9 +289,17 @@ class DraftModel(Network):
 
 def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | None) -> Ids | None:
     """Return the tokens that are scored in every text, None for all. Raises ConfigError."""
+    if trimmed is None and options.draft_vocab == "counted" and vocab_size >= 2 * COUNTED_SIZE:
+        known, ranked = target.vocabulary, [*range(vocab_size)]
+        has_replies = "recycling" in registry.shipped("drafters")  # they ship with it
+        if has_replies and known is not None and target.encode is not None:
+            replies = registry.load("drafters", "recycling").shared_replies
+            counted = replies.frequent_tokens(target.encode, fingerprint(known))
+            ranked = [*counted[counted < vocab_size].tolist(), *ranked]
+        return chosen(ranked, must_have(known, vocab_size), COUNTED_SIZE)
     if trimmed is None or options.draft_vocab == "full":
         return list_of(options.draft_vocab, target.vocabulary, vocab_size)
-    if options.draft_vocab != "auto":
+    if options.draft_vocab not in ("auto", "counted"):
         raise ConfigError(
             f"draft_vocab={options.draft_vocab}: '{options.model}' has a list of its own; leave it out, or give full"
         )
@@ -248,7 +308,7 @@ def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | No
 
 def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:
     """Return the computed rows that are these tokens, one below the other, as far as there are any."""
-    children = tree.children(slot.parents)
+    children = tree.children(slot.parents[: slot.num_computed])
     path: list[int] = []
     for token in tokens:
         below = children.get(path[-1] if path else -1, [])

@@ -16,7 +16,7 @@ from forerun.core.arrays import Floats
 from forerun.core.types import Features, Outcome, Seq
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafting.base import DrafterBytes
-from forerun.drafting.best_first import MAX_STEPS, DraftRequest, GuessTree
+from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.blocks import common_prefix
@@ -24,6 +24,7 @@ from forerun.model.model import Model
 
 if TYPE_CHECKING:
     from forerun import _native
+    from forerun._native import Partner
 
 EagleWeights = TrainedNetwork[Eagle3Config]
 _NATIVE = {
@@ -100,10 +101,15 @@ class EagleNetwork(NativeNetwork["_native.EagleNetwork"]):
             self._complete.add(slot)
         self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
 
-    def trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
-        """Grow a tree of every sequence, below the last token that its slot was fed."""
-        request.rows = [self._slots[seq.id] for seq in seqs]
-        return self.draft(request)
+    def partner(
+        self,
+        seqs: Sequence[Seq],
+        num_nodes: list[int],
+        num_steps: Sequence[int],
+        min_doubt: float,
+    ) -> Partner:
+        """Begin drafts below the last token that each sequence's slot was fed."""
+        return self.asked(num_steps, min_doubt, [self._slots[seq.id] for seq in seqs])
 
     def observe(self, seq: Seq, outcome: Outcome) -> None:
         """Feed the rows that are committed now, with the tokens that came after them."""

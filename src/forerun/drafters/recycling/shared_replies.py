@@ -14,7 +14,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from forerun.core import background, files
+from forerun.core.arrays import Ids
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.table_file import REPLIES
 
@@ -55,6 +58,22 @@ def texts(encode: Encode) -> Iterator[Text]:
     """Yield the replies as texts to count, without prompts."""
     for reply in replies():
         yield (), array("i", encode(reply))
+
+
+def frequent_tokens(encode: Encode, vocabulary: str) -> Ids:
+    """Rank the tokens of the replies, the most frequent first; counted once for a tokenizer (1 s), then from a file."""
+    path = table_file.tables_dir() / f"{REPLIES}-{vocabulary}.tokens"
+    try:
+        return np.fromfile(path, np.int64)
+    except FileNotFoundError:
+        counts = np.bincount(np.concatenate([tokens for _, tokens in texts(encode)]))
+    ranked: Ids = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    try:
+        files.make_folder(path.parent)
+        files.replace(path, ranked.tobytes())
+    except OSError as error:
+        _log.info("the list of frequent tokens is not kept: %s", error)
+    return ranked
 
 
 def make(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafting.base import Drafter, DrafterBytes
-from forerun.drafting.best_first import MAX_STEPS, DraftRequest, drafts_of
+from forerun.drafting.best_first import MAX_STEPS, drafts_of
 from forerun.drafting.networks.network import Network
-from forerun.drafting.tree_noise import noise_below
+from forerun.drafting.tree_noise import SPREAD, noise_below
 from forerun.model.kernels import native
 from forerun.weights.rtn import Scheme
 
@@ -38,8 +38,8 @@ class NetworkOptions:
     min_doubt: float = 0.2
     """With `recycling`: the network steps where that guess is needed and wrong with at least this probability."""
     draft_vocab: str = "auto"
-    """Tokens that a full head may guess, the text's own besides for a model: a number, full, or auto: 32768 of a large
-    vocabulary."""
+    """Tokens that a full head may guess, the text's own besides for a model: a number, full, auto: 32768 of a large
+    vocabulary, or, for a model, counted: the 16384 that replies have most often."""
 
     @property
     def bits(self) -> int:
@@ -54,8 +54,10 @@ class NetworkOptions:
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
         text = self.draft_vocab
-        if text not in ("auto", "full") and not (text.isdecimal() and int(text)):
-            raise ConfigError(f"draft_vocab must be auto, full or a number from 1, got {text!r}")
+        if text not in ("auto", "full", "counted") and not (text.isdecimal() and int(text)):
+            raise ConfigError(
+                f"draft_vocab must be auto, counted, full or a number from 1, got {text!r}"
+            )
 
 
 AnyOptions = TypeVar("AnyOptions", bound=NetworkOptions)
@@ -90,19 +92,7 @@ class NetworkDrafter(Drafter):
         self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: TextNGramModel | None
     ) -> list[Draft]:
         """Guess one tree a sequence, blended with an n-gram model of the texts; None: the network alone."""
-        num_nodes = [min(budget, self.options.num_draft) for budget in budgets]
-        if not any(num_nodes):
-            return [EMPTY_DRAFT for _ in seqs]
-        request = DraftRequest(
-            tokens=[seq.tokens[-1] for seq in seqs],
-            num_nodes=num_nodes,
-            num_steps=self.options.num_steps,
-            min_chance=self.options.min_chance,
-            min_doubt=self.options.min_doubt,
-            ngrams=ngrams,
-            noises=[noise_below(seq, self.network.spread) for seq in seqs],
-        )
-        return drafts_of(self.network.trees(seqs, request))
+        return joint_drafts([self], seqs, budgets, ngrams)[0]
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -118,3 +108,45 @@ class NetworkDrafter(Drafter):
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the network's weights, and what it keeps of each sequence."""
         return self.network.memory(num_seqs, max_len)
+
+
+def joint_drafts(
+    drafters: Sequence[NetworkDrafter],
+    seqs: Sequence[Seq],
+    budgets: Sequence[int],
+    ngrams: TextNGramModel | None,
+    asks_models: Sequence[bool] | None = None,
+    model_doubt: float = 0.0,
+) -> tuple[list[Draft], list[int]]:
+    """Guess one tree a sequence with networks, the cheapest first, and an n-gram model of the texts.
+
+    Models among them are asked for the sequences that `asks_models` says, None for all, and from a doubt of
+    `model_doubt` on. Also returns how many steps models took, by sequence.
+    """
+    from forerun import _native
+
+    most = max(drafter.options.num_draft for drafter in drafters)
+    num_nodes = [min(budget, most) for budget in budgets]
+    if not any(num_nodes):
+        return [EMPTY_DRAFT for _ in seqs], [0] * len(seqs)
+    partners, are_models, spread = [], [], SPREAD
+    for drafter in drafters:
+        options, network = drafter.options, drafter.network
+        asked, min_doubt = [True] * len(seqs), options.min_doubt
+        if network.is_model and asks_models is not None:
+            asked, min_doubt = [*asks_models], max(min_doubt, model_doubt)
+        if any(asked):
+            num_steps = [options.num_steps * each for each in asked]
+            partners.append(network.partner(seqs, num_nodes, num_steps, min_doubt))
+            are_models.append(network.is_model)
+            spread = network.spread
+    trees, taken = _native.grow(
+        partners,
+        [seq.tokens[-1] for seq in seqs],
+        num_nodes,
+        min(drafter.options.min_chance for drafter in drafters),
+        ngrams,
+        [noise_below(seq, spread) for seq in seqs],
+    )
+    of_models = [steps for steps, is_model in zip(taken, are_models, strict=True) if is_model]
+    return drafts_of(trees), [sum(steps) for steps in zip(*of_models)] or [0] * len(seqs)

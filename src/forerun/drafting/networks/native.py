@@ -16,7 +16,6 @@ from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.types import LAST_ROW, Outcome, Seq
 from forerun.drafting.base import DrafterBytes
-from forerun.drafting.best_first import DraftRequest, GuessTree
 from forerun.drafting.networks.network import LastStates, Network
 from forerun.drafting.networks.weights import NetworkWeights
 from forerun.model.backends.native import NativeDecoder
@@ -25,6 +24,7 @@ from forerun.model.model import Model
 
 if TYPE_CHECKING:
     from forerun import _native
+    from forerun._native import Partner
 
 TOKENS = "draft_ids"
 """The tokens of a head (V',), beside the weights."""
@@ -134,25 +134,29 @@ class NativeNetwork(Network, Generic[Kernels]):
         """Count the packed weights, and a state a sequence."""
         return DrafterBytes(self.native.nbytes(), tables=4 * num_seqs * self.width)
 
-    def trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
-        """Grow a tree of every sequence from its state; one sequence's is not copied."""
+    def partner(
+        self,
+        seqs: Sequence[Seq],
+        num_nodes: list[int],
+        num_steps: Sequence[int],
+        min_doubt: float,
+    ) -> Partner:
+        """Begin drafts from each sequence's state; one sequence's is not copied."""
+        states, row = self.last.states[seqs[0].id]
         if len(seqs) == 1:
-            request.states, row = self.last.states[seqs[0].id]
-            request.rows = [row]
-        else:
-            request.states = np.stack([self.last.of(seq) for seq in seqs])
-        return self.draft(request)
+            return self.asked(num_steps, min_doubt, [row], states)
+        return self.asked(num_steps, min_doubt, None, np.stack([self.last.of(seq) for seq in seqs]))
 
-    def draft(self, request: DraftRequest) -> list[GuessTree]:
-        """Grow a tree of every sequence from the states, or the slots, that the request names."""
-        return self.native.draft(
-            request.tokens,
-            request.num_nodes,
-            request.num_steps,
-            request.min_chance,
-            request.min_doubt,
-            request.ngrams,
-            request.noises,
-            request.rows,
-            request.states,
+    def asked(
+        self,
+        num_steps: Sequence[int],
+        min_doubt: float = 0.0,
+        rows: Sequence[int] | None = None,
+        states: Floats | None = None,
+    ) -> Partner:
+        """Begin drafts from rows of `states` (R, D), or from those slots of its own cache; None: 0, 1, ..."""
+        from forerun import _native
+
+        return _native.Partner(
+            self.native, num_steps, min_doubt, self.share, rows=rows, states=states
         )

@@ -12,14 +12,13 @@ from forerun.core.arrays import Floats
 from forerun.core.types import NO_FEATURES, Features, Outcome, Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafting.base import DrafterBytes, Target
-from forerun.drafting.best_first import DraftRequest, GuessTree
 from forerun.drafting.draft_head import Scores
 from forerun.drafting.tree_noise import SPREAD
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import blocks_of
 
 if TYPE_CHECKING:
-    from forerun._native import Step
+    from forerun._native import Partner, Step
 
 TakeSteps = Callable[[int, "Sequence[Step]"], Sequence[Scores]]
 """Takes a step's number, and for each sequence that takes part its token; returns what may follow each."""
@@ -28,7 +27,7 @@ TakeSteps = Callable[[int, "Sequence[Step]"], Sequence[Scores]]
 class Network:
     """Guesses what may follow a token. The defaults are those of one that keeps nothing of a sequence.
 
-    Override `new_draft` where steps are passes of a model, or `trees` where one native call computes all of them.
+    Override `new_draft` where steps are passes of a model, or `partner` where they are native.
     """
 
     features: Features = NO_FEATURES
@@ -39,6 +38,12 @@ class Network:
     """Logits of greedy requests are divided by it before they become probabilities."""
     spread: float = SPREAD
     """s of `tree_noise`, for requests that sample."""
+    share: float = 0.55
+    """Of its word in a probability that others gave before it."""
+    knows_paths: bool = False
+    """Its steps may leave out tokens, which it then takes with the next one (`Step.path`)."""
+    is_model: bool = False
+    """Its steps are passes of a model: their price is learned, and it may be left out (`Asking`)."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Start a sequence, as `Drafter.begin` does; it was ended before."""
@@ -53,11 +58,34 @@ class Network:
         """Count the bytes at most for `num_seqs` sequences of `max_len` tokens."""
         raise NotImplementedError
 
-    def trees(self, seqs: Sequence[Seq], request: DraftRequest) -> list[GuessTree]:
-        """Grow the trees of a request step by step."""
-        num_nodes = [*request.num_nodes]
-        take = _Adjusted(seqs, self.new_draft(seqs, num_nodes))
-        return grown(request, num_nodes, take, self.temperature)
+    def partner(
+        self,
+        seqs: Sequence[Seq],
+        num_nodes: list[int],
+        num_steps: Sequence[int],
+        min_doubt: float,
+    ) -> Partner:
+        """Begin drafts of at most so many nodes and steps, in which it is asked from a doubt on.
+
+        Lowers the nodes where there is no room for them.
+        """
+        from forerun import _native
+
+        nodes = [n if steps else 0 for n, steps in zip(num_nodes, num_steps, strict=True)]
+        take = _Adjusted(seqs, self.new_draft(seqs, nodes))
+        num_nodes[:] = [n or before for n, before in zip(nodes, num_nodes, strict=True)]
+        steps = [each if n else 0 for each, n in zip(num_steps, nodes, strict=True)]
+        return _native.Partner(
+            take, steps, min_doubt, self.share, self.temperature, self.knows_paths
+        )
+
+    def num_unread(self, seq: Seq) -> int:
+        """Count the tokens that it has to read before it can be asked, beyond the last few."""
+        return 0
+
+    def read(self, seq: Seq, most: int) -> int:
+        """Read as many of these tokens at most; return how many."""
+        return 0
 
     def new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
         """Begin drafts of these sequences. Sets the nodes of one that cannot be drafted for to 0."""
@@ -106,33 +134,14 @@ class _Adjusted:
         return [self._adjusted(*each) for each in zip(steps, scores, strict=True)]
 
     def _adjusted(self, step: Step, scores: Scores) -> Scores:
-        i, path = step.sequence, list[int]()
+        i, path = step.sequence, [*step.path]
         if step.parent >= 0:
-            path = [*self._paths[step.parent][i], step.token]
+            path = self._paths[step.parent][i] + path
         self._paths[-1][i] = path
         if not self._pipelines[i].changes_logits:
             return scores
         generated = self._seqs[i].generated + path
         return Scores(self._pipelines[i].adjusted(scores.dense(), generated))
-
-
-def grown(
-    request: DraftRequest, num_nodes: Sequence[int], take: TakeSteps, temperature: float = 1.0
-) -> list[GuessTree]:
-    """Grow a tree of each sequence by steps that `take` computes; what it raises ends the draft."""
-    from forerun import _native
-
-    return _native.grow(
-        take,
-        request.tokens,
-        num_nodes,
-        request.num_steps,
-        request.min_chance,
-        request.min_doubt,
-        request.ngrams,
-        request.noises,
-        temperature,
-    )
 
 
 def kv_nbytes(cache: KVCache, num_seqs: int, rows: int) -> int:
