@@ -14,7 +14,7 @@ from forerun.core.structured import _OLD_DRAFT
 from forerun.decoding import gbnf
 from forerun.decoding.calls import _SIMPLE
 from forerun.server import bodies
-from forerun.text.answers import calls, parser, tags
+from forerun.text.answers import calls, loose, parser, tags
 from forerun.text.answers.harmony import HarmonyParser
 from forerun.text.answers.json_text import JsonText, mended
 from forerun.text.answers.parser import MarkParser
@@ -126,10 +126,14 @@ PATTERNS = {
         calls.NAMED_HEAD,
         calls._BETWEEN,
         calls._COLON,
-        calls._COLON_TOKEN,
+        calls._LIKE_A_CALL,
+    ],
+    "loose": [
+        *(loose._SPACE, loose._KEY, loose._KEYWORD, loose._HEAD),
+        *(loose._IN_OBJECT[0], loose._IN_LIST[0], loose._IN_CALL[0], loose._IN_LINE[0]),
     ],
     "tags": [tags._FUNCTION, tags._PARAMETER, tags._CDATA, tags._TAG, tags._PAIRS, tags._PAIR],
-    "parser": [parser._BARE, parser._BARE_BEGUN],
+    "parser": [parser._BARE, parser._BARE_BEGUN, parser._BARE_END],
     "schemas": [_OLD_DRAFT, _SIMPLE],
     "bodies": [bodies._SUSPECT],
 }
@@ -169,8 +173,9 @@ def test_expressions(module: str) -> None:
 def heads() -> list[re.Pattern[str]]:
     """Those that look at the beginning of a text alone."""
     return [gbnf._RULE, gbnf._REPEAT, gbnf._TOKEN, gbnf._NAME, gbnf._SPACE, calls.OBJECT_HEAD,
-            calls.NAMED_HEAD, calls._BETWEEN, calls._COLON, tags._CDATA, tags._PAIRS, parser._BARE,
-            parser._BARE_BEGUN, _SIMPLE]  # fmt: skip
+            calls.NAMED_HEAD, calls._BETWEEN, calls._COLON, calls._LIKE_A_CALL, *PATTERNS["loose"],
+            tags._CDATA, tags._PAIRS, parser._BARE,
+            parser._BARE_BEGUN, parser._BARE_END, _SIMPLE]  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", _RULES, ids=_RULES.values())

@@ -61,6 +61,10 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         return Tokenizer(builders[kind](vocabulary))
 
 
+_NO_ID = 2**32 - 1
+"""What llama.cpp writes for a token that there is not."""
+
+
 class _Fields:
     """The keys below `tokenizer.ggml.`, checked for their types."""
 
@@ -115,7 +119,7 @@ class _Vocabulary:
     def id_of(self, key: str, default: int | None = None) -> int | None:
         """Return the id under `<key>_token_id`. Raises LoadError if there is no such token."""
         token_id = self.fields.get(f"{key}_token_id", int)
-        token_id = default if token_id is None else token_id
+        token_id = default if token_id in (None, _NO_ID) else token_id
         if token_id is None or 0 <= token_id < len(self.tokens):
             return token_id
         raise LoadError(

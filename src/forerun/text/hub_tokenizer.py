@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
-
-import tokenizers
+from typing import TYPE_CHECKING, Any
 
 from forerun.core.errors import RequestError
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.messages import Message, Tools, render_unfinished
+
+if TYPE_CHECKING:
+    import tokenizers
 
 
 class TokenIds(list[int]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from forerun.text.answers.calls import (
     CLOSE,
@@ -19,9 +19,6 @@ from forerun.text.answers.calls import (
 from forerun.text.answers.harmony import ARGUMENTS, CALL, FINAL, HarmonyParser
 from forerun.text.answers.parser import AnswerParser, MarkParser, PlainParser, ReasoningTags
 from forerun.text.answers.tags import M3_MARK
-
-if TYPE_CHECKING:
-    from forerun.text.tokenizer import Tokenizer
 
 CALLS = (
     CallSyntax("[TOOL_CALLS]", "", NAMED_HEAD),  # Mistral
@@ -215,7 +212,19 @@ def form_of(
     return AnswerForm(own[0], next(thinking, None), written=next(written, HERMES_CALLS))
 
 
-def has_special_marks(form: AnswerForm, tokenizer: Tokenizer) -> bool:
+class Special(Protocol):
+    """A tokenizer that knows its control tokens."""
+
+    def encode(self, text: str, *, bos: bool | None = None) -> list[int]:
+        """Return the token ids of a text."""
+        ...
+
+    def is_special(self, token_id: int) -> bool:
+        """Tell a control token."""
+        ...
+
+
+def has_special_marks(form: AnswerForm, tokenizer: Special) -> bool:
     """Return whether a form's marks have control tokens, which a text leaves out unless it is asked for them."""
     ids = (i for mark in form.marks for i in tokenizer.encode(mark, bos=False))
     return any(map(tokenizer.is_special, ids))
