@@ -71,7 +71,14 @@ def sibling(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
 
 
 @pytest.mark.usefixtures("sibling")
-def test_auto_takes_one_that_is_here(default_model: Path) -> None:
+def test_auto_passes_over_a_model_whose_steps_are_dear(default_model: Path) -> None:
+    """Here the target itself: a step reads nearly all of a pass."""
+    assert LLM(default_model, max_model_len=256).drafter_spec.name == "recycling"
+
+
+@pytest.mark.usefixtures("sibling")
+def test_auto_takes_one_that_is_here(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forerun.drafting.spec.MOST_COST", 2.0)
     llm = LLM(default_model, max_model_len=256)
     assert llm.drafter_spec.text().startswith("draft_model:model=org/draft:Q4_1")
     params = SamplingParams(temperature=0, max_tokens=24)
@@ -84,6 +91,7 @@ def test_auto_takes_one_that_is_here(default_model: Path) -> None:
 def test_auto_passes_over_one_of_another_vocabulary(
     sibling: Published, default_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("forerun.drafting.spec.MOST_COST", 2.0)
     monkeypatch.setattr(
         "forerun.drafters.draft_model.vocabulary_difference", lambda *two: "token 3 differs"
     )

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from forerun.core import options, registry
@@ -18,12 +19,17 @@ from forerun.core.errors import ConfigError, LoadError, given_as
 from forerun.drafting import parse
 from forerun.drafting.base import Drafter, Target
 from forerun.drafting.cascade import united
+from forerun.drafting.draft_head import COUNTED_SIZE
 from forerun.drafting.find import checked, find, method_of
 from forerun.hub.published import Published, for_model
 from forerun.model.kernels import native
+from forerun.model.loader import step_nbytes
+from forerun.weights.checkpoint import open_checkpoint
 
 _log = logging.getLogger(__name__)
 
+MOST_COST = 0.15
+"""Of a pass of the target, that a step of a model which `auto` finds may read: dearer ones have to be named."""
 AUTO_NETWORKS = ("mtp", "mlp_speculator")
 """The methods whose network joins `auto` where the target's file has one, or one ships for it: the first."""
 
@@ -200,15 +206,22 @@ class DrafterSpec:
 def published_for(target: Target) -> Iterator[Published]:
     """Yield the published drafters on this disk that fit a target, the preferred one first."""
     for published in for_model(target.identity):
-        if published.here() is None:
+        if (path := published.here()) is None:
             continue
         name, given = options.parse(published.spec)
         try:
+            if name == "draft_model" and _cost(path, target) > MOST_COST:
+                continue
             method_of(name).check(options.build(find(name).Options, given), target)
         except (ConfigError, LoadError) as error:
             _log.info("passed over: %s", error)
             continue
         yield published
+
+
+def _cost(path: Path, target: Target) -> float:
+    """Return what a step of a model in 4 bits reads, as a share of a pass of the target."""
+    return step_nbytes(open_checkpoint(path), COUNTED_SIZE, "int4") / target.model.nbytes()
 
 
 def _merged(options: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:

@@ -33,8 +33,7 @@ class Published:
     @property
     def spec(self) -> str:
         """How `-d` names it, once it is on this disk."""
-        rounded = ",quant=int4,head_bits=4" if self.kind == "draft_model" else ""
-        return f"{self.kind}:model={self.drafter}{rounded}"
+        return f"{self.kind}:model={self.drafter}"
 
     def here(self) -> Path | None:
         """Return where it lies if it was fetched before."""
