@@ -354,12 +354,12 @@ class LLM(OfOneProcess):
 
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
         """Return the same weights with an engine of its own."""
-        other = copy.copy(self)
+        lock, other = self.loop.lock, copy.copy(self)
         other.drafter_spec = spec
         other.config = replace(self.config, **changes)
         other.max_len = max_len_of(other.config, self.model.config.max_position)
         other.plan = other._planned(spec)
-        other._loop = other._new_loop(self.loop.lock)
+        other._loop = other._new_loop(lock)
         return other
 
     def _encoded(self, prompts: Prompt | Sequence[Prompt]) -> list[Encoded]:

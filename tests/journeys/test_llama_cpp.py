@@ -65,7 +65,7 @@ def test_the_same_words_by_every_spelling(answer, default_model, tmp_path) -> No
     assert [name.partition(":")[0] for name in drafters] == [
         *(["mlp_speculator++recycling"] * 4),
         "prompt_lookup",
-        "draft_model",
+        "draft_model++mlp_speculator++recycling",
         "mlp_speculator++recycling",
         "prompt_lookup",
         "recycling",
@@ -83,8 +83,8 @@ def test_a_confident_draft_is_shorter_and_a_short_one_is_dropped(answer, default
     draft = [
         "-p",
         "Say something.",
-        "-md",
-        str(default_model),
+        "-d",
+        f"draft_model:model={default_model}",
         "--draft-max",
         "4",
         "--no-controller",

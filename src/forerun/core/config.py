@@ -27,7 +27,7 @@ _QUANTS = {
     **dict.fromkeys(
         (
             *("none", "gguf", "awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors"),
-            *("fp8", "mxfp4", "auto-round", "auto"),
+            *("mxfp4", "auto-round", "auto"),
         ),
         "none",
     ),
