@@ -344,6 +344,14 @@ def test_gptqs_own_config_file_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight(path).dequantize(), values)
 
 
+@pytest.mark.parametrize("layout", ["auto_round:auto_gptq", "auto_gptq", "auto_round:auto_awq"])
+def test_autoround_writes_the_layouts_of_others(tmp_path: Path, layout: str) -> None:
+    config, parts, values = awq_gemm() if layout.endswith("awq") else gptq()
+    theirs = {"quant_method": "auto-round", "packing_format": layout, "data_type": "int"}
+    path = folder(tmp_path / "m", config | theirs, parts)
+    np.testing.assert_array_equal(weight(path).dequantize(), values)
+
+
 def without(parts: Arrays, name: str) -> Arrays:
     return {key: value for key, value in parts.items() if key != name}
 
@@ -352,6 +360,12 @@ def without(parts: Arrays, name: str) -> Arrays:
     ("make", "config", "change", "message"),
     [
         (awq_gemm, {"quant_method": "bnb"}, {}, "unknown quantization method 'bnb'"),
+        (
+            gptq,
+            {"quant_method": "auto-round", "packing_format": "auto_round:fp8"},
+            {},
+            "unknown packing_format of AutoRound 'fp8'",
+        ),
         (awq_gemm, {"version": "gemv_fast"}, {}, "unknown version of AWQ 'gemv_fast'"),
         (awq_gemm, {"bits": 3}, {}, "'bits' of the quantization config is 3, but must be 4"),
         (awq_gemm, {"group_size": 48}, {}, "'group_size' is 48, but '.*up_proj' has 64 inputs"),

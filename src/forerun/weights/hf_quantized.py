@@ -131,12 +131,24 @@ def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
 
 
 _AWQ_VERSIONS = {"gemm": _awq_gemm, "gemv": _awq_gemv}
+_AUTOROUND = {"auto_gptq": "gptq", "auto_awq": "awq"}
 _METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "flatten")
+
+
+def _method(config: Config) -> object:
+    """Return whose layout it is; of AutoRound's folders, GPTQ's or AWQ's. Raises LoadError for another of its own."""
+    method = config.get("quant_method")
+    if method not in ("auto-round", "autoround"):
+        return method
+    layout = str(config.get("packing_format")).removeprefix("auto_round:")
+    if layout not in _AUTOROUND:
+        raise LoadError(unknown("packing_format of AutoRound", layout, _AUTOROUND))
+    return _AUTOROUND[layout]
 
 
 def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], StoredTensor]]:
     """Return how tensors that mark a quantized layer end, and what reads it. Raises LoadError for an unknown method."""
-    method = config.get("quant_method")
+    method = _method(config)
     if method == "awq":
         version = str(config.get("version", "gemm")).lower()
         if version not in _AWQ_VERSIONS:
