@@ -13,7 +13,7 @@ from unittest import mock
 
 from forerun.core.errors import one_line
 from forerun.core.structured import StructuredOutputsParams
-from forerun.decoding.guidance import BeforeMark, Grammars, Guided
+from forerun.decoding.guidance import ReasoningBudget, Grammars, Guided
 from forerun.text.tokenizer import Tokenizer
 
 MAX_SPELLINGS = 800
@@ -86,7 +86,7 @@ def _arranged(value: Any) -> Iterator[Any]:
         yield value
 
 
-def as_given(grammars: Grammars, form: StructuredOutputsParams) -> Guided | BeforeMark:
+def as_given(grammars: Grammars, form: StructuredOutputsParams) -> Guided | ReasoningBudget:
     """The form of a schema whose objects are not closed, by grammars that compile nothing else."""
     with mock.patch("forerun.decoding.guidance.closed", lambda schema: schema):
         return grammars.start(form)
