@@ -13,7 +13,7 @@ from unittest import mock
 
 from forerun.core.errors import one_line
 from forerun.core.structured import StructuredOutputsParams
-from forerun.decoding.guidance import ReasoningBudget, Grammars, Guided
+from forerun.decoding.guidance import Grammars, Guided, ReasoningBudget
 from forerun.text.tokenizer import Tokenizer
 
 MAX_SPELLINGS = 800
