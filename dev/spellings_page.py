@@ -62,7 +62,7 @@ def _translated(declared: Mapping[str, Any]) -> str:
     return f"{named}; {declared['why']}"
 
 
-def _meaning(one: engine.Ignored) -> str:
+def _meaning(one: engine.IgnoredFlag) -> str:
     return f"{one.why} (values: {codes(one.values)})" if one.values else one.why
 
 

@@ -218,7 +218,7 @@ std::vector<GrowingTree> grow(std::vector<SequenceRequest> sequences, const Grow
         trees.emplace_back(std::move(sequence));
         trees.back().begin(limits);
     }
-    for (std::size_t i = 0; i < partners.size();) {  // one is asked once nobody waits for a cheaper one
+    for (std::size_t i = 0; i < partners.size();) {  // a partner steps once no tree waits for a cheaper one
         const int self = static_cast<int>(i);
         const bool is_awaited = std::any_of(trees.begin(), trees.end(),
                                             [=](const GrowingTree& each) { return each.waits_for == self; });

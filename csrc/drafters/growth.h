@@ -42,7 +42,7 @@ struct SequenceRequest {
     std::array<int, kMaxPartners> num_steps{};  // of each partner at most; 0: it is not asked
 };
 
-// When a partner is asked, and what its word weighs beside those before it.
+// When a partner is asked, and the weight of its probabilities against those of the partners before it.
 struct PartnerRule {
     double min_doubt = 0.0, share = 1.0;
     int max_depth = kMaxSteps;      // it steps over nodes above

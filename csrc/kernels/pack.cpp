@@ -44,7 +44,7 @@ void write_floats(const Linear& linear, const TileRows& at, const std::uint8_t* 
 }
 
 // Calls write(outputs of a tile) for every tile, in parallel, some at a time, so that a thread that another program
-// holds up keeps nobody waiting. Packing happens once, so it does without the pool and its rules.
+// holds up delays no other. Packing happens once, so it does without the pool and its rules.
 template <class Write>
 void fill_tiles(Packed& packed, const float* bias, int num_threads, const Write& write) {
     constexpr int least = 8;  // fewer tiles are packed faster by one thread

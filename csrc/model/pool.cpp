@@ -25,7 +25,7 @@ struct Pool::Threads {
 };
 
 // A late thread may read the pieces of a later job here: the number of jobs, which changes before pieces do, tells. It
-// must claim none of them, and nobody releases phases without pieces, which it may be at.
+// must claim none of them: it may be at a phase without pieces, which is never released.
 void Worker::begin() {
     tag_ = job_ / 2 + phase_;
     num_seen_ = num_done_ = 0;

@@ -134,7 +134,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
 
 
 def state_of(drafter):
-    hidden, row = drafter.network.last.states[0]
+    hidden, row = drafter.network.states[0]
     return hidden[row]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,7 @@ def sibling(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
     """The default model itself, as a draft that is published for it and lies in the hub's cache."""
     row = Published("org/SmolLM2-135M-Instruct", "org/draft:Q4_1", "draft_model", "Apache-2.0", 98)
     monkeypatch.setattr(published, "table", lambda: (row,))
+    monkeypatch.setattr(hugging_face, "has_repo", lambda name: name.repo == "org/draft")
     cached = hugging_face.cached
     monkeypatch.setattr(
         hugging_face,
@@ -111,3 +114,22 @@ def test_check_names_it_and_pull_fetches_it(
     code, _, err = forerun("pull", "org/unheard-of", "--drafter")
     assert code == 2
     assert "no drafter is known to be published for unheard-of" in err
+
+
+def test_the_clients_cache_is_where_the_client_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = HubName("org/model")
+    for variable, folder in (
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+        ("HF_HOME", "hub"),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HUB_CACHE", ""),
+    ):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+        assert not hugging_face.has_repo(name)
+        (tmp_path / variable / folder / "models--org--model").mkdir(parents=True)
+        assert hugging_face.has_repo(name)
+        code = "from huggingface_hub.constants import HF_HUB_CACHE; print(HF_HUB_CACHE)"
+        theirs = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert Path(theirs.stdout.strip()) == tmp_path / variable / folder

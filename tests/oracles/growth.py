@@ -16,7 +16,8 @@ import numpy as np
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.random import Noise
-from forerun.drafting.best_first import MAX_STEPS, GuessTree
+from forerun.core.types import GuessTree
+from forerun.drafting.networks.network import MAX_STEPS
 from forerun.drafting.tree_noise import SPREAD
 
 NUM_NEXT = 8

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from forerun.core.arrays import Floats, Ids
+from forerun.core.types import GuessTree
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.medusa.drafting import MedusaWeights
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
-from forerun.drafting.best_first import GuessTree
 from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa

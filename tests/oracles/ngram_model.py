@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from forerun.drafting.best_first import GuessTree
+from forerun.core.types import GuessTree
 from forerun.drafting.ngram.token_table import PRIOR
 from tests.oracles.growth import DraftRequest, TreeNoise, grow
 from tests.oracles.suffix_index import SuffixIndex

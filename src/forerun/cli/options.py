@@ -121,7 +121,7 @@ def _is_model(flag: str) -> bool:
 
 @cache
 def _hidden(flag: str, takes: str | None = "") -> click.Option:
-    """Make an option that help does not list, one for all commands; `takes` as in `spellings.Ignored`."""
+    """Make an option that help does not list, one for all commands; `takes` as in `spellings.engine.IgnoredFlag`."""
     settings: dict[str, Any] = {"is_flag": True} if takes is None else {}
     if takes == "?":
         settings = {"is_flag": False, "flag_value": ""}

@@ -63,7 +63,7 @@ class EngineConfig:
     draft_model: str | None = option(
         None, "-md", "--model-draft", "-hfd", "--hf-repo-draft", metavar="MODEL", group="Drafting"
     )
-    """A smaller model, or a head, that drafts beside what -d auto is."""
+    """A smaller model, or a head, that drafts together with what -d auto is."""
     draft_quant: Quant | None = option(None, group="Drafting")
     """none, int8 or int4: round the weights of a draft model or drafting network. Does not change the answers."""
     draft_head_bits: int | None = option(None, metavar="4|8", group="Drafting")

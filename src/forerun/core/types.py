@@ -116,6 +116,18 @@ class TopK(NamedTuple):
         return TopK(self.ids[cut, columns], self.values[cut, columns], norm)
 
 
+GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+"""A draft as the native growth gives it: tokens, parents, and P(node accepted | parent accepted); best first."""
+
+
+def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
+    """Make drafts, with their probabilities as confidence."""
+    return [
+        Draft(tokens, parents, confidence=probabilities) if tokens else EMPTY_DRAFT
+        for tokens, parents, probabilities in trees
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What verification made of one draft.

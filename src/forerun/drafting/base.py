@@ -120,7 +120,7 @@ class Drafter:
     gives_ngrams: bool = False
     """Has an `ngram_model`, which a network can guess with."""
     asking: Asking | None = None
-    """Of one with models beside cheaper guessers, which the controller may leave out."""
+    """Set by a drafter whose models the controller may leave out, as cheaper ones guess too."""
     takes_ngrams: bool = False
     """Has `propose_with`, which blends its guesses with another drafter's `ngram_model`."""
 

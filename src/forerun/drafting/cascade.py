@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Asking, Drafter, DrafterBytes
+from forerun.drafting.base import Asking, Drafter
 from forerun.drafting.networks.drafter import NetworkDrafter, joint_drafts
-from forerun.drafting.union import Union, common_features, seen_by
+from forerun.drafting.union import Joint, Union, common_features
 
 READ_ROWS = 64
 """Tokens of prompts that models read in a step of the target."""
 
 
-class Cascade(Drafter):
+class Cascade(Joint):
     """Grows one tree with networks and one drafter that has an n-gram model, or none."""
 
     def __init__(self, networks: Sequence[NetworkDrafter], tables: Drafter | None) -> None:
@@ -35,11 +35,6 @@ class Cascade(Drafter):
         self.models = [each.network for each in self.networks if each.network.is_model]
         if self.models and len(self.parts) > len(self.models):
             self.asking = Asking()
-
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Start the sequence in all drafters."""
-        for part in self.parts:
-            part.begin(seq, seen_by(part, outcome))
 
     def num_unread(self, seq: Seq) -> int:
         """Count the tokens that the models have to read before they can be asked."""
@@ -70,16 +65,6 @@ class Cascade(Drafter):
         """Pass the outcome to all. A network also takes more of the likeliest tokens than it needs: no copies."""
         for part in self.parts:
             part.observe(seqs, drafts, outcomes)
-
-    def end(self, seq: Seq) -> None:
-        """End the sequence in all drafters."""
-        for part in self.parts:
-            part.end(seq)
-
-    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Add up the bytes of all, by kind."""
-        parts = (part.memory(num_seqs, max_len) for part in self.parts)
-        return DrafterBytes(*map(sum, zip(*parts, strict=True)))
 
 
 def united(parts: Sequence[Drafter]) -> Drafter:

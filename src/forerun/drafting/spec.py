@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ class DrafterSpec:
         found = [
             name for name in AUTO_NETWORKS if name in known and method_of(name).bundled_for(target)
         ][:1]
-        found = [published.spec for published in published_for(target)][:1] + found
+        found = [published.spec for published in islice(published_for(target), 1)] + found
         given = [each.options.get("model") for each in partners]
         specs = [
             each for each in map(DrafterSpec.of, found) if each.options.get("model") not in given

@@ -22,7 +22,26 @@ from forerun.drafting.base import Drafter, DrafterBytes
 from forerun.drafting.rules import check
 
 
-class Union(Drafter):
+class Joint(Drafter):
+    """Several drafters that make one tree: all see each sequence."""
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Start the sequence in all drafters."""
+        for part in self.parts:
+            part.begin(seq, seen_by(part, outcome))
+
+    def end(self, seq: Seq) -> None:
+        """End the sequence in all drafters."""
+        for part in self.parts:
+            part.end(seq)
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Add up the bytes of all, by kind."""
+        parts = (part.memory(num_seqs, max_len) for part in self.parts)
+        return DrafterBytes(*map(sum, zip(*parts, strict=True)))
+
+
+class Union(Joint):
     """Asks both drafters, and passes the outcome of their joint draft to both."""
 
     def __init__(self, first: Drafter, second: Drafter) -> None:
@@ -35,11 +54,6 @@ class Union(Drafter):
             if network.takes_ngrams and self.tables.gives_ngrams:
                 self.network, self.max_nodes = network, network.max_nodes
                 break
-
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Start the sequence in both drafters."""
-        for part in self.parts:
-            part.begin(seq, seen_by(part, outcome))
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Draft one tree a sequence from both."""
@@ -57,16 +71,6 @@ class Union(Drafter):
         for part in self.parts:
             seen = outcomes if self.network else [seen_by(part, each) for each in outcomes]
             part.observe(seqs, drafts, seen)
-
-    def end(self, seq: Seq) -> None:
-        """End the sequence in both drafters."""
-        for part in self.parts:
-            part.end(seq)
-
-    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Add up the bytes of both, by kind."""
-        parts = (part.memory(num_seqs, max_len) for part in self.parts)
-        return DrafterBytes(*map(sum, zip(*parts, strict=True)))
 
 
 def common_features(first: Features, second: Features) -> Features:

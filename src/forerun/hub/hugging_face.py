@@ -6,6 +6,7 @@ The hub's own client downloads, resumes and caches. What is in its cache is used
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,16 @@ class HubName:
         if self.quantization:
             return [f"*{self.quantization}.gguf", f"*{self.quantization}-*-of-*.gguf"]
         return ["*.json", "*.safetensors", "*.jinja"]
+
+
+def has_repo(name: HubName) -> bool:
+    """Tell whether the client's cache has anything of a repository, without the client, which is slow to import."""
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
+    names = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+    cache = next(filter(None, map(os.environ.get, names)), os.path.join(home, "hub"))
+    return (Path(cache).expanduser() / f"models--{name.repo.replace('/', '--')}").is_dir()
 
 
 def cached(name: HubName) -> Path | None:

@@ -38,7 +38,9 @@ class Published:
     def here(self) -> Path | None:
         """Return where it lies if it was fetched before."""
         name = HubName.parse(self.drafter)
-        return None if name is None else hugging_face.cached(name)
+        if name is None or not hugging_face.has_repo(name):
+            return None
+        return hugging_face.cached(name)
 
     def __str__(self) -> str:
         size = "" if self.mb is None else f", {self.mb} MB"

@@ -34,7 +34,7 @@ class ServerConfig:
     Of several models each has one, in their order.
     """
     strict_requests: bool = option(False)
-    """Refuse a request with a field that nobody is known to have; else x-forerun-ignored names what is left out."""
+    """Refuse a request with an unknown field; else the header x-forerun-ignored names what is left out."""
     strict_model_name: bool = option(False)
     """Refuse a request that calls the model by another name; else one model answers to any."""
     chat_template: str | None = option(None, "--chat-template-file", metavar="FILE")

@@ -28,7 +28,7 @@ from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.http import error_response
 from forerun.server.writer import timings
-from forerun.spellings.requests import Ignored
+from forerun.spellings.requests import IgnoredFields
 
 ANY = "*"
 IGNORED = "x-forerun-ignored"
@@ -199,7 +199,7 @@ class LogEntry:
     """Of several, the one that was asked."""
     reason: str = ""
     """Why it was refused, without a word of it."""
-    ignored: Ignored | None = None
+    ignored: IgnoredFields | None = None
     """Its fields that were left out."""
 
     def line(self, method: str, path: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from forerun.server.errors import invalid, must_be
-from forerun.server.schema import Options, SampledAnswer
+from forerun.server.schema import NestedFields, SampledAnswer
 from forerun.text.tokenizer import Tokenizer
 
 _FORMS = (
@@ -67,7 +67,7 @@ def _ids(token: object, tokenizer: Tokenizer) -> list[str]:
     return [str(token)]
 
 
-class ExtraFile(Options):
+class ExtraFile(NestedFields):
     """A file that says something about the one that is filled in."""
 
     text: str

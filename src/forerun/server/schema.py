@@ -45,7 +45,7 @@ def listed(message: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"type": "array", "items": message, "minItems": 1})
 
 
-class Options(BaseModel):
+class NestedFields(BaseModel):
     """An object within a body: fields of it that are not known are left out."""
 
     model_config = ConfigDict(strict=True)
@@ -77,7 +77,7 @@ class Prediction(BaseModel):
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-class Speculative(Options):
+class Speculative(NestedFields):
     """How one request is drafted."""
 
     drafter: str | None = None
@@ -126,7 +126,7 @@ _OBJECTS = ("prediction", "reasoning", "speculative", "thinking")
 """Fields that are the `param` of what is wrong within them."""
 
 
-class StreamOptions(Options):
+class StreamOptions(NestedFields):
     """What a stream tells besides the text."""
 
     include_usage: bool = False

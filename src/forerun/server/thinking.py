@@ -10,13 +10,13 @@ from pydantic import BeforeValidator
 
 from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import must_be
-from forerun.server.schema import Options
+from forerun.server.schema import NestedFields
 from forerun.text.answers.parser import ReasoningTags
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-class Reasoning(Options):
+class Reasoning(NestedFields):
     """OpenAI's `reasoning`, and OpenRouter's."""
 
     effort: str | None = None
@@ -27,7 +27,7 @@ class Reasoning(Options):
     """Tokens of a thought."""
 
 
-class ThinkingOptions(Options):
+class ThinkingOptions(NestedFields):
     """Anthropic's `thinking`."""
 
     type: Literal["enabled", "adaptive", "disabled"]

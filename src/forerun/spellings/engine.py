@@ -166,7 +166,7 @@ _WHY: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoredFlag:
     """A flag of another engine that has no effect here."""
 
     flag: str
@@ -187,8 +187,8 @@ class Ignored:
         note(name, value, self.why)
 
 
-IGNORED: Mapping[str, Ignored] = {
-    flag: Ignored(flag, why, takes if equals else None)
+IGNORED: Mapping[str, IgnoredFlag] = {
+    flag: IgnoredFlag(flag, why, takes if equals else None)
     for why, all in _WHY.items()
     for flag, equals, takes in (word.partition("=") for word in all.split())
 }

@@ -251,7 +251,7 @@ _LEAST_TOP_P = 1e-9
 
 
 @dataclass(slots=True)
-class Ignored:
+class IgnoredFields:
     """The fields of one request that were left out."""
 
     is_strict: bool = False
@@ -262,7 +262,7 @@ class Ignored:
     def header(self) -> str:
         """Write them for a header of the answer.
 
-        >>> Ignored(names={"temprature": "temperature", "user": ""}).header()
+        >>> IgnoredFields(names={"temprature": "temperature", "user": ""}).header()
         'temprature (did you mean temperature?), user'
         """
         shown = (
@@ -274,7 +274,7 @@ class Ignored:
 
 MAX_HEADER = 1024
 """Letters of the header."""
-_ignored: ContextVar[Ignored | None] = ContextVar("ignored", default=None)
+_ignored: ContextVar[IgnoredFields | None] = ContextVar("ignored", default=None)
 
 
 def _bare(name: str) -> str:
@@ -283,9 +283,9 @@ def _bare(name: str) -> str:
 
 
 @contextmanager
-def collected(*, is_strict: bool) -> Iterator[Ignored]:
+def collected(*, is_strict: bool) -> Iterator[IgnoredFields]:
     """Collect what is left out of a request that is read within the block."""
-    found = Ignored(is_strict)
+    found = IgnoredFields(is_strict)
     token = _ignored.set(found)
     try:
         yield found

@@ -89,3 +89,25 @@ def answer_with(page, *streams: str) -> list[dict]:
 
     page.route("**/v1/chat/completions", answer)
     return bodies
+
+
+FORMS = """| a | b |
+|---|---|
+| `a \\| b` | either |
+
+- [x] done
+- [ ] open
+
+So \\(a_1^2\\) is it, and neither \\(\\frac{\\) nor \\(\\href{javascript:alert(1)}{x}\\) is:
+$$
+\\sum_{i=1}^n i = \\frac{n(n+1)}{2}
+$$
+
+- A list of code:
+  ```python
+  def double(x):  # twice
+      return 2 * x
+  ```
+
+مرحبا بكم في العالم.
+"""

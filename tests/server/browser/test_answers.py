@@ -8,6 +8,7 @@ import pytest
 
 from tests.server.browser.page import (
     ASKED,
+    FORMS,
     LOOPING,
     THINKS,
     answer_with,
@@ -174,28 +175,6 @@ def test_cells_of_a_table_keep_their_words_whole(browser, url):
         send(page, "table")
         assert page.locator("#turns th").evaluate_all(lines) == [1, 1, 1]
         assert page.locator("html").evaluate("one => one.scrollWidth") == 390
-
-
-FORMS = """| a | b |
-|---|---|
-| `a \\| b` | either |
-
-- [x] done
-- [ ] open
-
-So \\(a_1^2\\) is it, and neither \\(\\frac{\\) nor \\(\\href{javascript:alert(1)}{x}\\) is:
-$$
-\\sum_{i=1}^n i = \\frac{n(n+1)}{2}
-$$
-
-- A list of code:
-  ```python
-  def double(x):  # twice
-      return 2 * x
-  ```
-
-مرحبا بكم في العالم.
-"""
 
 
 def test_an_answer_is_shown_in_its_forms_and_directions(browser, url):

@@ -9,6 +9,7 @@ import pytest
 from forerun.server.fleet import ModelSource
 from tests.server.browser.page import (
     ASKED,
+    FORMS,
     THINKS,
     answer_with,
     ended,
@@ -131,28 +132,6 @@ def test_the_model_is_chosen_among_all_that_are_served(browser, llm):
         send(page, "Hi")
         assert [one["model"] for one in bodies] == ["one", "two"]
         assert page.locator("#models").input_value() == "two"
-
-
-FORMS = """| a | b |
-|---|---|
-| `a \\| b` | either |
-
-- [x] done
-- [ ] open
-
-So \\(a_1^2\\) is it, and neither \\(\\frac{\\) nor \\(\\href{javascript:alert(1)}{x}\\) is:
-$$
-\\sum_{i=1}^n i = \\frac{n(n+1)}{2}
-$$
-
-- A list of code:
-  ```python
-  def double(x):  # twice
-      return 2 * x
-  ```
-
-مرحبا بكم في العالم.
-"""
 
 
 def test_who_cannot_see_the_page_is_told_what_happens(browser, url):

@@ -71,7 +71,7 @@ class Options(NetworkOptions):
     kv: Precision = "auto"
     """How its cache stores keys and values."""
     min_doubt: float = 0.05
-    """Beside others: it steps where their guess is needed and wrong with at least this probability."""
+    """Together with others: it steps where their guess is needed and wrong with at least this probability."""
 
 
 def build(options: Options, target: Target) -> NetworkDrafter:

@@ -16,8 +16,8 @@ from forerun.core.arrays import Floats
 from forerun.core.types import Features, Outcome, Seq
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafting.base import DrafterBytes
-from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
+from forerun.drafting.networks.network import MAX_STEPS
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.blocks import common_prefix
 from forerun.model.model import Model

@@ -17,14 +17,14 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError
-from forerun.core.types import LAST_ROW, Outcome, Seq
+from forerun.core.types import Outcome, Seq
 from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantLayers
 from forerun.drafting.base import DrafterBytes, Method, Target, as_given
 from forerun.drafting.draft_head import Scores, TextTokens, head_nbytes, list_of
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
 from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.network import LastStates, Network, TakeSteps
+from forerun.drafting.networks.network import LastStateNetwork, TakeSteps
 
 if TYPE_CHECKING:
     from forerun._native import Step
@@ -56,13 +56,11 @@ METHOD = Method(
 )
 
 
-class Assistant(Network):
+class Assistant(LastStateNetwork):
     """Keeps the target's last state of each sequence; all else is in the target's cache."""
 
-    features = LAST_ROW
-
     def __init__(self, options: Options, target: Target) -> None:
-        self.last = LastStates()
+        super().__init__()
         if target.cache is None:
             raise ConfigError("an assistant reads the target's cache, and the target has none")
         self.cache, self.width = target.cache, target.model.config.hidden_size
@@ -75,17 +73,13 @@ class Assistant(Network):
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state after the prompt."""
-        self.last.begin(seq, outcome)
+        super().begin(seq, outcome)
         if self.layers.listed is not None:
             self._text_tokens[seq.id] = self.layers.listed.new_text()
 
-    def observe(self, seq: Seq, outcome: Outcome) -> None:
-        """Keep the state of the last committed row."""
-        self.last.observe(seq, outcome)
-
     def end(self, seq: Seq) -> None:
         """Drop the sequence's state and scored tokens."""
-        self.last.end(seq)
+        super().end(seq)
         self._text_tokens.pop(seq.id, None)
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
@@ -104,7 +98,7 @@ class Assistant(Network):
         def state_before(step: Step) -> Floats:
             if step.parent >= 0:
                 return states[step.parent][step.sequence]
-            return self.last.of(seqs[step.sequence])
+            return self.state_of(seqs[step.sequence])
 
         def take_steps(number: int, steps: Sequence[Step]) -> list[Scores]:
             here, tokens = [seqs[step.sequence] for step in steps], [step.token for step in steps]

@@ -18,9 +18,9 @@ from forerun.core.errors import LoadError
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.drafting.base import Target
-from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
+from forerun.drafting.networks.network import MAX_STEPS
 from forerun.hub.names import cache_root, name_of
 from forerun.model.model import projected_head
 from forerun.text.hf_tokenizer import read_json

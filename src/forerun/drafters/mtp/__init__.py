@@ -23,11 +23,11 @@ from forerun.core.types import LAST_HIDDEN, Outcome, Seq
 from forerun.drafters.mtp import files
 from forerun.drafters.mtp.network import MAX_ROWS, HeadLayers
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
-from forerun.drafting.best_first import MAX_STEPS
 from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
 from forerun.drafting.networks.folder import UNTRAINED
 from forerun.drafting.networks.network import (
+    MAX_STEPS,
     Network,
     TakeSteps,
     kv_nbytes,

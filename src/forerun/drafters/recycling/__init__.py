@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, check_least
-from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq, drafts_of
 from forerun.drafters.recycling import shared_replies, table_file
 from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
-from forerun.drafting.best_first import drafts_of
 from forerun.drafting.ngram.texts import Texts
 from forerun.drafting.ngram.token_table import NUM_LIVE
 from forerun.drafting.tree_noise import noise_below

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from forerun.core.errors import ConfigError, check_least
-from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, drafts_of
 from forerun.drafting.base import Drafter, DrafterBytes
-from forerun.drafting.best_first import MAX_STEPS, drafts_of
-from forerun.drafting.networks.network import Network
+from forerun.drafting.networks.network import MAX_STEPS, Network
 from forerun.drafting.tree_noise import SPREAD, noise_below
 from forerun.model.kernels import native
 from forerun.weights.rtn import Scheme
@@ -69,9 +68,7 @@ def in_int4(options: AnyOptions) -> AnyOptions | None:
 
 
 class NetworkDrafter(Drafter):
-    """Drafts with a network, alone or with an n-gram model of the texts."""
-
-    takes_ngrams = True
+    """Drafts with a network; with others and tables in a `cascade`."""
 
     def __init__(self, options: NetworkOptions, network: Network) -> None:
         """Raises LoadError without the native library, which grows the trees."""
@@ -86,13 +83,7 @@ class NetworkDrafter(Drafter):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence, its likeliest nodes first, in one call for all."""
-        return self.propose_with(seqs, budgets, None)
-
-    def propose_with(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: TextNGramModel | None
-    ) -> list[Draft]:
-        """Guess one tree a sequence, blended with an n-gram model of the texts; None: the network alone."""
-        return joint_drafts([self], seqs, budgets, ngrams)[0]
+        return joint_drafts([self], seqs, budgets, None)[0]
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

@@ -14,9 +14,9 @@ import numpy as np
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError, LoadError
-from forerun.core.types import LAST_ROW, Outcome, Seq
+from forerun.core.types import Seq
 from forerun.drafting.base import DrafterBytes
-from forerun.drafting.networks.network import LastStates, Network
+from forerun.drafting.networks.network import LastStateNetwork
 from forerun.drafting.networks.weights import NetworkWeights
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
@@ -74,14 +74,12 @@ class TrainedNetwork(Generic[Config]):
         return weights
 
 
-class NativeNetwork(Network, Generic[Kernels]):
+class NativeNetwork(LastStateNetwork, Generic[Kernels]):
     """Drafts with the target's threads, its embedding and a copy of the rows of its head: one call a draft.
 
     It starts from the target's last state. Raises LoadError naming the weight that is wrong, or for a target without
     native kernels.
     """
-
-    features = LAST_ROW
 
     def __init__(
         self,
@@ -100,7 +98,8 @@ class NativeNetwork(Network, Generic[Kernels]):
                 "a drafter with a trained network runs on the native kernels, and this model does not: "
                 "leave out --backend and --device, or take -d recycling"
             )
-        self.last, self.width = LastStates(), model.config.hidden_size
+        super().__init__()
+        self.width = model.config.hidden_size
         try:
             self.native = kernels = new_kernels(model)
             if (tokens := weights.ids(TOKENS)) is not None:
@@ -117,19 +116,6 @@ class NativeNetwork(Network, Generic[Kernels]):
         except ValueError as error:  # what the kernels refuse, naming the weight
             raise LoadError(str(error)) from error
 
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Keep the state after the prompt."""
-        self.last.begin(seq, outcome)
-
-    def observe(self, seq: Seq, outcome: Outcome) -> None:
-        """Keep the state of the last committed row."""
-        assert outcome.hidden is not None, "asked for by `features`"
-        self.last.states[seq.id] = outcome.hidden, outcome.committed_rows()[-1]
-
-    def end(self, seq: Seq) -> None:
-        """Drop the sequence's state."""
-        self.last.end(seq)
-
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the packed weights, and a state a sequence."""
         return DrafterBytes(self.native.nbytes(), tables=4 * num_seqs * self.width)
@@ -142,10 +128,12 @@ class NativeNetwork(Network, Generic[Kernels]):
         min_doubt: float,
     ) -> Partner:
         """Begin drafts from each sequence's state; one sequence's is not copied."""
-        states, row = self.last.states[seqs[0].id]
+        states, row = self.states[seqs[0].id]
         if len(seqs) == 1:
             return self.asked(num_steps, min_doubt, [row], states)
-        return self.asked(num_steps, min_doubt, None, np.stack([self.last.of(seq) for seq in seqs]))
+        return self.asked(
+            num_steps, min_doubt, None, np.stack([self.state_of(seq) for seq in seqs])
+        )
 
     def asked(
         self,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from forerun.core.arrays import Floats
-from forerun.core.types import NO_FEATURES, Features, Outcome, Seq
+from forerun.core.types import LAST_ROW, NO_FEATURES, Features, Outcome, Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafting.base import DrafterBytes, Target
 from forerun.drafting.draft_head import Scores
@@ -20,6 +20,8 @@ from forerun.model.cache.blocks import blocks_of
 if TYPE_CHECKING:
     from forerun._native import Partner, Step
 
+MAX_STEPS = 16
+"""Steps of a draft."""
 TakeSteps = Callable[[int, "Sequence[Step]"], Sequence[Scores]]
 """Takes a step's number, and for each sequence that takes part its token; returns what may follow each."""
 
@@ -92,11 +94,14 @@ class Network:
         raise NotImplementedError
 
 
-class LastStates:
-    """The target's last state of each sequence, as rows of a pass and which of them: none is copied."""
+class LastStateNetwork(Network):
+    """Starts from the target's last state of each sequence, a row of a pass that is not copied."""
+
+    features = LAST_ROW
 
     def __init__(self) -> None:
         self.states: dict[int, tuple[Floats, int]] = {}
+        """The rows of a pass (R, D), and which of them it is."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Keep the state after the prompt."""
@@ -112,7 +117,7 @@ class LastStates:
         """Drop the sequence's state."""
         self.states.pop(seq.id, None)
 
-    def of(self, seq: Seq) -> Floats:
+    def state_of(self, seq: Seq) -> Floats:
         """Return the state (D,)."""
         rows, row = self.states[seq.id]
         state: Floats = rows[row]
