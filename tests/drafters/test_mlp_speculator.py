@@ -23,6 +23,8 @@ from forerun.drafting.cascade import Cascade
 from forerun.drafting.networks import folder
 from forerun.drafting.networks.drafter import NetworkDrafter
 from forerun.drafting.spec import DrafterSpec
+from forerun.model.backends import torch as torch_backend
+from forerun.model.random_model import random_config, random_weights, stored_floats
 from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from tests.drafters.helpers import Words, refusal
 from tests.oracles.growth import Solo, Step
@@ -244,6 +246,13 @@ def test_the_weights_count():
     assert drafter.memory(3, 64).total - drafter.memory(0, 64).total == 3 * 4 * WIDTH
 
 
+def random_torch_model():
+    """The test model in torch."""
+    shape = random_config()
+    weights = random_weights(3, shape).items()
+    return torch_backend.load(shape, [(n, stored_floats(n, weight)) for n, weight in weights])
+
+
 def with_tokenizer():
     """A target of the test model with a vocabulary."""
     return Target(tiny_model(3), Words(vocab_size=VOCAB), 4, 256)
@@ -264,6 +273,8 @@ def test_the_network_that_ships_for_a_target_is_found_by_its_size_and_tokenizer(
     assert files.fitting(target()) == [], "without a tokenizer nothing can be compared"
     assert DrafterSpec.of("auto").for_target(here).text() == theirs
     assert isinstance(DrafterSpec.of("auto").build(here), Cascade)
+    in_torch = dataclasses.replace(here, model=random_torch_model())
+    assert DrafterSpec.of("auto").for_target(in_torch).text() == "recycling", "kernels run networks"
     assert DrafterSpec.of("auto", num_draft=3).for_target(here).text() == "recycling:num_draft=3"
     assert DrafterSpec.of("recycling").for_target(here).text() == "recycling"
 

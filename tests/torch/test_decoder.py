@@ -11,10 +11,8 @@ import torch
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
 from forerun.torch.decoder import Decoder
-from forerun.torch.reference import KEY_BLOCK
 from tests.arrays import assert_close
 from tests.model.test_row_law import TORCH, decoder_of
-from tests.native.models import logits_of, prefill
 from tests.torch.decoders import random_decoder
 
 TOKENS = tuple(range(11))
@@ -79,24 +77,3 @@ def test_bytes_are_the_weights() -> None:
     norms = 2 * 2 * 32
     outside = 2 * 61 * 32 + (512 + 2) * 32 + 2 * 32
     assert decoder.nbytes() == 4 * (2 * (attention + mlp + norms) + outside)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_gpu_the_row_law_holds_and_the_numbers_are_the_cpus() -> None:
-    cpu = decoder_of("gated")
-    tokens = tuple(np.random.default_rng(0).integers(0, 61, KEY_BLOCK + 20).tolist())
-    gpu = Decoder(cpu.config, {name: weight.cuda() for name, weight in cpu.weights.items()})
-    whole = prefill(gpu, tokens)
-    assert_close(whole, prefill(cpu, tokens), atol=1e-3, rtol=1e-3)
-    cache = gpu.new_cache(1, len(tokens))
-    for position, token in enumerate(tokens):
-        logits = logits_of(gpu, cache, Segment(0, position, (token,)))
-        cache.keep(0, [0])
-        assert np.array_equal(logits[0], whole[position])
-    parents = (-1, 0, 0, 1, 2, 2, -1, 6, 3, 8)
-    base = len(tokens) - len(parents)
-    cache.truncate(0, base)
-    tree_logits = logits_of(gpu, cache, Segment(0, base, tokens[base:], parents))
-    assert not np.array_equal(tree_logits[2], whole[base + 2])
-    assert np.array_equal(tree_logits[:2], whole[base : base + 2])

@@ -22,6 +22,7 @@ from forerun.drafting.cascade import united
 from forerun.drafting.draft_head import COUNTED_SIZE
 from forerun.drafting.find import checked, find, method_of
 from forerun.hub.published import Published, for_model
+from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.loader import step_nbytes
 from forerun.weights.checkpoint import open_checkpoint
@@ -128,8 +129,11 @@ class DrafterSpec:
         return DrafterSpec.of(options.format_spec(self.name, unshared(self._built_options())))
 
     def for_target(self, target: Target) -> DrafterSpec:
-        """Resolve `auto` for a target: the network that ships for it and a published drafter join the tables."""
-        if not (self.is_auto and native.available()):
+        """Resolve `auto` for a target: the network that ships for it and a published drafter join the tables.
+
+        Networks run on the native kernels alone, so a target in torch has the tables.
+        """
+        if not (self.is_auto and isinstance(target.model, NativeDecoder)):
             return self
         *partners, tables = self.parts or (self,)
         known = registry.shipped("drafters")

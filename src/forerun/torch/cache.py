@@ -80,7 +80,7 @@ class TensorCache(KVCache):
         )
         return keys, values
 
-    def paths(self, segment: Segment) -> list[Tensor]:
+    def paths(self, segment: Segment) -> list[list[int]]:
         """Return for each row of a segment where its path's rows since the slot's recurrent state lie beside it.
 
         Empty without such states. Raises CapacityError for rows that they have no room for.
@@ -95,7 +95,7 @@ class TensorCache(KVCache):
             )
             rows = [*range(before, segment.base), *(segment.base + seen).tolist()]
             uncommitted = [row for row in rows if row >= before]  # certain rows may lie before
-            paths.append(torch.tensor(self.recurrent.offsets(segment.slot, uncommitted)))
+            paths.append(self.recurrent.offsets(segment.slot, uncommitted))
         return paths
 
     def query(self, query: Tensor) -> Tensor:

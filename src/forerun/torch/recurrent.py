@@ -112,26 +112,26 @@ class Recurrent:
         self,
         row: RowParts,
         slot: int,
-        path: Tensor,
+        path: list[int],
         memory: TensorStates,
         states: dict[tuple[int, tuple[int, ...]], Tensor],
     ) -> Tensor:
         """Return what a row reads (H, V), and keep what it changes.
 
-        `path` (n,) are the places of the rows since the slot's state, the row's own last. `states` are those behind
+        `path` are the places of the rows since the slot's state, the row's own last. `states` are those behind
         chunks that are not in the slot's state yet.
         """
         layer = memory.layers[self.layer]
         state = layer.states[memory.state_of[slot]]
         if len(path) > CHUNK:
             chunk, path = path[:CHUNK], path[CHUNK:]
-            known = (slot, tuple(chunk.tolist()))
+            known = (slot, tuple(chunk))
             if known not in states:
                 states[known] = layer.after(state, slot, chunk)
             state = states[known]
         before, last = path[:-1], path[-1]
         decay = row.log_decay
-        if len(before):
+        if before:
             decay = layer.decays[slot, before[-1]] + decay
         layer.keys[slot, last], layer.decays[slot, last] = row.key, decay
         change = row.value
@@ -149,7 +149,7 @@ class Recurrent:
         decay: Tensor,
         state: Tensor,
         slot: int,
-        rows: Tensor,
+        rows: list[int],
     ) -> Tensor:
         """Return what key heads (G, K) read of a state and of rows of its chunk: (H, V)."""
         keys = layer.keys[slot, rows][:, layer.key_heads]

@@ -57,7 +57,7 @@ class LayerStates:
         """What is kept of rows."""
         return self.raw, self.keys, self.changes, self.decays
 
-    def after(self, state: Tensor, slot: int, rows: Tensor) -> Tensor:
+    def after(self, state: Tensor, slot: int, rows: list[int]) -> Tensor:
         """Return the state (H, K, V) after CHUNK rows of a slot, by their offsets."""
         keys = self.keys[slot, rows][:, self.key_heads]
         return recurrence.advanced(state, keys, self.changes[slot, rows], self.decays[slot, rows])
@@ -105,7 +105,7 @@ class TensorStates:
         """Bring the state of a slot one block further, to `rows` rows."""
         assert rows == self.rows_before[slot] + BLOCK_ROWS
         state = self.state_of[slot]
-        chunk = torch.arange(BLOCK_ROWS)
+        chunk = list(range(BLOCK_ROWS))
         for layer in self.layers.values():
             layer.states[state] = layer.after(layer.states[state], slot, chunk)
             layer.history[state] = layer.raw[slot, BLOCK_ROWS - layer.kind.kernel + 1 : BLOCK_ROWS]

@@ -64,7 +64,7 @@ class TileSegment:
     """(R,): its rows, the last one repeated, so that attention has its fixed shape."""
     blocks: Mapping[int | None, list[KeyBlock]]
     """By sliding window."""
-    paths: Sequence[Tensor]
+    paths: Sequence[list[int]]
     """Where the rows of each row's path lie beside the slot's recurrent state, its own last; none without one."""
 
 

@@ -25,6 +25,19 @@ def test_a_matrix_steps_by_nearly_equal_singular_values_as_large_as_it_is(shape)
     assert 0.5 < values.min() <= values.max() < 1.35
 
 
+def test_embeddings_are_no_matrices_to_muon() -> None:
+    """A step of 49152 x 576 numbers by Muon takes seconds; and a token's row has nothing to do with the others."""
+    net = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 8, bias=False))
+    before = [weight.detach().clone() for weight in net.parameters()]
+    net(torch.tensor([3, 4])).square().sum().backward()
+    Optimizer(net, "muon", 0.1, 0.05).step(1.0)
+    table, matrix = (
+        weight.detach() - old for weight, old in zip(net.parameters(), before, strict=True)
+    )
+    assert table.any(1).nonzero().flatten().tolist() == [3, 4]
+    assert matrix.any(1).all()
+
+
 def test_the_rate_rises_stays_and_falls() -> None:
     shares = [rate(done / 100, 0.1, 0.4) for done in range(101)]
     assert shares[0] < shares[5] < shares[10] == shares[60] == 1 > shares[80] > shares[100]

@@ -1,4 +1,4 @@
-"""Muon for matrices, AdamW for the rest, or AdamW for all; and how the rate goes.
+"""Muon for matrices, AdamW for vectors and embeddings, or AdamW for all; and how the rate goes.
 
 Muon (Jordan et al., 2024) steps by the momentum with all its singular values made nearly one. Here a matrix's step is
 also as large as the matrix was at first (rms times the root of its width), so the same rate fits maps of large and of
@@ -32,14 +32,17 @@ class Optimizer:
     """Steps the weights of a network."""
 
     def __init__(self, net: nn.Module, name: OptimizerName, lr: float, vector_lr: float) -> None:
-        """`lr` is that of matrices, `vector_lr` AdamW's of norms and biases beside Muon."""
+        """`lr` is that of matrices, `vector_lr` AdamW's of norms, biases and embeddings beside Muon."""
         self.all = [*net.parameters()]
         is_muon = name == "muon"
-        others = [w for w in self.all if w.ndim != 2 or not is_muon]
+        tables = {id(m.weight) for m in net.modules() if isinstance(m, nn.Embedding)}
+        matrices = [w for w in self.all if is_muon and w.ndim == 2 and id(w) not in tables]
+        stepped = {id(w) for w in matrices}
+        others = [w for w in self.all if id(w) not in stepped]
         adam = torch.optim.AdamW(others, vector_lr if is_muon else lr, BETAS, weight_decay=0.0)
         self.parts: list[torch.optim.Optimizer] = [adam]
         if is_muon:
-            groups = [{"params": [w], "lr": lr * _size(w)} for w in self.all if w.ndim == 2]
+            groups = [{"params": [w], "lr": lr * _size(w)} for w in matrices]
             self.parts.append(torch.optim.Muon(groups, weight_decay=0.0))
         for group in (group for part in self.parts for group in part.param_groups):
             group["initial_lr"] = group["lr"]
