@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from forerun.core.params import SamplingParams
+from forerun.core.types import Seq
 from forerun.drafters import draft_model
 from forerun.drafting import cascade
 from forerun.drafting.base import Target
@@ -14,6 +15,7 @@ from forerun.drafting.cascade import Cascade, united
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.union import Union
 from forerun.engine.controller import Controller
+from forerun.engine.model_price import DraftValues, ModelPrice
 from tests.engine.harness import GREEDY, LOOPING, complete, drain, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -142,3 +144,18 @@ def test_auto_takes_a_partner() -> None:
     assert spec.text().startswith("draft_model:model=self,")
     assert spec.text().endswith("++recycling")
     assert DrafterSpec.of("auto", model="self").text() == spec.text()
+
+
+def test_a_step_costs_what_it_reads_until_it_is_measured() -> None:
+    """A model of a twentieth of the target is tried over a prompt that one of a half would read for too long."""
+    drafter = built(TABLES)
+    assert drafter.asking is not None
+    assert drafter.asking.step_cost == pytest.approx(1.0, abs=0.05), "as large as the target"
+    assert 0 < built(TABLES, draft_vocab="8").asking.step_cost < drafter.asking.step_cost
+
+    def is_tried(step_cost: float) -> bool:
+        seq = Seq(0, [1] * 600, GREEDY, 0)
+        return ModelPrice(step_cost).decide(seq, DraftValues(), 0.0, 1.0, 1.0, num_unread=600)
+
+    assert is_tried(0.04)
+    assert not is_tried(0.5)

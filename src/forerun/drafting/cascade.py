@@ -34,7 +34,7 @@ class Cascade(Joint):
         self.max_nodes = max(each.max_nodes for each in networks)
         self.models = [each.network for each in self.networks if each.network.is_model]
         if self.models and len(self.parts) > len(self.models):
-            self.asking = Asking()
+            self.asking = Asking(step_cost=sum(model.step_cost for model in self.models))
 
     def num_unread(self, seq: Seq) -> int:
         """Count the tokens that the models have to read before they can be asked."""

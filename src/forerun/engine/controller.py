@@ -110,10 +110,12 @@ class Adaptive(Controller):
         longest: int,
         pass_cost: Mapping[int, float] | None = None,
         row_cost: Callable[[int], float] = lambda context: 0.0,
+        model_step_cost: float = 0.0,
     ) -> None:
         """Begin with the cost of passes by their rows, in plain passes; measurements take its place.
 
-        `row_cost` is what a row costs more above so many tokens of context.
+        `row_cost` is what a row costs more above so many tokens of context, `model_step_cost` what a step of the
+        drafter's models costs.
         """
         self.longest = longest
         self._cost_above, self._row_cost = row_cost, 0.0
@@ -129,7 +131,7 @@ class Adaptive(Controller):
         """Of drafts without models and with them."""
         self._values = DraftValues()
         """What the first, second, ... node of drafts added, in tokens net of their rows' time."""
-        self._models = ModelPrice()
+        self._models = ModelPrice(model_step_cost)
         self._of_seqs: dict[int, DraftValues] = {}
         """The same of each sequence that may draft, by its id."""
         self._num = 0

@@ -77,7 +77,10 @@ class Engine:
         self.stats = SpecStats()
         controller: Controller = Fixed(config.draft_budget)
         if config.controller:
-            controller = Adaptive(config.draft_budget, row_cost=_attention_cost(model))
+            step_cost = 0.0 if drafter.asking is None else drafter.asking.step_cost
+            controller = Adaptive(
+                config.draft_budget, row_cost=_attention_cost(model), model_step_cost=step_cost
+            )
         self.proposer = Proposer(
             drafter,
             controller,

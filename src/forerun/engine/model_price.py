@@ -26,8 +26,8 @@ TRIAL_DRAFTS = 4
 """Drafts of a trial in a sequence."""
 WITHOUT_EVERY = 24
 """Drafts with models after which one without them says again what they add."""
-FIRST_STEP, FIRST_READ = 0.25, 0.03
-"""Cost of a step and of a token that is read, in plain passes, before any is measured; as good as two measurements."""
+FIRST_READ = 0.12
+"""Cost of a token that is read, in steps, before any is measured; prompts are read in parts of many rows."""
 FIRST_STEPS = 2.0
 """Steps of a draft before any."""
 LEAST_LEFT = 32
@@ -54,9 +54,10 @@ class DraftValues:
 class ModelPrice:
     """Learns the costs of models, in plain passes, and decides."""
 
-    def __init__(self) -> None:
-        self._step_costs = deque([FIRST_STEP] * 2, LAST)
-        self._read_costs = deque([FIRST_READ] * 2, LAST)
+    def __init__(self, step_cost: float) -> None:
+        """Begin with what a step costs by its bytes, which counts as two measurements."""
+        self._step_costs = deque([step_cost] * 2, LAST)
+        self._read_costs = deque([step_cost * FIRST_READ] * 2, LAST)
         self._steps = DecayedMeans()
         self._reserve = RESERVE
 

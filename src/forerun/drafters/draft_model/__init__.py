@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -41,6 +42,7 @@ from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in
 from forerun.drafting.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
 from forerun.drafting.vocabulary import Vocabulary, fingerprint, vocabulary_difference
 from forerun.hub.names import here
+from forerun.model.config import weight_shapes
 from forerun.model.model import Model
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import Scheme
@@ -171,6 +173,7 @@ class DraftModel(Network):
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
         listed = _listed(options, target, self.vocab_size, listed)
         self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
+        self.step_cost = _step_nbytes(model, listed) / target.model.nbytes()
         max_len = min(target.max_len, model.config.max_position)
         num_blocks = num_blocks_for(target, max_len)
         self.cache = model.new_cache(
@@ -285,6 +288,15 @@ class DraftModel(Network):
             states.append(last[[row - first for row in wanted if first <= row < stop]])
             first = stop
         return np.concatenate(states)
+
+
+def _step_nbytes(model: Model, listed: Ids | None) -> float:
+    """Return about how many bytes of weights a step reads: the share of them that it multiplies by."""
+    config = model.config
+    num_weights = sum(prod(shape) for shape in weight_shapes(config).values())
+    num_scored = config.vocab_size if listed is None else len(listed)
+    num_unread = config.vocab_size * (1 if config.tied_head else 2) - num_scored
+    return model.nbytes() * (1 - num_unread * config.hidden_size / num_weights)
 
 
 def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | None) -> Ids | None:

@@ -46,6 +46,8 @@ class Network:
     """Its steps may leave out tokens, which it then takes with the next one (`Step.path`)."""
     is_model: bool = False
     """Its steps are passes of a model: their price is learned, and it may be left out (`Asking`)."""
+    step_cost: float = 0.0
+    """The bytes that a step of a model reads, as a share of a pass of the target."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Start a sequence, as `Drafter.begin` does; it was ended before."""
