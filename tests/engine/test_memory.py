@@ -112,6 +112,16 @@ def test_what_is_asked_for_is_kept_where_it_fits() -> None:
     assert tight.drafter.name == "small"
 
 
+@given(LOADS, st.integers(0, 64 * MB))
+def test_drafts_are_whole_where_drafting_fits(load: Workload, more: int) -> None:
+    least = memory.drafting(MODEL, DRAFTERS[0], load).total
+    plan = memory.fit(MODEL, DRAFTERS, load, least + more)
+    assert plan is not None
+    assert (plan.drafter, plan.workload.num_seqs) == (DRAFTERS[0], load.num_seqs)
+    below = memory.fit(MODEL, DRAFTERS, load, least - 1)
+    assert below is None or below.drafter != DRAFTERS[0] or below.workload.num_seqs < load.num_seqs
+
+
 @given(LOADS, st.integers(0, 1_000 * MB))
 def test_keys_and_values_stay_as_they_were_asked_for(load: Workload, budget: int) -> None:
     assert memory.smallest(ROUNDING, DRAFTERS, load) == memory.smallest(MODEL, DRAFTERS, load)

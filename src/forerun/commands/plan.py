@@ -64,6 +64,7 @@ def command(
         document = {"components": dict(chosen.components), "total_bytes": chosen.total}
         least = {
             "smallest_bytes": planner.smallest_budget(),
+            "drafting_bytes": planner.drafting_budget(),
             "smallest_bytes_by_kv": planner.rounded(),
         }
         speed = {"long": _model_report.long_context(planner)}
@@ -102,6 +103,8 @@ def _verdict(planner: Planner, chosen: MemoryPlan, limit: int | None) -> str:
     from forerun.core import sizes
 
     least = f"the smallest budget that works is {sizes.shown_up(planner.smallest_budget())}"
+    if planner.drafters[0].name != "none":
+        least += f", drafting keeps its speed from {sizes.shown_up(planner.drafting_budget())} on"
     if planner.config.budget_nbytes is None:
         if limit is None or chosen.total <= limit:
             return f"It fits; {least}."

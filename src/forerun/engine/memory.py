@@ -155,6 +155,8 @@ class MemoryPlan:
     workload: Workload
     drafter: DrafterNumbers
     components: Mapping[str, int]
+    block_nbytes: int = 0
+    """Bytes of a block of keys and values, the drafter's with it."""
 
     @property
     def total(self) -> int:
@@ -168,8 +170,8 @@ class MemoryPlan:
 
     @property
     def generation(self) -> int:
-        """Bytes beyond what does not depend on generating: SpecMemo's generation memory."""
-        fixed = ("weights", "drafter_weights", "tokenizer", "program", "server")
+        """Bytes that generating takes beyond the model: SpecMemo's generation memory, a draft's weights included."""
+        fixed = ("weights", "tokenizer", "program", "server")
         return self.total - sum(self.components[name] for name in fixed)
 
 
@@ -197,7 +199,8 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         "server": server_nbytes(workload),
     }
     components = {name: sizes[name] for name in COMPONENTS}
-    return MemoryPlan(workload, drafter, components)
+    block = model.kv_blocks[workload.precision] + drafter.kv_block
+    return MemoryPlan(workload, drafter, components, block)
 
 
 def states_nbytes(model: ModelNumbers, workload: Workload) -> int:
@@ -262,14 +265,23 @@ def fit(
     """
     for drafter in drafters:
         for load in halved(model, workload):
-            block = model.kv_blocks[load.precision] + drafter.kv_block
-            lacking = max(0, plan(model, drafter, load).total - budget)
-            blocks = load.blocks + -lacking // block
+            whole = plan(model, drafter, load)
+            lacking = max(0, whole.total - budget)
+            blocks = load.blocks + -lacking // whole.block_nbytes
             if blocks >= load.blocks_seq:
                 fitting = plan(model, drafter, replace(load, num_blocks=blocks))
                 if fitting.total <= budget:
                     return fitting
     return None
+
+
+def drafting(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> MemoryPlan:
+    """Return what takes the fewest bytes with this drafter, its whole drafts, and as many sequences at a time."""
+    kept = (workload.num_seqs, workload.draft_rows)
+    loads = [
+        load for load in halved(model, workload) if (load.num_seqs, load.draft_rows) == kept
+    ]
+    return plan(model, drafter, replace(loads[-1], num_blocks=workload.blocks_seq))
 
 
 def smallest(

@@ -19,6 +19,8 @@ from forerun.lab import store
 Provenance = store.Result
 ADDED = ("token_ids", "ttft_s", "decode_tokens", "prefill_s", "decode_s", "draft_s", "verify_s")
 """Fields of a measurement that add up, step by step."""
+MOST = ("peak_rss_mb", "most_blocks")
+"""Fields of which the largest counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,17 @@ class Measurement:
     draft_s: float = 0.0
     verify_s: float = 0.0
     peak_rss_mb: float = 0.0
+    most_blocks: int = 0
+    """Blocks of keys and values that were in use at once, in any of its steps."""
     stats: SpecStats = field(default_factory=SpecStats)
     error: str | None = None
 
     def total(self, parts: Sequence[Measurement]) -> Measurement:
         """Add up this system's measurements of several steps."""
         added = {name: reduce(add, (getattr(part, name) for part in parts)) for name in ADDED}
-        peak = max(part.peak_rss_mb for part in parts)
+        most = {name: max(getattr(part, name) for part in parts) for name in MOST}
         stats = SpecStats.total(part.stats for part in parts)
-        return replace(self, **added, peak_rss_mb=peak, stats=stats)
+        return replace(self, **added, **most, stats=stats)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What speculation loses when memory is taken from it: speculative tok/s kept against generation memory cut.
 
-Generation memory is everything beyond weights, tokenizer and program (`MemoryPlan.generation`): keys and values, what
-the drafter keeps, step buffers and logits. A drafter is measured with all of it and with parts of it, side by side on
-the same conversations.
+Generation memory is everything beyond the model's weights, tokenizer and program (`MemoryPlan.generation`): keys and
+values, the drafter's weights and what it keeps, step buffers and logits. Drafters are measured with all of it and with
+parts of it, in turns on the same conversations; what is kept is counted against the fastest of them with all of it.
 
 Source of the question: SpecMemo (arXiv 2506.01986), which keeps 96 % of the speculative speed with 65 % less.
 """
@@ -62,24 +62,28 @@ def budget_of(plan: MemoryPlan, cut: float) -> int:
 
 
 def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -> list[Row]:
-    """Return a row a point: its speed, and as a share of the speed with all memory, with its interval."""
+    """Return a row a point: its speed, and as a share of the fastest with all memory, with its interval."""
     plain = summary.totals(rounds, origin)
+    fastest = max((p.name for p in points if not p.cut), key=lambda name: plain[name]["tok_s"])
+    shares = summary.totals(rounds, origin, fastest)
     table: list[Row] = []
     for point in points:
         row: Row = {"drafter": point.drafter, "cut": point.cut, "budget_bytes": point.budget}
         if point.plan is None:
             table.append({**row, "error": "too small for one sequence"})
             continue
-        uncut = next(p.name for p in points if p.drafter == point.drafter)
-        totals, share = plain[point.name], summary.totals(rounds, origin, uncut)[point.name]
+        totals, share = plain[point.name], shares[point.name]
+        measured = filter(None, (each.of(point.name) for each in rounds))
+        unused = point.plan.num_blocks - max(each.most_blocks for each in measured)
         row |= {
             "generation_bytes": point.plan.generation,
             "total_bytes": point.plan.total,
+            "used_bytes": point.plan.generation - unused * point.plan.block_nbytes,
             "blocks": point.plan.num_blocks,
             "with": point.plan.drafter.name,
             "kept": share["speedup"],
-            "kept_lo": None if point.name == uncut else share["speedup_lo"],
-            "kept_hi": None if point.name == uncut else share["speedup_hi"],
+            "kept_lo": None if point.name == fastest else share["speedup_lo"],
+            "kept_hi": None if point.name == fastest else share["speedup_hi"],
         }
         names = ("tok_s", "speedup", "tau", "acceptance_rate", "drafted", "accepted", "rejected")
         table.append(
@@ -124,6 +128,7 @@ def show(rows: Sequence[Row]) -> None:
         "cut": lambda row: f"{row['cut']:g}%",
         "runs with": lambda row: row.get("error") or row["with"],
         "generation\nmemory": lambda row: sizes.format_size(row.get("generation_bytes", 0)),
+        "of it used": lambda row: sizes.format_size(row.get("used_bytes", 0)),
         "blocks": ("blocks", 0),
         "tok/s": ("tok_s", 1),
         "kept": ("kept", ".0%"),

@@ -123,6 +123,7 @@ class EngineSystem(System):
             verify_s=timers.verify_s - verify_s,
             stats=SpecStats.total(run.stats for run in runs),
             peak_rss_mb=round(peak_nbytes() / 2**20, 1),
+            most_blocks=engine.cache.pool.most_used,
         )
 
     def close(self) -> None:

@@ -42,6 +42,8 @@ class BlockPool:
     def __init__(self, num_blocks: int, block_nbytes: int = 1) -> None:
         self.num_blocks = num_blocks
         self.block_nbytes = block_nbytes
+        self.most_used = 0
+        """Blocks that sequences have used at once."""
         self.num_evicted = 0
         """Idle blocks given up so far because free ones had run out."""
         self.root = Node(-1, (), None)
@@ -75,6 +77,7 @@ class BlockPool:
             return None
         block = heappop(self._free)
         self._ref_counts[block] = 1
+        self.most_used = max(self.most_used, self.num_used)
         return block
 
     def evict(self, count: int) -> int:
@@ -91,6 +94,7 @@ class BlockPool:
         """Count one more sequence that uses a block, which is used or idle."""
         if self._ref_counts[block] == 0:
             del self._idle[block]
+            self.most_used = max(self.most_used, self.num_used)
         self._ref_counts[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
