@@ -87,7 +87,9 @@ def number(value: object, spec: int | str) -> str:
     return format(value, spec) if isinstance(value, int | float) else NOTHING
 
 
-def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Make a Markdown table, numbers to the right."""
-    rule = ["---"] + ["---:"] * (len(head) - 1)
+def markdown_table(
+    head: Sequence[str], lines: Sequence[Sequence[str]], *, num_left: int = 1
+) -> str:
+    """Make a Markdown table, all but the first columns to the right."""
+    rule = ["---"] * num_left + ["---:"] * (len(head) - num_left)
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))

@@ -173,7 +173,7 @@ class DraftModel(Network):
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
         listed = _listed(options, target, self.vocab_size, listed)
         self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
-        self.step_cost = _step_nbytes(model, listed) / target.model.nbytes()
+        self.step_cost = step_nbytes(model, listed) / target.model.nbytes()
         max_len = min(target.max_len, model.config.max_position)
         num_blocks = num_blocks_for(target, max_len)
         self.cache = model.new_cache(
@@ -290,7 +290,7 @@ class DraftModel(Network):
         return np.concatenate(states)
 
 
-def _step_nbytes(model: Model, listed: Ids | None) -> float:
+def step_nbytes(model: Model, listed: Ids | None) -> float:
     """Return about how many bytes of weights a step reads: the share of them that it multiplies by."""
     config = model.config
     num_weights = sum(prod(shape) for shape in weight_shapes(config).values())

@@ -1,4 +1,4 @@
-"""`forerun train draft-model`: a draft cut out of its target, aligned with the target's replies."""
+"""`forerun train draft-model`: a draft cut out of its target, or of a shape of its own, aligned with its replies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
 from forerun.lab.commands import _training as shared
 
-RATE = 0.005
-"""Of Muon: the weights are not new, so a step is small."""
+RATE, NEW_RATE = 0.005, 0.02
+"""Of Muon: weights that are not new take small steps."""
 
 
 @opt.command()
@@ -21,8 +21,10 @@ RATE = 0.005
 @click.option("--from", "source", help="A smaller model of the same vocabulary to cut it from.")
 @click.option("--max-cost", default=0.08, help="Of a step of the draft, as a share of a pass.")
 @click.option("--layers", default=0, help="Layers to keep; 0: as many as --max-cost allows.")
+@click.option("--hidden", default=0, help="Width of a draft of its own shape, with random weights.")
+@click.option("--heads", default=0, help="Attention heads with --hidden; 0: one for each 64 of it.")
 @click.option("--depth", default=3, help="Tokens of a draft to measure with.")
-@click.option("--lr", default=RATE, type=float, help="Rate of Muon.")
+@click.option("--lr", type=float, help=f"Rate of Muon; default {RATE}, with --hidden {NEW_RATE}.")
 @click.option("--batch", default=2048, help="Tokens of a step.")
 @click.option("--seed", default=0, help="Of the order.")
 @opt.as_json
@@ -36,10 +38,12 @@ def command(
     tokens: str,
     max_cost: float,
     layers: int,
+    hidden: int,
+    heads: int,
     depth: int,
     vocab: int,
     loss: str,
-    lr: float,
+    lr: float | None,
     batch: int,
     seed: int,
     eval_every: str,
@@ -50,34 +54,54 @@ def command(
 ) -> None:
     """Make a small draft of a model: some layers of it, or of a sibling, trained on its replies. Ctrl-C loses nothing.
 
+    With --hidden and --layers it has a shape of its own and begins with random weights: give --text, too.
+
     The folder is a draft: -d draft_model:model=FOLDER. It names the model's folder below it by its full path.
     """
     from forerun.core.errors import ConfigError
     from forerun.drafters.draft_model import Options, load
     from forerun.hub.names import name_of, resolve
-    from forerun.lab.train import draft_model, session
+    from forerun.lab.train import draft_model, new_draft, session
     from forerun.weights.checkpoint import open_checkpoint
 
     for name, value in (("depth", depth), ("draft-vocab", vocab), ("batch", batch)):
         opt.check_least(f"--{name}", value, 1)
     if not 0 < max_cost < 1:
         raise ConfigError(f"--max-cost must be between 0 and 1, got {max_cost}")
+    if hidden:
+        shared.leave_out(context, ("source", "max_cost"), because="--hidden makes a new draft")
+    elif heads:
+        raise ConfigError("--heads needs --hidden, the width of a draft of its own shape")
+    rate = (NEW_RATE if hidden else RATE) if lr is None else lr
     settings = shared.settings_of(
-        *(tokens, eval_every, loss, text), batch=batch, lr=lr, patience=patience, seed=seed
+        *(tokens, eval_every, loss, text), batch=batch, lr=rate, patience=patience, seed=seed
     )
     with session.processes() as is_first:
         llm = shared.load(config)
-        sibling = llm.model if source is None else load(Options(model=source), llm.target())
-        shape = draft_model.shape_for(sibling.config, llm.model.config, vocab, layers, max_cost)
-        data = session.read_data(llm, answers, text, vocab)
+        target = llm.model.config
         path = llm.path if source is None else resolve(source)
-        checkpoint = open_checkpoint(path)
-        weights = draft_model.weights_of(checkpoint, shape.layers)
+        origin: dict[str, object] = {"from": name_of(path)}
+        if hidden:
+            own = new_draft.config_of(target, hidden, layers, heads or -(-hidden // 64))
+            shape = new_draft.shape_of(own, target, vocab)
+            origin = {"hidden": hidden, "heads": own.num_heads}
+        else:
+            sibling = llm.model if source is None else load(Options(model=source), llm.target())
+            shape = draft_model.shape_for(sibling.config, target, vocab, layers, max_cost)
+        data = session.read_data(llm, answers, text, vocab)
         num_tokens = sum(reply.num_learned for reply in data.train)
-        learner = draft_model.DraftModelLearner(
-            sibling, depth, shape, weights, checkpoint, num_tokens
-        )
-        origin = {"from": name_of(path), **asdict(shape)}
+        checkpoint = open_checkpoint(path)
+        learner: draft_model.DraftModelLearner
+        if hidden:
+            learner = new_draft.NewDraftLearner(
+                llm.model, depth, own, shape, checkpoint, num_tokens, seed
+            )
+        else:
+            weights = draft_model.weights_of(checkpoint, shape.layers)
+            learner = draft_model.DraftModelLearner(
+                sibling, depth, shape, weights, checkpoint, num_tokens
+            )
+        origin |= asdict(shape)
         folder = out or data.path.with_name(f"{data.model}.draft_model")
         trainer = session.new_trainer(llm, learner, data, settings, states_gb, folder, origin)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

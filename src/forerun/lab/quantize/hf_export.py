@@ -84,6 +84,12 @@ def config_json(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, object
             "a GGUF with rope scaling or a sliding window cannot be written as a Hugging Face "
             "folder: give the model's Hugging Face folder"
         )
+    return described(config)
+
+
+def described(config: ModelConfig) -> dict[str, object]:
+    """Make the config.json of a model in fp16 of one of the families that need no more than sizes."""
+    assert config.rope is not None
     return {
         "architectures": [_FROM_GGUF[config.family]],
         "model_type": config.family,
@@ -97,7 +103,7 @@ def config_json(checkpoint: Checkpoint, config: ModelConfig) -> dict[str, object
         "max_position_embeddings": config.max_position,
         "rms_norm_eps": config.norm_eps,
         "hidden_act": config.activation,
-        "rope_theta": rope.theta,
+        "rope_theta": config.rope.theta,
         "tie_word_embeddings": config.tied_head,
         "torch_dtype": "float16",
     }

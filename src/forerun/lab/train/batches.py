@@ -18,7 +18,7 @@ from torch import Tensor
 
 from forerun.core.arrays import Ids
 from forerun.lab.train.replies import Reply
-from forerun.lab.train.states import StateReader
+from forerun.lab.train.states import NoStates, StateReader
 from forerun.model.model import Model
 
 POOL = 256
@@ -112,7 +112,7 @@ def _cut(
         start += width
 
 
-def pack(pieces: Sequence[Piece], depth: int, read: StateReader) -> TrainBatch:
+def pack(pieces: Sequence[Piece], depth: int, read: StateReader | NoStates) -> TrainBatch:
     """Join states and tokens of pieces and the `depth` rows after each; from a text's start if the reader has it."""
     columns: list[list[Tensor]] = [[], [], [], [], [], []]
     packed, at, offset = [], [], 0

@@ -28,6 +28,7 @@ from forerun.lab.train import trim
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import Learner
 from forerun.llm import LLM
+from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
@@ -146,12 +147,13 @@ class DraftModelLearner(Learner):
         weights: Mapping[str, Tensor],
         checkpoint: Checkpoint | None = None,
         num_tokens: int = 0,
+        net: DraftDecoder | None = None,
     ) -> None:
         """`weights` and `checkpoint` are the source's; `num_tokens` of replies are learned from."""
         self.source, self.depth, self.shape = source, depth, shape
         self.checkpoint, self.num_tokens = checkpoint, num_tokens
         config = replace(source.config, num_layers=len(shape.layers))
-        self.net = DraftDecoder(config, shape.layers, weights)
+        self.net = net or DraftDecoder(config, shape.layers, weights)
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Compute the outputs text by text."""
@@ -174,8 +176,16 @@ class DraftModelLearner(Learner):
     ) -> None:
         """Write a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
         assert self.checkpoint is not None
+        config, arch = read_config(self.checkpoint)
+        outside = {}
+        for part in ("embed",) if config.tied_head else ("embed", "head"):
+            for key, stored in stored_weights(self.checkpoint, arch, config, part):
+                outside[key] = torch.from_numpy(stored.dequantize())
+                stored.release()
+        described = config_json(self.checkpoint, config)
+        described |= {"num_hidden_layers": len(self.shape.layers)}
         named = (str(target["tokenizer"]), self.num_tokens, str(target["name"]))
-        write(folder, self.checkpoint, weights, ids, *named)
+        write_draft(folder, self.checkpoint, arch, config, described, outside, weights, ids, *named)
 
     def drafter_options(self, folder: Path) -> dict[str, object]:
         """Draft as many tokens as it was measured with, in 8 bits: its file is fp16."""
@@ -183,42 +193,39 @@ class DraftModelLearner(Learner):
 
     def figures(self, llm: LLM, folder: Path, ids: Ids, tau: float) -> dict[str, object]:
         """Measure the cost of a step."""
-        from forerun.drafters.draft_model import Options, load
+        from forerun.drafters.draft_model import Options, load, step_nbytes
 
         small = load(Options(model=str(folder / MODEL), quant=QUANT), llm.target())
-        gain = trim.mbsu(tau, self.shape.cost, self.depth)
-        cost = measured_cost(llm.model, small, ids)
-        return {"cost": self.shape.cost, "measured_cost": cost, "mbsu": gain}
+        by_bytes = step_nbytes(small, ids) / llm.model.nbytes()
+        return {
+            "cost": self.shape.cost,
+            "cost_bytes": by_bytes,
+            "measured_cost": measured_cost(llm.model, small, ids),
+            "mbsu": trim.mbsu(tau, by_bytes, self.depth),
+        }
 
     def notes(self, record: Mapping[str, Any]) -> list[str]:
         """Say which layers, and what a step costs and brings."""
         measured = record["held_out"]
         return [
-            f"layers {', '.join(map(str, self.shape.layers))}; a step reads {measured['cost']:.3f} of a pass's weights "
-            f"and takes {measured['measured_cost']:.3f} of its CPU time in {QUANT}; with {self.depth} tokens tau "
+            f"layers {', '.join(map(str, self.shape.layers))}; a step reads {measured['cost_bytes']:.3f} of a pass's "
+            f"bytes and takes {measured['measured_cost']:.3f} of its CPU time in {QUANT}; with {self.depth} tokens tau "
             f"{measured['all']['tau']:.3f}, memory-bound speed-up {measured['mbsu']:.2f}; {record['cpu_s']} s of CPU"
         ]
 
 
-def write(
-    folder: Path,
-    checkpoint: Checkpoint,
-    weights: Mapping[str, Tensor],
-    ids: Ids,
-    vocabulary: str,
-    num_tokens: int,
-    name: str,
-) -> None:
-    """Write the draft as a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
-    config, arch = read_config(checkpoint)
+def write_draft(
+    folder: Path, checkpoint: Checkpoint, arch: Arch, config: ModelConfig, described: Mapping[str, object],
+    outside: Mapping[str, Tensor], weights: Mapping[str, Tensor], ids: Ids, vocabulary: str, num_tokens: int, name: str,
+) -> None:  # fmt: skip
+    """Write the draft as a Hugging Face folder, and beside it the tokens it may guess. Raises OSError.
+
+    `outside` are embedding and head, `weights` those of the layers and the last norm; the tokenizer is `checkpoint`'s.
+    """
     model = (folder / MODEL).resolve()
+    rest = {"norm": weights["norm.weight"], **outside}
+    tensors = named(arch, config, None, {key: _half(each) for key, each in rest.items()})
     num_layers = 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers."))
-    outside = {"norm": weights["norm.weight"]}
-    for part in ("embed",) if config.tied_head else ("embed", "head"):
-        for key, stored in stored_weights(checkpoint, arch, config, part):
-            outside[key] = torch.from_numpy(stored.dequantize())
-            stored.release()
-    tensors = named(arch, config, None, {key: _half(t) for key, t in outside.items()})
     for i in range(num_layers):
         layer = {
             key.removeprefix(f"layers.{i}.").removesuffix(".weight"): _half(weight)
@@ -226,9 +233,7 @@ def write(
             if key.startswith(f"layers.{i}.")
         }
         tensors |= named(arch, config, i, layer)
-    written = {key: np.asarray(array) for key, array in tensors.items()}
-    described = config_json(checkpoint, config) | {"num_hidden_layers": num_layers}
-    write_folder(model, described, written)
+    write_folder(model, described, {key: np.asarray(array) for key, array in tensors.items()})
     write_other_files(checkpoint, model)
     from forerun.drafters.draft_model import trimmed
 

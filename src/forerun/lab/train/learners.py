@@ -54,6 +54,8 @@ class Learner(ABC):
     """Whether its matrices are written as int8 codes."""
     is_trained = False
     """Whether it begins with weights that were trained before, so that it is measured before the first step."""
+    is_pretrained = False
+    """On texts it learns their own tokens, without the target, whose states it does not read."""
     is_tried_early = True
     """Whether it is written and run in the engine after each measurement."""
 

@@ -48,6 +48,18 @@ class States:
     """(R,) int64, the target's likeliest token."""
 
 
+class NoStates:
+    """Gives texts without states, for learners that read none while they learn the text's own tokens."""
+
+    all_rows = True
+
+    def __call__(self, reply: Reply) -> States:
+        """Return states without numbers, a row each token."""
+        rows = len(reply.tokens)
+        none, zeros = torch.empty(rows, 0), torch.zeros(rows)
+        return States(0, none, none, zeros, zeros.long())
+
+
 class StateReader:
     """Computes states: of all rows if a drafter looks back at them, else of those that are learned from.
 

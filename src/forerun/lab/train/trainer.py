@@ -29,7 +29,7 @@ from forerun.lab.train.losses import Loss, through_head
 from forerun.lab.train.optimizer import Optimizer, OptimizerName, all_finite, rate
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.simulated import Acceptance, bigram_match
-from forerun.lab.train.states import StateReader
+from forerun.lab.train.states import NoStates, StateReader
 from forerun.model.model import Model
 
 CHECKPOINT = "checkpoint.pt"
@@ -211,8 +211,10 @@ class Trainer:
         num_rows = sum(piece.stop - piece.start for piece in pieces)
         sums = torch.zeros(1 + self.depth)
         if ours:
-            batch = batches.pack(ours, self.depth, self.read)
-            is_own = self.settings.loss == "token"
+            is_pretraining = self.learner.is_pretrained and not self.progress.stage
+            read = NoStates() if is_pretraining else self.read
+            batch = batches.pack(ours, self.depth, read)
+            is_own = is_pretraining or self.settings.loss == "token"
             p = (
                 batches.own_tokens(batch, self.ids)
                 if is_own
