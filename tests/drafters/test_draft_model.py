@@ -157,6 +157,19 @@ def test_a_rejected_row_is_replaced() -> None:
     assert after.tokens[0] == int(logits_of(SURE, seq.tokens).argmax())
 
 
+def test_rows_that_no_step_computed_are_not_committed() -> None:
+    """A tree whose other guesses are sure asks the model for no step; the queued tokens come again in the next one."""
+    drafter, seq = drafter_of(), seq_of([1, 2, 3])
+    begun(drafter, seq)
+    drafter.network.new_draft([seq], [3])
+    seq.tokens += [4, 5]
+    (draft,) = drafter.propose([seq], [5])
+    fresh, same = drafter_of(), seq_of(seq.tokens)
+    begun(fresh, same)
+    assert [draft] == fresh.propose([same], [5])
+    assert len(draft)
+
+
 def test_a_prompt_that_was_read_before_is_not_read_again() -> None:
     counting = CountingModel(TARGET_MODEL)
     drafter = drafter_of(counting, num_draft=1)
