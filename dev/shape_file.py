@@ -49,6 +49,8 @@ class Shape:
     qk_norm: int = 0
     """Its width, of a head or of all; 0: none."""
     biases: bool = False
+    alike: int = 0
+    """Experts that every row chooses, among the active ones, by the routers' biases."""
     state_heads: int = 0
     """Heads of values with a state, in three layers of four; 16 of keys, all 128 wide. 0: attention alone."""
     wide: tuple[int, int] = (0, 0)
@@ -310,4 +312,5 @@ class Writer:
             if shape.biases:
                 self.vector(f"{tensor}.bias", (shape.experts, rows), 0.0)
         if shape.biases:
-            self.vector(f"{name}ffn_gate_inp.bias", shape.experts, 0.0)
+            chosen = np.arange(shape.experts) < shape.alike
+            self.numbers(f"{name}ffn_gate_inp.bias", 100 * chosen.astype(np.float32))

@@ -1,6 +1,6 @@
 """Write a GGUF of random weights in the shape of a model that people run, to measure speed, memory and loading.
 
-    python -m dev.shapes TOKENIZER.gguf OUT.gguf SHAPE [--layers N]
+    python -m dev.shapes TOKENIZER.gguf OUT.gguf SHAPE [--layers N] [--alike N]
 
 The tokenizer is that of another file, with names added up to the shape's vocabulary. Text is noise and no draft is
 right: it is for passes. Nothing is downloaded.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gguf import GGMLQuantizationType as Quant
@@ -143,8 +144,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("--layers", type=int, default=None)
+    parser.add_argument(
+        "--alike", type=int, default=0, help="experts that all rows choose (gpt-oss alone)"
+    )
     given = parser.parse_args()
-    shape = SHAPES[given.shape]
+    shape = replace(SHAPES[given.shape], alike=given.alike)
+    if given.alike and not shape.biases:
+        sys.exit(f"{given.shape} has routers without biases: leave out --alike")
+    if not 0 <= given.alike <= shape.active:
+        sys.exit(f"--alike must be 0 to the {shape.active} active experts, got {given.alike}")
     tokenizer = tokenizer_of(given.tokenizer, shape)
     writer = Writer(given.out, shape, given.layers or shape.layers)
     writer.tokenizer(tokenizer)
