@@ -166,8 +166,8 @@ def test_a_chat_begins_with_the_message_of_p(default_model) -> None:
     "flags",
     [
         "--no-ui --spec-draft-n-max 4 --spec-draft-n-min 1 --spec-draft-p-min .5 -np 2 -fa on",
-        "--reasoning-format deepseek --reasoning-budget -1 --cache-reuse 256 -cb -cd 512 --threads-http 4",
-        "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --load-format auto",
+        "--reasoning-format deepseek --reasoning off --reasoning-budget -1 --cache-reuse 256 -cb -cd 512",
+        "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3 --threads-http 4",
         "--disable-log-requests --generation-config auto --swap-space 4 --block-size 16 --task generate",
     ],
 )

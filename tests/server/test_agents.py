@@ -175,6 +175,12 @@ def test_switches_of_thinking_reach_the_template(llm):
             ({}, "Hi|||"),
         ):
             assert post(url, chat, {"messages": ASKED} | asked)["prompt"] == expected
+    off = {"reasoning": "off"}
+    with running(lambda: with_template(llm, SWITCHED), **off) as (url, _):
+        for asked, expected in (({}, "Hi|False||"), ({"reasoning_effort": "low"}, "Hi|True|low|")):
+            assert post(url, chat, {"messages": ASKED} | asked)["prompt"] == expected
+    with running(lambda: with_template(llm, OPENS), **off) as (url, _):
+        assert post(url, chat, {"messages": ASKED})["prompt"] == "Hi<think>\n\n</think>\n\n"
     with running(lambda: with_template(llm, OPENS)) as (url, _):
         prompts = [
             post(url, chat, {"messages": ASKED} | asked)["prompt"]

@@ -55,7 +55,8 @@ def test_instructions_and_a_system_message_are_one(llm, role, content):
 
 
 def test_events_of_a_text_come_in_openais_order(client):
-    kinds = [event.type for event in client.responses.create(input=QUESTION, stream=True, **OWN)]
+    events = [*client.responses.create(input=QUESTION, stream=True, **OWN)]
+    kinds = [event.type for event in events]
     assert kinds[:4] == [
         "response.created",
         "response.in_progress",
@@ -68,6 +69,8 @@ def test_events_of_a_text_come_in_openais_order(client):
         "response.output_item.done",
         "response.incomplete",
     ]
+    done, whole = events[-2:]  # what is cut says so wherever it is told
+    assert done.item.status == whole.response.output[-1].status == "incomplete"
 
 
 def test_answers_are_parsed_into_models(client):

@@ -80,6 +80,8 @@ class BlockWriter(Writer):
         super().__init__(service, running, body.model, new_parser)
         self.body, self.blocks = body, list[ContentBlock]()
         self.id, self.created = f"{self.prefix}_{uuid.uuid4().hex}", int(time.time())
+        self.is_cut = False
+        """Whether the answer has ended, at its limit: then the last block is not whole."""
 
     @abstractmethod
     def final(self) -> Document:
@@ -119,6 +121,7 @@ class BlockWriter(Writer):
         for part in self.parsers[0].read(text, is_last=is_last, is_cut=is_cut):
             yield from self._grow(part)
         if is_last:
+            self.is_cut = is_cut
             yield from self._close()
 
     def _grow(self, part: Part) -> Iterator[Document]:

@@ -11,6 +11,7 @@ from forerun.core.options import option
 from forerun.core.params import MAX_N
 
 LOCAL = "127.0.0.1"
+REASONING = ("auto", "on", "off")
 POOLINGS = ("auto", "last", "mean", "none")
 _LEAST = {
     **dict.fromkeys(("max_prompt_len", "max_connections", "models_max", "max_schema_depth"), 1),
@@ -41,6 +42,8 @@ class ServerConfig:
     """A chat template in place of the model's own: a file of Jinja, its text, or `chatml`."""
     chat_template_kwargs: str | None = option(None, metavar="JSON")
     """JSON: what the template reads besides where a request does not say, such as {"enable_thinking": false}."""
+    reasoning: Literal["auto", "on", "off"] = option("auto")
+    """Whether models think where a request does not say; auto: as their templates have it."""
     reasoning_budget: int | None = option(None, metavar="TOKENS")
     """Tokens of a thought where a request does not say: 0 for none, -1 for as many as the model writes."""
     keep_billing_header: bool = option(False)
@@ -106,8 +109,10 @@ class ServerConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
-        if self.pooling not in POOLINGS:
-            raise ConfigError(f"pooling must be one of {', '.join(POOLINGS)}, got {self.pooling}")
+        for name, allowed in (("reasoning", REASONING), ("pooling", POOLINGS)):
+            if getattr(self, name) not in allowed:
+                given = getattr(self, name)
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {given}")
         if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_:]*", self.metrics_prefix):
             raise ConfigError(
                 f"metrics_prefix must be letters, digits, _ and :, such as vllm:, got {self.metrics_prefix!r}"

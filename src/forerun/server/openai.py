@@ -287,9 +287,12 @@ def _rendered(service: Service, body: ChatRequest, toolbox: Toolbox) -> str:
 
 def _thought(service: Service, body: ChatRequest) -> Thought:
     """Read how the model shall think, as the server's option says where the request does not."""
-    thought, budget = body.thought(), service.config.reasoning_budget
-    if budget is None or budget < 0 or thought != Thought():
+    thought, config = body.thought(), service.config
+    if thought != Thought():
         return thought
+    is_on = None if config.reasoning == "auto" else config.reasoning == "on"
+    if is_on is False or (budget := config.reasoning_budget) is None or budget < 0:
+        return Thought(is_on=is_on)
     return Thought(is_on=budget > 0, budget=budget or None)
 
 

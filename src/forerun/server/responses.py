@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from forerun.core.types import FinishReason
 from forerun.server.blocks import BlocksBody, BlockWriter, ContentBlock, one_system, reply
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, must_be
@@ -179,13 +178,10 @@ class ResponsesWriter(BlockWriter):
 
     def final(self) -> Document:
         """Write the response."""
-        is_cut = self.reason is FinishReason.LENGTH
-        document = self._response("incomplete" if is_cut else "completed")
-        document["output"] = [self._item(block, "completed") for block in self.blocks]
-        if is_cut:
+        document = self._response("incomplete" if self.is_cut else "completed")
+        document["output"] = [self._item(block, self._status(block)) for block in self.blocks]
+        if self.is_cut:
             document["incomplete_details"] = {"reason": "max_output_tokens"}
-            if document["output"]:
-                document["output"][-1]["status"] = "incomplete"
         document["timings"] = self.timings()
         return document | {"usage": self._usage()}
 
@@ -226,7 +222,7 @@ class ResponsesWriter(BlockWriter):
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
         """Write the whole text, part and item once more."""
-        item, where = self._item(block, "completed"), self._where(block)
+        item, where = self._item(block, self._status(block)), self._where(block)
         if self._is_custom(block):
             name = "response.custom_tool_call_input"
             yield self._event(f"{name}.delta", delta=item["input"], **where)
@@ -251,6 +247,10 @@ class ResponsesWriter(BlockWriter):
     def fail(self, error: ApiError) -> Document:
         """Write the error as an event."""
         return self._event("error", code=error.code, message=error.message, param=error.param)
+
+    def _status(self, block: ContentBlock) -> str:
+        """Return how a block ended."""
+        return "incomplete" if self.is_cut and block is self.blocks[-1] else "completed"
 
     def _is_custom(self, block: ContentBlock) -> bool:
         return block.is_call and self._tools.get(block.name, {}).get("type") == "custom"
