@@ -109,10 +109,8 @@ class ServerConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name, allowed in (("reasoning", REASONING), ("pooling", POOLINGS)):
-            if getattr(self, name) not in allowed:
-                given = getattr(self, name)
-                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {given}")
+        _check_among("reasoning", self.reasoning, REASONING)
+        _check_among("pooling", self.pooling, POOLINGS)
         if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_:]*", self.metrics_prefix):
             raise ConfigError(
                 f"metrics_prefix must be letters, digits, _ and :, such as vllm:, got {self.metrics_prefix!r}"
@@ -131,3 +129,8 @@ class ServerConfig:
     def max_body_nbytes(self) -> int:
         """The largest body that is read."""
         return int(self.max_body_mb * 1e6)
+
+
+def _check_among(name: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {given}")
