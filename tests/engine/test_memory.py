@@ -30,6 +30,7 @@ from forerun.engine.memory import (
 )
 from forerun.engine.planner import Planner, drafter_numbers
 from forerun.model.backends.native import MAX_ROWS
+from forerun.model.cache.blocks import blocks_of
 from forerun.model.kernels import native
 from forerun.model.loader import blank_model, load_model
 from forerun.weights.checkpoint import open_checkpoint
@@ -204,6 +205,15 @@ def test_a_model_without_weights_has_the_size_of_the_loaded_one(
     blank = blank_model(open_checkpoint(default_model), **options)  # type: ignore[arg-type]
     loaded = load_model(open_checkpoint(default_model), **options)  # type: ignore[arg-type]
     assert blank.nbytes() == loaded.nbytes()
+
+
+def test_a_plan_maps_no_more_than_is_planned(default_model: Path) -> None:
+    """A server's long context for eight sequences of an 8B would be 34 GB, which systems refuse to map."""
+    planner = Planner.of(EngineConfig(model=str(default_model), is_server=True), "cpu")
+    cache = planner.target().cache
+    assert cache is not None
+    assert cache.pool.num_blocks == planner.workload.num_blocks
+    assert cache.pool.num_blocks < blocks_of(planner.workload.max_len) * cache.num_slots
 
 
 def test_what_does_not_fit_is_refused_with_the_smallest_budget(default_model: Path) -> None:

@@ -278,8 +278,10 @@ def fit(
 def drafting(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> MemoryPlan:
     """Return what takes the fewest bytes with this drafter, its whole drafts, and as many sequences at a time."""
     kept = (workload.num_seqs, workload.draft_rows)
-    loads = [load for load in halved(model, workload) if (load.num_seqs, load.draft_rows) == kept]
-    return plan(model, drafter, replace(loads[-1], num_blocks=workload.blocks_seq))
+    *_, load = (
+        each for each in halved(model, workload) if (each.num_seqs, each.draft_rows) == kept
+    )
+    return plan(model, drafter, replace(load, num_blocks=load.blocks_seq))
 
 
 def smallest(

@@ -282,8 +282,9 @@ class Planner:
 
     def target(self) -> Target:
         """Return what drafters are built with."""
-        max_len, config = self.workload.max_len, self.config
-        cache = self.model.new_cache(config.max_num_seqs, max_len)
+        load, config = self.workload, self.config
+        max_len = load.max_len
+        cache = self.model.new_cache(config.max_num_seqs, max_len, num_blocks=load.num_blocks)
         return Target(
             self.model,
             self.tokenizer,
