@@ -30,13 +30,11 @@ from forerun.core.device import (
 from forerun.core.errors import RequestError, given_as
 from forerun.core.params import SamplingParams
 from forerun.core.pickling import OfOneProcess
-from forerun.decoding.guidance import Grammars
 from forerun.drafting.base import Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, request_batch, vectors
 from forerun.engine.answers import parsed
 from forerun.engine.engine import Engine
-from forerun.engine.intake import text_maker
 from forerun.engine.loaded import Loaded
 from forerun.engine.lock import EngineLock
 from forerun.engine.loop import EngineLoop, Request, Sink
@@ -50,7 +48,6 @@ from forerun.model.backends.base import Progress
 from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import device_of, read_config
-from forerun.model.prompt_cache import keep_on_disk
 from forerun.parallel.launch import Launch
 from forerun.spellings import calls
 from forerun.spellings import engine as spellings
@@ -133,12 +130,7 @@ class LLM(OfOneProcess):
         self._loaded = Loaded.of(
             checkpoint, self.path, self.tokenizer, config, self.device, progress
         )
-        self.model = self._loaded.model
-        self.grammars = Grammars(
-            self.tokenizer,
-            self.model.config.vocab_size,
-            are_strangers=config.is_server,
-        )
+        self.model, self.grammars = self._loaded.model, self._loaded.grammars
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
@@ -368,30 +360,8 @@ class LLM(OfOneProcess):
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)
         self.max_len = load.max_len
-        config = replace(self.config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
-        cache = self.model.new_cache(
-            load.num_seqs,
-            load.max_len,
-            config.kv,
-            load.num_blocks,
-            load.num_checkpoints,
-            load.draft_rows,
-        )
-        keep_on_disk(cache, self.model, config, self.path.stem, self._loaded.files)
-        target = self.target(cache, load.num_seqs)
-        self.drafter_spec = self.drafter_spec.for_target(target)
-        engine = Engine(
-            self.model,
-            cache,
-            self.drafter_spec.build(target),
-            config,
-            eos_ids=self.tokenizer.eos_ids,
-            grammars=self.grammars.begin,
-            logit_rows=load.logit_rows,
-            draft_forced=self.drafter_spec.name != "none",
-            encode=partial(self.tokenizer.encode, bos=False),
-        )
-        return EngineLoop(engine, text_maker(self.tokenizer), lock, self.tokenizer.text_of)
+        loop, self.drafter_spec = self._loaded.new_loop(self.config, load, self.drafter_spec, lock)
+        return loop
 
 
 def planner_of(config: EngineConfig) -> Planner:
