@@ -7,6 +7,7 @@ Each sequence goes through it as one `SequenceStep`.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -78,7 +79,12 @@ class Engine:
         self.config = config
         self.cache = cache
         self.intake = Intake(
-            model.config.vocab_size, cache.max_len, eos_ids, config.seed, grammars, encode
+            model.config.vocab_size,
+            cache.max_len,
+            eos_ids,
+            random.Random(config.seed),
+            grammars,
+            encode,
         )
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         if cache.disk is not None and drafter.features.reads_rows:

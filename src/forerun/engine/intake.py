@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from forerun.core.errors import CapacityError, RequestError, short_repr
@@ -35,22 +35,19 @@ def text_maker(tokenizer: Tokenizer) -> NewText:
     return new_text
 
 
+@dataclass
 class Intake:
     """Makes the sequences of one engine."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        max_len: int,
-        eos_ids: frozenset[int],
-        seed: int | None,
-        grammars: NewGrammar | None,
-        encode: Callable[[str], Sequence[int]] | None,
-    ) -> None:
-        """`seed` decides what sequences without one of their own are; None: they differ in every run."""
-        self.vocab_size, self.max_len, self.eos_ids = vocab_size, max_len, eos_ids
-        self.grammars, self.encode = grammars, encode
-        self._ids, self._seeds = count(), random.Random(seed)
+    vocab_size: int
+    max_len: int
+    eos_ids: frozenset[int]
+    seeds: random.Random
+    """Gives seeds to sequences without one of their own."""
+    grammars: NewGrammar | None
+    encode: Callable[[str], Sequence[int]] | None
+    """Encodes a prediction."""
+    ids: Iterator[int] = field(default_factory=count)
 
     def sequences(
         self, prompt: Sequence[int], params: SamplingParams, new_text: NewText
@@ -66,8 +63,8 @@ class Intake:
         max_tokens = room if first.max_tokens is None else min(first.max_tokens, room)
         for stream in range(first.n):
             own = first if stream == 0 else replace(first, prompt_logprobs=None)
-            seed = self._seeds.getrandbits(63) if own.seed is None else own.seed
-            seq = Seq(next(self._ids), list(prompt), own, seed, stream)
+            seed = self.seeds.getrandbits(63) if own.seed is None else own.seed
+            seq = Seq(next(self.ids), list(prompt), own, seed, stream)
             stops = StopChecker(own, max_tokens, self.eos_ids, new_text(own))
             pipeline = LogitsPipeline(
                 own, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=grammar

@@ -27,33 +27,24 @@ class EngineLock:
         EngineLock.all.add(self)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock, after those that came before."""
+    def held(self, *, waits: bool = True) -> Iterator[bool]:
+        """Hold the lock, after those that came before. Unless it `waits`, yield False if a thread has it."""
         if self._owner == threading.get_ident():
-            yield
+            yield waits
             return
         with handled_later():
-            with self._turn:  # whoever waits for the lock has it
-                self._lock.acquire()
+            if waits:
+                with self._turn:  # whoever waits for the lock has it
+                    self._lock.acquire()
+            elif not self._lock.acquire(blocking=False):
+                yield False
+                return
             self._owner = threading.get_ident()
             try:
-                yield
+                yield True
             finally:
                 self._owner = None
                 self._lock.release()
-
-    def call_if_free(self, call: Callable[[], object]) -> bool:
-        """Call a function under the lock; do nothing and return False if a thread holds it, this one perhaps."""
-        with handled_later():
-            if not self._lock.acquire(blocking=False):
-                return False
-            self._owner = threading.get_ident()
-            try:
-                call()
-            finally:
-                self._owner = None
-                self._lock.release()
-        return True
 
     def before_fork(self) -> None:
         """Wait for the lock, so that no thread is using the model in the child."""

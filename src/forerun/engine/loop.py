@@ -105,7 +105,7 @@ class Request(Iterator[Event]):
     def cancel(self) -> None:
         """End it, from any thread, keeping what it has; its last events say so. Harmless if it has ended."""
         if not self.is_finished:
-            self.loop.cancel(run.seq.id for run in self.runs)
+            self.loop.tell(tuple(run.seq.id for run in self.runs))
 
     def close(self) -> None:
         """End it, if it has not ended, and give no more events."""
@@ -194,19 +194,15 @@ class EngineLoop:
         runs = tuple(self.engine.intake.sequences(prompt_ids, params, self._new_text))
         request = Request(self, str(next(self._ids)), prompt, runs, sink)
         try:
-            self._tell(request)
+            self.tell(request)
         except BaseException:  # the caller does not get it
             request.cancel()
             raise
         return request
 
-    def cancel(self, seq_ids: Iterable[int]) -> None:
-        """End sequences, keeping what they have; their last events say so. Waits for nothing, harmless if ended."""
-        self._tell(tuple(seq_ids))
-
     def end_all(self) -> None:
         """End all requests, keeping what they have."""
-        self.cancel([*self._requests])
+        self.tell(tuple(self._requests))
 
     def step(self, waiting: Request | None = None) -> bool:
         """Run one pass for all requests; return True while there is work. An error ends all requests, and is raised.
@@ -228,15 +224,21 @@ class EngineLoop:
                 raise raised
             return self.has_work
 
-    def _tell(self, news: Request | tuple[int, ...]) -> None:
-        """Queue a request or end sequences: now, or after the step of the thread that has the engine."""
+    def tell(self, news: Request | tuple[int, ...]) -> None:
+        """Queue a request, or end sequences by their ids: now, or after the step of the thread that has the engine.
+
+        Waits for nothing; harmless for sequences that have ended.
+        """
         self._inbox.put(news)
         self._catch_up_if_free()
 
     def _catch_up_if_free(self) -> None:
         """Catch up, unless a thread has the engine: it does so when it lets go of it."""
-        while not self._inbox.empty() and self.model_lock.call_if_free(self._catch_up):
-            pass  # another thread may add to it, and find the lock taken
+        while not self._inbox.empty():  # another thread may add to it, and find the lock taken
+            with self.model_lock.held(waits=False) as is_held:
+                if not is_held:
+                    return
+                self._catch_up()
 
     def _catch_up(self) -> None:
         """Do what was asked for, and end the requests that nobody has any more."""

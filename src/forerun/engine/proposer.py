@@ -144,7 +144,7 @@ class Proposer:
         if state.prediction is not None:
             draft = state.limit(state.prediction.extend(draft, step.seq.generated, step.room))
         if self._draft_forced and (grammar := state.grammar) is not None:
-            draft = with_forced(draft, grammar, step.room, state.max_depth)
+            draft = with_forced(draft, grammar, step.room, state.stops.tokens_left - 1)
         return draft
 
     @contextmanager
