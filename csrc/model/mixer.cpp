@@ -81,7 +81,7 @@ void Decoder::plan_mixer_row(int segment, int known, int node) {
     if (row.length > 2 * kChunk) throw std::out_of_range("a draft of more than 64 rows below each other");
     if (row.length > kChunk) {
         const auto end_of = [&](std::size_t path) { return mixer_paths_[path + kChunk - 1]; };
-        const auto found = std::ranges::find_if(borders_, [&](const Border& border) {
+        const auto found = std::ranges::find_if(borders_, [&](const ChunkBorder& border) {
             return border.segment == segment && end_of(border.path) == end_of(row.path);
         });
         row.border = static_cast<int>(found - borders_.begin());

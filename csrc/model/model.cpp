@@ -197,13 +197,13 @@ void Decoder::set_attention(int layer, int window, std::span<const float> freque
     const KvShape& kv = layer_shape(layer).kv;
     if (2 * frequencies.size() > static_cast<std::size_t>(kv.head_dim))
         throw std::invalid_argument("more rotated pairs than a head has");
-    const auto found = std::ranges::find_if(kinds_, [&](const Kind& kind) {
+    const auto found = std::ranges::find_if(kinds_, [&](const AttentionKind& kind) {
         return kind.window == window && kind.factor == factor && kind.kv == kv &&
                std::ranges::equal(kind.frequencies, frequencies);
     });
     layers_[layer].kind = static_cast<int>(found - kinds_.begin());
     if (found != kinds_.end()) return;
-    Kind& kind = kinds_.emplace_back();
+    AttentionKind& kind = kinds_.emplace_back();
     kind.window = window;
     kind.kv = kv;
     kind.frequencies.assign(frequencies.begin(), frequencies.end());

@@ -21,103 +21,15 @@
 #include <vector>
 
 #include "model/cache.h"
-#include "kernels/formats.h"
+#include "model/layer.h"
+#include "model/pass.h"
 #include "model/ranks.h"
 #include "model/runtime.h"
 #include "model/scored.h"
+#include "model/shape.h"
 #include "model/types.h"
 
 namespace forerun {
-
-inline constexpr int kMostActive = 64;  // experts of a row
-
-struct ExpertsShape {
-    int num = 0, num_active = 0, inner = 0;  // num 0: none
-    bool is_renormalized = true;
-    bool has_norms = false;  // of their inputs, their router's, their sum and the MLP's beside them
-    bool gates_mlp = false;  // the MLP beside them is multiplied by a sigmoid of the row
-};
-
-struct LayerShape {
-    ExpertsShape experts;
-    bool has_mlp = true;
-    int inner = 0;           // of its MLP
-    KvShape kv = {};         // those that it attends to
-    int shares_kv_of = -1;   // the layer whose keys and values they are; -1: its own
-    bool has_values = true;  // else they are the keys before norm and rotation
-    MixerShape mixer = {};   // in attention's place, if it exists
-
-    int num_projected() const { return shares_kv_of >= 0 ? 0 : kv.num_heads * (1 + has_values); }
-};
-
-enum class QkNorm : std::uint8_t { None, Head, Whole };
-
-struct Shape {
-    int vocab_size, hidden_size, num_layers, num_heads, max_position;
-    Activation activation = Activation::Silu;
-    bool is_gated = true, is_layer_norm = false;
-    bool norms_before = true, norms_after = false;  // of what a sublayer reads, and of what it adds
-    QkNorm qk_norm = QkNorm::None;
-    bool has_sinks = false;
-    bool has_attention_gate = false;  // heads' outputs are multiplied by a sigmoid of the row
-    float norm_eps = 1e-5f;
-    int position_offset = -1;  // row of the position table that position 0 reads; -1: no table
-    float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, attention_scale = 1.0f,
-          logits_divisor = 1.0f;
-    float attention_cap = 0.0f, logits_cap = 0.0f;  // 0: none
-    float query_growth = 0.0f;  // of 1 + query_growth ln(1 + floor(position / query_growth_every))
-    int query_growth_every = 1;
-    bool norms_values = false;      // each head of them, without a weight
-    bool has_layer_scales = false;  // what a layer leaves is multiplied by a number
-    int per_layer_width = 0;        // of embeddings for each layer; 0: none
-    // Layers read another model's cache, whose layers `shares_kv_of` names: a row sees what is committed
-    // there, and not itself.
-    bool borrows_kv = false;
-    std::vector<LayerShape> layers = {};
-};
-
-// Matrices of one MLP, or of all experts of a layer, one below the other.
-struct Mlp {
-    Linear gate, up, down;
-    int inner = 0;  // of one
-};
-
-struct Layer {
-    // Weight null where there is none. `sinks` has a logit for each head.
-    Norm attn_norm, mlp_norm, attn_out_norm, mlp_out_norm, q_norm, k_norm, sinks;
-    Norm experts_norm, router_norm, dense_out_norm, experts_out_norm, experts_scale, inp_norm, scale,
-        mlp_gate;
-    Linear q, k, v, o, attn_gate, router, inp_gate, inp_proj;
-    // Of a recurrent state; `conv` is (taps, channels).
-    Norm conv, conv_bias, dt_bias, decay, skip, state_norm;
-    Linear in_proj, z, beta, dt;
-    std::vector<float> key_scale;  // (key dim): 1 / sqrt(key dim)
-    Mlp mlp, experts;
-    int kind = 0;
-};
-
-// A row of the table of weights: what is expected, where passes look for it, and its memory.
-struct Weight {
-    int num_out, num_in;  // num_out 0: any; of numbers that are no matrix, columns that become rows
-    bool is_optional;
-    Linear* linear;  // one of these
-    Norm* norm;
-    Packed packed;
-};
-
-// The block of logits that the head holds aside.
-inline constexpr int kHeadTiles = 8, kHeadRows = 64;
-// Rows whose gate and up halves are held at a time, and tiles of what experts add to them.
-inline constexpr int kRowBlock = 32, kAddedTiles = 4;
-
-// What a thread reads of a phase's weights for a row in no less time than it costs that one more thread takes part.
-inline constexpr std::size_t kThreadNbytes = 16 << 10;
-
-// Rows of one sequence's tree, as core.batch.Segment.
-struct Segment {
-    int slot, base, first, stop;
-    std::vector<int> tokens, parents;  // parents empty: a chain
-};
 
 class Decoder {
   public:
@@ -189,54 +101,6 @@ class Decoder {
     const Kernels& kernels() const { return kernels_; }
 
   private:
-    struct Unit {  // rows of one segment and query heads of one kv head that attend together
-        int segment, query, num_queries, kv_head, head, num_heads, first_chunk, stop_chunk, first_task,
-            stop_task;
-    };
-    struct Task {  // chunks of a unit that one thread works through
-        int unit, first_chunk, stop_chunk;
-    };
-    // Layers that attend alike, and the plan of their attention in this pass.
-    struct Kind {
-        int window = 0;
-        KvShape kv;
-        std::vector<float> frequencies;
-        float factor = 1.0f;
-
-        std::vector<Query> queries;
-        std::vector<Unit> units;
-        std::vector<Task> tasks;
-        int unit_pairs = 0;  // most of a unit
-        bool is_split = false;
-        std::vector<float> cos, sin;
-        Rope rope;
-    };
-    // Rows of a pass by the experts that they chose. A pair is a row and one of its experts. Each has a
-    // slot: those of an expert lie side by side, rows ascending, from a multiple of kRowsAside on.
-    struct Routing {
-        int* experts = nullptr;    // (R, num_active), ascending in a row
-        float* weights = nullptr;  // (R, num_active)
-        int* slots = nullptr;      // (R, num_active)
-        int *rows = nullptr, *firsts = nullptr, *stops = nullptr;  // (slots), (experts), (experts)
-        float* slot_weights = nullptr;                             // (slots)
-        int* active = nullptr;  // experts with a pair, ascending
-        int num_active = 0;
-    };
-
-    // A row and its place in its slot's rows since the state; its path among them, from the state's
-    // chunk on, and the border that it is behind, -1: none.
-    struct MixerRow {
-        std::size_t path;
-        int length, own, border;
-    };
-    struct MixerUnit {  // rows of one segment
-        int segment, row, num_rows;
-    };
-    struct Border {  // the end of a chunk in a segment's draft: the first 64 rows of a path
-        int segment;
-        std::size_t path;
-    };
-
     Weight& find(const std::string& name);
     void name_weights();
     void name_mixer(Layer& layer, const MixerShape& mixer, const std::string& prefix);
@@ -266,23 +130,23 @@ class Decoder {
     void check_state(const Segment& segment) const;
     void plan();
     void plan_rows(const Segment& segment);
-    void plan_attention(Kind& kind);
-    void cut_units(Kind& kind, int heads, int rows);
-    void cut_tasks(Kind& kind);
+    void plan_attention(AttentionKind& kind);
+    void cut_units(AttentionKind& kind, int heads, int rows);
+    void cut_tasks(AttentionKind& kind);
     // Query heads of one kv head, and rows, that attend together at most.
-    std::pair<int, int> pairs_of(const Kind& kind) const {
+    std::pair<int, int> pairs_of(const AttentionKind& kind) const {
         const int heads = std::min(shape_.num_heads / kind.kv.num_heads, kMaxPairs);
         return {heads, kMaxPairs / heads};
     }
     // Of so many units or more none is split, and of those whose tasks leave more states than this.
     int most_split_units() const { return 4 * pool_.size(); }
-    static std::size_t state_nbytes(const Kind& kind) {
+    static std::size_t state_nbytes(const AttentionKind& kind) {
         return sizeof(Attended) + kind.kv.head_dim * sizeof(float);
     }
-    std::size_t most_states(const Kind& kind) const {
+    std::size_t most_states(const AttentionKind& kind) const {
         return (8'000'000 + std::size_t{50'000} * pool_.size()) / state_nbytes(kind);
     }
-    std::pair<int, std::size_t> most_split(const Cache& cache, const Kind& kind) const;
+    std::pair<int, std::size_t> most_split(const Cache& cache, const AttentionKind& kind) const;
     // Scratch of a thread: scores and states of a unit whose rows see so many others of the pass.
     std::size_t attention_floats(std::size_t above) const {
         return kMaxPairs * (kChunk + above + 2 * static_cast<std::size_t>(most_dim_));
@@ -333,8 +197,8 @@ class Decoder {
     void code_query(int layer, int row, int head, const float* x);
     void attend(Worker& worker, int layer);
     void attend_task(int task, int layer, int thread);
-    Attended* merge_tasks(const Kind& kind, const Unit& unit, int layer);
-    void finish_query(const Unit& unit, int query, int layer, Attended* states);
+    Attended* merge_tasks(const AttentionKind& kind, const AttentionUnit& unit, int layer);
+    void finish_query(const AttentionUnit& unit, int query, int layer, Attended* states);
     void add_linear(const Linear& linear, const Rows& rows, int piece);
     Output residual(int tile) const;
 
@@ -402,7 +266,7 @@ class Decoder {
     std::size_t layers_nbytes_ = 0;
     Ranks* ranks_ = nullptr;  // null: the model is whole
     const Decoder* rows_of_ = nullptr;  // whose first head rows these are
-    std::vector<Kind> kinds_;
+    std::vector<AttentionKind> kinds_;
     int most_dim_ = 0;  // widest head
     std::vector<float> zeros_, ones_;  // (E): a sink's value, and the weight of a norm without one
 
@@ -428,7 +292,7 @@ class Decoder {
     std::vector<MixerRow> mixer_rows_;  // none without recurrent layers
     std::vector<std::int32_t> mixer_paths_;
     std::vector<MixerUnit> mixer_units_;
-    std::vector<Border> borders_;
+    std::vector<ChunkBorder> borders_;
 
     // The pass of the head.
     const float* head_input_ = nullptr;

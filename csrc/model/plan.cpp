@@ -111,13 +111,13 @@ void Decoder::plan() {
         const float growth = 1.0f + shape_.query_growth * std::log(1.0f + times);
         query_scales_.push_back(shape_.attention_scale * growth);
     }
-    for (Kind& kind : kinds_) plan_attention(kind);
+    for (AttentionKind& kind : kinds_) plan_attention(kind);
     plan_mixers();
 }
 
 // Rotations and windows of layers of a kind, and how their attention is cut: pairs of a row and a head attend together,
 // since they read the same keys, as many as leave a task for each thread.
-void Decoder::plan_attention(Kind& kind) {
+void Decoder::plan_attention(AttentionKind& kind) {
     kind.cos.clear();
     kind.sin.clear();
     for (const Query& query : queries_)
@@ -145,7 +145,7 @@ void Decoder::plan_attention(Kind& kind) {
 }
 
 // Rows and heads of a segment that attend together: `heads` of one kv head, `rows` rows at most.
-void Decoder::cut_units(Kind& kind, int heads, int rows) {
+void Decoder::cut_units(AttentionKind& kind, int heads, int rows) {
     const int group = shape_.num_heads / kind.kv.num_heads;
     int query = 0;
     kind.units.clear();
@@ -170,16 +170,16 @@ void Decoder::cut_units(Kind& kind, int heads, int rows) {
 }
 
 // A unit's chunks are one task, or a task for each run of them where there are too few units to go round.
-void Decoder::cut_tasks(Kind& kind) {
+void Decoder::cut_tasks(AttentionKind& kind) {
     const int num_units = static_cast<int>(kind.units.size());
     std::size_t num_runs = 0;
-    for (const Unit& unit : kind.units)
+    for (const AttentionUnit& unit : kind.units)
         for (int chunk = unit.first_chunk; chunk < unit.stop_chunk; chunk = run_stop(chunk)) ++num_runs;
     kind.is_split = pool_.size() > 1 && num_units < most_split_units() && num_runs > kind.units.size() &&
                     num_runs * kind.unit_pairs <= most_states(kind);
     kind.tasks.clear();
     for (int i = 0; i < num_units; ++i) {
-        Unit& unit = kind.units[i];
+        AttentionUnit& unit = kind.units[i];
         unit.first_task = static_cast<int>(kind.tasks.size());
         for (int chunk = unit.first_chunk, stop; chunk < unit.stop_chunk; chunk = stop) {
             stop = kind.is_split ? std::min(run_stop(chunk), unit.stop_chunk) : unit.stop_chunk;
@@ -230,7 +230,8 @@ void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) 
 }
 
 // The most rows whose attention is split, and the most states that its tasks leave, in the full context of a cache.
-std::pair<int, std::size_t> Decoder::most_split(const Cache& cache, const Kind& kind) const {
+std::pair<int, std::size_t> Decoder::most_split(const Cache& cache,
+                                                const AttentionKind& kind) const {
     std::size_t runs = 0;
     for (int chunk = 0; chunk < cache.blocks_per_slot(); chunk = run_stop(chunk)) ++runs;
     const auto [heads, rows] = pairs_of(kind);
@@ -244,7 +245,7 @@ std::pair<int, std::size_t> Decoder::most_split(const Cache& cache, const Kind& 
 std::size_t Decoder::attention_nbytes(const Cache& cache) {
     const Runtime::PassLock lock(runtime_);
     std::size_t most = 0;
-    for (const Kind& kind : kinds_)
+    for (const AttentionKind& kind : kinds_)
         most = std::max(most, most_split(cache, kind).second * state_nbytes(kind));
     return most + pool_.size() * attention_floats(2 * kChunk) * sizeof(float);
 }
@@ -260,7 +261,7 @@ std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, i
         most = std::max(most, Runtime::with_slack(scratch.nbytes()));
     };
     count(num_rows, [&](Scratch& scratch) { lay_out(scratch, num_nodes, 0); });
-    for (const Kind& kind : kinds_) {
+    for (const AttentionKind& kind : kinds_) {
         const auto [rows, states] = most_split(cache, kind);
         count(rows, [&, states = states](Scratch& scratch) { lay_out(scratch, num_nodes, states); });
     }
@@ -341,7 +342,7 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
     for (const Segment& s : segments)
         rows_above = std::max(rows_above, s.parents.empty() ? 0 : s.stop);
     std::size_t states = 0;
-    for (const Kind& kind : kinds_)
+    for (const AttentionKind& kind : kinds_)
         if (kind.is_split) states = std::max(states, kind.tasks.size() * kind.unit_pairs);
     runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above, states); });
     plan_phases();

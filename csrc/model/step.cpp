@@ -299,9 +299,9 @@ void Decoder::attend(Worker& worker, int index) {
 
 // One task's runs of chunks in ascending order, merged; whoever does a unit's last task merges all of them.
 void Decoder::attend_task(int index, int layer, int thread) {
-    const Kind& kind = kinds_[layers_[layer].kind];
-    const Task& task = kind.tasks[index];
-    const Unit& unit = kind.units[task.unit];
+    const AttentionKind& kind = kinds_[layers_[layer].kind];
+    const AttentionTask& task = kind.tasks[index];
+    const AttentionUnit& unit = kind.units[task.unit];
     const Segment& segment = segments_[unit.segment];
     const std::size_t dim = head_dim(layer);
     float* scratch = scratch_ + thread * scratch_stride_;
@@ -339,7 +339,7 @@ void Decoder::attend_task(int index, int layer, int thread) {
 }
 
 // The states of all tasks of a unit, in ascending order of chunks, into the first one's.
-Attended* Decoder::merge_tasks(const Kind& kind, const Unit& unit, int layer) {
+Attended* Decoder::merge_tasks(const AttentionKind& kind, const AttentionUnit& unit, int layer) {
     Attended* states = &states_[unit.first_task * kind.unit_pairs];
     for (int i = unit.first_task + 1; i < unit.stop_task; ++i)
         for (int pair = 0; pair < unit.num_queries * unit.num_heads; ++pair)
@@ -347,7 +347,7 @@ Attended* Decoder::merge_tasks(const Kind& kind, const Unit& unit, int layer) {
     return states;
 }
 
-void Decoder::finish_query(const Unit& unit, int query, int layer, Attended* states) {
+void Decoder::finish_query(const AttentionUnit& unit, int query, int layer, Attended* states) {
     const int dim = head_dim(layer), row = queries_[unit.query + query].row;
     const Rows attended = attended_.of(layers_[layer].o);
     const float* sinks = layers_[layer].sinks.weight;

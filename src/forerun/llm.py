@@ -16,59 +16,58 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Self, Unpack, cast
+from typing import Any, Literal, Self, Unpack
 
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
 from forerun.core.device import (
     collector_paused,
-    num_threads,
     process_nbytes,
     return_at_once,
     return_freed,
     trim_heap,
 )
-from forerun.core.errors import RequestError, given_as, memory_refused
+from forerun.core.errors import RequestError, given_as
 from forerun.core.params import SamplingParams
 from forerun.core.pickling import OfOneProcess
-from forerun.decoding.guidance import Grammars
-from forerun.drafting.base import Drafter, LoadedModel, LoadModel, Target
-from forerun.drafting.load_draft import load_draft
+from forerun.drafting.base import Drafter, LoadedModel, Target
 from forerun.drafting.spec import DrafterSpec
 from forerun.engine import metrics, request_batch, vectors
 from forerun.engine.answers import parsed
 from forerun.engine.engine import Engine
-from forerun.engine.loop import EngineLock, EngineLoop
-from forerun.engine.memory import LOGIT_ROWS, MemoryPlan
+from forerun.engine.loaded import Loaded
+from forerun.engine.lock import EngineLock
+from forerun.engine.loop import EngineLoop, Request, Sink
+from forerun.engine.memory import MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput
-from forerun.engine.planner import Planner, max_len_of, num_blocks_of
-from forerun.engine.request import EventStream, RequestHandle, Sink
+from forerun.engine.planner import Planner, max_len_of, workload_of
 from forerun.engine.vectors import EmbeddingRequestOutput
 from forerun.hub.names import resolve
 from forerun.model.backends.base import Progress
 from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
-from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.loader import device_of, load_model, read_config
-from forerun.model.model import Model
-from forerun.model.prompt_cache import keep_on_disk
+from forerun.model.loader import device_of, read_config
 from forerun.parallel.launch import Launch
 from forerun.spellings import calls
 from forerun.spellings import engine as spellings
 from forerun.spellings.keywords import Keywords
 from forerun.text.hub_tokenizer import HubTokenizer
 from forerun.text.messages import Message, Tools
-from forerun.text.prompt import Encoded, Prompt, encode, encode_chat, end_texts, split
-from forerun.text.tokenizer import TextStream, Tokenizer
+from forerun.text.prompt import (
+    Encoded,
+    Prompt,
+    conversations,
+    encode,
+    encode_all,
+    encode_chat,
+    end_texts,
+)
+from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
-from forerun.weights.identity import identity_of
 
 _log = logging.getLogger(__name__)
-
-LEAST_NBYTES = 16 << 20
-"""Weights of a smaller model are not worth a table of replies."""
 
 
 class LLM(OfOneProcess):
@@ -127,36 +126,14 @@ class LLM(OfOneProcess):
             check(self.tokenizer)
         # A wrong one is refused before weights are read.
         self.max_len = max_len_of(config, read_config(checkpoint)[0].max_position)
-        self._default_params = checkpoint.default_params()
-        self._names, self._files = checkpoint.names(), tuple(checkpoint.files)
-        self._identity = identity_of(checkpoint)
-        self._load_model = partial(
-            load_model,
-            device=self.device,
-            num_threads=num_threads(config.threads),
-            backend=config.backend,
-        )
         self.plan = self._planned(self.drafter_spec, checkpoint)
-        with memory_refused("the weights"):
-            self.model = self._loaded(checkpoint, progress)
-        self.grammars = Grammars(
-            self.tokenizer,
-            self.model.config.vocab_size,
-            are_strangers=config.is_server,
+        self._loaded = Loaded.of(
+            checkpoint, self.path, self.tokenizer, config, self.device, progress
         )
+        self.model, self.grammars = self._loaded.model, self._loaded.grammars
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
-
-    def _loaded(self, checkpoint: Checkpoint, progress: Progress | None) -> Model:
-        config = self.config
-        if config.tensor_parallel_size > 1:
-            from forerun.parallel import load as parallel  # imports torch
-
-            return parallel.load(checkpoint, config)
-        return self._load_model(
-            checkpoint, quant=config.quant, head_bits=config.head_bits, progress=progress
-        )
 
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """Return the same weights with another drafter and an engine of its own; `none` is plain decoding.
@@ -188,7 +165,7 @@ class LLM(OfOneProcess):
         prompts have it. Raises RequestError, CapacityError.
         """
         calls.check(self.generate, others)
-        requests = self._run(self._encoded(prompts), sampling_params, use_tqdm)
+        requests = self._run(encode_all(prompts, self.tokenizer), sampling_params, use_tqdm)
         return [request.output() for request in requests]
 
     def embed(
@@ -204,7 +181,8 @@ class LLM(OfOneProcess):
         It is the state that the model's head reads. Raises RequestError, CapacityError.
         """
         calls.check(self.embed, others)
-        requests = self._run(self._whole(prompts), vectors.params(pooling), use_tqdm)
+        encoded = end_texts(encode_all(prompts, self.tokenizer), self.tokenizer)
+        requests = self._run(encoded, vectors.params(pooling), use_tqdm)
         return [EmbeddingRequestOutput.of(request) for request in requests]
 
     def chat(
@@ -227,11 +205,9 @@ class LLM(OfOneProcess):
         computed again. What an answer thinks, says and calls is apart in its `message`. All else is as in `generate`.
         """
         calls.check(self.chat, others)
-        is_many = isinstance(messages, list | tuple) and bool(messages)
-        is_one = not is_many or isinstance(messages[0], Mapping | str)
         encoded = [
             encode_chat(
-                cast(Sequence[Message], chat),
+                chat,
                 self.tokenizer,
                 add_generation_prompt=add_generation_prompt,
                 tools=tools,
@@ -239,24 +215,24 @@ class LLM(OfOneProcess):
                 variables=chat_template_kwargs,
                 continue_final_message=continue_final_message,
             )
-            for chat in ([messages] if is_one else messages)
+            for chat in conversations(messages)
         ]
         parse = partial(parsed, self.tokenizer, chat_template=chat_template, tools=tools)
         return [parse(each.output()) for each in self._run(encoded, sampling_params, use_tqdm)]
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **others: object
-    ) -> EventStream:
+    ) -> Request:
         """Complete one prompt, yielding what each step made final. Leaving the loop early cancels the rest.
 
         Chat messages go through the model's template; all else is as in `generate`.
         """
         calls.check(self.stream, others)
-        return self.submit(prompt, sampling_params or self.default_params()).events()
+        return self.submit(prompt, sampling_params or self.default_params())
 
     def submit(
         self, prompt: Prompt, sampling_params: SamplingParams, sink: Sink | None = None
-    ) -> RequestHandle:
+    ) -> Request:
         """Queue a prompt without running anything: whoever waits for a request moves all of them on.
 
         So does this, where a grammar takes its time. Raises RequestError, CapacityError.
@@ -268,15 +244,13 @@ class LLM(OfOneProcess):
 
         Greedy where they say nothing. At most 16 tokens, as in every SamplingParams.
         """
-        return copy.copy(self._default_params)
+        return copy.copy(self._loaded.default_params)
 
     get_default_sampling_params = default_params
 
     def get_tokenizer(self) -> HubTokenizer:
         """Return the Hugging Face library's tokenizer, with the methods of transformers'."""
-        own = self.tokenizer
-        ends = (own.text_of(own.bos_id), own.text_of(own.eos_id))
-        return HubTokenizer(own.encoder, own.chat_template, *ends)
+        return HubTokenizer.of(self.tokenizer)
 
     def get_metrics(self) -> list[Metric]:
         """Return the counts since this LLM was made, under vLLM's names with the prefix `forerun:`."""
@@ -294,7 +268,7 @@ class LLM(OfOneProcess):
         self._loop.end_all()
         self._loop = None
         store.finish_writing()
-        del self.model, self.grammars
+        del self.model, self.grammars, self._loaded
         return_freed()
 
     def __repr__(self) -> str:
@@ -328,33 +302,16 @@ class LLM(OfOneProcess):
         self, model: str, *, quant: Quant = "none", head_bits: int | None = None
     ) -> LoadedModel:
         """Load another model to run with this one, as a draft. `self` is this one's own file, perhaps rounded."""
-        return self._load_draft(model, quant=quant, head_bits=head_bits)
+        return self._loaded.load_draft(model, quant=quant, head_bits=head_bits)
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """Return the target that a drafter is built with."""
-        return Target(
-            self.model,
-            self.tokenizer,
-            max_num_seqs,
-            self.max_len,
-            cache,
-            self._load_draft,
-            self.path,
-            self._names,
-            self._identity,
-            encode=self._encode_to_make,
-        )
-
-    @property
-    def _encode_to_make(self) -> Callable[[str], list[int]] | None:
-        """What reads texts for a table that is made once; None for a tiny model, or where a budget leaves no room."""
-        if self.model.nbytes() < LEAST_NBYTES or self.config.budget_nbytes is not None:
-            return None
-        return partial(self.tokenizer.encode, special=False, bos=False)
+        has_budget = self.config.budget_nbytes is not None
+        return self._loaded.target(self.max_len, cache, max_num_seqs, has_budget=has_budget)
 
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
         """Return the same weights with an engine of its own."""
-        lock, other = self.loop.lock, copy.copy(self)
+        lock, other = self.loop.model_lock, copy.copy(self)
         other.drafter_spec = spec
         other.config = replace(self.config, **changes)
         other.max_len = max_len_of(other.config, self.model.config.max_position)
@@ -362,15 +319,9 @@ class LLM(OfOneProcess):
         other._loop = other._new_loop(lock)
         return other
 
-    def _encoded(self, prompts: Prompt | Sequence[Prompt]) -> list[Encoded]:
-        return [encode(prompt, self.tokenizer) for prompt in split(prompts)]
-
-    def _whole(self, prompts: Prompt | Sequence[Prompt]) -> list[Encoded]:
-        return end_texts(self._encoded(prompts), self.tokenizer)
-
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None
-    ) -> RequestHandle:
+    ) -> Request:
         request = self.loop.submit(prompt.token_ids, sampling_params, sink, prompt=prompt.text)
         return request.wait_for_grammar()
 
@@ -379,15 +330,10 @@ class LLM(OfOneProcess):
         prompts: Sequence[Encoded],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool | None,
-    ) -> list[RequestHandle]:
+    ) -> list[Request]:
         """Run the prompts together to the end; if one cannot be run, none is."""
         params = self.default_params() if sampling_params is None else sampling_params
         return request_batch.run(self._submit, prompts, params, use_tqdm=use_tqdm)
-
-    @property
-    def _load_draft(self) -> LoadModel:
-        """What loads another model. It does not hold this LLM, which holds who may keep it."""
-        return partial(load_draft, self.path, self.model, self._load_model)
 
     def _planned(
         self, spec: DrafterSpec, checkpoint: Checkpoint | None = None
@@ -407,47 +353,15 @@ class LLM(OfOneProcess):
 
     def _new_loop(self, lock: EngineLock) -> EngineLoop:
         """Build what was asked for, as far as the plan has room for it; may change `max_len` and `drafter_spec`."""
-        config, logit_rows = self.config, LOGIT_ROWS
-        num_blocks = num_blocks_of(config, self.max_len)
-        checkpoints, draft_rows = None, min(config.draft_budget, DRAFT_ROWS)
-        if (plan := self.plan) is not None:
-            load, num_blocks = plan.workload, plan.num_blocks
-            self.max_len = load.max_len
-            logit_rows, draft_rows = load.logit_rows, load.draft_rows
-            checkpoints = load.num_checkpoints
-            config = replace(config, max_num_seqs=load.num_seqs, prefill_chunk=load.prefill_rows)
+        if (plan := self.plan) is None:
+            load = workload_of(self.config, self.max_len, self.model.config)
+        else:
+            load = replace(plan.workload, num_blocks=plan.num_blocks)
             if plan.drafter.name != self.drafter_spec.text():
                 self.drafter_spec = DrafterSpec.of(plan.drafter.name)
-        num_seqs = config.max_num_seqs
-        cache = self.model.new_cache(
-            num_seqs, self.max_len, config.kv, num_blocks, checkpoints, draft_rows
-        )
-        keep_on_disk(cache, self.model, config, self.path.stem, self._files)
-        target = self.target(cache, num_seqs)
-        self.drafter_spec = self.drafter_spec.for_target(target)
-        drafter = self.drafter_spec.build(target)
-        eos_ids = self.tokenizer.eos_ids
-        engine = Engine(
-            self.model,
-            cache,
-            drafter,
-            config,
-            eos_ids=eos_ids,
-            grammars=self.grammars.begin,
-            logit_rows=logit_rows,
-            draft_forced=self.drafter_spec.name != "none",
-            encode=partial(self.tokenizer.encode, bos=False),
-        )
-        new_text = partial(
-            _new_text, self.tokenizer
-        )  # no method: nothing in the loop may hold this LLM
-        return EngineLoop(engine, new_text, lock, self.tokenizer.text_of)
-
-
-def _new_text(tokenizer: Tokenizer, params: SamplingParams) -> TextStream | None:
-    if not params.detokenize:
-        return None
-    return TextStream(tokenizer, skip_special=params.skip_special_tokens)
+        self.max_len = load.max_len
+        loop, self.drafter_spec = self._loaded.new_loop(self.config, load, self.drafter_spec, lock)
+        return loop
 
 
 def planner_of(config: EngineConfig) -> Planner:

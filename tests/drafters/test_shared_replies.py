@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from forerun import LLM
-from forerun import llm as llm_module
 from forerun.drafters import recycling
 from forerun.drafters.recycling import shared_replies, table_file
 from forerun.drafting.base import Target
+from forerun.engine import loaded
 from tests.drafters.helpers import OURS, Words
 from tests.drafters.test_recycling import begun, proposed
 from tests.drafters.test_table_file import saved
@@ -115,7 +115,7 @@ def test_only_a_model_that_keeps_files_and_has_no_budget_reads_replies(
     monkeypatch.setattr(shared_replies, "replies", lambda: iter(["Hello world. Hello world."]))
     with LLM(str(tiny_gguf), max_model_len=64, **given) as llm:
         assert llm.target().encode is None, "it is too small to be kept"
-        monkeypatch.setattr(llm_module, "LEAST_NBYTES", 0)
+        monkeypatch.setattr(loaded, "LEAST_NBYTES", 0)
         llm.with_drafter("recycling")
         wait()
     assert tables.exists() == (not given)

@@ -22,8 +22,8 @@ from forerun.core import registry
 from forerun.core.config import DEFAULT_MODEL, Precision
 from forerun.core.structured import StructuredOutputsParams
 from forerun.drafting.spec import DrafterSpec
+from forerun.engine.loop import Request
 from forerun.engine.planner import Planner
-from forerun.engine.request import RequestHandle
 from forerun.model.cache.int4 import fits_int4
 
 MAX_LEN = 256
@@ -109,7 +109,7 @@ class Asked:
     """The step before which it comes."""
     ends: int | None = None
     """The step before which it is aborted."""
-    handle: RequestHandle | None = None
+    handle: Request | None = None
 
 
 @dataclass

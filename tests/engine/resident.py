@@ -54,11 +54,12 @@ def kv_nbytes(llm: LLM) -> int:
 
 
 def main(options: dict[str, object]) -> dict[str, Any]:
-    import forerun.llm
+
     from forerun import LLM
     from forerun.core.config import EngineConfig
     from forerun.core.device import choose_device, process_nbytes
     from forerun.drafting.spec import DrafterSpec
+    from forerun.engine import loaded
     from forerun.engine.planner import Planner
     from forerun.model.loader import load_model
 
@@ -85,7 +86,7 @@ def main(options: dict[str, object]) -> dict[str, Any]:
         parts.setdefault("weights", rollup("Anonymous") - start)  # the first is the target
         return model
 
-    forerun.llm.load_model = measured_load
+    loaded.load_model = measured_load
     DrafterSpec.build = measured_build
     llm = LLM(**options)
     start = resident()

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from forerun.core.batch import Batch
+from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.engine.engine import Engine
-from forerun.engine.scheduler import Scheduler
+from forerun.engine.scheduler import RowBudgets, Scheduler
 from forerun.model.model import Hidden
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, drain, engine_for, plain
 from tests.tiny import tiny_model
@@ -101,6 +102,29 @@ def test_a_beginning_that_all_share_is_read_once_in_a_first_wave() -> None:
     assert sum(rows) == len(SHARED) + 2 + 15  # the last token of each is its own
     assert [run.seq.num_reused for run in runs] == [0] + 15 * [len(SHARED) + 1]
     assert [run.seq.generated for run in runs] == plain(MODEL, prompts, params)
+
+
+def test_prompts_and_drafts_take_no_rows_from_each_other() -> None:
+    prompts = [LOOPING[0], [9, *SHARED[:30]]]
+    answers = plain(MODEL, prompts, GREEDY)
+    told = {tuple(prompt): answer for prompt, answer in zip(prompts, answers, strict=True)}
+    engine = engine_for(MODEL, Scripted(told, lambda step: 4), prefill_chunk=8, draft_budget=3)
+    assert engine.budgets == RowBudgets(prefill=8, draft=3)
+    decoding = engine.add(prompts[0], GREEDY)
+    while not decoding.has_begun:
+        engine.step()
+    reading = engine.add(prompts[1], GREEDY)
+    rows = counting(engine)
+    while not reading.has_begun:
+        engine.step()
+    assert rows == [8 + 4, 8 + 4, 8 + 4, 7 + 4]
+    drain(engine)
+    assert [run.seq.generated for run in (decoding, reading)] == answers
+
+
+def test_a_cache_may_have_room_for_shorter_drafts_alone() -> None:
+    config = EngineConfig(draft_budget=9)
+    assert [RowBudgets.of(config, rows).draft for rows in (None, 4, 16)] == [9, 4, 9]
 
 
 def test_completions_of_one_prompt_hold_its_blocks_once() -> None:

@@ -21,7 +21,8 @@ TRACED = tuple(
     str(Path(forerun.__file__).parent / name)
     for name in (
         "engine/loop.py",
-        "engine/request.py",
+        "engine/lock.py",
+        "engine/intake.py",
         "engine/engine.py",
         "llm.py",
         "core/signals.py",

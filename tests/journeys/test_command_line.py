@@ -185,7 +185,9 @@ def test_what_cannot_be_is_told_before_weights_are_read(shell, monkeypatch, line
 
     if "no chat template" in message:
         monkeypatch.setattr(Tokenizer, "chat_template", None)
-    monkeypatch.setattr("forerun.llm.load_model", lambda *_, **__: pytest.fail("weights are read"))
+    monkeypatch.setattr(
+        "forerun.engine.loaded.load_model", lambda *_, **__: pytest.fail("weights are read")
+    )
     assert message in one_line_of_mistake(shell, line)
 
 

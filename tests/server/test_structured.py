@@ -109,7 +109,7 @@ def slow_grammars(llm, monkeypatch) -> threading.Event:
     read = grammars._read_vocabulary
     monkeypatch.setattr(grammars, "_read_vocabulary", lambda: is_read.wait(60) and read())
     monkeypatch.setattr(llm, "grammars", grammars)
-    monkeypatch.setattr(llm.engine, "_grammars", grammars.begin)
+    monkeypatch.setattr(llm.engine.intake, "grammars", grammars.begin)
     return is_read
 
 

@@ -24,8 +24,8 @@ from forerun.core.repetition import is_much, num_repeated
 if TYPE_CHECKING:
     from forerun.core.params import SamplingParams
     from forerun.core.types import Event
+    from forerun.engine.loop import Request
     from forerun.engine.outputs import CompletionOutput
-    from forerun.engine.request import RequestHandle
     from forerun.engine.stats import SpecStats
     from forerun.llm import LLM, Prompt
 
@@ -127,9 +127,9 @@ def wait(events: Iterable[Event]) -> bool:
     return True
 
 
-def _events(llm: LLM, request: RequestHandle) -> Iterator[Event]:
+def _events(llm: LLM, request: Request) -> Iterator[Event]:
     """Yield the events of a request; say in a terminal how far its prompt is read, if that takes more than a second."""
-    stream, seq, start_s = request.events(), request.runs[0].seq, time.perf_counter()
+    seq, start_s = request.runs[0].seq, time.perf_counter()
     is_shown = False
     try:
         while sys.stderr.isatty() and not (request.unread or request.is_finished):
@@ -144,9 +144,9 @@ def _events(llm: LLM, request: RequestHandle) -> Iterator[Event]:
                 is_shown = True
         if is_shown:
             redraw("")
-        yield from stream
+        yield from request
     finally:
-        stream.close()
+        request.close()
 
 
 def _minutes(seconds: float) -> str:

@@ -83,8 +83,6 @@ def limit(draft: Draft, max_depth: int, grammar: GrammarState | None) -> Draft:
     They are less than `max_depth` deep, the grammar allows them, and they do not end the output: an end is the target's
     own token.
     """
-    if grammar is None and len(draft) <= max_depth:
-        return draft
     depths, states = {-1: 0}, {-1: grammar}
     for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
         depth = depths.get(parent, max_depth)

@@ -99,7 +99,9 @@ class StopChecker:
         is_end = token in self._end_ids and self.num_tokens >= self._min_tokens
         text = ""
         if self._detokenizer and (self._keeps_end or not is_end):
-            text = self._release(self._detokenizer.push([token]) + self._marks.get(token, ""))
+            text = self._detokenizer.push([token])
+            if self._stops:  # else all of it is shown at once
+                text = self._release(text + self._marks.get(token, ""))
         if is_end:
             self.stop_reason = token if token in self._stop_ids else None
             text += self._end(FinishReason.STOP)
@@ -118,15 +120,17 @@ class StopChecker:
 
     def _end(self, reason: FinishReason) -> str:
         """End the text; a stop string that only the detokenizer's last text completes still counts."""
-        text = self._release(self._detokenizer.flush()) if self._detokenizer else ""
+        text = self._detokenizer.flush() if self._detokenizer else ""
+        if self._stops:
+            text = self._release(text)
         if self.finish_reason is None:
             self.finish_reason = reason
             text, self._held = text + self._held.translate(self._hidden), ""
         return text
 
     def _release(self, new: str) -> str:
-        """Return the text that can be shown now that `new` has come."""
-        if not self._stops or self.num_tokens < self._min_tokens:
+        """Return the text that can be shown now that `new` has come, which may be part of a stop string."""
+        if self.num_tokens < self._min_tokens:
             return new.translate(self._hidden)
         text, self._held = self._held + new, ""
         if (found := _first_stop(text, [*self._stops])) is not None:

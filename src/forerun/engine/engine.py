@@ -13,26 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.config import EngineConfig
-from forerun.core.errors import CapacityError, RequestError, short_repr
 from forerun.core.params import SamplingParams
-from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Event, FinishReason, Seq, TextPiece, TopK
-from forerun.decoding.grammar import GrammarState
-from forerun.decoding.processors import LogitsPipeline
-from forerun.decoding.stops import Detokenizer, StopChecker
+from forerun.decoding.stops import Detokenizer
 from forerun.decoding.verify import Best, verify
 from forerun.drafting.base import Drafter
-from forerun.drafting.predicted import PredictedText
 from forerun.engine.controller import Adaptive, Controller, Fixed
+from forerun.engine.intake import Intake, NewGrammar
 from forerun.engine.memory import LOGIT_ROWS
 from forerun.engine.proposer import Proposer
-from forerun.engine.scheduler import Scheduler
+from forerun.engine.scheduler import RowBudgets, Scheduler
 from forerun.engine.sequence import SLOW_MASKS_S, SequenceState, SequenceStep, pack
 from forerun.engine.speedup_model import attention_cost
 from forerun.engine.stats import SpecStats, Timers
@@ -41,15 +36,7 @@ from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.config import attention_flops
 from forerun.model.model import Hidden, Model
 
-NewGrammar = Callable[[StructuredOutputsParams], GrammarState]
 MOMENT_S = 0.01
-
-
-class Prepared(NamedTuple):
-    """What takes its time before a request can be queued."""
-
-    grammar: GrammarState | None
-    predicted_ids: Sequence[int]
 
 
 class Engine:
@@ -75,6 +62,7 @@ class Engine:
         """
         self.model = model
         self.stats = SpecStats()
+        self.budgets = RowBudgets.of(config, cache.draft_rows)
         controller: Controller = Fixed(config.draft_budget)
         if config.controller:
             step_cost = 0.0 if drafter.asking is None else drafter.asking.step_cost
@@ -88,13 +76,19 @@ class Engine:
             self.stats,
             model.config.vocab_size,
             cache.max_len,
-            cache.draft_rows,
+            self.budgets.draft,
             draft_forced=draft_forced,
         )
         self.config = config
-        self.eos_ids = eos_ids
         self.cache = cache
-        self._grammars, self._encode = grammars, encode
+        self.intake = Intake(
+            model.config.vocab_size,
+            cache.max_len,
+            eos_ids,
+            random.Random(config.seed),
+            grammars,
+            encode,
+        )
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         if cache.disk is not None and drafter.features.reads_rows:
             cache.disk.rows_left = BLOCK_ROWS  # so that it sees some states of the prompt
@@ -102,46 +96,19 @@ class Engine:
         self.sequences: dict[int, SequenceState] = {}
         self._logits: Floats | None = None
         self._logit_rows = logit_rows
-        self._next_id = 0
-        self._seeds = random.Random(config.seed)
-
-    def prepare(self, prompt: Sequence[int], params: SamplingParams) -> Prepared:
-        """Check a request, compile its grammar and encode its prediction: any thread may, while others step.
-
-        Raises RequestError and CapacityError.
-        """
-        self._check(prompt, params)
-        return Prepared(self._grammar(params), self._predicted_ids(params))
 
     def add(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        detokenizer: Detokenizer | None = None,
-        *,
-        stream: int = 0,
-        prepared: Prepared | None = None,
+        self, prompt: Sequence[int], params: SamplingParams, text: Detokenizer | None = None
     ) -> SequenceState:
-        """Queue a prompt; `detokenizer` turns its tokens into text, `stream` tells apart sequences of one seed.
-
-        Raises RequestError and CapacityError.
-        """
-        prepared = prepared or self.prepare(prompt, params)
-        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
-        seq = Seq(self._next_id, list(prompt), params, seed, stream)
-        room = self.cache.max_len - len(prompt)
-        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
-        stops = StopChecker(params, max_tokens, self.eos_ids, detokenizer)
-        pipeline = LogitsPipeline(
-            params, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=prepared.grammar
-        )
-        predicted = prepared.predicted_ids
-        prediction = PredictedText(predicted) if predicted else None
-        state = SequenceState(seq, stops, pipeline, prediction)
-        self._next_id += 1
-        self.sequences[seq.id] = state
-        self.scheduler.add(seq)
+        """Queue one sequence of a prompt, whose tokens `text` turns into text. Raises RequestError, CapacityError."""
+        state = next(self.intake.sequences(prompt, params, lambda own: text))
+        self.queue(state)
         return state
+
+    def queue(self, state: SequenceState) -> None:
+        """Queue a sequence that `intake` has made."""
+        self.sequences[state.seq.id] = state
+        self.scheduler.add(state.seq)
 
     @property
     def has_work(self) -> bool:
@@ -150,7 +117,8 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one pass of the target for all running sequences, and return what it made final."""
-        self.scheduler.admit()
+        if self.scheduler.waiting:
+            self.scheduler.admit()
         steps, clock = self._steps(), self.timers.clock
         if not steps:
             self._await_grammar()
@@ -209,66 +177,22 @@ class Engine:
         self._end_drafting(state)
         self.scheduler.preempt(state.seq)
 
-    def _check(self, prompt: Sequence[int], params: SamplingParams) -> None:
-        max_len = self.cache.max_len
-        if not prompt:
-            raise RequestError("the prompt is empty: give at least one token")
-        self._check_ids((*prompt, *params.logit_bias, *params.stop_token_ids))
-        if len(prompt) >= max_len:
-            raise CapacityError(
-                f"the prompt has {len(prompt)} tokens, the context holds {max_len} including the "
-                "answer: shorten the prompt or raise --max-model-len"
-            )
-
-    def _check_ids(self, token_ids: Sequence[int]) -> None:
-        vocab_size = self.model.config.vocab_size
-        for token in token_ids:
-            if not (isinstance(token, int) and 0 <= token < vocab_size):
-                raise RequestError(
-                    f"token id {short_repr(token)} is not in the vocabulary of {vocab_size}"
-                )
-
-    def _grammar(self, params: SamplingParams) -> GrammarState | None:
-        if params.structured_outputs is None:
-            return None
-        if self._grammars is None:
-            message = "structured_outputs must be none: this engine has no grammars"
-            raise RequestError(message, option="structured_outputs")
-        return self._grammars(params.structured_outputs)
-
-    def _predicted_ids(self, params: SamplingParams) -> Sequence[int]:
-        if not params.prediction or params.max_draft == 0:
-            return ()
-        token_ids: Sequence[int]
-        if not isinstance(params.prediction, str):
-            token_ids = params.prediction
-        elif self._encode is not None:
-            token_ids = self._encode(params.prediction)
-        else:
-            message = "prediction must be none: this engine has no tokenizer"
-            raise RequestError(message, option="prediction")
-        self._check_ids(token_ids)
-        return token_ids
-
     def _steps(self) -> list[SequenceStep]:
-        """Begin a step of every running sequence.
-
-        Prompts share `prefill_chunk` rows, computed or from disk, first come first served.
-        """
-        steps, room, now_s = [], self.config.prefill_chunk, time.perf_counter()
+        """Begin a step of every running sequence; prompts share the budget of their rows."""
+        steps, prefill, now_s = [], self.budgets.prefill, time.perf_counter()
         running = self.scheduler.running
         rested = [seq for seq in running if self.sequences[seq.id].rests_until_s <= now_s]
         for seq in rested or running:
             state = self.sequences[seq.id]
             if not state.has_begun:
-                room = max(0, room - self.scheduler.read_from_disk(seq, room))
+                prefill = max(0, prefill - self.scheduler.read_from_disk(seq, prefill))
             base = self.cache.length(seq.slot)
             tokens = seq.tokens[base:]
             if not state.has_begun:
                 if not state.grammar_is_ready():
                     tokens = tokens[:-1]  # the last one's row says what comes first
-                tokens = tokens[:room]
-                room -= len(tokens)
+                tokens = tokens[:prefill]
+                prefill -= len(tokens)
             if tokens:
                 steps.append(SequenceStep(seq, state, tokens, base))
         return steps

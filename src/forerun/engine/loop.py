@@ -3,117 +3,138 @@
 Several threads may use a loop. The thread that waits for a request steps the engine, for all requests, so the
 loop needs no thread of its own:
 
-    handle = loop.submit(prompt_ids, params)
-    for event in handle.events(): ...
+    request = loop.submit(prompt_ids, params)
+    for event in request: ...
 
-A request ends by itself, by `cancel`, or by an error in a step, which ends every running request.
+What others submit and cancel while a thread steps lies in a queue that it reads after its step. A request ends
+by itself, by `cancel`, when it is dropped, or by an error in a step, which ends every running request.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
-from typing import ClassVar
-from weakref import WeakSet, ref
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Self
+from weakref import ref
 
 from forerun.core.params import SamplingParams
-from forerun.core.signals import handled_later
 from forerun.core.types import Event
-from forerun.decoding.stops import Detokenizer
 from forerun.engine.engine import Engine
+from forerun.engine.intake import NewText
+from forerun.engine.lock import EngineLock
 from forerun.engine.metrics import RequestCounts
-from forerun.engine.outputs import TokenText
-from forerun.engine.request import RequestHandle, Sink
+from forerun.engine.outputs import CompletionOutput, RequestOutput, TokenText, by_token
+from forerun.engine.sequence import SequenceState
+
+Sink = Callable[[Event], object]
+"""Called with each event of a request, by the thread that steps; should return at once."""
 
 
-class EngineLock:
-    """A fair, reentrant lock that the loops of one model share. Signal handlers wait until it is released.
+class Request(Iterator[Event]):
+    """A submitted prompt: its sequences, its events, its output and its end.
 
-    `os.fork` waits for it, so that no thread is using the model in the child.
+    It yields what each step makes final, to one thread or several. Without a sink it ends when it is dropped.
     """
 
-    all: ClassVar[WeakSet[EngineLock]] = WeakSet()
+    def __init__(
+        self,
+        loop: EngineLoop,
+        id: str,
+        prompt: str | None,
+        runs: tuple[SequenceState, ...],
+        sink: Sink | None,
+    ) -> None:
+        self.loop, self.id = loop, id
+        self.prompt = prompt
+        """The prompt's text, if it is known."""
+        self.runs = runs
+        """Its sequences."""
+        self.num_running = len(runs)
+        """How many of them have not ended, or have a last event that has not been delivered."""
+        self.unread: deque[Event] = deque()
+        """Events that nobody has taken yet."""
+        self.is_kept = sink is not None
+        """It goes on when the caller drops it."""
+        self.sink: Sink = self.unread.append if sink is None else sink
+        self.error: BaseException | None = None
+        """The error that ended it, if one did."""
 
-    def __init__(self) -> None:
-        self._queue, self._lock = threading.Lock(), threading.Lock()
-        self._owner: int | None = None
-        self._jobs: deque[Callable[[], object]] = deque()
-        EngineLock.all.add(self)
+    @property
+    def is_finished(self) -> bool:
+        """True when every sequence has ended and its last event has been delivered."""
+        return not self.num_running
 
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Hold the lock: only this thread may touch the engine. Nested calls pass."""
-        if self._owner == threading.get_ident():
-            yield
-            return
-        with handled_later():
-            with self._queue:  # without it a thread that steps on and on would always be first
-                self._lock.acquire()
-            self._owner = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._release()
+    def __next__(self) -> Event:
+        """Return the next event, from a step if there is none. Raises what ended the request."""
+        try:
+            while True:
+                is_finished = self.is_finished  # asked first: then all its events are there
+                with suppress(IndexError):  # there is none, or another thread has taken it
+                    return self.unread.popleft()
+                if is_finished:
+                    raise self.error or StopIteration
+                self.loop.step(self)
+        except BaseException:
+            self.close()
+            raise
 
-    def call_when_free(self, job: Callable[[], object]) -> None:
-        """Call a function that does not raise: now, or when the lock is released. Never waits.
+    def wait_for_grammar(self) -> Self:
+        """Wait until its grammar is compiled; prompts are read meanwhile. Raises RequestError if it cannot be."""
+        run = self.runs[0]
+        try:
+            while not (run.grammar_is_ready() or self.is_finished):
+                self.loop.step(self)
+            if run.grammar_is_ready() and (compiling := run.pipeline.compiling) is not None:
+                compiling.compiled.result()
+        except BaseException:  # the caller does not get it
+            self.cancel()
+            raise
+        return self
 
-        So garbage may be collected at any moment, also where this thread is about to take the lock or has it.
-        """
-        with handled_later():
-            self._jobs.append(job)
-            if self._lock.acquire(blocking=False):
-                self._owner = threading.get_ident()
-                self._release()
+    def wait(self) -> None:
+        """Run to the end. Raises the error that ended the request."""
+        while not self.is_finished:
+            self.unread.clear()
+            self.loop.step(self)
+        if self.error is not None:
+            raise self.error
 
-    def _release(self) -> None:
-        """Do the jobs and release the lock; take it again for those that came in between."""
-        while True:
-            while self._jobs:
-                self._jobs.popleft()()
-            self._owner = None
-            self._lock.release()
-            if not (self._jobs and self._lock.acquire(blocking=False)):
-                return
-            self._owner = threading.get_ident()
+    def cancel(self) -> None:
+        """End it, from any thread, keeping what it has; its last events say so. Harmless if it has ended."""
+        if not self.is_finished:
+            self.loop.tell(tuple(run.seq.id for run in self.runs))
 
-    def before_fork(self) -> None:
-        """Wait until the lock is free, and keep other threads from it."""
-        if self._owner != threading.get_ident():
-            self._queue.acquire()
-            self._lock.acquire()
+    def close(self) -> None:
+        """End it, if it has not ended, and give no more events."""
+        self.sink = _ignore
+        self.unread.clear()
+        self.cancel()
 
-    def after_fork_in_parent(self) -> None:
-        """Release what `before_fork` took."""
-        if self._owner != threading.get_ident():
-            self._owner = threading.get_ident()
-            self._release()
-            self._queue.release()
+    def fail(self, error: BaseException) -> None:
+        """End it with an error, unless it has one already."""
+        self.error = self.error or error
+        self.cancel()
 
-    def after_fork_in_child(self) -> None:
-        """Make the lock free: the threads that wait for it are in the parent only."""
-        self._queue, self._lock = threading.Lock(), threading.Lock()
-        if self._owner == threading.get_ident():
-            self._lock.acquire()
-
-
-def _for_each_lock(call: Callable[[EngineLock], None]) -> None:
-    for lock in [*EngineLock.all]:
-        call(lock)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _for_each_lock(EngineLock.before_fork),
-        after_in_parent=lambda: _for_each_lock(EngineLock.after_fork_in_parent),
-        after_in_child=lambda: _for_each_lock(EngineLock.after_fork_in_child),
-    )
+    def output(self) -> RequestOutput:
+        """Return the output generated so far."""
+        seq, token_text = self.runs[0].seq, self.loop.token_text
+        scored = None
+        if seq.params.prompt_logprobs is not None:
+            scored = [None, *by_token(self.runs[0].prompt_logprobs, token_text)]
+        return RequestOutput(
+            request_id=self.id,
+            prompt=self.prompt,
+            prompt_token_ids=seq.tokens[: seq.num_prompt],
+            prompt_logprobs=scored,
+            outputs=tuple(
+                CompletionOutput.of(i, run, token_text) for i, run in enumerate(self.runs)
+            ),
+            finished=self.is_finished,
+            num_cached_tokens=seq.num_reused,
+        )
 
 
 class EngineLoop:
@@ -122,25 +143,40 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
-        new_text: Callable[[SamplingParams], Detokenizer | None] = lambda params: None,
+        new_text: NewText = lambda params: None,
         lock: EngineLock | None = None,
         token_text: TokenText = lambda token_id: None,
     ) -> None:
-        """`new_text` makes what turns a sequence's tokens into text, `token_text` gives the text of one token.
-
-        `lock` is that of the engine's model.
-        """
+        """`token_text` gives the text of one token; `lock` is that of the engine's model."""
         self.engine = engine
-        self.lock = lock or EngineLock()
+        self.model_lock = lock or EngineLock()
         self.served = RequestCounts()
         self.token_text = token_text
         self._new_text = new_text
-        self._num_requests = 0
-        self._requests: dict[int, Callable[[], RequestHandle | None]] = {}
+        self._ids = count()
+        self._inbox = SimpleQueue[Request | tuple[int, ...]]()
+        """Requests to queue and ids of sequences to end: garbage collection and handlers of signals may add to it."""
+        self._requests: dict[int, Callable[[], Request | None]] = {}
         """By sequence whose end has not been delivered: its request, None once the caller has dropped it."""
-        self._dropped: deque[Callable[[], RequestHandle | None]] = deque()
-        """Those of `_requests` that were dropped. No Python code adds them: a signal handler could raise in it."""
         self._raised: BaseException | None = None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep others from the engine, once all that they have submitted, cancelled and dropped is done.
+
+        Nested calls pass.
+        """
+        try:
+            with self.model_lock.held():
+                self._catch_up()
+                yield
+        finally:
+            self._catch_up_if_free()  # what came meanwhile
+
+    @property
+    def has_work(self) -> bool:
+        """True while there is something to do in a step."""
+        return self.engine.has_work or not self._inbox.empty()
 
     def submit(
         self,
@@ -149,54 +185,33 @@ class EngineLoop:
         sink: Sink | None = None,
         *,
         prompt: str | None = None,
-    ) -> RequestHandle:
+    ) -> Request:
         """Queue a prompt, `params.n` sequences of it. Raises RequestError and CapacityError.
 
-        Without a `sink` the events are kept for `RequestHandle.events`; to drop the handle then cancels the request.
+        Without a `sink` the events are kept for who iterates over the request; to drop it then cancels it.
         `prompt` is the text of the ids.
         """
-        handle, each, asked_s = None, [*_each(params)], time.perf_counter()
-        prepared = self.engine.prepare(prompt_ids, each[0])  # others step meanwhile
+        runs = tuple(self.engine.intake.sequences(prompt_ids, params, self._new_text))
+        request = Request(self, str(next(self._ids)), prompt, runs, sink)
         try:
-            with self.lock():
-                self._end_dropped()
-                handle = RequestHandle(self, str(self._num_requests), prompt, sink)
-                find = ref(handle, self._dropped.append) if sink is None else handle.itself
-                for i, own in enumerate(each):
-                    text = self._new_text(own)
-                    run = self.engine.add(prompt_ids, own, text, stream=i, prepared=prepared)
-                    run.start_s = asked_s  # a grammar takes its time
-                    handle.runs += (run,)
-                    self._requests[run.seq.id] = find
-                self._num_requests += 1
-                self.served.prompt_tokens += len(prompt_ids)
-        except BaseException:  # the caller gets no handle
-            if handle is not None:
-                handle.cancel()
+            self.tell(request)
+        except BaseException:  # the caller does not get it
+            request.cancel()
             raise
-        return handle
-
-    def is_running(self, seq_id: int) -> bool:
-        """Tell whether there may be events of a sequence to come: false when its end was delivered."""
-        return seq_id in self._requests
-
-    def cancel(self, seq_ids: Iterable[int]) -> None:
-        """End sequences, keeping what they have; their last events say so. Waits for nothing, harmless if ended."""
-        self.lock.call_when_free(partial(self._end, tuple(seq_ids)))
+        return request
 
     def end_all(self) -> None:
         """End all requests, keeping what they have."""
-        self.cancel([*self._requests])
+        self.tell(tuple(self._requests))
 
-    def step(self, waiting: RequestHandle | None = None) -> bool:
+    def step(self, waiting: Request | None = None) -> bool:
         """Run one pass for all requests; return True while there is work. An error ends all requests, and is raised.
 
         Nothing is done if other threads' steps have brought what `waiting` waits for.
         """
         with self.lock():
             if waiting is not None and (waiting.is_finished or waiting.unread):
-                return self.engine.has_work
-            self._end_dropped()
+                return self.has_work
             try:
                 events = self.engine.step()
             except BaseException as error:
@@ -207,7 +222,41 @@ class EngineLoop:
             raised, self._raised = self._raised, None
             if raised is not None:
                 raise raised
-            return self.engine.has_work
+            return self.has_work
+
+    def tell(self, news: Request | tuple[int, ...]) -> None:
+        """Queue a request, or end sequences by their ids: now, or after the step of the thread that has the engine.
+
+        Waits for nothing; harmless for sequences that have ended.
+        """
+        self._inbox.put(news)
+        self._catch_up_if_free()
+
+    def _catch_up_if_free(self) -> None:
+        """Catch up, unless a thread has the engine: it does so when it lets go of it."""
+        while not self._inbox.empty():  # another thread may add to it, and find the lock taken
+            with self.model_lock.held(waits=False) as is_held:
+                if not is_held:
+                    return
+                self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Do what was asked for, and end the requests that nobody has any more."""
+        with suppress(Empty):
+            while True:
+                news = self._inbox.get_nowait()
+                if isinstance(news, Request):
+                    self._queue(news)
+                else:
+                    self._end(news)
+        self._end(seq_id for seq_id, find in [*self._requests.items()] if find() is None)
+
+    def _queue(self, request: Request) -> None:
+        find = (lambda: request) if request.is_kept else ref(request)
+        for run in request.runs:
+            self._requests[run.seq.id] = find
+            self.engine.queue(run)
+        self.served.prompt_tokens += request.runs[0].seq.num_prompt
 
     def _deliver(self, event: Event) -> None:
         """Hand an event to its request; a sink that raises ends its request, no other."""
@@ -215,14 +264,15 @@ class EngineLoop:
         if find is None:
             return
         self.served.record(event)
-        if (handle := find()) is not None:
+        request = find()
+        if request is not None:
             if event.error is not None:
-                handle.fail(event.error)
+                request.fail(event.error)
             try:
-                handle.sink(event)
+                request.sink(event)
             except BaseException as error:
-                handle.sink = _ignore
-                handle.fail(error)
+                request.sink = _ignore
+                request.fail(error)
                 from asyncio import CancelledError
 
                 if not isinstance(error, Exception | CancelledError | GeneratorExit):
@@ -231,34 +281,27 @@ class EngineLoop:
                     )
         if event.finish_reason is not None:
             del self._requests[event.seq_id]
+            if request is not None:
+                request.num_running -= 1
 
     def _end(self, seq_ids: Iterable[int]) -> None:
         for seq_id in seq_ids:
             if (event := self.engine.abort(seq_id)) is not None:
                 self._deliver(event)
 
-    def _end_dropped(self) -> None:
-        """End the requests that their callers have dropped."""
-        while self._dropped:
-            dropped = self._dropped.popleft()
-            self._end([seq_id for seq_id, find in self._requests.items() if find is dropped])
-
     def _fail(self, error: BaseException) -> None:
         """End all requests after an error that may have left the engine half way through a step."""
-        for seq_id, find in [*self._requests.items()]:
-            if (handle := find()) is not None:
-                handle.error = handle.error or error
+        requests = [(seq_id, find()) for seq_id, find in self._requests.items()]
+        for seq_id, request in requests:
+            if request is not None:
+                request.error = request.error or error
             with suppress(Exception):  # one error is enough
                 self._end([seq_id])
         self._requests.clear()
+        for _, request in requests:
+            if request is not None:
+                request.num_running = 0
 
 
 def _ignore(event: Event) -> None:
     """Be the sink in the place of one that has raised."""
-
-
-def _each(params: SamplingParams) -> Iterator[SamplingParams]:
-    """Copy and check the parameters for each of the `n` sequences; only the first one scores the prompt."""
-    yield replace(params)
-    if params.n > 1:
-        yield from [replace(params, prompt_logprobs=None)] * (params.n - 1)

@@ -32,7 +32,7 @@ from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.config import attention_flops
+from forerun.model.config import ModelConfig, attention_flops
 from forerun.model.loader import blank_model
 from forerun.model.model import Model
 from forerun.text.tokenizer import Tokenizer
@@ -77,6 +77,21 @@ def num_blocks_of(config: EngineConfig, max_len: int) -> int | None:
     if config.max_model_len is not None or not config.is_server:
         return None
     return blocks_of(max(config.max_num_seqs * min(max_len, DEFAULT_MAX_LEN), max_len))
+
+
+def workload_of(config: EngineConfig, max_len: int, model: ModelConfig) -> Workload:
+    """Return what a configuration asks for, with sequences of `max_len` tokens."""
+    return Workload(
+        num_seqs=config.max_num_seqs,
+        max_len=max_len,
+        min_len=min(max_len, DEFAULT_MAX_LEN) if config.max_model_len is None else max_len,
+        num_blocks=num_blocks_of(config, max_len),
+        precision=config.kv,
+        prefill_rows=config.prefill_chunk,
+        is_server=config.is_server,
+        num_checkpoints=config.max_num_seqs if model.is_recurrent else 0,
+        draft_rows=min(config.draft_budget, DRAFT_ROWS),
+    )
 
 
 def drafter_numbers(
@@ -169,19 +184,8 @@ class Planner:
     @cached_property
     def workload(self) -> Workload:
         """All that is asked for."""
-        config, longest = self.config, self.model.config.max_position
-        max_len = max_len_of(config, longest)
-        return Workload(
-            num_seqs=config.max_num_seqs,
-            max_len=max_len,
-            min_len=min(max_len, DEFAULT_MAX_LEN) if config.max_model_len is None else max_len,
-            num_blocks=num_blocks_of(config, max_len),
-            precision=config.kv,
-            prefill_rows=config.prefill_chunk,
-            is_server=config.is_server,
-            num_checkpoints=config.max_num_seqs if self.model.config.is_recurrent else 0,
-            draft_rows=min(config.draft_budget, DRAFT_ROWS),
-        )
+        model = self.model.config
+        return workload_of(self.config, max_len_of(self.config, model.max_position), model)
 
     @cached_property
     def drafters(self) -> list[DrafterNumbers]:

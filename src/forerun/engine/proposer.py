@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ForerunError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.decoding.grammar import limit, with_forced
+from forerun.decoding.grammar import with_forced
 from forerun.drafting.base import Drafter
 from forerun.drafting.rules import check
 from forerun.engine.controller import Controller
@@ -39,11 +39,11 @@ class Proposer:
         stats: SpecStats,
         vocab_size: int,
         max_len: int,
-        max_nodes: int | None = None,
+        max_nodes: int,
         *,
         draft_forced: bool,
     ) -> None:
-        """`max_len` is the context's, `max_nodes` the most of a draft, None for no limit; `stats` counts errors.
+        """`max_len` is the context's, `max_nodes` the most of a draft; `stats` counts errors.
 
         Tokens that a grammar forces are drafted if `draft_forced`.
         """
@@ -51,9 +51,7 @@ class Proposer:
         self._is_own = is_own(drafter)
         self.isolates_errors = True
         """False: what the drafter raises ends the step, as tests of drafters want it."""
-        self._budget = min(
-            config.draft_budget, config.draft_budget if max_nodes is None else max_nodes
-        )
+        self._max_nodes = max_nodes
         self._min_draft, self._draft_forced = config.min_draft, draft_forced
         self._stats, self._vocab_size, self._max_len = stats, vocab_size, max_len
         self._num_errors = 0
@@ -78,7 +76,7 @@ class Proposer:
         if not drafting:
             return
         for step in drafting:
-            room = min(self._budget, self._max_len - len(step.seq.tokens))
+            room = min(self._max_nodes, self._max_len - len(step.seq.tokens))
             most = step.seq.params.max_draft
             step.room = room if most is None else min(room, most)
             if self.drafter.asking is not None and step.seq.id in self._drafted_for:
@@ -134,7 +132,7 @@ class Proposer:
             draft, step.proposed = step.proposed, EMPTY_DRAFT
             if len(draft) >= self._min_draft:
                 with step.isolated():
-                    step.proposed = step.draft = limit(draft, *step.state.limits)
+                    step.proposed = step.draft = step.state.limit(draft)
                     allowed.append(step)  # an empty one, too: asking brought nothing
         self.controller.trim(allowed)
         for step in allowed:
@@ -142,13 +140,11 @@ class Proposer:
 
     def _extended(self, step: SequenceStep) -> Draft:
         """Return the draft with the user's prediction and what the grammar forces; new nodes come last."""
-        draft, prediction = step.draft, step.state.prediction
-        max_depth, grammar = step.state.limits
-        if prediction is not None:
-            draft = prediction.extend(draft, step.seq.generated, step.room)
-            draft = limit(draft, max_depth, grammar)
-        if self._draft_forced and grammar is not None:
-            draft = with_forced(draft, grammar, step.room, max_depth)
+        draft, state = step.draft, step.state
+        if state.prediction is not None:
+            draft = state.limit(state.prediction.extend(draft, step.seq.generated, step.room))
+        if self._draft_forced and (grammar := state.grammar) is not None:
+            draft = with_forced(draft, grammar, step.room, state.stops.tokens_left - 1)
         return draft
 
     @contextmanager

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from forerun.core.errors import RequestError, short_repr
 from forerun.core.params import SamplingParams
-from forerun.engine.request import RequestHandle
+from forerun.engine.loop import Request
 from forerun.text.prompt import Encoded
 
-Submit = Callable[[Encoded, SamplingParams], RequestHandle]
+Submit = Callable[[Encoded, SamplingParams], Request]
 
 
 def run(
@@ -21,10 +21,10 @@ def run(
     sampling_params: SamplingParams | Sequence[SamplingParams],
     *,
     use_tqdm: bool | None,
-) -> list[RequestHandle]:
+) -> list[Request]:
     """Run the prompts together to the end; if one cannot be run, none is."""
     params = _one_each(sampling_params, len(prompts))
-    requests: list[RequestHandle] = []
+    requests: list[Request] = []
     try:
         for prompt, own in zip(prompts, params, strict=True):
             requests.append(submit(prompt, own))

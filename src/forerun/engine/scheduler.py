@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from forerun.core import tree
+from forerun.core.config import EngineConfig
 from forerun.core.types import Seq
 from forerun.engine.sequence import SequenceStep
 from forerun.model.cache.base import KVCache
@@ -32,6 +34,22 @@ WORTH_WAITING = 4
 """Rows to share for which a sequence waits for a pass."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RowBudgets:
+    """Bounds of a pass's rows, apart for prompts and for drafts: neither takes from the other."""
+
+    prefill: int
+    """Rows of prompts, computed or from disk, of all sequences together: first come, first served."""
+    draft: int
+    """Nodes of each decoding sequence's draft. Its last token has a row besides."""
+
+    @classmethod
+    def of(cls, config: EngineConfig, draft_rows: int | None) -> RowBudgets:
+        """Return the budgets that a configuration asks for; a cache may have room for only so many `draft_rows`."""
+        draft = config.draft_budget if draft_rows is None else min(config.draft_budget, draft_rows)
+        return cls(config.prefill_chunk, draft)
 
 
 class Scheduler:

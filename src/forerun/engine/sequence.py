@@ -21,7 +21,7 @@ from forerun.core.types import (
     TextPiece,
     TokenLogprob,
 )
-from forerun.decoding.grammar import GrammarState
+from forerun.decoding.grammar import GrammarState, limit
 from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
 from forerun.drafting.predicted import PredictedText
@@ -73,11 +73,16 @@ class SequenceState:
         return None if self.first_token_s is None else self.first_token_s - self.start_s
 
     @property
-    def limits(self) -> tuple[int, GrammarState | None]:
-        """Return how deep a draft may be, and the grammar's state after the committed tokens if there is a grammar."""
+    def grammar(self) -> GrammarState | None:
+        """The grammar's state after the committed tokens, if there is a grammar."""
         pipeline = self.pipeline  # without a grammar no text is read
-        grammar = pipeline.grammar_after(self.seq.generated) if pipeline.has_grammar else None
-        return self.stops.tokens_left - 1, grammar
+        return pipeline.grammar_after(self.seq.generated) if pipeline.has_grammar else None
+
+    def limit(self, draft: Draft) -> Draft:
+        """Keep the nodes of a draft that can be part of the output; its last token is the target's own."""
+        if len(draft) < self.stops.tokens_left and not self.pipeline.has_grammar:
+            return draft
+        return limit(draft, self.stops.tokens_left - 1, self.grammar)
 
     def grammar_is_ready(self, timeout_s: float = 0) -> bool:
         """Tell whether the first token can be chosen without waiting for a grammar, after at most so many seconds."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.params import SamplingParams
-from forerun.engine.request import RequestHandle
+from forerun.engine.loop import Request
 
 Vectors = NDArray[np.float32]
 
@@ -39,7 +39,7 @@ class EmbeddingRequestOutput:
     finished: bool = True
 
     @classmethod
-    def of(cls, request: RequestHandle) -> EmbeddingRequestOutput:
+    def of(cls, request: Request) -> EmbeddingRequestOutput:
         """Return the vector of a request that was read with `params`."""
         tokens = request.output().prompt_token_ids
         return cls(request.id, EmbeddingOutput(_vector(request).tolist()), tokens)
@@ -58,5 +58,5 @@ def normalized(rows: Vectors) -> Vectors:
     return np.asarray(rows / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 
-def _vector(request: RequestHandle) -> Vectors:
+def _vector(request: Request) -> Vectors:
     return normalized(request.runs[0].states())[0]  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from forerun.core.errors import ForerunError
 from forerun.core.repetition import Repeats
 from forerun.core.types import Event, Seq
-from forerun.engine.request import RequestHandle
+from forerun.engine.loop import Request
 from forerun.engine.sequence import SequenceState
 
 EACH_S, MAX_S = 0.005, 0.1
@@ -53,7 +53,7 @@ class ProgressReader:
 
     def read(
         self,
-        handles: Sequence[RequestHandle],
+        handles: Sequence[Request],
         num_read: Callable[[Seq], int | None],
         start_s: float,
         end_s: float,
@@ -96,7 +96,7 @@ class AsyncRequest:
         self.start_s = time.perf_counter()
         self.error: BaseException | None = None
         """What ended it before its time."""
-        self.handles: list[RequestHandle] = []
+        self.handles: list[Request] = []
         """What the engine made of its prompts, once it has been accepted."""
         self.loop = loop
         self._drop, self._on_over = drop, on_over

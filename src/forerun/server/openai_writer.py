@@ -10,8 +10,8 @@ from itertools import accumulate
 
 import forerun
 from forerun.core.types import Event, FinishReason, TokenLogprob
+from forerun.engine.loop import Request
 from forerun.engine.outputs import RequestOutput
-from forerun.engine.request import RequestHandle
 from forerun.engine.sequence import SequenceState
 from forerun.server.async_request import AsyncRequest, PromptProgress, StreamEvent
 from forerun.server.schema import AnswerRequest, StreamOptions
@@ -142,7 +142,7 @@ class OpenAIWriter(Writer):
                 choice["prompt_token_ids"] = run.seq.tokens[: run.seq.num_prompt]
         return choice
 
-    def _choices(self, handle: RequestHandle, start: int) -> list[Document]:
+    def _choices(self, handle: Request, start: int) -> list[Document]:
         """Write the completions of one prompt; the first has the index `start`."""
         choices, output = [], handle.output()
         for i, (one, run) in enumerate(zip(output.outputs, handle.runs, strict=True), start):

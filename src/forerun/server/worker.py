@@ -142,13 +142,12 @@ class Worker:
             self._end_all()
 
     def _serve(self, llm: LLM) -> None:
-        engine = llm.loop.engine
         while not self._is_closing:
-            for job in self._new_jobs(wait=not engine.has_work):
+            for job in self._new_jobs(wait=not llm.loop.has_work):
                 self._do(job, llm)
-            if engine.has_work and not self._is_closing:
+            if llm.loop.has_work and not self._is_closing:
                 self._step(llm)
-            self._send(self._deliveries(engine))
+            self._send(self._deliveries(llm.loop.engine))
 
     def _new_jobs(self, *, wait: bool = False) -> Iterator[_Job]:
         try:

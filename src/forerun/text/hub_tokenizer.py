@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forerun.core.errors import RequestError
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.messages import Message, Tools, render_unfinished
+from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
@@ -34,6 +35,12 @@ class HubTokenizer:
         """`bos` and `eos` are the texts of the tokens at a text's ends."""
         self._encoder, self.chat_template = encoder, chat_template
         self.bos_token, self.eos_token = bos, eos
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> HubTokenizer:
+        """Return the library's tokenizer that one of ours is made of."""
+        ends = (tokenizer.text_of(tokenizer.bos_id), tokenizer.text_of(tokenizer.eos_id))
+        return cls(tokenizer.encoder, tokenizer.chat_template, *ends)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from forerun.core.errors import RequestError, short_repr, unknown
 from forerun.text.chat_template import ChatTemplate
@@ -36,6 +36,15 @@ def split(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [items] if is_one else items
 
 
+def conversations(
+    messages: Sequence[Message] | Sequence[Sequence[Message]],
+) -> list[Sequence[Message]]:
+    """Return the single conversations: a list of one for one conversation."""
+    is_many = isinstance(messages, list | tuple) and bool(messages)
+    is_one = not is_many or isinstance(messages[0], Mapping | str)
+    return cast(list[Sequence[Message]], [messages] if is_one else messages)
+
+
 def is_message(value: object) -> bool:
     """Return True for what is written as one chat message."""
     return isinstance(value, Mapping) and "role" in value
@@ -51,6 +60,11 @@ def encode(prompt: Prompt, tokenizer: Tokenizer) -> Encoded:
     if items and is_message(items[0]):
         return encode_chat(items, tokenizer)
     return Encoded(_ids(items))
+
+
+def encode_all(prompts: Prompt | Sequence[Prompt], tokenizer: Tokenizer) -> list[Encoded]:
+    """Return the token ids of one prompt or several. Raises RequestError."""
+    return [encode(prompt, tokenizer) for prompt in split(prompts)]
 
 
 def end_texts(encoded: list[Encoded], tokenizer: Tokenizer) -> list[Encoded]:

@@ -22,8 +22,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
 from forerun.drafting.ngram.counting import Text
 from forerun.drafting.vocabulary import fingerprint
-from forerun.engine.loop import EngineLoop
-from forerun.engine.request import RequestHandle
+from forerun.engine.loop import EngineLoop, Request
 from forerun.hub.names import cache_root, name_of
 from forerun.lab.store import Store
 from forerun.llm import LLM
@@ -114,7 +113,7 @@ def generate(
     yield done
     follow_ups: deque[PromptTurn] = deque()
     submitted = _submitted(loop, encode, [*prompts], follow_ups, store)
-    running: dict[str, tuple[PromptTurn, RequestHandle]] = {}
+    running: dict[str, tuple[PromptTurn, Request]] = {}
     try:
         while done < num_tokens:
             num_more = 2 * loop.engine.config.max_num_seqs - len(running)
@@ -166,7 +165,7 @@ def fill(llm: LLM, prompts: Iterable[TaskPrompt], path: Path, num_tokens: int) -
     return store
 
 
-def _keep(turn: PromptTurn, request: RequestHandle, store: Store) -> int:
+def _keep(turn: PromptTurn, request: Request, store: Store) -> int:
     """Write an answer; its tokens."""
     output = request.output()
     answer = output.outputs[0].token_ids
@@ -181,7 +180,7 @@ def _submitted(
     prompts: Sequence[TaskPrompt],
     follow_ups: deque[PromptTurn],
     store: Store,
-) -> Iterator[tuple[PromptTurn, RequestHandle]]:
+) -> Iterator[tuple[PromptTurn, Request]]:
     """Submit what the store lacks: turns that follow, then round after round; ends when no prompt can be answered."""
     can_answer = True
     for round_ in count():

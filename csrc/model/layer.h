@@ -1,0 +1,41 @@
+// The packed weights of a decoder's layers, and where passes look for each.
+
+#pragma once
+
+#include <vector>
+
+#include "kernels/formats.h"
+#include "model/types.h"
+
+namespace forerun {
+
+// Matrices of one MLP, or of all experts of a layer, one below the other.
+struct Mlp {
+    Linear gate, up, down;
+    int inner = 0;  // of one
+};
+
+struct Layer {
+    // Weight null where there is none. `sinks` has a logit for each head.
+    Norm attn_norm, mlp_norm, attn_out_norm, mlp_out_norm, q_norm, k_norm, sinks;
+    Norm experts_norm, router_norm, dense_out_norm, experts_out_norm, experts_scale, inp_norm, scale,
+        mlp_gate;
+    Linear q, k, v, o, attn_gate, router, inp_gate, inp_proj;
+    // Of a recurrent state; `conv` is (taps, channels).
+    Norm conv, conv_bias, dt_bias, decay, skip, state_norm;
+    Linear in_proj, z, beta, dt;
+    std::vector<float> key_scale;  // (key dim): 1 / sqrt(key dim)
+    Mlp mlp, experts;
+    int kind = 0;
+};
+
+// A row of the table of weights: what is expected, where passes look for it, and its memory.
+struct Weight {
+    int num_out, num_in;  // num_out 0: any; of numbers that are no matrix, columns that become rows
+    bool is_optional;
+    Linear* linear;  // one of these
+    Norm* norm;
+    Packed packed;
+};
+
+}  // namespace forerun

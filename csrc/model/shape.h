@@ -1,0 +1,61 @@
+// The shape of a decoder, as its configuration gives it: sizes, and what its layers are.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/cache.h"
+#include "model/recurrence.h"
+#include "model/types.h"
+
+namespace forerun {
+
+inline constexpr int kMostActive = 64;  // experts of a row
+
+struct ExpertsShape {
+    int num = 0, num_active = 0, inner = 0;  // num 0: none
+    bool is_renormalized = true;
+    bool has_norms = false;  // of their inputs, their router's, their sum and the MLP's beside them
+    bool gates_mlp = false;  // the MLP beside them is multiplied by a sigmoid of the row
+};
+
+struct LayerShape {
+    ExpertsShape experts;
+    bool has_mlp = true;
+    int inner = 0;           // of its MLP
+    KvShape kv = {};         // those that it attends to
+    int shares_kv_of = -1;   // the layer whose keys and values they are; -1: its own
+    bool has_values = true;  // else they are the keys before norm and rotation
+    MixerShape mixer = {};   // in attention's place, if it exists
+
+    int num_projected() const { return shares_kv_of >= 0 ? 0 : kv.num_heads * (1 + has_values); }
+};
+
+enum class QkNorm : std::uint8_t { None, Head, Whole };
+
+struct Shape {
+    int vocab_size, hidden_size, num_layers, num_heads, max_position;
+    Activation activation = Activation::Silu;
+    bool is_gated = true, is_layer_norm = false;
+    bool norms_before = true, norms_after = false;  // of what a sublayer reads, and of what it adds
+    QkNorm qk_norm = QkNorm::None;
+    bool has_sinks = false;
+    bool has_attention_gate = false;  // heads' outputs are multiplied by a sigmoid of the row
+    float norm_eps = 1e-5f;
+    int position_offset = -1;  // row of the position table that position 0 reads; -1: no table
+    float embedding_multiplier = 1.0f, residual_multiplier = 1.0f, attention_scale = 1.0f,
+          logits_divisor = 1.0f;
+    float attention_cap = 0.0f, logits_cap = 0.0f;  // 0: none
+    float query_growth = 0.0f;  // of 1 + query_growth ln(1 + floor(position / query_growth_every))
+    int query_growth_every = 1;
+    bool norms_values = false;      // each head of them, without a weight
+    bool has_layer_scales = false;  // what a layer leaves is multiplied by a number
+    int per_layer_width = 0;        // of embeddings for each layer; 0: none
+    // Layers read another model's cache, whose layers `shares_kv_of` names: a row sees what is committed
+    // there, and not itself.
+    bool borrows_kv = false;
+    std::vector<LayerShape> layers = {};
+};
+
+}  // namespace forerun
