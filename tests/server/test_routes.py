@@ -73,7 +73,17 @@ def test_metrics_have_the_names_of_vllm(url):
     assert grown("time_to_first_token_seconds_count") == 1
     assert grown("inter_token_latency_seconds_count") == 7
     assert grown("e2e_request_latency_seconds_count") == 1
+    phases = ("queue", "prefill", "decode", "inference")
+    spent = {each: grown(f"request_{each}_time_seconds_sum") for each in phases}
+    assert min(spent.values()) > 0
+    assert spent["prefill"] + spent["decode"] == pytest.approx(spent["inference"])
+    whole = grown("e2e_request_latency_seconds_sum")
+    assert spent["queue"] + spent["inference"] <= whole + 1e-6
     assert grown("request_generation_tokens_sum") == 8
+    refused = ("http_requests_total", ("method", "POST"), ("status", "400"))
+    count = after.get(refused, 0)
+    assert httpx.post(f"{url}/v1/completions", json=BODY | {"n": 0}).status_code == 400
+    assert read()[refused] == count + 1
     assert value(after, "num_requests_running") == 0
 
 

@@ -213,6 +213,8 @@ class Seq:
     noise: Noise = field(init=False)
     """What the sampler adds to its logits: a drafter may look at it."""
     slot: int = -1
+    admitted_s: float | None = None
+    """When it first got a slot, by `time.perf_counter`."""
     num_reused: int = 0
     """Prompt tokens whose rows the cache held already when it began, in memory or on disk."""
     num_from_disk: int = 0

@@ -9,6 +9,7 @@ rows that the blocks of its sequence have anyway. Nothing of it changes a token;
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class Scheduler:
                 return
             self.waiting.popleft()
             seq.slot, num_reused = opened
+            seq.admitted_s = seq.admitted_s or time.perf_counter()
             self.num_queried += len(seq.tokens)
             self.num_reused += num_reused
             seq.num_from_disk, seq.num_reused = 0, min(num_reused, seq.num_prompt)

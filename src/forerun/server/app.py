@@ -88,7 +88,7 @@ def new_app(fleet: Fleet) -> FastAPI:
         expose_headers=["x-request-id", IGNORED],
     )
     app.add_middleware(OriginCheck, config=config)
-    app.add_middleware(AccessLog, is_on=bool(config.log_requests))
+    app.add_middleware(AccessLog, is_on=bool(config.log_requests), count=fleet.metrics.count)
     return app
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import Counter as PrometheusCounter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from forerun.engine import metrics
 from forerun.engine.metrics import PREFIX, Counter, Gauge
+from forerun.engine.sequence import SequenceState
 from forerun.server.async_request import AsyncRequest, StreamEvent
 
 _FIRST_S = (
@@ -32,6 +34,10 @@ _HISTOGRAMS = (
     ("time_to_first_token_seconds", "Seconds from a request to its first token.", _FIRST_S),
     ("inter_token_latency_seconds", "Seconds of a step, for each token that it emitted.", _NEXT_S),
     ("e2e_request_latency_seconds", "Seconds from a request to its end.", _TOTAL_S),
+    ("request_queue_time_seconds", "Seconds that a sequence waited for a place.", _TOTAL_S),
+    ("request_prefill_time_seconds", "Seconds from its place to its first token.", _TOTAL_S),
+    ("request_decode_time_seconds", "Seconds from its first token to its end.", _TOTAL_S),
+    ("request_inference_time_seconds", "Seconds from its place to its end.", _TOTAL_S),
     ("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
     ("request_generation_tokens", "Tokens generated for a request.", _TOKENS),
 )
@@ -54,6 +60,7 @@ HELP = {
     "spec_decode_num_accepted_tokens_per_pos": "Drafts whose token at this position was accepted.",
 }
 
+METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS"))
 ENGINE_RUNNING = PREFIX + "engine_running"
 
 
@@ -66,6 +73,17 @@ class ServerMetrics:
             Histogram(PREFIX + name, text, [*_labels("")], registry=self._registry, buckets=bounds)
             for name, text, bounds in _HISTOGRAMS
         ]
+        self._requests = PrometheusCounter(
+            "http_requests",
+            "Requests by method and status.",
+            ["method", "status"],
+            registry=self._registry,
+        )
+
+    def count(self, method: str, status: int | None) -> None:
+        """Count an HTTP request that has ended; without a status its client has gone."""
+        known = method if method in METHODS else "other"
+        self._requests.labels(known, str(status or "gone")).inc()
 
     def of(self, model: str) -> ModelMetrics:
         """Return those of the model of this name."""
@@ -85,6 +103,10 @@ class ModelMetrics:
     _first: Histogram
     _next: Histogram
     _total: Histogram
+    _queue: Histogram
+    _prefill: Histogram
+    _decode: Histogram
+    _inference: Histogram
     _prompt: Histogram
     _generation: Histogram
 
@@ -112,6 +134,17 @@ class ModelMetrics:
             self._prompt.observe(handle.runs[0].seq.num_prompt)
             for run in handle.runs:
                 self._generation.observe(len(run.seq.tokens) - run.seq.num_prompt)
+                self._observe_phases(run, end_s)
+
+    def _observe_phases(self, run: SequenceState, end_s: float) -> None:
+        """Observe how long a sequence waited, was read and wrote, as far as it came."""
+        if (begun_s := run.seq.admitted_s) is None:
+            return
+        self._queue.observe(begun_s - run.start_s)
+        self._inference.observe(end_s - begun_s)
+        if (first_s := run.first_token_s) is not None:
+            self._prefill.observe(first_s - begun_s)
+            self._decode.observe(end_s - first_s)
 
 
 def renamed(page: bytes, prefix: str) -> bytes:

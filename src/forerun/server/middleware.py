@@ -15,7 +15,7 @@ import socket
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -223,10 +223,11 @@ class LogEntry:
 
 
 class AccessLog:
-    """Logs every request, and gives it an id, which the answer's `x-request-id` tells."""
+    """Counts and logs every request, and gives it an id, which the answer's `x-request-id` tells."""
 
-    def __init__(self, app: ASGIApp, is_on: bool) -> None:
-        self.app, self._is_on = app, is_on
+    def __init__(self, app: ASGIApp, is_on: bool, count: Callable[[str, int | None], None]) -> None:
+        """`count` is called with the method and status of each."""
+        self.app, self._is_on, self._count = app, is_on, count
         if is_on:
             _log.setLevel(logging.INFO)
 
@@ -253,6 +254,7 @@ class AccessLog:
             entry.status = entry.status or 500  # it is answered outside of all middleware
             raise
         finally:
+            self._count(scope["method"], entry.status)
             if self._is_on:
                 _log.info("%s", entry.line(scope["method"], scope["path"]))
 
