@@ -127,6 +127,9 @@ class LLM(OfOneProcess):
         # A wrong one is refused before weights are read.
         self.max_len = max_len_of(config, read_config(checkpoint)[0].max_position)
         self.plan = self._planned(self.drafter_spec, checkpoint)
+        if self.plan is None and self.drafter_spec.names_a_file:
+            planner = Planner(config, self.device, self.drafter_spec, checkpoint, self.tokenizer)
+            self.drafter_spec.check(planner.target())
         self._loaded = Loaded.of(
             checkpoint, self.path, self.tokenizer, config, self.device, progress
         )

@@ -21,8 +21,11 @@ import pytest
 import forerun
 from forerun.cli import console
 from forerun.core.types import Event, TextPiece
+from forerun.drafters.mlp_speculator import files
 from tests.cli.helpers import check_help, check_table, one_line_of_mistake
 
+OTHERS = files.SHIPPED / "qwen2.5-coder-1.5b-instruct"
+"""A network of another model."""
 SHORT = "-n 8 -c 256 -d prompt_lookup"
 GREEDY = f"{SHORT} --temp 0"
 COMMANDS = (
@@ -178,6 +181,8 @@ def test_another_template_may_be_given(shell, tmp_path):
             "--chat-template must be a file of Jinja, its text, or chatml; no such file: chatlm",
         ),
         ("forerun generate caf\udce9", "the prompt is not UTF-8 text"),
+        (f"forerun generate hi -d mlp_speculator:model={OTHERS}", "qwen2.5-coder-1.5b-instruct"),
+        (f"forerun generate hi -md {OTHERS}", "qwen2.5-coder-1.5b-instruct"),
     ],
 )
 def test_what_cannot_be_is_told_before_weights_are_read(shell, monkeypatch, line, message):

@@ -148,6 +148,17 @@ class DrafterSpec:
         # What takes most memory comes first: `smaller` gives it up first.
         return DrafterSpec._joined([*partners, *specs, tables]) if specs else self
 
+    @property
+    def names_a_file(self) -> bool:
+        """True where a model or a network was named, which may be another model's."""
+        return any("model" in part.options for part in self.parts or (self,))
+
+    def check(self, target: Target) -> None:
+        """Raise LoadError or ConfigError for files that were made for another model; they are read as far as needed."""
+        for part in self.parts or (self,):
+            if "model" in part.options:
+                method_of(part.name).check(part._built_options(), target)
+
     def build(self, target: Target, known: dict[str, Drafter] | None = None) -> Drafter:
         """Build the drafter, of parts that are `known` by their text where there are any.
 
