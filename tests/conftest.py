@@ -106,6 +106,14 @@ def collected() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def frozen() -> Iterator[None]:
+    """What is frozen stays so while servers come and go: each would look through all that tests have imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
+
+
 def pytest_sessionfinish() -> None:
     """What is left goes, as without tests."""
     gc.unfreeze()
@@ -154,6 +162,7 @@ def default_model() -> Iterator[Path]:
         pytest.skip(reason)
     with pytest.MonkeyPatch.context() as patch:
         _read_once(patch, path)
+        _load_once(patch, path)
         yield path
 
 
@@ -186,6 +195,24 @@ def _read_once(patch: pytest.MonkeyPatch, path: Path) -> None:
 
     patch.setattr(gguf, "_open", lambda each: file() if each == path else read_file(each))
     patch.setattr(gguf.GgufCheckpoint, "tokenizer", own_tokenizer)
+
+
+def _load_once(patch: pytest.MonkeyPatch, path: Path) -> None:
+    """Load a file as it is, on one thread of the native kernels, for the first of many commands only."""
+    from forerun import llm
+
+    load, loaded = llm.load_model, []
+    as_it_is = {"device": "cpu", "num_threads": 1, "backend": "auto"}
+    as_it_is |= {"quant": "none", "head_bits": None}
+
+    def load_model(checkpoint, *, progress=None, **options):
+        if checkpoint.path != path or options != as_it_is:
+            return load(checkpoint, progress=progress, **options)
+        if not loaded:
+            loaded.append(load(checkpoint, progress=progress, **options))
+        return loaded[0]
+
+    patch.setattr(llm, "load_model", load_model)
 
 
 @pytest.fixture
