@@ -7,6 +7,9 @@ import re
 import stat
 from pathlib import Path
 
+FEW = Path(__file__).parents[1] / "few.jsonl"
+"""Short prompts of two kinds, whose answers repeat them: those that ship take most of a command's time to read."""
+
 
 def the_json(out: str) -> dict:
     """The document, beside which nothing was printed."""

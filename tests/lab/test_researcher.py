@@ -8,7 +8,7 @@ import pytest
 
 from forerun import LLM, SamplingParams
 from forerun.lab.tune import report
-from tests.cli.helpers import the_json
+from tests.cli.helpers import FEW, the_json
 from tests.drafters.helpers import RECYCLING
 
 PROMPT = "The capital of France is Paris. The capital of France is"
@@ -42,13 +42,13 @@ def test_its_options_are_shown(here, forerun):
 
 def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
     code, out, _ = forerun(
-        "verify", "-d", "recycling.py", "--limit", 2, "-n", 24, "-c", 512, "--json"
+        *("verify", "-d", "recycling.py", "--prompts", FEW, "--limit", 2, "-n", 24, "--json")
     )
     document = the_json(out)
     assert code == 0
     assert document["identical"]
     assert document["tau"] > 1
-    short = ("--limit", 1, "-n", 8, "-c", 512)
+    short = ("--task", FEW, "--limit", 1, "-n", 8)
     code, out, _ = forerun(
         "bench", "-d", "recycling.py:num_draft=3,suffix++recycling.py", *short, "--json"
     )
@@ -60,7 +60,7 @@ def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
 def test_tune_names_it(here, forerun, monkeypatch):
     monkeypatch.setattr(report, "CONTEXTS", (16, 32))
     monkeypatch.setattr(report, "WIDTHS", (1, 4))
-    short = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
+    short = ("--prompts", FEW, "--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
     code, out, _ = forerun("tune", "-d", "recycling.py", *short, "--json")
     assert code == 0
     assert [row["drafter"] for row in the_json(out)["drafters"]] == ["recycling.py"]
