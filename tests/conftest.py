@@ -28,8 +28,9 @@ from forerun.hub import names
 from forerun.text import generation
 from forerun.weights import gguf
 
-# No deadline: the machines that run this are shared. In CI every run tries the same examples.
-settings.register_profile("local", deadline=None)
+# No deadline: the machines that run this are shared. In CI every run tries the same examples, `make slow` the most.
+settings.register_profile("local", deadline=None, max_examples=50)
+settings.register_profile("many", deadline=None, max_examples=500)
 settings.register_profile("ci", deadline=None, derandomize=True)
 # Under an emulator (`dev/arm`) the clock says nothing.
 settings.register_profile("emulated", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -200,19 +201,19 @@ def _read_once(patch: pytest.MonkeyPatch, path: Path) -> None:
 
 
 def _load_once(patch: pytest.MonkeyPatch, path: Path) -> None:
-    """Load a file as it is, on one thread of the native kernels, for the first of many commands only."""
+    """Load a file as it is, on one thread, for the first of many commands only."""
     from forerun import llm
 
-    load, loaded = llm.load_model, []
-    as_it_is = {"device": "cpu", "num_threads": 1, "backend": "auto"}
-    as_it_is |= {"quant": "none", "head_bits": None}
+    load, loaded = llm.load_model, {}
+    as_it_is = {"device": "cpu", "num_threads": 1, "quant": "none", "head_bits": None}
 
     def load_model(checkpoint, *, progress=None, **options):
-        if checkpoint.path != path or options != as_it_is:
+        backend = options.get("backend")
+        if checkpoint.path != path or options != as_it_is | {"backend": backend}:
             return load(checkpoint, progress=progress, **options)
-        if not loaded:
-            loaded.append(load(checkpoint, progress=progress, **options))
-        return loaded[0]
+        if backend not in loaded:
+            loaded[backend] = load(checkpoint, progress=progress, **options)
+        return loaded[backend]
 
     patch.setattr(llm, "load_model", load_model)
 

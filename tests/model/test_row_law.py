@@ -83,7 +83,7 @@ NATIVE = {f"native {name}": kind for name, kind in models.KINDS.items()}
 EMULATED = "EMULATED" in os.environ
 HAS_TORCH = find_spec("torch") is not None
 KINDS = [*(TORCH if HAS_TORCH and not EMULATED else ())]
-KINDS += 3 * [*NATIVE] if kernels.available() else []
+KINDS += 4 * [*NATIVE] if kernels.available() else []
 """The native ones take a hundredth of the time, and come more often."""
 
 law = settings(

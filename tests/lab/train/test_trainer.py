@@ -202,7 +202,12 @@ def test_the_rate_of_the_second_stage_starts_again(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"cell": "mlp"}, {"cell": "mlp", "tied": False, "own_embedding": True}]
+    "more",
+    [
+        {},
+        pytest.param({"cell": "mlp"}, marks=pytest.mark.slow),
+        {"cell": "mlp", "tied": False, "own_embedding": True},
+    ],
 )
 def test_the_texts_own_tokens_can_be_learned_alone(more, tmp_path) -> None:
     """IBM's loss: what the target thinks likely is not looked at."""
