@@ -33,17 +33,15 @@ def check(call) -> dict:
     return arguments
 
 
-@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-def test_calls_that_must_be_made_are_valid(client, choice):
+def test_a_call_of_one_of_several_tools_is_valid(client):
     answer = client.chat.completions.create(
-        tools=[WEATHER, CLOCK, BARE], tool_choice=choice, parallel_tool_calls=False, **OWN
+        tools=[WEATHER, CLOCK, BARE], tool_choice="required", parallel_tool_calls=False, **OWN
     )
     (one,) = answer.choices
     assert one.finish_reason == "tool_calls"
     assert one.message.content is None
     (call,) = one.message.tool_calls
     check(call)
-    assert choice == "required" or call.function.name == "weather"
     assert answer.timings["draft_n_accepted"] > 10
 
 
