@@ -54,8 +54,10 @@ browser: $(DEV) ## the tests of the page, in the system's chromium where there i
 	  echo "playwright and axe cannot be installed: the tests of the page in a browser are skipped"; \
 	else $(BIN)/python -m pytest -q -m browser tests/server/browser; fi
 
-slow: $(DEV) ## the long tests
-	@$(BIN)/python -m pytest -q $(EXTRAS) -m "slow and not gpu and not net and not browser and not arm and not clients and not ray"
+HERE := not gpu and not net and not browser and not arm and not clients and not ray
+slow: $(DEV) ## the long tests, and ten times as many examples of those that draw them
+	@$(BIN)/python -m pytest -q $(EXTRAS) -m "slow and $(HERE)"
+	@$(TEST) --hypothesis-profile many -m "hypothesis and not slow and $(HERE)"
 
 # Environments of their own: they ask for other versions of what .venv has, which they see besides.
 # $(call beside,EXTRA) makes build/EXTRA with an extra's packages, one by one: asked for together, pip finds no versions.

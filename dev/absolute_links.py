@@ -18,8 +18,8 @@ LINK = re.compile(r"(^\[[^\]\n]+\]: |\]\()(?!https?:|#)([^)\s]+)", re.MULTILINE)
 def absolute(text: str) -> str:
     """Return a page with its relative links absolute.
 
-    >>> absolute("[limits]: docs/limits.md")
-    '[limits]: https://github.com/forerun/forerun/blob/main/docs/limits.md'
+    >>> absolute("[models]: docs/models.md")
+    '[models]: https://github.com/forerun/forerun/blob/main/docs/models.md'
     """
 
     def one(found: re.Match[str]) -> str:

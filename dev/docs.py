@@ -1,9 +1,9 @@
 """Generate and check the documentation: `python -m dev.docs` writes, `--check` fails if something is stale or missing.
 
 Written: docs/cli.md from the commands themselves, docs/spellings.md from the tables of other engines' names,
-docs/models.md from the families' modules and the tests' tables, and the option tables of docs/drafters/<name>.md from
-each drafter's Options. Checked besides: every drafter has a page, links and their anchors lead somewhere, no page is an
-orphan.
+docs/models.md from the families' modules and the tests' tables, and the option lists of docs/drafters/*.md from each
+drafter's Options. Checked besides: every drafter's options are listed, links and their anchors lead somewhere, no page
+is an orphan.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ Fields of the documents of `generate`, `demo` and `verify`:
 
 [Measuring](measuring.md) describes those of `bench` and `eval`.
 """
-TABLE = re.compile(r"<!-- options -->.*?<!-- /options -->", re.DOTALL)
+OPTIONS = re.compile(r"<!-- options ([\w ]+) -->.*?<!-- /options -->", re.DOTALL)
+"""A drafter's options, or, of several drafters, those that they describe alike: these are listed there alone."""
 SHARED_BY = 3
 """Commands that describe an option alike, at least, for it to be described once."""
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
@@ -167,31 +168,50 @@ def _list(found: list[HelpEntry]) -> str:
     return "\n".join(lines)
 
 
-def option_list(drafter: str) -> str:
-    """List a drafter's options."""
-    described = options.describe(registry.load("drafters", drafter).Options)
-    if not described:
-        return "<!-- options -->\nNo options.\n<!-- /options -->"
-    rows = []
-    for option in described:
-        default = "required" if option.default is None else option.default
-        if option.default:
-            default = f"default `{option.default}`"
-        rows.append(
-            item(f"`{option.name}`", option.help, ", ".join(filter(None, [option.type, default])))
-        )
-    return "\n".join(["<!-- options -->", *rows, "<!-- /options -->"])
+def with_options(page: str) -> str:
+    """Fill in a page's lists of options."""
+    several = [each for names in OPTIONS.findall(page) if len(each := names.split()) > 1]
+
+    def listed(found: re.Match[str]) -> str:
+        names = found[1].split()
+        groups = [names] if len(names) > 1 else [each for each in several if names[0] in each]
+        shared = {o for o in _options(names[0]) if any(_is_shared(o, each) for each in groups)}
+        shown = [o for o in _options(names[0]) if (o in shared) == (len(names) > 1)]
+        rows = [_option(option, names) for option in shown]
+        return "\n".join([f"<!-- options {found[1]} -->", *rows, "<!-- /options -->"])
+
+    return OPTIONS.sub(listed, page)
+
+
+def _options(drafter: str) -> dict[str, options.OptionDoc]:
+    found = options.describe(registry.load("drafters", drafter).Options)
+    return {option.name: option for option in found}
+
+
+def _is_shared(name: str, drafters: list[str]) -> bool:
+    """Whether these drafters have an option of this name and describe it alike."""
+    found = [_options(each).get(name) for each in drafters]
+    return None not in found and len({(each.type, each.help) for each in found if each}) == 1
+
+
+def _option(name: str, drafters: list[str]) -> str:
+    """An item of the list: the first drafter's default, and those of others that differ."""
+    defaults = {each: _options(each)[name].default for each in drafters}
+    option = _options(drafters[0])[name]
+    default = (
+        "required" if option.default is None else option.default and f"default `{option.default}`"
+    )
+    differ = [f"`{each}`: `{own}`" for each, own in defaults.items() if own != option.default]
+    brackets = ", ".join(filter(None, [option.type, default, *differ]))
+    return item(f"`{name}`", option.help, brackets)
 
 
 def generated() -> dict[Path, str]:
-    """What the generated files should hold; a page without the options marker stays as it is."""
+    """What the generated files and the pages of the drafters should hold."""
     pages = {DOCS / "cli.md": cli_reference(), DOCS / "spellings.md": spellings_page.page()}
     pages[DOCS / "models.md"] = models_page.page()
-    for name in registry.names("drafters"):
-        path = DOCS / "drafters" / f"{name}.md"
-        if path.exists():
-            table = option_list(name)
-            pages[path] = TABLE.sub(lambda _, t=table: t, path.read_text(encoding="utf-8"))
+    for path in (DOCS / "drafters").glob("*.md"):
+        pages[path] = with_options(path.read_text(encoding="utf-8"))
     return pages
 
 
@@ -201,12 +221,10 @@ def problems() -> list[str]:
     for path, text in generated().items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             found.append(f"{path.relative_to(ROOT)} is stale: run python -m dev.docs")
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "drafters").glob("*.md"))
     for name in {*registry.names("drafters")} - {"none"}:  # which has no options
-        path = DOCS / "drafters" / f"{name}.md"
-        if not path.exists():
-            found.append(f"drafter {name} has no page docs/drafters/{name}.md")
-        elif "<!-- options -->" not in path.read_text(encoding="utf-8"):
-            found.append(f"docs/drafters/{name}.md has no <!-- options --> table")
+        if f"<!-- options {name} -->" not in pages:
+            found.append(f"no page of docs/drafters has the list <!-- options {name} -->")
     return found + _long_lines() + _broken_links()
 
 

@@ -48,9 +48,10 @@ TESTS = {
 }
 COLUMNS = ("folder, torch", "folder, native", "GGUF, torch", "GGUF, native")
 CASES = """
-Files of qwen3_next, and of any family whose file has one, may bring a head that drafts ([mtp](drafters/mtp.md));
-`forerun check FILE` says so. [Gemma 4's assistants](drafters/gemma4_assistant.md) are files of their own.
-[Hybrids](internals/hybrids.md) says how recurrent layers are verified.
+Files of qwen3_next, and of any family whose file has one, may bring a head that drafts
+([mtp](drafters/networks.md#mtp)); `forerun check FILE` says so. [Gemma 4's
+assistants](drafters/networks.md#gemma4_assistant) are files of their own. [Hybrids](internals/hybrids.md) says how
+recurrent layers are verified.
 
 ## What shows it
 

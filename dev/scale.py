@@ -101,6 +101,8 @@ class Place:
     """Work that is left of each client's turn, in tokens."""
     queue: list[tuple[int, float]] = field(default_factory=list)
     now_s: float = 0.0
+    ends_s: float = math.inf
+    """When the next answer is complete."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class Service:
             self._send(client, 0.0)
         while done < num_turns:
             now_s, index = heapq.heappop(self._events)
+            if now_s != self._places[index].ends_s:  # another turn began or ended since
+                continue
             for client in self._ended(index, now_s):
                 done += 1
                 if done == num_turns // 3:
@@ -195,7 +199,8 @@ class Service:
             place.running[client] = work
         if place.running:
             left_s = min(place.running.values()) * replica.token_s(len(place.running))
-            heapq.heappush(self._events, (place.now_s + left_s, index))
+            place.ends_s = place.now_s + left_s
+            heapq.heappush(self._events, (place.ends_s, index))
 
     def _advance(self, index: int, now_s: float) -> None:
         """Take off what was done since the last time."""

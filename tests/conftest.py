@@ -28,8 +28,9 @@ from forerun.hub import names
 from forerun.text import generation
 from forerun.weights import gguf
 
-# No deadline: the machines that run this are shared. In CI every run tries the same examples.
-settings.register_profile("local", deadline=None)
+# No deadline: the machines that run this are shared. In CI every run tries the same examples, `make slow` the most.
+settings.register_profile("local", deadline=None, max_examples=50)
+settings.register_profile("many", deadline=None, max_examples=500)
 settings.register_profile("ci", deadline=None, derandomize=True)
 # Under an emulator (`dev/arm`) the clock says nothing.
 settings.register_profile("emulated", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -106,6 +107,14 @@ def collected() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def frozen() -> Iterator[None]:
+    """What is frozen stays so while servers come and go: each would look through all that tests have imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
+
+
 def pytest_sessionfinish() -> None:
     """What is left goes, as without tests."""
     gc.unfreeze()
@@ -154,6 +163,7 @@ def default_model() -> Iterator[Path]:
         pytest.skip(reason)
     with pytest.MonkeyPatch.context() as patch:
         _read_once(patch, path)
+        _load_once(patch, path)
         yield path
 
 
@@ -179,13 +189,33 @@ def _read_once(patch: pytest.MonkeyPatch, path: Path) -> None:
 
     @cache
     def tokenizer():
-        return read_tokenizer(gguf.GgufCheckpoint(path))
+        found = read_tokenizer(gguf.GgufCheckpoint(path))
+        found._encoding = replace(found._encoding, pieces=[*found._encoding.pieces])
+        return found
 
     def own_tokenizer(self):
         return copy.copy(tokenizer()) if self.path == path else read_tokenizer(self)
 
     patch.setattr(gguf, "_open", lambda each: file() if each == path else read_file(each))
     patch.setattr(gguf.GgufCheckpoint, "tokenizer", own_tokenizer)
+
+
+def _load_once(patch: pytest.MonkeyPatch, path: Path) -> None:
+    """Load a file as it is, on one thread, for the first of many commands only."""
+    from forerun import llm
+
+    load, loaded = llm.load_model, {}
+    as_it_is = {"device": "cpu", "num_threads": 1, "quant": "none", "head_bits": None}
+
+    def load_model(checkpoint, *, progress=None, **options):
+        backend = options.get("backend")
+        if checkpoint.path != path or options != as_it_is | {"backend": backend}:
+            return load(checkpoint, progress=progress, **options)
+        if backend not in loaded:
+            loaded[backend] = load(checkpoint, progress=progress, **options)
+        return loaded[backend]
+
+    patch.setattr(llm, "load_model", load_model)
 
 
 @pytest.fixture

@@ -187,10 +187,6 @@ def test_no_file_needs_a_method_to_be_imported() -> None:
     assert [each for path in FILES for each in method_imports(path, tree_of(path))] == []
 
 
-def test_few_files_lie_flat_among_the_methods() -> None:
-    assert len([*(ROOT / "drafters").glob("*.py")]) <= 8
-
-
 @pytest.mark.parametrize(
     ("where", "code", "is_fine"),
     [

@@ -12,6 +12,7 @@ import pytest
 from forerun import LLM, AsyncLLM, RequestError
 from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
+from forerun.model import loader
 from tests.server.conftest import wait_until
 
 SIZES = {"max_model_len": 256, "max_num_seqs": 2}
@@ -25,6 +26,12 @@ def no_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def loaded_anew(default_model, monkeypatch) -> None:
+    """Nobody else holds the model: other tests share one."""
+    monkeypatch.setattr("forerun.llm.load_model", loader.load_model)
 
 
 def watched(llm: LLM) -> Callable[[], list[str]]:

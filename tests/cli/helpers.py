@@ -7,6 +7,9 @@ import re
 import stat
 from pathlib import Path
 
+FEW = Path(__file__).parents[1] / "few.jsonl"
+"""Short prompts of two kinds, whose answers repeat them: those that ship take most of a command's time to read."""
+
 
 def the_json(out: str) -> dict:
     """The document, beside which nothing was printed."""
@@ -24,14 +27,15 @@ def check_help(shell, commands, columns: int) -> None:
         assert "--help" in out
 
 
-def check_table(shell, line: str) -> None:
-    """What a command prints fits 60 columns, and tau is introduced."""
+def check_table(shell, line: str) -> str:
+    """What a command prints fits 60 columns, and tau is introduced; what it printed."""
     code, out, _ = shell(line, columns=60)
     assert code == 0
     assert max(len(text.rstrip()) for text in out.splitlines()) <= 60
     assert "…" not in out
     if re.search(r"\btau\b", out):
         assert "tokens per pass" in " ".join(out.split())
+    return out
 
 
 def one_line_of_mistake(shell, line: str) -> str:

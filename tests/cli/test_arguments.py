@@ -18,6 +18,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.sizes import mebibytes
 from forerun.server import run
 from forerun.spellings import engine as spellings
+from tests.cli.helpers import FEW
 
 
 @opt.command("x")
@@ -172,7 +173,7 @@ def test_shells_complete_commands_options_and_values(forerun, monkeypatch, line,
 
 
 def test_a_switch_of_our_own_that_is_fixed_takes_no_word(default_model, shell, caplog):
-    given = f"forerun verify -m {default_model} --limit 1 -n 8 -c 512 --json"
+    given = f"forerun verify -m {default_model} --prompts {FEW} --limit 1 -n 8 --json"
     for where in ("forerun verify", "--json"):
         code, _, err = shell(given.replace(where, f"{where} --no-controller"))
         assert (code, "has no effect" in err) == (0, False), err

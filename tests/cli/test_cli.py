@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.helpers import the_json
+from tests.cli.helpers import FEW, the_json
 from tests.mutants import accepting_everything
 
-VERIFY = "forerun verify -n 24 --json"
+VERIFY = f"forerun verify --prompts {FEW} -n 24 --json"
 SAMPLED = "--temperature 1 --seed 7 --top-p 0.95 --limit 2"
 
 
@@ -37,7 +37,9 @@ def test_verify_says_yes_to_greedy_and_sampled_tokens_and_counts(shell, options)
 def test_verify_of_nothing_drafted_is_no_success(shell):
     """One token is not drafted; of the drafter none nothing is expected."""
     for options, wanted in (("-d suffix", 1), ("-d none", 0)):
-        code, out, err = shell(f"forerun verify -n 1 --limit 1 -c 512 {options} --json")
+        code, out, err = shell(
+            f"forerun verify --prompts {FEW} -n 1 --limit 1 -c 512 {options} --json"
+        )
         assert code == wanted
         assert ("nothing was drafted" in err) == (wanted == 1)
         assert the_json(out)["identical"]
@@ -65,7 +67,8 @@ def test_verify_says_no_when_acceptance_is_broken(shell, monkeypatch):
     code, out, _ = shell(f"{VERIFY} -d prompt_lookup --limit 2")
     assert code == 1
     assert the_json(out)["identical"] is False
-    assert "NO, from " in shell("forerun verify -n 24 -d prompt_lookup --limit 2")[1]
+    table = VERIFY.removesuffix("--json")
+    assert "NO, from " in shell(f"{table} -d prompt_lookup --limit 2")[1]
 
 
 PAIR = "forerun check smollm2-135m-instruct smollm2-135m-instruct"

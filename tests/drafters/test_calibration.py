@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -37,12 +38,13 @@ class Recorder(Drafter):
         self.inner.observe(seqs, drafts, outcomes)
 
 
-def answered(model, drafter: str, temperature: float) -> list[Judged]:
+@cache
+def answered(model, drafter: str, temperature: float, max_tokens: int = 160) -> list[Judged]:
     """Answer two questions, drafting in full: the controller would correct what is stated."""
     llm = LLM(model, drafter=drafter, controller=False, max_model_len=512)
     recorder = Recorder(llm.engine.proposer.drafter)
     llm.engine.proposer.drafter = recorder
-    params = SamplingParams(temperature=temperature, max_tokens=160, seed=7)
+    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=7)
     for question in ("Count to thirty.", "Name ten animals and say what each eats."):
         llm.chat([{"role": "user", "content": question}], params)
     return recorder.nodes
@@ -67,7 +69,7 @@ def test_of_greedy_answers_recycling_says_about_what_becomes_of_its_nodes(defaul
 
 
 def test_lookahead_states_no_chance(default_model):
-    nodes = answered(default_model, "lookahead", 1.0)
+    nodes = answered(default_model, "lookahead", 1.0, 48)
     assert {chance for chance, _ in nodes} == {None}
     assert {is_right for _, is_right in nodes} == {True, False}
 

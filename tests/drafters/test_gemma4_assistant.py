@@ -299,7 +299,7 @@ def learn_to_count(model, assistant):
     generator = torch.Generator().manual_seed(3)
     mask = torch.full((17, 17), -torch.inf).triu(1)[None, None]
     masks = {"full_attention": mask, "sliding_attention": mask}
-    for _ in range(140):
+    for _ in range(100):
         first, by = torch.randint(0, 32, (2, 24, 1), generator=generator)
         texts = (first + by % 5 * torch.arange(18)) % 32
         seen = model.get_decoder()(texts[:, :-1], use_cache=False, return_shared_kv_states=True)

@@ -113,7 +113,7 @@ def trained():
     optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=4e-3)
     generator = torch.Generator().manual_seed(3)
     positions, mask = torch.arange(18)[None], torch.full((18, 18), -torch.inf).triu(1)[None, None]
-    for _ in range(160):
+    for _ in range(110):
         first, by = torch.randint(0, 32, (2, 32, 1), generator=generator)
         texts = (first + by % 5 * torch.arange(19)) % 32
         states = base(texts).last_hidden_state

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forerun.core import tree
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.suffix import MAX_OCCURRENCES, Options, Suffix
-from tests.drafters.helpers import check_draft, sequence
+from tests.drafters.helpers import sequence
 
 pytest.importorskip("forerun._native")
 
@@ -149,17 +149,6 @@ def test_a_sequence_that_comes_back_is_read_once(
     drafter.end(seq)
     assert drafter.texts.shared.num_tokens == len(head) + len(tail)
     assert not drafter.texts._histories
-
-
-@given(WORDS, PAST, st.integers(0, 8), st.integers(1, 8))
-def test_drafts_are_trees_within_budget_and_options(
-    tokens: list[int], past: list[list[int]], budget: int, num_draft: int
-) -> None:
-    drafter = Suffix(Options(num_draft=num_draft, offset=3.0))
-    for i, output in enumerate(past, 1):
-        finished(drafter, [0], output, i)
-    draft = proposed(drafter, begun(drafter, tokens), budget)
-    check_draft(draft, min(budget, num_draft))
 
 
 def test_a_full_index_takes_no_more_than_is_counted() -> None:

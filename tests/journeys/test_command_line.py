@@ -22,7 +22,7 @@ import forerun
 from forerun.cli import console
 from forerun.core.types import Event, TextPiece
 from forerun.drafters.mlp_speculator import files
-from tests.cli.helpers import check_help, check_table, one_line_of_mistake
+from tests.cli.helpers import FEW, check_help, check_table, one_line_of_mistake
 
 OTHERS = files.SHIPPED / "qwen2.5-coder-1.5b-instruct"
 """A network of another model."""
@@ -50,7 +50,7 @@ def test_json_is_all_that_stands_on_stdout(shell):
         "forerun models --json",
         "forerun drafters --json",
         "forerun drafters suffix --json",
-        f"forerun verify --limit 1 {SHORT} --json",
+        f"forerun verify --prompts {FEW} --limit 1 {SHORT} --json",
         f"forerun demo {SHORT} -c 1024 --json",
         "forerun check smollm2-135m-instruct smollm2-135m-instruct --json",
         "forerun pull --json",
@@ -240,7 +240,7 @@ def test_drafters_are_listed_with_options_and_names_of_other_engines(shell):
 
 TABLES = (
     "forerun models",
-    "forerun verify --limit 1 -n 8 -c 1024",
+    f"forerun verify --prompts {FEW} --limit 1 -n 8 -c 1024",
     "forerun check smollm2-135m-instruct",
     "forerun check smollm2-135m-instruct smollm2-135m-instruct",
 )

@@ -15,13 +15,6 @@ PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_there_is_a_block_for_each_of_the_seven() -> None:
-    sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
-    assert len(sections) == 7
-    assert all(section.count("```") == 2 for section in sections)
-    assert len(BLOCKS) == 8
-
-
 @pytest.mark.slow
 def test_every_block_runs(default_model: Path, tmp_path: Path) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")

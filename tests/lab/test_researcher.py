@@ -8,7 +8,7 @@ import pytest
 
 from forerun import LLM, SamplingParams
 from forerun.lab.tune import report
-from tests.cli.helpers import the_json
+from tests.cli.helpers import FEW, the_json
 from tests.drafters.helpers import RECYCLING
 
 PROMPT = "The capital of France is Paris. The capital of France is"
@@ -20,11 +20,6 @@ def here(tmp_path, monkeypatch, default_model):
     (tmp_path / "recycling.py").write_text(RECYCLING)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_the_drafter_of_the_page_has_forty_lines():
-    lines = [line for line in RECYCLING.splitlines() if line.strip()]
-    assert len(lines) <= 40
 
 
 def test_it_keeps_the_contract(here, forerun):
@@ -42,13 +37,13 @@ def test_its_options_are_shown(here, forerun):
 
 def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
     code, out, _ = forerun(
-        "verify", "-d", "recycling.py", "--limit", 2, "-n", 24, "-c", 512, "--json"
+        *("verify", "-d", "recycling.py", "--prompts", FEW, "--limit", 2, "-n", 24, "--json")
     )
     document = the_json(out)
     assert code == 0
     assert document["identical"]
     assert document["tau"] > 1
-    short = ("--limit", 1, "-n", 8, "-c", 512)
+    short = ("--task", FEW, "--limit", 1, "-n", 8)
     code, out, _ = forerun(
         "bench", "-d", "recycling.py:num_draft=3,suffix++recycling.py", *short, "--json"
     )
@@ -60,7 +55,7 @@ def test_tokens_are_those_of_plain_decoding_and_it_is_measured(here, forerun):
 def test_tune_names_it(here, forerun, monkeypatch):
     monkeypatch.setattr(report, "CONTEXTS", (16, 32))
     monkeypatch.setattr(report, "WIDTHS", (1, 4))
-    short = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
+    short = ("--prompts", FEW, "--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
     code, out, _ = forerun("tune", "-d", "recycling.py", *short, "--json")
     assert code == 0
     assert [row["drafter"] for row in the_json(out)["drafters"]] == ["recycling.py"]
@@ -113,18 +108,23 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def plain(default_model) -> str:
+    """What the default model says by itself."""
+    llm = LLM(str(default_model), drafter="none", max_model_len=256)
+    return llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=48))[0].outputs[0].text
+
+
 @pytest.mark.parametrize(("right", "wrong", "message"), MISTAKES)
 def test_a_mistake_is_told_in_a_line_and_the_answer_comes_all_the_same(
-    here, forerun, caplog, right, wrong, message
+    here, forerun, plain, caplog, right, wrong, message
 ):
     assert right in RECYCLING
     (here / "wrong.py").write_text(RECYCLING.replace(right, wrong))
     short = ("-n", 48, "-c", 256, "--json", "--temp", 0)
-    answer = ("generate", PROMPT, "--raw", *short)
-    code, out, _ = forerun(*answer, "-d", "wrong.py")
+    code, out, _ = forerun("generate", PROMPT, "--raw", *short, "-d", "wrong.py")
     assert code == 0
-    _, plain, _ = forerun(*answer, "-d", "none")
-    assert the_json(out)["text"] == the_json(plain)["text"]
+    assert the_json(out)["text"] == plain
     assert caplog.records, "nothing was said"
     first = caplog.records[0].getMessage()
     assert message in first

@@ -63,20 +63,19 @@ def schedules(folder: Path, fan: int = 8, name: str = "", line: str = "", other:
 
 
 def test_every_schedule_of_few_preemptions_does_each_piece_once_and_ends(tmp_path: Path) -> None:
-    by_fan = {fan: schedules(tmp_path / str(fan), fan) for fan in (8, 2)}
-    cases = ((8, 2, 2, 12_000), (8, 1, 3, 12_000), (2, 1, 3, 90_000))
-    for (fan, preemptions, threads, least), jobs in product(cases, JOBS):
-        done = run(by_fan[fan], preemptions, threads, jobs)
-        assert done.returncode == 0, (jobs, fan, preemptions, threads, done.stdout)
-        assert int(done.stdout.split()[0]) > least
+    program = schedules(tmp_path)
+    for (preemptions, threads), jobs in product(((2, 2), (1, 3)), JOBS):
+        done = run(program, preemptions, threads, jobs)
+        assert done.returncode == 0, (jobs, preemptions, threads, done.stdout)
+        assert int(done.stdout.split()[0]) > 12_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", JOBS)
 def test_every_schedule_of_more_preemptions_too(tmp_path: Path, jobs: str) -> None:
-    program = schedules(tmp_path)
-    for preemptions, threads in ((3, 2), (2, 3)):
-        done = run(program, preemptions, threads, jobs)
+    by_fan = {fan: schedules(tmp_path / str(fan), fan) for fan in (8, 2)}
+    for fan, preemptions, threads in ((8, 3, 2), (8, 2, 3), (2, 1, 3)):
+        done = run(by_fan[fan], preemptions, threads, jobs)
         assert done.returncode == 0, done.stdout
 
 

@@ -38,7 +38,8 @@ MAX_LEN = 4 * CHUNK
 law = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 kinds = st.sampled_from(sorted(KINDS))
 attending = kinds.filter(lambda kind: not KINDS[kind][0].is_recurrent)
-kvs = st.sampled_from(["fp32", "fp16", "int8", "k8v4", "int4"])
+KVS = ("fp32", "fp16", "int8", "k8v4", "int4")
+kvs = st.sampled_from(KVS)
 bases = st.one_of(
     st.integers(0, 40),
     st.integers(CHUNK - 12, CHUNK + 4),
@@ -117,6 +118,7 @@ def test_a_row_with_nan_harms_only_those_who_see_it() -> None:
 
 SICK = {5: np.nan, 6: np.inf, 8: 1e30}
 """Tokens whose embeddings are no numbers, or none that a model has."""
+SLOW = {("portable", kv) for kv in KVS if kv != "k8v4"} if len(_native.runnable_isas()) > 1 else ()
 
 
 @memo
@@ -134,8 +136,15 @@ def healthy_text(num_tokens: int, seed: int) -> tuple[int, ...]:
     return tuple(9 if token in SICK else token for token in text(num_tokens, seed))
 
 
-@pytest.mark.parametrize("isa", _native.runnable_isas())
-@pytest.mark.parametrize("kv", ["fp32", "fp16", "int8", "k8v4", "int4"])
+# The portable kernels, many times slower, give the bits of the others (`test_instruction_sets_agree_to_the_bit`).
+@pytest.mark.parametrize(
+    ("isa", "kv"),
+    [
+        pytest.param(isa, kv, marks=[pytest.mark.slow] if (isa, kv) in SLOW else [])
+        for isa in _native.runnable_isas()
+        for kv in KVS
+    ],
+)
 @settings(law, max_examples=25)
 @given(
     kind=st.sampled_from(["q4", "window", "sandwich", "super"]),

@@ -77,8 +77,18 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_two_processes_draft_as_they_decode(tiny_gguf: Path, prompts: Path) -> None:
+    """With what torchrun tells each; it takes as long to start as they do, and starts the others below."""
     options = ("-m", tiny_gguf, "-d", "recycling", "--prompts", prompts, "--json", "-n", 24)
-    found = verified(run(2, "verify", "--tensor-parallel-size", 2, *options))
+    command = [*FORERUN, "verify", "--tensor-parallel-size", "2", *map(str, options)]
+    told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    told |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    envs = [{**os.environ, **told, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    with subprocess.Popen(command, env=envs[1]) as other:
+        first = subprocess.run(
+            command, env=envs[0], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert other.wait(60) == 0
+    found = verified(first)
     assert found["identical"]
     assert found["accepted"] > 0
     assert found["rejected"] > 0

@@ -59,20 +59,29 @@ def test_no_word_of_a_prompt_is_logged(llm, caplog):
     assert not any(word in logged for word in ("swordfish", "herring", "haddock"))
 
 
-def test_serve_shows_what_has_no_effect_and_why_a_request_is_refused(default_model):
+def test_a_refused_request_says_why(llm, caplog):
+    said = {"messages": [{"role": "user", "content": "swordfish"}], "max_tokens": 1}
+    with running(lambda: llm, log_requests=True) as (url, _):
+        for more in ({"best_of": 3}, {"stop": [1]}):
+            httpx.post(f"{url}/v1/chat/completions", json=said | more, timeout=60)
+    assert [
+        re.search(r"POST /v1/chat/completions 400, (.*), total", line)[1]
+        for line in lines_of(caplog)
+    ] == ["invalid_request_error best_of", "invalid_request_error stop"]
+    assert "swordfish" not in caplog.text
+
+
+def test_serve_shows_what_has_no_effect(default_model):
     """As a process: nothing here chooses what is logged."""
     messages = [{"role": "user", "content": "swordfish"}]
     asked = {"messages": messages, "max_tokens": 1, "store": True, "num_ctx": 8192, "foo_bar": 1}
     small = ("--max-model-len", "512", "-d", "none", "-t", "1")
-    for flags in ((), ("--log-requests",)):
-        with apart(default_model, *small, *flags, drains=False) as (server, url, _):
-            for more in ({"tools": [{"type": "web_search"}]}, {"best_of": 3}, {"stop": [1]}):
-                httpx.post(f"{url}/v1/chat/completions", json=asked | more, timeout=60)
-            server.terminate()
-            said = server.stderr.read()
-        for name in ("store", "num_ctx", "foo_bar", "tools of type web_search"):
-            assert said.count(f"field '{name}' of a request has no effect: ") == 1, said
-        refused = re.findall(r"POST /v1/chat/completions 400, (.*), total", said)
-        wanted = ["invalid_request_error best_of", "invalid_request_error stop"]
-        assert refused == (wanted if flags else [])
-        assert "swordfish" not in said
+    with apart(default_model, *small, drains=False) as (server, url, _):
+        for more in ({"tools": [{"type": "web_search"}]}, {"best_of": 3}, {"stop": [1]}):
+            httpx.post(f"{url}/v1/chat/completions", json=asked | more, timeout=60)
+        server.terminate()
+        said = server.stderr.read()
+    for name in ("store", "num_ctx", "foo_bar", "tools of type web_search"):
+        assert said.count(f"field '{name}' of a request has no effect: ") == 1, said
+    assert "POST /v1/chat/completions" not in said
+    assert "swordfish" not in said

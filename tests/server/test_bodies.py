@@ -40,24 +40,6 @@ def test_a_text_that_fits_has_the_tokens_that_it_has(served, llm, text):
     assert found.text == text
 
 
-def test_prompts_and_predictions_that_are_too_long_are_refused_by_name(url):
-    long = WORDS * 5000
-    said = [{"role": "user", "content": long}]
-    for path, body, field in (
-        ("/v1/completions", {"prompt": long}, "prompt"),
-        ("/v1/completions", {"prompt": ["a", long]}, "prompt"),
-        ("/v1/completions", {"prompt": [7] * 50_000}, "prompt"),
-        ("/v1/completions", {"prompt": "a", "prediction": long}, "prediction"),
-        ("/v1/chat/completions", {"messages": said}, "messages"),
-        ("/v1/responses", {"input": long}, "input"),
-    ):
-        error = post(url, path, body, 400)["error"]
-        assert error["param"] == field
-        assert error["code"] == "context_length_exceeded"
-        assert error["n_ctx"] == 512
-        assert error["n_prompt_tokens"] > 511
-
-
 def test_what_is_counted_may_be_longer_than_the_context_but_not_than_a_megabyte(url, llm):
     text = WORDS * 200
     expected = llm.tokenizer.encode(text, bos=False)

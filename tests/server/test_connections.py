@@ -78,7 +78,7 @@ def test_half_a_head_does_not_stay(opened, llm, sent):
         assert 0.3 < time.monotonic() - start_s < 10
         with httpx.Client() as client:
             assert client.get(f"{url}/health").status_code == 200
-            time.sleep(2)  # kept alive for 0.4 s
+            time.sleep(0.9)  # kept alive for 0.4 s
             assert client.get(f"{url}/health").status_code == 200
 
 

@@ -30,6 +30,8 @@ BODIES = {
     "/api/generate": {"prompt": "One two", "stream": False},
     "/api/chat": {"messages": SAID, "stream": False},
 }
+LONG = "The quick brown fox jumps over the lazy dog, 123 times. " * 5000
+CONTEXT = "maximum context length is 512 tokens"
 IN_FORM = ("return_progress", "timings_per_token", "logprobs")
 """Fields for which some forms of answers have no place."""
 PICTURE = {"images": ["aGk="]}
@@ -69,9 +71,12 @@ WRONG = {
         ({"stop": [1] * 2000}, "stop has 2000 entries", None),
         ({"metadata": [{}] * 200_000}, "more than 100000 values", None),
         ({"suffix": "b"}, "such as Qwen2.5-Coder", "suffix"),
+        *(({"prompt": prompt}, CONTEXT, "prompt") for prompt in (LONG, ["a", LONG], [7] * 50_000)),
+        ({"prediction": LONG}, CONTEXT, "prediction"),
     ],
     "/v1/chat/completions": [
         ({"messages": []}, "the conversation is empty", None),
+        ({"messages": [{"role": "user", "content": LONG}]}, CONTEXT, "messages"),
         ({"messages": [{"role": "user"}]}, "needs role and content", None),
         ({"messages": "hi"}, "messages must be a list of", "messages"),
         ({"messages": WIZARD}, f"messages{ROLES}", "messages"),
@@ -152,6 +157,7 @@ WRONG = {
     ],
     "/v1/responses": [
         ({"input": 7}, "input must be a text or a list of items", "input"),
+        ({"input": LONG}, CONTEXT, "input"),
         ({"input": [{"type": "image"}]}, "input[0].type must be message", "input"),
         ({"input": WIZARD}, f"input{ROLES}", "input"),
         ({"max_output_tokens": -2}, "", "max_output_tokens"),
@@ -287,14 +293,18 @@ def test_what_is_wrong_is_named(url, route, extra, words, param, status):
         assert words in error
         assert "\n" not in error
         return
-    is_lacking = "needs a model" in error["message"]
-    assert error["type"] == ("not_supported_error" if is_lacking else "invalid_request_error")
+    is_lacking, is_long = "needs a model" in error["message"], words == CONTEXT
+    kind = "not_supported_error" if is_lacking else "invalid_request_error"
+    assert error["type"] == ("exceed_context_size_error" if is_long else kind)
     assert words in error["message"]
     assert "\n" not in error["message"]
     if route == "/v1/messages":
         assert answer.json()["type"] == "error"
         return
     assert error.keys() >= {"message", "type", "param", "code"}
+    if is_long:
+        assert (error["code"], error["n_ctx"]) == ("context_length_exceeded", 512)
+        assert error["n_prompt_tokens"] > 511
     if param is not None:
         assert error["param"].split(".json_schema")[0] == param
         is_said = f"(given as {param})" in error["message"]

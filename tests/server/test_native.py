@@ -95,7 +95,7 @@ def test_only_the_fields_that_are_asked_for_come(url):
 
 
 def test_slots_say_what_runs(url, served):
-    body = BODY | {"n_predict": 400, "ignore_eos": True}
+    body = BODY | {"n_predict": 200, "ignore_eos": True}
     sent = threading.Thread(target=post, args=(url, "/completion", body))
     sent.start()
     busy: list[dict] = []
@@ -103,7 +103,7 @@ def test_slots_say_what_runs(url, served):
         busy = [one for one in httpx.get(f"{url}/slots").json() if one["is_processing"]]
     (one,) = busy
     (token,) = one["next_token"]
-    assert token["n_decoded"] + token["n_remain"] == 400
+    assert token["n_decoded"] + token["n_remain"] == 200
     sent.join()
     free = httpx.get(f"{url}/slots", params={"fail_on_no_slot": 1}).json()
     assert len(free) == 4
@@ -111,7 +111,7 @@ def test_slots_say_what_runs(url, served):
 
 
 def test_no_free_slot_is_an_error_where_it_is_to_be_one(url):
-    body = {"prompt": [PROMPT] * 4, "n_predict": 400, "ignore_eos": True}
+    body = {"prompt": [PROMPT] * 4, "n_predict": 150, "ignore_eos": True}
     sent = threading.Thread(target=post, args=(url, "/completion", body))
     sent.start()
     statuses = set[int]()

@@ -13,7 +13,6 @@ from forerun.core.params import SamplingParams
 QUESTION = [{"role": "user", "content": "Write a list of ten animals. Then write the list again."}]
 IDS = {"return_token_ids": True}
 SETTINGS = {
-    "greedy": ({"temperature": 0}, {}),
     "sampled": ({"temperature": 0.9, "seed": 3}, {}),
     "filtered": ({"temperature": 1.1, "top_p": 0.9, "seed": 4}, {"top_k": 40, "min_p": 0.05}),
     "penalised": (

@@ -42,7 +42,7 @@ def test_minus_one_is_until_the_end_of_the_context_everywhere(url, llm):
 
 
 def test_an_answer_without_max_tokens_ends_where_the_context_does(url, llm):
-    body = {"messages": SAID, "ignore_eos": True, "temperature": 0}
+    body = {"messages": [{"role": "user", "content": LONG}], "ignore_eos": True, "temperature": 0}
     found = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
     assert found["usage"]["total_tokens"] == llm.max_len
     assert found["choices"][0]["finish_reason"] == "length"

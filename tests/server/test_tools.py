@@ -33,17 +33,15 @@ def check(call) -> dict:
     return arguments
 
 
-@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
-def test_calls_that_must_be_made_are_valid(client, choice):
+def test_a_call_of_one_of_several_tools_is_valid(client):
     answer = client.chat.completions.create(
-        tools=[WEATHER, CLOCK, BARE], tool_choice=choice, parallel_tool_calls=False, **OWN
+        tools=[WEATHER, CLOCK, BARE], tool_choice="required", parallel_tool_calls=False, **OWN
     )
     (one,) = answer.choices
     assert one.finish_reason == "tool_calls"
     assert one.message.content is None
     (call,) = one.message.tool_calls
     check(call)
-    assert choice == "required" or call.function.name == "weather"
     assert answer.timings["draft_n_accepted"] > 10
 
 
@@ -95,10 +93,11 @@ def test_the_client_puts_a_streamed_call_together(client):
 
 
 def test_without_a_need_the_model_says_what_it_likes(client):
-    free = client.chat.completions.create(**OWN)
-    none = client.chat.completions.create(tools=[WEATHER], tool_choice="none", **OWN)
+    own = OWN | {"max_tokens": 32}
+    free = client.chat.completions.create(**own)
+    none = client.chat.completions.create(tools=[WEATHER], tool_choice="none", **own)
     assert none.choices[0].message.content == free.choices[0].message.content
-    auto = client.chat.completions.create(tools=[WEATHER], **OWN)
+    auto = client.chat.completions.create(tools=[WEATHER], **own)
     assert auto.usage.prompt_tokens > free.usage.prompt_tokens
     assert auto.choices[0].message.content or auto.choices[0].message.tool_calls
 

@@ -12,7 +12,7 @@ from forerun.drafting.parse import split_list
 from forerun.lab.bench import pass_costs
 from forerun.lab.bench.peers.base import draft_models
 from forerun.lab.bench.workload import read_task
-from tests.cli.helpers import the_json
+from tests.cli.helpers import FEW, the_json
 from tests.mutants import accepting_everything
 
 KEYS = {
@@ -25,7 +25,7 @@ KEYS = {
 
 @pytest.fixture
 def bench(forerun, default_model):
-    short = ("-m", default_model, "-n", 8, "--limit", 2, "-c", 512)
+    short = ("-m", default_model, "--task", FEW, "-n", 8, "--limit", 2, "-c", 512)
     return lambda *more: forerun("bench", *short, *more)
 
 

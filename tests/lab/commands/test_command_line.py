@@ -10,7 +10,7 @@ import pytest
 
 from forerun.cli import options
 from forerun.cli.main import app
-from tests.cli.helpers import check_help, check_table, one_line_of_mistake
+from tests.cli.helpers import FEW, check_help, check_table, one_line_of_mistake
 from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
@@ -38,7 +38,7 @@ def test_forerun_alone_and_its_groups_list_their_commands(shell):
 def test_json_is_all_that_stands_on_stdout(shell, tmp_path):
     (tmp_path / "text.txt").write_text("The sea is calm. The sky is clear. The sea is calm.")
     for line in (
-        "forerun bench --limit 1 -n 4 -c 1024 -d none --json",
+        f"forerun bench --task {FEW} --limit 1 -n 4 -d none --json",
         f"forerun eval ppl {tmp_path / 'text.txt'} --json",
     ):
         code, out, _ = shell(line)
@@ -113,19 +113,9 @@ def test_a_mistake_is_one_line_and_exit_2(shell, monkeypatch, line, message):
     assert message in one_line_of_mistake(shell, line)
 
 
-TABLES = (
-    "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup",
-    "forerun bench kernels --cases 1,32x1@8 --repeats 1",
-)
-
-
-@pytest.mark.parametrize("line", TABLES)
-def test_tables_fit_60_columns(shell, line):
-    check_table(shell, line)
-
-
-def test_bench_prints_a_table(shell):
-    line = "forerun bench --limit 1 -n 8 -c 1024 -d none,prompt_lookup"
-    _, out, _ = shell(line)
+def test_tables_fit_60_columns(shell):
+    check_table(shell, "forerun bench kernels --cases 1,32x1@8 --repeats 1")
+    line = f"forerun bench --task {FEW} --limit 1 -n 8 -d none,prompt_lookup"
+    out = check_table(shell, line)
     assert "|" not in out
     assert re.search(r"^drafter +tok/s +speed-up +tau +same$", out, re.MULTILINE)

@@ -10,7 +10,7 @@ from forerun.drafters.recycling import table_file
 from forerun.engine.loop import EngineLoop
 from forerun.lab.store import read
 from forerun.lab.train import answers
-from tests.cli.helpers import the_json
+from tests.cli.helpers import FEW, the_json
 
 PROMPTS = ("Count to ten.", "Name a colour.", "What is a prime number?", "Say hello.")
 
@@ -69,7 +69,8 @@ def test_a_table_is_made_found_and_used_and_an_interruption_loses_nothing(
     assert table.read_bytes() == written
     assert read(store)[1] == after
     code, out, err = forerun(
-        "verify", "-m", default_model, "-d", f"recycling:table={table}", "-n", 16, "--limit", 1
+        *("verify", "-m", default_model, "-d", f"recycling:table={table}"),
+        *("--prompts", FEW, "-n", 16, "--limit", 1),
     )
     assert code == 0
 

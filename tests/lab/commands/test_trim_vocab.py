@@ -12,7 +12,7 @@ from forerun.drafters.recycling import table_file
 from forerun.drafting.vocabulary import fingerprint
 from forerun.lab.train import trim
 from forerun.weights.checkpoint import open_checkpoint
-from tests.cli.helpers import the_json
+from tests.cli.helpers import FEW, the_json
 
 TEXT = "The sea is blue. The sea is wide. The sea and the sky are blue.\n"
 
@@ -50,7 +50,9 @@ def test_a_draft_is_trimmed_measured_and_used(
     monkeypatch.setattr(trim, "SIZES", (4096,))
     monkeypatch.setattr(trim, "ROUNDS", 1)
     monkeypatch.setattr(trim, "fastest", lambda figures, out: 4096)
-    code, out, err = trim_vocab("--answers", answers, "--limit", 1, "-n", 12, "--json")
+    code, out, err = trim_vocab(
+        "--answers", answers, "--prompts", FEW, "--limit", 1, "-n", 12, "--json"
+    )
     assert (code, err) == (0, "")
     document = the_json(out)
     assert document["draft_vocab_size"] == 4096
@@ -76,7 +78,7 @@ def test_a_draft_is_trimmed_measured_and_used(
 
     draft = f"draft_model:model={tmp_path / 'small'}"
     code, out, _ = forerun(
-        *("verify", "-m", default_model, "-d", draft, "-n", 24, "--limit", 2, "--json")
+        *("verify", "-d", draft, "--prompts", FEW, "-n", 24, "--limit", 2, "--json")
     )
     assert code == 0
 

@@ -18,12 +18,12 @@ from forerun.lab.train import answers
 from forerun.lab.train.trainer import Trainer
 from forerun.lab.tune import learn, report
 from forerun.lab.tune.network import NetworkRun
-from tests.cli.helpers import assert_private, the_json
+from tests.cli.helpers import FEW, assert_private, the_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"
 """Every option that could be tuned is given: one setting is scored."""
 SPELLED = "suffix:max_depth=16,num_draft=2,factor=2.0,min_token_prob=0.2"
-SHORT = ("--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
+SHORT = ("--prompts", FEW, "--limit", 1, "-n", 8, "--repeats", 1, "-c", 256, "-t", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -47,6 +47,8 @@ IDS = np.arange(VOCAB)[:-4]
 SETTINGS = TrainSettings(
     tokens=6000, batch=100, eval_every=2000, bf16=False, lr=0.05, vector_lr=0.01
 )
+SHORT = replace(SETTINGS, tokens=2400, eval_every=1200)
+"""Where nothing has to be learned."""
 
 
 def texts(num: int, seed: int = 0) -> list[Reply]:
@@ -105,17 +107,18 @@ def test_it_learns_and_a_shift_by_one_shows(kind, tmp_path, monkeypatch) -> None
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path) -> None:
-    whole = run(new(tmp_path / "whole"))
-    run(new(tmp_path / "parts"), 25)  # some steps after the checkpoint
-    parts = run(new(tmp_path / "parts"))
-    assert whole.progress.tokens == parts.progress.tokens >= SETTINGS.tokens
+    whole = run(new(tmp_path / "whole", settings=SHORT))
+    run(new(tmp_path / "parts", settings=SHORT), 16)  # some steps after the checkpoint
+    parts = run(new(tmp_path / "parts", settings=SHORT))
+    assert whole.progress.tokens == parts.progress.tokens >= SHORT.tokens
     weights = parts.learner.net.state_dict()
     for name, weight in whole.learner.net.state_dict().items():
         assert torch.equal(weight, weights[name])
     assert [line["loss"] for line in whole.progress.history] == [
         line["loss"] for line in parts.progress.history
     ]
-    assert run(new(tmp_path / "parts")).progress.step == whole.progress.step  # nothing is left
+    again = run(new(tmp_path / "parts", settings=SHORT))
+    assert again.progress.step == whole.progress.step  # nothing is left
 
 
 def test_states_are_the_same_whether_they_were_kept_or_not(tmp_path) -> None:
@@ -199,7 +202,12 @@ def test_the_rate_of_the_second_stage_starts_again(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"cell": "mlp"}, {"cell": "mlp", "tied": False, "own_embedding": True}]
+    "more",
+    [
+        {},
+        pytest.param({"cell": "mlp"}, marks=pytest.mark.slow),
+        {"cell": "mlp", "tied": False, "own_embedding": True},
+    ],
 )
 def test_the_texts_own_tokens_can_be_learned_alone(more, tmp_path) -> None:
     """IBM's loss: what the target thinks likely is not looked at."""
@@ -343,7 +351,8 @@ def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:
 )
 def test_a_trained_network_goes_on_from_where_it_was(kind, tmp_path) -> None:
     model, ids = counting_model(), IDS[1:]
-    done, target = run(new(tmp_path, kind, target=model), make=counted), Target(model, None, 1, 64)
+    done = run(new(tmp_path, kind, SHORT, target=model), make=counted)
+    target = Target(model, None, 1, 64)
     weights = done.learner.net.state_dict()
     done.learner.write(tmp_path, weights, ids, {}, [1.0] * DEPTH)
     session.write_record(tmp_path, {"kind": {"name": kind, "depth": DEPTH}}, [])
