@@ -243,7 +243,7 @@ def _long_lines() -> list[str]:
 
 def _broken_links() -> list[str]:
     found, reached = [], set()
-    for page in _pages():
+    for page in [*_pages(), *ROOT.glob("benchmarks/**/*.md")]:
         text = page.read_text(encoding="utf-8")
         for link in filter(None, (part for each in LINK.findall(text) for part in each)):
             path, _, anchor = link.partition("#")
