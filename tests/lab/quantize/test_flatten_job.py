@@ -116,7 +116,7 @@ def test_what_one_scale_does_not_suit_keeps_its_groups(
 ) -> None:
     made, figures = finished(folders["llama"], tmp_path / "out", bound=0.0)
     assert set(made.widths().values()) == {None}
-    assert not flat_weights(tmp_path / "out")
+    assert set(flat_weights(tmp_path / "out")) <= {"embed", "head"}
     assert (figures["share_4bit"], figures["share_8bit"], figures["widening"]) == (0, 0, 1)
     assert figures["fp16_over_codes"] == 16 / 8.5
     assert figures["ppl_after"] == pytest.approx(figures["ppl_before"], rel=0.01)

@@ -3,15 +3,15 @@
 The first pass rounds every site to 8 and to 4 bits, by inputs of the unrounded blocks before it, and for each of them
 carries a copy of some hidden states, with that site alone rounded so, to the head: how far the model's distribution
 moves. Sites that move it least for the work they are get 8 bits, then 4, until the sum of their divergences meets the
-bound. What is left, where one scale for all inputs does not suit, keeps a scale for each group of inputs, in 8 bits.
-The second pass writes them, while a held-out text runs through the blocks before and after.
+bound. What is left keeps a scale for each group of inputs, in 8 bits. The second pass writes them, while a held-out
+text runs through the blocks before and after. Embedding and head get 8 bits a row.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import safetensors
@@ -46,6 +46,8 @@ GROUPS = Grid(8, FLAT_GROUP)
 
 _PROBES, _PROBE_TOKENS = 4, 64
 """Texts that ranges are not taken from: others have inputs of `down` many times as large, which are cut off."""
+_SAMPLED = 2
+"""One of so many of their tokens shows whether inputs bear one range for all rows."""
 
 Key = tuple[int, Site]
 
@@ -65,6 +67,7 @@ class FlattenJob(QuantizeJob):
 
     passes = 2
     """Blocks are rounded, then written."""
+    rounds_outside = True
 
     def __post_init__(self) -> None:
         wants_text("flatten", self.calibration)
@@ -88,7 +91,7 @@ class FlattenJob(QuantizeJob):
         return {
             "calibration": calibration[: self._num_read].clone(),
             "held": held_out,
-            "rounded": held_out.clone(),
+            "rounded": self.outside.embed(self.held_out, is_rounded=True),
             "probes": calibration[-_PROBES:, :_PROBE_TOKENS][None].clone(),
         }
 
@@ -116,7 +119,7 @@ class FlattenJob(QuantizeJob):
 
     def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
         """Return the quantization config: how inputs are split, and what is not flattened."""
-        return flat_config(SPLIT, left_alone)
+        return flat_config(SPLIT)
 
     # --- the first pass ---
 
@@ -129,7 +132,7 @@ class FlattenJob(QuantizeJob):
         block = WholeBlock(self.config, weights)
         for copy in probes[:carried]:
             advance(block, copy)
-        for bits, flat in self._round_sites(layer, weights, states):
+        for bits, flat in self._round_sites(layer, weights, states, before):
             probes[carried] = before
             advance(FlatBlock(self.config, weights, flat), probes[carried])
             carried += 1
@@ -139,10 +142,16 @@ class FlattenJob(QuantizeJob):
         tensor_file.write(self.partial / _candidates(layer), _packed(candidates))
 
     def _round_sites(
-        self, layer: int, weights: Mapping[str, Tensor], states: States
+        self, layer: int, weights: Mapping[str, Tensor], states: States, probes: Tensor
     ) -> Iterator[tuple[int, dict[str, Codes]]]:
-        """Round each site to both widths; yields the bits and the matrices. States become the outputs."""
-        seen = observe(WholeBlock(self.config, weights), states["calibration"])
+        """Round each site to both widths; yields the bits and the matrices. States become the outputs.
+
+        `probes` (P, T, D) are the block's inputs of texts that ranges are not taken from.
+        """
+        block = WholeBlock(self.config, weights)
+        seen = observe(block, states["calibration"])
+        for site, rows in _rows_of(block, probes).items():
+            seen[site] = replace(seen[site], sample=rows)
         num_rounded, num_matrices = 0, len(WIDTHS) * sum(name in weights for name in MATRICES)
         for site, readers in READERS.items():
             names = [name for name in readers if name in weights]
@@ -241,6 +250,12 @@ def site_sizes(config: ModelConfig) -> dict[Site, int]:
         site: sum(math.prod(shapes.get(f"layers.0.{name}", (0,))) for name in readers)
         for site, readers in READERS.items()
     }
+
+
+def _rows_of(block: WholeBlock, texts: Tensor) -> dict[Site, Tensor]:
+    """Return some of what a block's sites read of texts (P, T, D)."""
+    read = [block(text)[1] for text in texts]
+    return {site: torch.cat([each[site][::_SAMPLED] for each in read]) for site in READERS}
 
 
 def _carried(layer: int) -> int:
