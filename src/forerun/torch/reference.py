@@ -71,7 +71,11 @@ def flatten_by_row(x: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flat_linear(
-    codes: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None, of_rows: Tensor | None = None
+    codes: Tensor,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    of_rows: Tensor | None = None,
 ) -> Tensor:
     """Multiply codes (R, K') by codes of weights (out, K'), exactly, then by scales (out,), `of_rows` (R, 1): (R, out)."""
     out = (codes.double() @ weight.double().T).to(torch.float32) * scales

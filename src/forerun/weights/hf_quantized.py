@@ -102,7 +102,7 @@ def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
     int8 weight (N, K), weight_scale (N, K / g).
     """
     is_split = any(map(layer.has, ("input_pieces", "input_limit")))
-    if not is_split and not layer.has("input_step"):
+    if not is_split and not any(map(layer.has, ("input_step", "weight_packed"))):
         group = layer.config.get("group_size")
         return integers(layer, {"num_bits": 8, "strategy": "group", "group_size": group})
     bits = 4 if layer.has("weight_packed") else 8

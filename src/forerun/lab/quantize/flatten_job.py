@@ -10,7 +10,7 @@ text runs through the blocks before and after. Embedding and head get 8 bits a r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,14 @@ from forerun.lab.quantize.block import (
     input_widths,
     observe,
 )
-from forerun.lab.quantize.flatten import SPLIT, product_error, round_weights, search_rows
+from forerun.lab.quantize.flatten import (
+    KINDS,
+    SPLIT,
+    Kind,
+    product_error,
+    round_weights,
+    search_rows,
+)
 from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import FLAT_GROUP, flat_config, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
@@ -64,6 +71,8 @@ class FlattenJob(QuantizeJob):
     """The divergence, in nats, that flattened sites may add up to."""
     max_widening: float = 0.05
     """How much wider rows may become."""
+    kinds: Sequence[Kind] = KINDS
+    """Whose scale inputs may be rounded by; what errs least is taken."""
 
     passes = 2
     """Blocks are rounded, then written."""
@@ -158,7 +167,11 @@ class FlattenJob(QuantizeJob):
             matrices = [weights[name] for name in names]
             for bits in WIDTHS:
                 rows = search_rows(
-                    seen[site], torch.cat(matrices), bits=bits, max_widening=self.max_widening
+                    seen[site],
+                    torch.cat(matrices),
+                    bits=bits,
+                    max_widening=self.max_widening,
+                    kinds=self.kinds,
                 )
                 parts = round_weights(matrices, seen[site], rows, bits)
                 self.errors[f"{layer}.{site}.{bits}"] = product_error(matrices, parts, seen[site])
