@@ -236,7 +236,7 @@ def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 def flat(
     name: str, shape: tuple[int, int], form: str, split: Split = "spill", limit: int = 127
 ) -> StoredTensor:
-    """A random flattened matrix; matrices with as many inputs flatten them alike. Limit 0: rows have their own scales."""
+    """A random flattened matrix; those with as many inputs flatten them alike. Limit 0: rows have their own scales."""
     random = np.random.default_rng(shape[1])
     pieces = np.where(random.random(shape[1]) < 0.2, random.integers(2, 5, shape[1]), 1)
     by_row, limit = limit == 0, limit or 127
@@ -253,7 +253,7 @@ def flat(
 def random_weights(
     config: ModelConfig, dtype: str = "f32", *, has_biases: bool = False, seed: int = 0
 ) -> dict[str, StoredTensor]:
-    """Random weights of a model: matrices as `dtype`, vectors as fp32. `q8_c row`: flattened, rows with their own scales."""
+    """Random weights of a model: matrices as `dtype`, vectors as fp32. In `q8_c row` rows have their own scales."""
     weights = {}
     dtype, _, scale = dtype.partition(" ")
     for name, shape in weight_shapes(config).items():

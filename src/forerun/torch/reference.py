@@ -77,7 +77,7 @@ def flat_linear(
     bias: Tensor | None,
     of_rows: Tensor | None = None,
 ) -> Tensor:
-    """Multiply codes (R, K') by codes of weights (out, K'), exactly, then by scales (out,), `of_rows` (R, 1): (R, out)."""
+    """Multiply codes (R, K') by those of weights (out, K') exactly, by scales (out,) and `of_rows` (R, 1): (R, out)."""
     out = (codes.double() @ weight.double().T).to(torch.float32) * scales
     out = out if of_rows is None else out * of_rows
     return out if bias is None else out + bias

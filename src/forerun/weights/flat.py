@@ -27,7 +27,7 @@ MIN_STEP = 1e-38
 
 @dataclass(frozen=True, slots=True)
 class FlatRows:
-    """How inputs are rounded and split: steps (K,) fp32, pieces (K,) int32, the largest code or 0, the kind of split."""
+    """How inputs are rounded and split: steps (K,) fp32, pieces (K,) int32, largest code or 0, kind of split."""
 
     steps: NDArray[np.float32]
     pieces: NDArray[np.int32]

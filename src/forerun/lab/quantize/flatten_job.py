@@ -159,8 +159,8 @@ class FlattenJob(QuantizeJob):
         """
         block = WholeBlock(self.config, weights)
         seen = observe(block, states["calibration"])
-        for site, rows in _rows_of(block, probes).items():
-            seen[site] = replace(seen[site], sample=rows)
+        for site, sample in _rows_of(block, probes).items():
+            seen[site] = replace(seen[site], sample=sample)
         num_rounded, num_matrices = 0, len(WIDTHS) * sum(name in weights for name in MATRICES)
         for site, readers in READERS.items():
             names = [name for name in readers if name in weights]

@@ -35,7 +35,7 @@ class Outside:
     config: ModelConfig
 
     def embed(self, texts: Sequence[Sequence[int]], *, is_rounded: bool = False) -> Tensor:
-        """Embed texts of equal length (H, T) as the first block reads them: (H, T, D), fp32; perhaps as `tensors` rounds."""
+        """Embed texts of equal length (H, T) as the first block reads them: (H, T, D), fp32; or as `tensors` rounds."""
         config = self.config
         if not len(texts):
             return torch.empty(0, 1, config.hidden_size)
