@@ -182,6 +182,18 @@ def test_sites_are_flattened_by_what_they_cost_for_their_work(
     assert [widths[1, site] for site in ("attn", "o", "mlp", "down")] == [8, 4, 8, 8]
 
 
+def test_eight_bits_everywhere_come_before_four_anywhere(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """What keeps groups is neither smaller nor faster."""
+    made = job(folders["llama"], tmp_path / "out", bound=0.01)
+    cheap = {f"{i}.{site}.{bits}": 1e-5 for i in range(2) for site in READERS for bits in (8, 4)}
+    made.divergences = cheap | {"0.down.8": 0.0099, "0.down.4": 0.02, "1.mlp.4": 0.0008}
+    widths = made.widths()
+    assert (widths[0, "down"], widths[1, "mlp"], widths[1, "attn"]) == (8, 8, 4)
+    assert None not in widths.values()
+
+
 def test_a_killed_job_goes_on_and_writes_the_same_bytes(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
