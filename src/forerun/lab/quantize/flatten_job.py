@@ -67,7 +67,7 @@ class FlattenJob(QuantizeJob):
     those with one site flattened each, to 8 bits and to 4.
     """
 
-    bound: float = 0.05
+    bound: float = 0.02
     """The divergence, in nats, that flattened sites may add up to."""
     max_widening: float = 0.05
     """How much wider rows may become."""
