@@ -3,8 +3,8 @@
 The first pass rounds every site to 8 and to 4 bits, by inputs of the unrounded blocks before it, and for each of them
 carries a copy of some hidden states, with that site alone rounded so, to the head: how far the model's distribution
 moves. Sites that move it least for the work they are get 8 bits, then such sites 4, until the sum of their divergences
-meets the bound. What is left keeps a scale for each group of inputs, in 8 bits. The second pass writes them, while a held-out
-text runs through the blocks before and after. Embedding and head get 8 bits a row.
+meets the bound. What is left keeps a scale for each group of inputs, in 8 bits. The second pass writes them, while a
+held-out text runs through the blocks before and after. Embedding and head get 8 bits a row.
 """
 
 from __future__ import annotations
