@@ -138,8 +138,8 @@ void DraftNetwork::begin_step() {
 void DraftNetwork::give_head(int row, const float* x) {
     std::copy_n(x, head_rows_.width,
                 head_rows_.x + static_cast<std::size_t>(row) * head_rows_.width);
-    if (!head(row_depths_[row]).is_float())
-        kernels_.quantize(x, head_rows_, row, 0, head_rows_.width);
+    if (const Linear& weights = head(row_depths_[row]); !weights.is_float())
+        quantize(kernels_, weights, x, head_rows_, row, 0, head_rows_.width);
 }
 
 void DraftNetwork::check_states() const {

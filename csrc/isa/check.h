@@ -62,6 +62,7 @@ void check_pack_rows(const Kernels& kernels, Results& results);
 void check_linear(const Kernels& kernels, Results& results);
 void check_quantize(const Kernels& kernels, Results& results);
 void check_flatten(const Kernels& kernels, Results& results);
+void check_flatten_by_row(const Kernels& kernels, Results& results);
 void check_norm(const Kernels& kernels, Results& results);
 void check_activate(const Kernels& kernels, Results& results);
 void check_gate(const Kernels& kernels, Results& results);

@@ -38,6 +38,7 @@ constexpr int kFewRows[] = {1, 2, 3, 4, 6, 7};  // and all others that a kernel 
 
 // A layer for flattened rows of `num_in` inputs, some of which have more than one place.
 Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit, bool is_even) {
+    const bool is_by_row = limit == 0;
     const int bits = format.bits;
     std::vector<std::int8_t> codes(num_out * num_in);
     const std::vector<std::uint8_t> bytes = weights(codes.size());
@@ -46,9 +47,10 @@ Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit
         codes[i] = static_cast<std::int8_t>(i % 5 ? bytes[i] % (2 * most + 1) - most : most);
     }
     std::vector<std::int32_t> pieces(num_in, 1);
-    for (int j = 0; j < num_in; j += 7) pieces[j] = 1 + j % 4;
+    for (int j = 0; j < num_in && !is_by_row; j += 7) pieces[j] = 1 + j % 4;
     std::vector<float> scales = numbers(num_out, 8), inverse = numbers(num_in, 9);
-    for (float& factor : inverse) factor = static_cast<float>(limit) * (std::abs(factor) + 0.1f);
+    for (float& factor : inverse)
+        factor = static_cast<float>(is_by_row ? 1 : limit) * (std::abs(factor) + 0.1f);
     return pack(format, num_out, num_in,
                 FlatCodes{codes.data(), scales.data(), inverse.data(), pieces.data(), limit, is_even},
                 nullptr, 1);
@@ -56,18 +58,20 @@ Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit
 
 void check_flat_linear(const Kernels& kernels, const WeightFormat& format, Results& results) {
     constexpr int num_in = 32, num_tiles = 3, stride = num_tiles * kTile + 1;
-    const Packed layer = flat_layer(format, num_tiles * kTile, num_in, 127, false);
-    const Flattening& flat = *layer.flat;
-    RowsSample sample(kNumRows, num_in, flat.num_wide);
-    for (int row = 0; row < kNumRows; ++row)
-        portable::kernels.flatten(sample.x.data() + row * num_in, flat, sample.rows, row, 0, num_in);
-    std::vector<float> out = numbers(kNumRows * stride, 5);
-    kernels.linear(layer.linear, 0, num_tiles, sample.rows, 0, kNumRows,
-                   {out.data(), stride, false, 1.0f});
-    for (const int few : kFewRows)
-        kernels.linear(layer.linear, 0, num_tiles, sample.rows, 8 - few, few,
-                       {out.data(), stride, true, 0.3f});
-    results.note(out);
+    for (const int limit : {127, 0}) {
+        const Packed layer = flat_layer(format, num_tiles * kTile, num_in, limit, false);
+        RowsSample sample(kNumRows, num_in, layer.flat->num_wide);
+        for (int row = 0; row < kNumRows; ++row)
+            quantize(portable::kernels, layer.linear, sample.x.data() + row * num_in, sample.rows,
+                     row, 0, num_in);
+        std::vector<float> out = numbers(kNumRows * stride, 5);
+        kernels.linear(layer.linear, 0, num_tiles, sample.rows, 0, kNumRows,
+                       {out.data(), stride, false, 1.0f});
+        for (const int few : kFewRows)
+            kernels.linear(layer.linear, 0, num_tiles, sample.rows, 8 - few, few,
+                           {out.data(), stride, true, 0.3f});
+        results.note(out);
+    }
 }
 
 }  // namespace
@@ -140,6 +144,20 @@ void check_flatten(const Kernels& kernels, Results& results) {
         kernels.flatten(x.data() + kGroup, *layer.flat, sample.rows, 1, kGroup, count - kGroup);
         kernels.flatten(x.data(), *layer.flat, sample.rows, 0, 0, kGroup);
         results.note(sample.q);
+    }
+}
+
+void check_flatten_by_row(const Kernels& kernels, Results& results) {
+    const std::vector<float> x = awkward();
+    const int count = static_cast<int>(x.size()), half = count / 2 / kGroup * kGroup;
+    for (const int first : {0, half}) {
+        const int num_in = first == 0 ? half : count - half;
+        const Packed layer = flat_layer(weight_format("q8_c"), 1, num_in, 0, false);
+        RowsSample sample(2, num_in);
+        kernels.flatten_by_row(x.data() + first, *layer.flat, sample.rows, 1);
+        kernels.flatten_by_row(numbers(num_in).data(), *layer.flat, sample.rows, 0);
+        results.note(sample.q);
+        results.note(sample.scale);
     }
 }
 

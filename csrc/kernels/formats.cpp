@@ -53,6 +53,7 @@ void copy_row(const Linear& linear, const std::uint8_t* from, int from_lane, std
         }
         return;
     }
+    if (f.is_flat()) copy_lane(from, from_lane, to, to_lane, 4, kFlatHead / kLine);
     const std::size_t codes = codes_nbytes(f), number = number_nbytes(f.scales),
                       factors = factors_nbytes(f.scales),
                       scales = unit_nbytes(f) - codes;
@@ -123,6 +124,21 @@ bool flattens_alike(const Linear& a, const Linear& b) {
            std::equal(x.high, x.high + num_more, y.high);
 }
 
+namespace {
+
+void copy_factors(const Linear& linear, Packed& packed) {
+    const int num_in = linear.flat->num_in;
+    packed.places = weight_memory(num_in * sizeof(float));
+    std::copy_n(linear.flat->inverse, num_in, packed.places.as<float>());
+    Flattening flat;
+    flat.num_in = flat.num_wide = num_in;
+    flat.inverse = packed.places.as<float>();
+    packed.flat = std::make_unique<const Flattening>(flat);
+    packed.linear.flat = packed.flat.get();
+}
+
+}  // namespace
+
 Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows) {
     Packed packed = blank(*linear.format, static_cast<int>(rows.size()), linear.num_in,
                           linear.bias != nullptr);
@@ -137,6 +153,7 @@ Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows) {
                  static_cast<int>(i % kTile));
         if (linear.bias) packed.bias.as<float>()[i] = linear.bias[row];
     }
+    if (linear.is_by_row()) copy_factors(linear, packed);
     return packed;
 }
 
@@ -195,6 +212,7 @@ Grid grid_of(const WeightFormat& f, const std::uint8_t* tile, int u, int part, i
 }  // namespace
 
 void unpack_row(const Linear& linear, int row, float* out) {
+    float* const first = out;
     const WeightFormat& f = *linear.format;
     const std::uint8_t* tile = linear.tiles + row / kTile * linear.tile_nbytes;
     const int lane = row % kTile, parts = kUnit / f.group;
@@ -209,6 +227,8 @@ void unpack_row(const Linear& linear, int row, float* out) {
             *out++ = grid.scale * static_cast<float>(code) + grid.minimum;
         }
     }
+    if (linear.is_by_row())
+        for (int k = 0; k < linear.num_in; ++k) first[k] *= linear.flat->inverse[k];
 }
 
 }  // namespace forerun

@@ -32,7 +32,8 @@ struct Packed {
 
 // Signed codes (num_out, num_in) with a scale an output, of flattened rows: input j has pieces[j]
 // places, x * inverse[j] is rounded to a whole number, and a place holds `limit` at most. Of an even
-// split all places of an input hold the same; else each holds what is beyond the one before.
+// split all places of an input hold the same; else each holds what is beyond the one before. A limit
+// of 0: rows have scales of their own, and each input one place.
 struct FlatCodes {
     const std::int8_t* codes;
     const float *scales, *inverse;
@@ -67,11 +68,12 @@ bool flattens_alike(const Linear& a, const Linear& b);
 // for a width that the format cannot have.
 Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
              bool is_apart = false);
-// Some outputs of a layer, as they are stored. Throws std::invalid_argument for one it has not.
+// Some outputs of a layer, as they are stored. Throws std::invalid_argument for one it has not. Of
+// flattened rows only those with scales of their own.
 Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows);
 
 // The weights of one output, as the kernels mean them: exactly scale * (code - zero) + minimum. Of
-// flattened rows, those of all places (num_in).
+// flattened rows, those of all places (num_in); of those with scales of their own, times `inverse`.
 void unpack_row(const Linear& linear, int row, float* out);
 
 // Zeroed memory for weights: small pieces share huge pages.

@@ -263,6 +263,7 @@ void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const 
     const std::uint8_t* head = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
     const std::uint8_t* w = head + kFlatHead;
     const auto* x = reinterpret_cast<const std::uint8_t*>(rows.q) + rows.first_group(row) * kGroup;
+    const float* row_scales = linear.is_by_row() ? rows.scale + rows.first_group(row) : nullptr;
     constexpr int parts = M * T >= 8 ? 1 : M * T >= 3 ? 2 : 4;
     Wide acc[parts][T][M];
     for (auto& part : acc)
@@ -283,6 +284,7 @@ void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const 
             total = shift_down(total, Code::shift);
             if constexpr (Code::is_offset) total = add(total, offset);
             sum[m] = mul(to_float(total), scale);
+            if (row_scales) sum[m] = mul(sum[m], splat(row_scales[m]));
         }
         put(linear, tile + t, sum, output, out);
     }

@@ -197,8 +197,10 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const FlatCodes
     }
     const std::int64_t wide = (num_places + kGroup - 1) / kGroup * kGroup;
     if (wide > widest) throw std::invalid_argument("flattened rows are wider than 65536");
-    if (source.limit < 1 || source.limit > 127)
-        throw std::invalid_argument("the limit of flattened codes must be 1 to 127");
+    if (source.limit < 0 || source.limit > 127)
+        throw std::invalid_argument("the limit of flattened codes must be 1 to 127, or 0");
+    if (source.limit == 0 && num_places > num_in)
+        throw std::invalid_argument("inputs of rows with scales of their own have one place");
     const int most = format.bits == 4 ? 7 : 127;
     for (std::size_t i = 0; i < std::size_t(num_out) * num_in; ++i)
         if (source.codes[i] < -most || source.codes[i] > most)

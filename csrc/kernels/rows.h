@@ -116,6 +116,27 @@ inline void flatten(const float* x, const Flattening& flat, const Rows& rows, in
     }
 }
 
+// A whole row with a scale of its own, for which NaN and infinity do as in `quantize`.
+inline void flatten_by_row(const float* x, const Flattening& flat, const Rows& rows, int row) {
+    F top = splat(0.0f), nan = splat(0.0f);
+    for (int i = 0; i < flat.num_in; i += kTile) {
+        const F y = mul(load(x + i), load(flat.inverse + i));
+        top = max(top, abs(y));
+        nan = add(nan, mul(y, splat(0.0f)));
+    }
+    const float largest_size = largest(top), nan_flag = sum(nan);
+    const bool is_finite = nan_flag == 0.0f, is_zero = !is_finite || largest_size < 1e-30f;
+    const F inverse = splat(is_zero ? 0.0f : 127.0f / largest_size), zero = splat(kCodeZero);
+    auto* codes = reinterpret_cast<std::uint8_t*>(rows.q);
+    const std::size_t first = rows.first_group(row);
+    for (int i = 0; i < flat.num_in; i += kTile) {
+        const F code = round(mul(mul(load(x + i), load(flat.inverse + i)), inverse));
+        store_uint8(codes + (first + i / kGroup * kRowsAside) * kGroup + i % kGroup,
+                    is_finite ? add(code, zero) : zero);
+    }
+    rows.scale[first] = is_finite ? (is_zero ? 0.0f : largest_size / 127.0f) : nan_flag;
+}
+
 inline void norm(const float* x, const Norm& norm, int width, float* out) {
     const float count = static_cast<float>(width);
     F mean = splat(0.0f);

@@ -20,6 +20,7 @@ constinit const Kernels kernels = {
     .linear = linear,
     .quantize = quantize,
     .flatten = flatten,
+    .flatten_by_row = flatten_by_row,
     .norm = norm,
     .activate = activate,
     .gate = gate,

@@ -16,8 +16,10 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units,
                        const std::function<void(int, const Part&)>& piece) {
     if (!is_checked_) check();
     if (rows_of_) {  // which may have been moved since
-        embed_.tiles = rows_of_->head_weights().tiles;
-        embed_.bias = rows_of_->head_weights().bias;
+        const Linear& now = rows_of_->head_weights();
+        embed_.tiles = now.tiles;
+        embed_.bias = now.bias;
+        embed_.flat = now.flat;
     }
     if (num_rows == 0 || num_units == 0) return;
     num_rows_ = num_rows;
@@ -52,7 +54,7 @@ void Decoder::read_row(int row) {
     const std::size_t width = shape_.hidden_size;
     const float* source = head_input_ + row * width;
     std::memcpy(normed_.x + row * width, source, width * sizeof(float));
-    if (!head_weights().is_float()) kernels_.quantize(source, normed_, row, 0, shape_.hidden_size);
+    if (!head_weights().is_float()) quantize(head_weights(), source, normed_, row, 0, shape_.hidden_size);
 }
 
 void Decoder::run_head_phases(Worker& worker) {

@@ -35,10 +35,11 @@ void Decoder::run_mlp(Worker& worker, int index) {
         shape_.per_layer_width > 0 ? begin_inputs(index, row) : begin_layer(index + 1, row);
     };
     if (layer_shape(index).has_mlp) {
-        const auto down = [&](int piece) {
-            add_linear(layer.mlp.down, activated_.of(layer.mlp.down), piece);
-        };
-        worker.each([&](int piece) { mlp_up(layer, piece, worker.thread); });
+        const Linear& reader = layer.mlp.down;
+        const auto up = [&](int piece) { mlp_up(layer, piece, worker.thread); };
+        const auto round = [&](int row) { quantize_row(reader, activated_.of(reader), row); };
+        const auto down = [&](int piece) { add_linear(reader, activated_.of(reader), piece); };
+        reader.is_by_row() ? worker.each_and_rows(up, num_rows_, round) : worker.each(up);
         has_experts ? worker.each(down) : end_sublayer(worker, down, next);
     }
     if (!has_experts) return;

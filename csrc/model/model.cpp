@@ -165,7 +165,8 @@ void Decoder::set(const std::string& name, Packed packed) {
             "), expected (" + std::to_string(num_out) + ", " + std::to_string(weight.num_in) + ")");
     const bool is_dense = name.starts_with("layers.") && name.find("expert_") == name.npos &&
                           name.find("router") == name.npos && name.find("inp_") == name.npos;
-    if (given.flat && !is_dense)
+    const bool is_token = name == "embed" || name == "head";
+    if (given.flat && !is_dense && !(is_token && given.is_by_row()))
         throw std::invalid_argument(name + " cannot read flattened rows");
     *weight.linear = given;
     weight.packed = std::move(packed);
@@ -249,6 +250,9 @@ void Decoder::check_flat() const {
         if (!is_alike)
             throw std::invalid_argument("matrices of layer " + std::to_string(i) +
                                         " that read the same inputs flatten them differently");
+        if (mixer_of(static_cast<int>(i)).exists() && layer.o.is_by_row())
+            throw std::invalid_argument("the output of recurrent layer " + std::to_string(i) +
+                                        " cannot have scales of rows");
     }
 }
 

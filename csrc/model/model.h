@@ -108,6 +108,7 @@ class Decoder {
     void check_flat() const;
     void check_id(std::int64_t id) const;
     bool quantizes_after_attention(int layer) const;
+    void quantize_row(const Linear& reader, const Rows& rows, int row) const;
     bool attends_by_row() const { return shape_.qk_norm == QkNorm::Whole; }
     const ExpertsShape& experts_of(int layer) const { return shape_.layers[layer].experts; }
     const LayerShape& layer_shape(int layer) const { return shape_.layers[layer]; }

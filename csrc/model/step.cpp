@@ -151,16 +151,13 @@ void Decoder::start(int row, float* x) {
 // Columns of a row, as a layer that reads it needs them.
 void Decoder::quantize(const Linear& reader, const float* x, const Rows& rows, int row, int column,
                        int count) const {
-    if (reader.flat)
-        kernels_.flatten(x, *reader.flat, rows, row, column, count);
-    else
-        kernels_.quantize(x, rows, row, column, count);
+    forerun::quantize(kernels_, reader, x, rows, row, column, count);
 }
 
-// The same, floats too.
+// The same; floats where they are read, or first all of them are needed.
 void Decoder::put(const Linear& reader, const float* x, const Rows& rows, int row, int column,
                   int count) const {
-    if (reader.is_float())
+    if (reader.is_float() || reader.is_by_row())
         std::copy_n(x, count, rows.x + static_cast<std::size_t>(row) * rows.width + column);
     else
         quantize(reader, x, rows, row, column, count);
@@ -284,17 +281,19 @@ void Decoder::code_query(int index, int row, int head, const float* x) {
 
 bool Decoder::quantizes_after_attention(int index) const {
     const Linear& o = layers_[index].o;
-    return head_dim(index) % kGroup != 0 && o.format && !o.is_float();
+    return o.is_by_row() || (head_dim(index) % kGroup != 0 && o.format && !o.is_float());
+}
+
+// A row whose floats are complete.
+void Decoder::quantize_row(const Linear& reader, const Rows& rows, int row) const {
+    quantize(reader, rows.x + static_cast<std::size_t>(row) * rows.width, rows, row, 0, rows.width);
 }
 
 void Decoder::attend(Worker& worker, int index) {
     const auto task = [&](int task) { attend_task(task, index, worker.thread); };
     if (!quantizes_after_attention(index)) return worker.each(task);
-    worker.each_and_rows(task, num_rows_, [&](int row) {
-        const Rows rows = attended_.of(layers_[index].o);
-        const std::size_t width = rows.width;
-        quantize(layers_[index].o, rows.x + row * width, rows, row, 0, rows.width);
-    });
+    const Linear& o = layers_[index].o;
+    worker.each_and_rows(task, num_rows_, [&](int row) { quantize_row(o, attended_.of(o), row); });
 }
 
 // One task's runs of chunks in ascending order, merged; whoever does a unit's last task merges all of them.
@@ -359,7 +358,8 @@ void Decoder::finish_query(const AttentionUnit& unit, int query, int layer, Atte
         kernels_.finish(states[h], dim, out);
         if (shape_.has_attention_gate)
             kernels_.gate(qkv_ + row * qkv_stride(layer) + gate_column(layer) + column, out, dim, out);
-        if (dim % kGroup == 0) quantize(layers_[layer].o, out, attended, row, column, dim);
+        if (dim % kGroup == 0 && !layers_[layer].o.is_by_row())
+            quantize(layers_[layer].o, out, attended, row, column, dim);
     }
 }
 

@@ -37,7 +37,7 @@ enum class Tile : std::uint8_t {
 };
 
 // What a tile kernel reads of its rows: floats, int8 with a scale per group of 32, or flattened rows
-// of int8 whose scale calibration has fixed.
+// of int8 with one scale, which calibration has fixed or which is the row's own.
 enum class Activations : std::uint8_t { Float, Int8Groups, Flat };
 
 // Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; with minus its zero point,
@@ -107,14 +107,17 @@ struct WeightFormat {
 // c = round(x inverse[j]), of which place j of the row holds what lies in -limit..limit. Behind the
 // `num_in` places follow others, which hold more of some inputs: place num_in + i has
 // clamp(c, high[i]) - clamp(c, low[i]) of input source[i]. Inputs are ascending there. The weights
-// of an input are repeated for all its places.
+// of an input are repeated for all its places. A row with a scale of its own has no such places:
+// c = round(x inverse[j] / scale), the scale the largest |x inverse[j]| / 127.
 struct Flattening {
     int num_in = 0, num_wide = 0;  // inputs, and places in whole groups; those at the end may be unused
-    float limit = 0.0f;
+    float limit = 0.0f;  // 0: the row has a scale of its own
     const float* inverse = nullptr;       // (num_in)
     const std::int32_t* source = nullptr;
     const float *low = nullptr, *high = nullptr;
     const std::int32_t* first = nullptr;  // (num_in / 32 + 1): the first i whose input is in a group
+
+    bool is_by_row() const { return limit == 0.0f; }
 };
 
 // A linear layer's weights in tiles of 16 outputs, `tile_nbytes` apart; layout in kernels/linear.h.
@@ -129,6 +132,7 @@ struct Linear {
     int num_tiles() const { return (num_out + kTile - 1) / kTile; }
     bool is_float() const { return format->is_float(); }
     int num_read() const { return flat ? flat->num_in : num_in; }  // inputs before flattening
+    bool is_by_row() const { return flat && flat->is_by_row(); }
 };
 
 inline constexpr int kRowsAside = 8;  // rows whose groups lie side by side
@@ -137,7 +141,7 @@ inline constexpr int kFlatHead = 128;  // bytes before the codes of a tile for f
 // R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never
 // depends on another. The groups of 8 rows lie side by side, (R / 8, width / 32, 8): a kernel that
 // computes some of them reads one stream. Flattened rows have only codes, + 128, of up to `wide`
-// places.
+// places, and the scale of the row, if it has one of its own, where that of its first group would be.
 struct Rows {
     int width = 0;
     float* x = nullptr;        // (R, width)
@@ -295,6 +299,7 @@ struct Kernels {
                    const Output&);
     void (*quantize)(const float* x, const Rows&, int row, int column, int count);
     void (*flatten)(const float* x, const Flattening&, const Rows&, int row, int column, int count);
+    void (*flatten_by_row)(const float* x, const Flattening&, const Rows&, int row);
     void (*norm)(const float* x, const Norm&, int width, float* out);
     void (*activate)(Activation, const float* gate, const float* up, int count,
                      float* out);  // up may be null
@@ -334,6 +339,17 @@ struct Kernels {
     std::int64_t (*peak)(int num_rounds, std::int32_t* kept);
     std::int64_t (*float_peak)(int num_rounds, std::int32_t* kept);
 };
+
+// Columns of a row, as a layer that reads it needs them; of rows with scales of their own, all of it.
+inline void quantize(const Kernels& kernels, const Linear& reader, const float* x, const Rows& rows,
+                     int row, int column, int count) {
+    if (reader.is_by_row())
+        kernels.flatten_by_row(x, *reader.flat, rows, row);
+    else if (reader.flat)
+        kernels.flatten(x, *reader.flat, rows, row, column, count);
+    else
+        kernels.quantize(x, rows, row, column, count);
+}
 
 namespace portable {
 extern const Kernels kernels;

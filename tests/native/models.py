@@ -140,6 +140,7 @@ KINDS = {
     "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
     "window": (replace(GATED, sliding_window=29, qk_norm="head"), "q4_0"),
     "flat": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q4_c"),
+    "own scales": (GATED, "q8_c row"),
     "sandwich": (SANDWICH, "q8_0"),
     "after": (AFTER, "q4_0"),
     "experts": (EXPERTS, "q4_1"),
@@ -235,11 +236,13 @@ def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 def flat(
     name: str, shape: tuple[int, int], form: str, split: Split = "spill", limit: int = 127
 ) -> StoredTensor:
-    """A random flattened matrix; matrices with as many inputs flatten them alike."""
+    """A random flattened matrix; those with as many inputs flatten them alike. Limit 0: rows have their own scales."""
     random = np.random.default_rng(shape[1])
     pieces = np.where(random.random(shape[1]) < 0.2, random.integers(2, 5, shape[1]), 1)
+    by_row, limit = limit == 0, limit or 127
     steps = random.uniform(4, 6, shape[1]).astype(np.float32) / limit
     rows = FlatRows(steps, pieces.astype(np.int32), limit, split)
+    rows = FlatRows.by_row(steps) if by_row else rows
     most = 2 ** (FORMATS[form].bits - 1) - 1
     codes = random.integers(-most, most + 1, shape).astype(np.int8)
     scales = random.uniform(0.5, 2, (shape[0], 1)).astype(np.float32) / (2 * limit * most)
@@ -250,15 +253,18 @@ def flat(
 def random_weights(
     config: ModelConfig, dtype: str = "f32", *, has_biases: bool = False, seed: int = 0
 ) -> dict[str, StoredTensor]:
-    """Random weights of a model: matrices as `dtype`, vectors as fp32."""
+    """Random weights of a model: matrices as `dtype`, vectors as fp32. In `q8_c row` rows have their own scales."""
     weights = {}
+    dtype, _, scale = dtype.partition(" ")
     for name, shape in weight_shapes(config).items():
         random = np.random.default_rng((seed, zlib.crc32(name.encode())))
         values = random.standard_normal(shape) * (0.25 if len(shape) == 2 else 1)
         is_matrix = len(shape) == 2 and name != "positions"
         if name.endswith(".decay"):
             values = -0.1 * np.abs(values)
-        if dtype.endswith("_c") and is_matrix and name.startswith("layers."):
+        if scale == "row" and is_matrix:
+            weights[name] = flat(name, shape, dtype, limit=0)
+        elif dtype.endswith("_c") and is_matrix and name.startswith("layers."):
             weights[name] = flat(name, shape, dtype)
         else:
             plain = "q8_0" if dtype.endswith("_c") else dtype

@@ -48,6 +48,15 @@ def expected(weight: StoredTensor, x: np.ndarray) -> Floats:
     codes = weight.codes()
     rows = codes.flat
     assert rows is not None
+    scales = torch.from_numpy(codes.scales[:, 0])
+    if rows.is_by_row:
+        places, of_rows = reference.flatten_by_row(
+            torch.from_numpy(x.astype(np.float32)), torch.from_numpy(rows.inverse)
+        )
+        assert places.abs().max() == 127
+        return reference.flat_linear(
+            places, torch.from_numpy(codes.codes), scales, None, of_rows
+        ).numpy()
     pieces = torch.from_numpy(rows.pieces)
     places = reference.flatten(
         torch.from_numpy(x.astype(np.float32)),
@@ -58,7 +67,6 @@ def expected(weight: StoredTensor, x: np.ndarray) -> Floats:
     )
     assert places.abs().max() <= rows.limit
     wide = torch.from_numpy(codes.codes)[:, reference.flat_columns(pieces)[0]]
-    scales = torch.from_numpy(codes.scales[:, 0])
     return reference.flat_linear(places, wide, scales, None).numpy()
 
 
@@ -72,11 +80,36 @@ def test_kernels_have_the_references_bits_for_any_number_of_rows(
     rows = weight.codes().flat
     assert rows is not None
     assert rows.width > NUM_IN
-    decoder = decoder_with(weight, isa)
     x = np.random.default_rng(0).standard_normal((21, NUM_IN)) * 6  # some inputs are out of range
-    whole = expected(weight, x)
+    need_the_references_bits(weight, isa, x)
+
+
+def need_the_references_bits(weight: StoredTensor, isa: str, x: np.ndarray) -> None:
+    decoder, whole = decoder_with(weight, isa), expected(weight, x)
     for num_rows in (1, 2, 3, 4, 7, 8, 13, 21):
         assert same_bits(apply(decoder, x[:num_rows]), whole[:num_rows])
+        assert same_bits(apply(decoder, x[-num_rows:]), whole[-num_rows:])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_with_scales_of_their_own_have_the_references_bits(isa: str, form: str) -> None:
+    """However large a row is, and whatever rows are beside it."""
+    x = np.random.default_rng(0).standard_normal((21, NUM_IN)) * 6
+    x *= np.logspace(-34, 34, 21)[:, None]
+    x[3], x[4] = 0, 1e-32
+    need_the_references_bits(flat("q", (NUM_OUT, NUM_IN), form, limit=0), isa, x)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_is_not_finite_stays_in_its_row(isa: str) -> None:
+    decoder = decoder_with(flat("q", (NUM_OUT, NUM_IN), "q8_c", limit=0), isa)
+    x = np.random.default_rng(5).standard_normal((9, NUM_IN))
+    clean = apply(decoder, x)
+    x[2, 7], x[4, 100], x[8, 3] = np.nan, np.inf, -np.inf
+    dirty = apply(decoder, x)
+    assert np.isnan(dirty[[2, 4, 8]]).all()
+    assert same_bits(np.delete(dirty, [2, 4, 8], 0), np.delete(clean, [2, 4, 8], 0))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -138,13 +171,26 @@ def test_flattening_is_exact_before_rounding(
     assert flattened == total
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, "q8_c row", "q4_c row"])
 def test_a_flattened_model_is_close_to_its_weights(form: str) -> None:
     weights = random_weights(GATED, form)
     ours, theirs = (
         prefill(model, text(12)) for model in (native(GATED, form), torch_model(GATED, weights))
     )
     assert 0 < (ours - theirs).std() < 0.2 * theirs.std()
+
+
+def test_a_head_of_flattened_rows_is_its_embeddings_rows() -> None:
+    """Of all tokens or of some, which have memory of their own; with factors of the inputs, too."""
+    model = native(GATED, "q8_c row")
+    hidden = np.random.default_rng(0).standard_normal((5, GATED.hidden_size)).astype(np.float32)
+    ids = np.array([0, 3, 17, GATED.vocab_size - 1])
+    weights = model.head_weights(None)
+    assert same_bits(weights, model.embed(np.arange(GATED.vocab_size)))
+    whole = model.head(hidden)
+    assert np.abs(whole - hidden @ weights.T).max() < 0.05 * whole.std()
+    assert same_bits(model.head_rows(hidden, ids), whole[:, ids])
+    assert same_bits(model.head_part(ids).logits(hidden), whole[:, ids])
 
 
 def test_the_weights_are_those_of_unflattened_inputs() -> None:

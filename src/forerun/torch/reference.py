@@ -61,9 +61,25 @@ def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int, is_even: boo
     return torch.minimum(torch.maximum(codes, -low - limit), low + limit) - inner
 
 
-def flat_linear(codes: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply codes (R, K') by codes of weights (out, K'), exactly, then by scales (out,): (R, out)."""
+def flatten_by_row(x: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the codes (R, K) of rows x (R, K), and each row's own scale (R, 1)."""
+    scaled = x * inverse
+    largest = scaled.abs().amax(1, keepdim=True)
+    is_zero = largest < 1e-30
+    codes = torch.round(scaled * torch.where(is_zero, 0.0, 127 / largest))
+    return codes, torch.where(is_zero, 0.0, largest / 127)
+
+
+def flat_linear(
+    codes: Tensor,
+    weight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    of_rows: Tensor | None = None,
+) -> Tensor:
+    """Multiply codes (R, K') by those of weights (out, K') exactly, by scales (out,) and `of_rows` (R, 1): (R, out)."""
     out = (codes.double() @ weight.double().T).to(torch.float32) * scales
+    out = out if of_rows is None else out * of_rows
     return out if bias is None else out + bias
 
 

@@ -3,7 +3,8 @@
 Input j is rounded to a whole number c of steps, and goes to `pieces[j]` places of a wider row, each at most `limit`
 large. Of a `spill` split place i holds what is beyond i * limit; of an `even` split all places hold the same, and the
 step is that of a piece. The weights of an input are the same for all its places, so they are stored once.
-N rows (outputs), K columns (inputs).
+With `limit` 0 each row has a scale of its own, by which its largest input, in steps, becomes 127; then every input has
+one place, and steps only say how inputs relate. N rows (outputs), K columns (inputs).
 """
 
 from __future__ import annotations
@@ -26,12 +27,22 @@ MIN_STEP = 1e-38
 
 @dataclass(frozen=True, slots=True)
 class FlatRows:
-    """How inputs are rounded and split: steps (K,) fp32, pieces (K,) int32, the largest code, the kind of split."""
+    """How inputs are rounded and split: steps (K,) fp32, pieces (K,) int32, largest code or 0, kind of split."""
 
     steps: NDArray[np.float32]
     pieces: NDArray[np.int32]
     limit: int
     split: Split
+
+    @classmethod
+    def by_row(cls, steps: NDArray[np.float32]) -> FlatRows:
+        """Return those of rows with a scale of their own."""
+        return cls(steps, np.ones(len(steps), np.int32), 0, "spill")
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether each row has a scale of its own."""
+        return self.limit == 0
 
     @property
     def inverse(self) -> NDArray[np.float32]:
@@ -53,6 +64,8 @@ class FlatRows:
         """Raise LoadError for numbers of a layer's file that are out of range."""
         is_positive = np.isfinite(self.steps) & (self.steps > MIN_STEP)
         need(bool(is_positive.all()), f"{layer}.input_step", "positive numbers")
+        if self.is_by_row:
+            return
         need(1 <= self.limit <= 127, f"{layer}.input_limit", "a number from 1 to 127")
         need(
             bool((self.pieces > 0).all()) and int(self.pieces.sum(dtype=np.int64)) <= WIDEST,

@@ -98,9 +98,11 @@ def _gptq(layer: PackedLayer) -> StoredTensor:
 def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
     """Read weight (N, K) or weight_packed (N, K / 8), weight_scale (N,), input_step, input_pieces (K,), input_limit.
 
-    A layer with none of `input_*` is not flattened: int8 weight (N, K), weight_scale (N, K / g).
+    Of a layer with `input_step` alone rows have scales of their own. A layer with none of `input_*` is not flattened:
+    int8 weight (N, K), weight_scale (N, K / g).
     """
-    if not any(map(layer.has, ("input_step", "input_pieces", "input_limit"))):
+    is_split = any(map(layer.has, ("input_pieces", "input_limit")))
+    if not is_split and not any(map(layer.has, ("input_step", "weight_packed"))):
         group = layer.config.get("group_size")
         return integers(layer, {"num_bits": 8, "strategy": "group", "group_size": group})
     bits = 4 if layer.has("weight_packed") else 8
@@ -111,19 +113,22 @@ def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
         num_out, num_in = layer.bytes(part).shape
     layer.need("weight_scale", (num_out,))
     layer.need("input_step", (num_in,))
-    layer.need("input_pieces", (num_in,))
-    layer.need("input_limit", (1,))
-    for name in ("input_pieces", "input_limit"):
-        layer.words(name)
+    if is_split:
+        layer.need("input_pieces", (num_in,))
+        layer.need("input_limit", (1,))
+        for name in ("input_pieces", "input_limit"):
+            layer.words(name)
 
     def read() -> Codes:
         if bits == 4:
             codes = (int_words.unpack(layer.words(part), 4, num_in) - np.uint8(8)).view(np.int8)
         else:
             codes = layer.bytes(part).view(np.int8)
-        pieces = layer.words("input_pieces").reshape(-1)
-        limit = int(layer.words("input_limit").reshape(-1)[0])
-        flat = FlatRows(layer.floats("input_step"), pieces, limit, split)
+        flat = FlatRows.by_row(layer.floats("input_step"))
+        if is_split:
+            pieces = layer.words("input_pieces").reshape(-1)
+            limit = int(layer.words("input_limit").reshape(-1)[0])
+            flat = FlatRows(flat.steps, pieces, limit, split)
         return Codes(codes, layer.floats("weight_scale")[:, None], flat=flat)
 
     format, data = FORMATS["q4_c" if bits == 4 else "q8_c"], layer.tensor(part).data

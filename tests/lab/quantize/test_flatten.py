@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.flatten import (
+    KINDS,
+    Kind,
     limit_of,
     product_error,
     round_weights,
@@ -26,9 +30,10 @@ def sample(num_out: int = 24, num_in: int = 64) -> tuple[torch.Tensor, Inputs]:
     return weight, inputs_of(x)
 
 
-def rows_of(max_widening: float) -> FlatRows:
+def rows_of(max_widening: float, *kinds: Kind) -> FlatRows:
     weight, inputs = sample()
-    return search_rows(inputs, weight, bits=8, max_widening=max_widening)
+    kinds = kinds or ("tensor",)
+    return search_rows(inputs, weight, bits=8, max_widening=max_widening, kinds=kinds)
 
 
 def test_rows_are_no_wider_than_allowed_and_hold_what_was_seen() -> None:
@@ -49,6 +54,32 @@ def test_places_of_their_own_round_outliers_finer_than_none() -> None:
         return float((near @ weight.T).square().sum())
 
     assert error(1.0) < 0.5 * error(0.0)
+
+
+def test_rows_that_leave_the_range_get_a_scale_of_their_own() -> None:
+    """Which inputs of other texts do: those of the sample decide."""
+    weight, inputs = sample()
+    sample_rows = inputs.sample.clone()
+    sample_rows[::4] *= 20
+    other = replace(inputs, sample=sample_rows)
+    fixed, own = (
+        search_rows(other, weight, bits=8, max_widening=0.5, kinds=kinds)
+        for kinds in (("tensor",), KINDS)
+    )
+    assert (fixed.is_by_row, own.is_by_row) == (False, True)
+
+    def error(rows: FlatRows) -> float:
+        return product_error([weight], round_weights([weight], other, rows, 8), other)
+
+    assert error(own) < 1e-3 < 0.1 < error(fixed)
+
+
+def test_a_rows_own_scale_does_not_depend_on_other_rows() -> None:
+    rows = rows_of(0.0, "row")
+    _, inputs = sample()
+    whole = rounded(rows, inputs.sample)
+    for i in (0, 7, 100):
+        assert (rounded(rows, inputs.sample[i : i + 1]) == whole[i]).all()
 
 
 def test_matrices_of_one_site_share_their_rows_and_keep_their_range() -> None:

@@ -12,6 +12,7 @@ import safetensors.numpy
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize.block import READERS
+from forerun.lab.quantize.flatten import KINDS, Kind
 from forerun.lab.quantize.flatten_job import FlattenJob
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.weights.checkpoint import open_checkpoint
@@ -36,15 +37,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def job(
-    source: Path, out: Path, texts: list[list[int]] = TEXTS[:4], **options: float
-) -> FlattenJob:
+def job(source: Path, out: Path, texts: list[list[int]] = TEXTS[:4], **options: Any) -> FlattenJob:
     origin = {"recipe": options}
     return FlattenJob(open_checkpoint(source), texts, TEXTS[4:], out, origin, **options)
 
 
 def finished(
-    source: Path, out: Path, texts: list[list[int]] = TEXTS[:4], **options: float
+    source: Path, out: Path, texts: list[list[int]] = TEXTS[:4], **options: Any
 ) -> tuple[FlattenJob, dict[str, float]]:
     made, shares = job(source, out, texts, **options), list[float]()
     made.on_matrix = shares.append
@@ -81,7 +80,10 @@ def test_eight_bits_keep_the_model(
     assert (figures["share_4bit"], figures["share_8bit"]) == (0, 1)
     assert figures["widening"] >= 1
     assert max(error for key, error in made.errors.items() if key.endswith(".8")) < 1e-2
-    assert {tensor.format.name for tensor in flat_weights(out).values()} == {"q8_c"}
+    flat = flat_weights(out)
+    assert {tensor.format.name for tensor in flat.values()} == {"q8_c"}
+    assert all(flat[name].codes().flat.is_by_row for name in {"embed", "head"} & flat.keys())
+    assert "embed" in flat
     assert not made.partial.exists()
     assert not list(out.glob("candidates*"))
 
@@ -116,7 +118,7 @@ def test_what_one_scale_does_not_suit_keeps_its_groups(
 ) -> None:
     made, figures = finished(folders["llama"], tmp_path / "out", bound=0.0)
     assert set(made.widths().values()) == {None}
-    assert not flat_weights(tmp_path / "out")
+    assert set(flat_weights(tmp_path / "out")) <= {"embed", "head"}
     assert (figures["share_4bit"], figures["share_8bit"], figures["widening"]) == (0, 0, 1)
     assert figures["fp16_over_codes"] == 16 / 8.5
     assert figures["ppl_after"] == pytest.approx(figures["ppl_before"], rel=0.01)
@@ -125,6 +127,30 @@ def test_what_one_scale_does_not_suit_keeps_its_groups(
         prefill(load_torch(m), TEXTS[5]) for m in (open_checkpoint(folders["llama"]), folder)
     )
     assert 0 < (after - before).std() < 0.02 * before.std()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_kinds_of_scales_are_written_and_read(
+    folders: dict[str, Path], tmp_path: Path, kind: Kind
+) -> None:
+    out = tmp_path / "out"
+    made, _ = finished(folders["llama"], out, bound=99.0, kinds=(kind,))
+    for name, stored in flat_weights(out).items():
+        if name.startswith("layers."):
+            assert stored.codes().flat.is_by_row == (kind == "row")
+    errors = [error for key, error in made.errors.items() if key.endswith(".8")]
+    assert max(errors) < 1e-2
+
+
+def test_the_head_is_counted_in_the_figures(folders: dict[str, Path], tmp_path: Path) -> None:
+    """In groups of 8 bits blocks lose hardly anything: what is lost is embedding's and head's."""
+    made, figures = finished(folders["llama"], tmp_path / "out", bound=0.0)
+    assert 0 < figures["divergence"] < 1e-3
+    folder = open_checkpoint(tmp_path / "out")
+    ours, exact = (made.outside.embed(TEXTS[4:], is_rounded=rounded) for rounded in (True, False))
+    (stored,) = (t for n, t in stored_weights(folder, made.arch, made.config, "embed"))
+    assert (stored.rows(np.array(TEXTS[4])).dequantize() == ours[0].numpy()).all()
+    assert 0 < (ours - exact).abs().max() < 0.01 * exact.abs().max()
 
 
 def test_costs_are_measured_on_other_texts_than_ranges(
@@ -154,6 +180,18 @@ def test_sites_are_flattened_by_what_they_cost_for_their_work(
     widths = made.widths()
     assert [widths[0, site] for site in ("attn", "o", "mlp", "down")] == [4, 8, 4, None]
     assert [widths[1, site] for site in ("attn", "o", "mlp", "down")] == [8, 4, 8, 8]
+
+
+def test_eight_bits_everywhere_come_before_four_anywhere(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """What keeps groups is neither smaller nor faster."""
+    made = job(folders["llama"], tmp_path / "out", bound=0.01)
+    cheap = {f"{i}.{site}.{bits}": 1e-5 for i in range(2) for site in READERS for bits in (8, 4)}
+    made.divergences = cheap | {"0.down.8": 0.0099, "0.down.4": 0.02, "1.mlp.4": 0.0008}
+    widths = made.widths()
+    assert (widths[0, "down"], widths[1, "mlp"], widths[1, "attn"]) == (8, 8, 4)
+    assert None not in widths.values()
 
 
 def test_a_killed_job_goes_on_and_writes_the_same_bytes(
@@ -202,7 +240,8 @@ def test_a_tensor_that_is_missing_is_named(
     folders: dict[str, Path], tmp_path: Path, part: str
 ) -> None:
     out = tmp_path / "out"
-    finished(folders["llama"], out, bound=99.0)
+    kinds = ("tensor",) if part in ("input_pieces", "input_limit") else ("row",)
+    finished(folders["llama"], out, bound=99.0, kinds=kinds)
     named = f"model.layers.0.mlp.up_proj.{part}"
     index = out / "model.safetensors.index.json"
     known = json.loads(index.read_text())

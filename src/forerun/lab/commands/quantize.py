@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from forerun.weights.checkpoint import Checkpoint
 
 
-BOUND = 0.01
+BOUND = 0.02
 """Nats."""
 
 
@@ -48,7 +48,7 @@ BOUND = 0.01
 @click.option(
     "--bound",
     type=float,
-    help="flatten: nats that flattened matrices may cost together; default: 0.01.",
+    help="flatten: nats that flattened matrices may cost together; default: 0.02.",
 )
 @click.option("--calib", type=opt.PATH, help="Text of the kind the model will read, UTF-8.")
 @click.option("--calib-tokens", default=16384, help="Tokens of it to calibrate on.")

@@ -2,23 +2,29 @@
 
 What the abstract says: channels are smoothed, large ones are spread over repeated weight channels, and both operands
 of a linear layer are integers with one scale (of weights: one an output), fixed by calibration. How the threshold is
-chosen and how channels are split is reconstructed. N rows (outputs), K columns (inputs), S sampled rows of inputs.
+chosen and how channels are split is reconstructed. Where inputs leave any range that was calibrated, a scale of the
+row's own takes its place: still one integer sum. N rows (outputs), K columns (inputs), S sampled rows of inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.gptq import Feedback, compensated
+from forerun.torch import reference as ops
 from forerun.weights.codes import Codes
 from forerun.weights.flat import FlatRows, Split
 
 SPLIT: Split = "spill"
 """Its rows are nearer than those of `even`, which are read all the same."""
+Kind = Literal["tensor", "row"]
+KINDS: tuple[Kind, ...] = ("tensor", "row")
+"""Whose scale inputs are rounded by: calibration's, of the whole tensor; each row's own."""
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
 """How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
 _SHRINK, _THRESHOLDS = 0.9, 32
@@ -36,16 +42,22 @@ def limit_of(bits: int) -> int:
 
 def rounded(rows: FlatRows, x: Tensor) -> Tensor:
     """Round inputs x (..., K) to flattened codes and back, in the same numbers as the kernels."""
+    if rows.is_by_row:
+        codes, scales = ops.flatten_by_row(x, torch.from_numpy(rows.inverse))
+        return codes * scales * torch.from_numpy(rows.steps)
     most = torch.from_numpy(rows.pieces) * float(rows.limit)
     codes = torch.round(x * torch.from_numpy(rows.inverse))
     return torch.minimum(torch.maximum(codes, -most), most) * torch.from_numpy(rows.steps)
 
 
-def search_rows(inputs: Inputs, weight: Tensor, *, bits: int, max_widening: float) -> FlatRows:
+def search_rows(
+    inputs: Inputs, weight: Tensor, *, bits: int, max_widening: float, kinds: Sequence[Kind] = KINDS
+) -> FlatRows:
     """Choose how to flatten the inputs of the matrices `weight` (N, K), to at most (1 + max_widening) K columns.
 
-    Of each smoothing the threshold that rounds the inputs best, weighted by their columns; then the smoothing whose
-    rounded product is nearest, with weights rounded to `bits` as well.
+    Of each smoothing the threshold that rounds the inputs best, weighted by their columns, or a scale of each row's
+    own; then what gives the nearest product, with weights rounded to `bits` as well. Sampled rows that ranges were not
+    taken from show what other texts lose.
     """
     weight_max = weight.abs().amax(0).clamp(min=_LEAST)
     largest = inputs.largest.clamp(min=_LEAST)
@@ -56,18 +68,26 @@ def search_rows(inputs: Inputs, weight: Tensor, *, bits: int, max_widening: floa
     for alpha in ALPHAS:
         smooth = largest**alpha / weight_max ** (1 - alpha) if alpha else torch.ones_like(largest)
         smooth = smooth / smooth.log().mean().exp()
-        rows = _threshold(inputs, smooth, weight, share, max_widening)
-        factors, seen = torch.from_numpy(rows.factors), rounded(rows, inputs.sample)
-        error = 0.0
-        for part, goal in zip(
-            weight.split(_ROWS_AT_A_TIME), exact.split(_ROWS_AT_A_TIME, 1), strict=True
-        ):
-            near = _nearest(part * factors, bits).div_(factors)
-            error += float((seen @ near.T - goal).square().sum(1) @ share)
-        if error < least:
-            best, least = rows, error
+        for kind in kinds:
+            rows = FlatRows.by_row(smooth.numpy())
+            if kind == "tensor":
+                rows = _threshold(inputs, smooth, weight, share, max_widening)
+            error = float(_errors(weight, exact, inputs.sample, rows, bits) @ share)
+            if error < least:
+                best, least = rows, error
     assert best is not None
     return best
+
+
+def _errors(weight: Tensor, exact: Tensor, x: Tensor, rows: FlatRows, bits: int) -> Tensor:
+    """Return how far the product of each row of inputs (S,) is from the exact one (S, N)."""
+    factors, seen = torch.from_numpy(rows.factors), rounded(rows, x)
+    errors = torch.zeros(len(x))
+    parts = zip(weight.split(_ROWS_AT_A_TIME), exact.split(_ROWS_AT_A_TIME, 1), strict=True)
+    for part, goal in parts:
+        near = _nearest(part * factors, bits).div_(factors)
+        errors += (seen @ near.T - goal).square().sum(1)
+    return errors
 
 
 def _threshold(

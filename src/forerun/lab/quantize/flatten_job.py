@@ -2,16 +2,16 @@
 
 The first pass rounds every site to 8 and to 4 bits, by inputs of the unrounded blocks before it, and for each of them
 carries a copy of some hidden states, with that site alone rounded so, to the head: how far the model's distribution
-moves. Sites that move it least for the work they are get 8 bits, then 4, until the sum of their divergences meets the
-bound. What is left, where one scale for all inputs does not suit, keeps a scale for each group of inputs, in 8 bits.
-The second pass writes them, while a held-out text runs through the blocks before and after.
+moves. Sites that move it least for the work they are get 8 bits, then such sites 4, until the sum of their divergences
+meets the bound. What is left keeps a scale for each group of inputs, in 8 bits. The second pass writes them, while a
+held-out text runs through the blocks before and after. Embedding and head get 8 bits a row.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import safetensors
@@ -31,7 +31,14 @@ from forerun.lab.quantize.block import (
     input_widths,
     observe,
 )
-from forerun.lab.quantize.flatten import SPLIT, product_error, round_weights, search_rows
+from forerun.lab.quantize.flatten import (
+    KINDS,
+    SPLIT,
+    Kind,
+    product_error,
+    round_weights,
+    search_rows,
+)
 from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import FLAT_GROUP, flat_config, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
@@ -46,6 +53,8 @@ GROUPS = Grid(8, FLAT_GROUP)
 
 _PROBES, _PROBE_TOKENS = 4, 64
 """Texts that ranges are not taken from: others have inputs of `down` many times as large, which are cut off."""
+_SAMPLED = 2
+"""One of so many of their tokens shows whether inputs bear one range for all rows."""
 
 Key = tuple[int, Site]
 
@@ -58,13 +67,16 @@ class FlattenJob(QuantizeJob):
     those with one site flattened each, to 8 bits and to 4.
     """
 
-    bound: float = 0.01
+    bound: float = 0.02
     """The divergence, in nats, that flattened sites may add up to."""
     max_widening: float = 0.05
     """How much wider rows may become."""
+    kinds: Sequence[Kind] = KINDS
+    """Whose scale inputs may be rounded by; what errs least is taken."""
 
     passes = 2
     """Blocks are rounded, then written."""
+    rounds_outside = True
 
     def __post_init__(self) -> None:
         wants_text("flatten", self.calibration)
@@ -88,7 +100,7 @@ class FlattenJob(QuantizeJob):
         return {
             "calibration": calibration[: self._num_read].clone(),
             "held": held_out,
-            "rounded": held_out.clone(),
+            "rounded": self.outside.embed(self.held_out, is_rounded=True),
             "probes": calibration[-_PROBES:, :_PROBE_TOKENS][None].clone(),
         }
 
@@ -116,7 +128,7 @@ class FlattenJob(QuantizeJob):
 
     def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
         """Return the quantization config: how inputs are split, and what is not flattened."""
-        return flat_config(SPLIT, left_alone)
+        return flat_config(SPLIT)
 
     # --- the first pass ---
 
@@ -129,7 +141,7 @@ class FlattenJob(QuantizeJob):
         block = WholeBlock(self.config, weights)
         for copy in probes[:carried]:
             advance(block, copy)
-        for bits, flat in self._round_sites(layer, weights, states):
+        for bits, flat in self._round_sites(layer, weights, states, before):
             probes[carried] = before
             advance(FlatBlock(self.config, weights, flat), probes[carried])
             carried += 1
@@ -139,17 +151,27 @@ class FlattenJob(QuantizeJob):
         tensor_file.write(self.partial / _candidates(layer), _packed(candidates))
 
     def _round_sites(
-        self, layer: int, weights: Mapping[str, Tensor], states: States
+        self, layer: int, weights: Mapping[str, Tensor], states: States, probes: Tensor
     ) -> Iterator[tuple[int, dict[str, Codes]]]:
-        """Round each site to both widths; yields the bits and the matrices. States become the outputs."""
-        seen = observe(WholeBlock(self.config, weights), states["calibration"])
+        """Round each site to both widths; yields the bits and the matrices. States become the outputs.
+
+        `probes` (P, T, D) are the block's inputs of texts that ranges are not taken from.
+        """
+        block = WholeBlock(self.config, weights)
+        seen = observe(block, states["calibration"])
+        for site, sample in _rows_of(block, probes).items():
+            seen[site] = replace(seen[site], sample=sample)
         num_rounded, num_matrices = 0, len(WIDTHS) * sum(name in weights for name in MATRICES)
         for site, readers in READERS.items():
             names = [name for name in readers if name in weights]
             matrices = [weights[name] for name in names]
             for bits in WIDTHS:
                 rows = search_rows(
-                    seen[site], torch.cat(matrices), bits=bits, max_widening=self.max_widening
+                    seen[site],
+                    torch.cat(matrices),
+                    bits=bits,
+                    max_widening=self.max_widening,
+                    kinds=self.kinds,
                 )
                 parts = round_weights(matrices, seen[site], rows, bits)
                 self.errors[f"{layer}.{site}.{bits}"] = product_error(matrices, parts, seen[site])
@@ -179,7 +201,9 @@ class FlattenJob(QuantizeJob):
         }
         chosen: dict[Key, int | None] = dict.fromkeys(keys)
         cost = dict.fromkeys(keys, 0.0)
-        for key, bits in sorted(moved, key=lambda each: moved[each] / sizes[each[0][1]]):
+        # 8 bits first: what keeps groups is slower, too.
+        by_cost = sorted(moved, key=lambda each: (-each[1], moved[each] / sizes[each[0][1]]))
+        for key, bits in by_cost:
             others = sum(cost.values()) - cost[key]
             if chosen[key] != WIDTHS[-1] and others + moved[key, bits] <= self.bound:
                 chosen[key], cost[key] = bits, moved[key, bits]
@@ -241,6 +265,12 @@ def site_sizes(config: ModelConfig) -> dict[Site, int]:
         site: sum(math.prod(shapes.get(f"layers.0.{name}", (0,))) for name in readers)
         for site, readers in READERS.items()
     }
+
+
+def _rows_of(block: WholeBlock, texts: Tensor) -> dict[Site, Tensor]:
+    """Return some of what a block's sites read of texts (P, T, D)."""
+    read = [block(text)[1] for text in texts]
+    return {site: torch.cat([each[site][::_SAMPLED] for each in read]) for site in READERS}
 
 
 def _carried(layer: int) -> int:

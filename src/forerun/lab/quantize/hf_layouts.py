@@ -73,9 +73,10 @@ def flat_tensors(layer: str, codes: Codes) -> dict[str, np.ndarray]:
     named: dict[str, np.ndarray] = {
         "weight_scale": codes.scales.reshape(-1),
         "input_step": rows.steps.copy(),  # matrices share them
-        "input_pieces": rows.pieces.astype(np.int32),
-        "input_limit": np.array([rows.limit], np.int32),
     }
+    if not rows.is_by_row:
+        named["input_pieces"] = rows.pieces.astype(np.int32)
+        named["input_limit"] = np.array([rows.limit], np.int32)
     if np.abs(signed).max(initial=0) <= 7 and signed.shape[1] % 8 == 0:
         named["weight_packed"] = pack((signed + np.int8(8)).view(np.uint8), 4)
     else:
@@ -83,13 +84,12 @@ def flat_tensors(layer: str, codes: Codes) -> dict[str, np.ndarray]:
     return {f"{layer}.{part}": array for part, array in named.items()}
 
 
-def flat_config(split: Split, left_alone: Sequence[str]) -> dict[str, object]:
+def flat_config(split: Split) -> dict[str, object]:
     """Return the `quantization_config` of a folder of flattened layers, and others of 8 bits in groups."""
     return {
         "quant_method": "flatten",
         "split": split,
         "group_size": FLAT_GROUP,
-        "modules_to_not_convert": list(left_alone) or None,
     }
 
 

@@ -30,6 +30,7 @@ from forerun.lab.quantize.block import need_supported
 from forerun.lab.quantize.hf_export import config_json, named, write_other_files
 from forerun.lab.quantize.hf_layouts import flat_tensors
 from forerun.lab.quantize.outside import Outside, as_fp16
+from forerun.model.config import weight_shapes
 from forerun.model.loader import read_config, stored_weights
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import Codes
@@ -62,6 +63,8 @@ class QuantizeJob(ABC):
 
     passes: ClassVar[int] = 1
     """How often `run` visits each block."""
+    rounds_outside: ClassVar[bool] = False
+    """Whether embedding and head are written as rows of 8 bits, not in fp16."""
 
     @abstractmethod
     def peak_nbytes(self) -> int:
@@ -117,8 +120,11 @@ class QuantizeJob(ABC):
         """Write what is left and give the folder its name; figures of the held-out text, if there is one, and bytes."""
         figures = self._figures_of_held() if len(self.held_out) else {}
         figures |= self.figures()
-        tensor_file.write(self.partial / self._file(-1), dict(self.outside.tensors()))
+        outside = self.outside.tensors(is_rounded=self.rounds_outside)
+        tensor_file.write(self.partial / self._file(-1), dict(outside))
         figures["nbytes"] = self._write_folder()
+        count = sum(map(math.prod, weight_shapes(self.config).values()))
+        figures["fp16_over_folder"] = 2 * count / figures["nbytes"]
         for path in (_STATE, _ORIGIN, *(path.name for path in self.partial.glob(_CANDIDATES))):
             (self.partial / path).unlink()
         os.replace(self.partial, self.folder)
@@ -130,8 +136,10 @@ class QuantizeJob(ABC):
         both = torch.stack([states.pop("held"), states.pop("rounded")])
         del states
         targets = torch.tensor(self.held_out)
-        before, after = (math.exp(self.outside.loss(each, targets)) for each in both)
-        moved = float(self.outside.divergence(both))
+        is_rounded = self.rounds_outside
+        before = math.exp(self.outside.loss(both[0], targets))
+        after = math.exp(self.outside.loss(both[1], targets, is_rounded=is_rounded))
+        moved = float(self.outside.divergence(both, is_rounded=is_rounded))
         return {"ppl_before": before, "ppl_after": after, "divergence": moved}
 
     def _resume(self) -> tuple[int, States]:

@@ -56,7 +56,8 @@ def _show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
         report.print(
             f"{figures['share_4bit']:.1%} of multiplications in 4 bits, {figures['share_8bit']:.1%} in 8, the others "
             f"in 8 with a scale for each group of inputs; rows {figures['widening']:.3f} times as wide, "
-            f"fp16 weights {figures['fp16_over_codes']:.2f} times the codes"
+            f"fp16 weights {figures['fp16_over_codes']:.2f} times the codes, "
+            f"all of them {figures['fp16_over_folder']:.2f} times the folder"
         )
     if "ppl_before" in figures:
         report.print(
