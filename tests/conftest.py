@@ -202,9 +202,9 @@ def _read_once(patch: pytest.MonkeyPatch, path: Path) -> None:
 
 def _load_once(patch: pytest.MonkeyPatch, path: Path) -> None:
     """Load a file as it is, on one thread, for the first of many commands only."""
-    from forerun import llm
+    from forerun.engine import loaded as module
 
-    load, loaded = llm.load_model, {}
+    load, loaded = module.load_model, {}
     as_it_is = {"device": "cpu", "num_threads": 1, "quant": "none", "head_bits": None}
 
     def load_model(checkpoint, *, progress=None, **options):
@@ -215,7 +215,7 @@ def _load_once(patch: pytest.MonkeyPatch, path: Path) -> None:
             loaded[backend] = load(checkpoint, progress=progress, **options)
         return loaded[backend]
 
-    patch.setattr(llm, "load_model", load_model)
+    patch.setattr(module, "load_model", load_model)
 
 
 @pytest.fixture

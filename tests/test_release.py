@@ -31,7 +31,7 @@ def no_collector() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def loaded_anew(default_model, monkeypatch) -> None:
     """Nobody else holds the model: other tests share one."""
-    monkeypatch.setattr("forerun.llm.load_model", loader.load_model)
+    monkeypatch.setattr("forerun.engine.loaded.load_model", loader.load_model)
 
 
 def watched(llm: LLM) -> Callable[[], list[str]]:

@@ -23,7 +23,7 @@ SAMPLED = SamplingParams(temperature=0.9, seed=4, max_tokens=40)
 def engine(model, drafter) -> Engine:
     """An engine whose predictions are written as numbers."""
     made = engine_for(model, drafter)
-    made._encode = lambda text: [int(word) for word in text.split()]
+    made.intake.encode = lambda text: [int(word) for word in text.split()]
     return made
 
 

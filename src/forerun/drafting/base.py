@@ -100,7 +100,7 @@ class Asking:
     """Steps that they took, by sequence."""
     num_read: int = 0
     """Tokens of the texts that they read before it."""
-    step_cost: float = 0.0
+    step_cost: float = 0.25
     """What a step of them costs by its bytes, in plain passes: the price until it is measured."""
 
 

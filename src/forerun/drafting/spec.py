@@ -129,11 +129,8 @@ class DrafterSpec:
         return DrafterSpec.of(options.format_spec(self.name, unshared(self._built_options())))
 
     def for_target(self, target: Target) -> DrafterSpec:
-        """Resolve `auto` for a target: the network that ships for it and a published drafter join the tables.
-
-        Networks run on the native kernels alone, so a target in torch has the tables.
-        """
-        if not (self.is_auto and isinstance(target.model, NativeDecoder)):
+        """Resolve `auto` for a target: the network that ships for it and a published drafter join the tables."""
+        if not (self.is_auto and native.available()):
             return self
         *partners, tables = self.parts or (self,)
         known = registry.shipped("drafters")
@@ -219,7 +216,9 @@ class DrafterSpec:
 
 
 def published_for(target: Target) -> Iterator[Published]:
-    """Yield the published drafters on this disk that fit a target, the preferred one first."""
+    """Yield the published drafters on this disk that fit a target, the preferred one first; kernels run them."""
+    if not isinstance(target.model, NativeDecoder):
+        return
     for published in for_model(target.identity):
         if (path := published.here()) is None:
             continue

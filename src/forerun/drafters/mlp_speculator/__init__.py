@@ -19,6 +19,7 @@ from forerun.drafting.base import Method, Target, as_given
 from forerun.drafting.draft_head import cut_list
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
+from forerun.model.backends.native import NativeDecoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,16 @@ def example(target: Target) -> Options:
     return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 
+def bundled_for(target: Target) -> bool:
+    """Tell whether a network for the target ships or was made here, and it has the kernels that run it."""
+    return isinstance(target.model, NativeDecoder) and bool(files.fitting(target))
+
+
 METHOD = Method(
     unshared=as_given,
     example=example,
     tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
     check=lambda options, target: files.check_target_of(options.model, target),
-    bundled_for=lambda target: bool(files.fitting(target)),
+    bundled_for=bundled_for,
     grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
 )
