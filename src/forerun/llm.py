@@ -134,6 +134,7 @@ class LLM(OfOneProcess):
             checkpoint, self.path, self.tokenizer, config, self.device, progress
         )
         self.model, self.grammars = self._loaded.model, self._loaded.grammars
+        self._default_params = self._loaded.default_params
         del checkpoint  # before a drafter takes memory to be built
         self._loop: EngineLoop | None = self._new_loop(EngineLock())
         trim_heap()
@@ -247,7 +248,7 @@ class LLM(OfOneProcess):
 
         Greedy where they say nothing. At most 16 tokens, as in every SamplingParams.
         """
-        return copy.copy(self._loaded.default_params)
+        return copy.copy(self._default_params)
 
     get_default_sampling_params = default_params
 

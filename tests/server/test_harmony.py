@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,7 @@ def harmony(llm, default_model) -> LLM:
     own.tokenizer = tokenizer_from_gguf({**metadata, "tokenizer.ggml.tokens": tokens})
     own.tokenizer.use_chat_template(TEMPLATE)
     own.grammars = Grammars(own.tokenizer, llm.model.config.vocab_size)
+    own._loaded = replace(llm._loaded, tokenizer=own.tokenizer, grammars=own.grammars)
     return own.with_drafter("prompt_lookup:ngram_min=1")
 
 
