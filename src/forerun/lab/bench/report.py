@@ -185,7 +185,7 @@ def show(origin: Provenance, rows: Sequence[Row], baseline: str | None) -> None:
         out.print()
         columns = {"category": "category"} | columns | {"accepted": ("acceptance_rate", ".0%")}
         columns["speed-up"] = lambda row: f"{number(row['speedup'], 2)}x"
-        columns["TTFT s"] = lambda row: number(row["ttft_ms"] / 1e3, 2)
+        columns["TTFT s"] = lambda row: number(row["ttft_ms"] and row["ttft_ms"] / 1e3, 2)
         order = [*dict.fromkeys(row["category"] for row in parts)]
         show_table(sorted(parts, key=lambda row: order.index(row["category"])), columns, num_left=2)
     out.print(f"\n{SHORT_LEGEND}")
