@@ -250,6 +250,19 @@ def test_a_hybrid_gguf_that_does_not_fit_says_where(
         read_config(checkpoint)
 
 
+def test_a_size_may_be_a_list_of_equal_numbers() -> None:
+    """As some writers say what other families have different in each layer."""
+    model = hf_model("llama")
+    checkpoint = as_gguf(model, "llama", {})
+    config, _ = read_config(checkpoint)
+    number = config.num_kv_heads
+    listed = as_gguf(model, "llama", {"attention.head_count_kv": [number] * config.num_layers})
+    assert read_config(listed)[0] == config
+    other = as_gguf(model, "llama", {"attention.head_count_kv": [number, number + 1]})
+    with pytest.raises(LoadError, match="layers that differ in 'llama.attention.head_count_kv'"):
+        read_config(other)
+
+
 def test_a_recurrent_checkpoint_that_is_cut_off_names_what_is_missing() -> None:
     checkpoint = checkpoint_of(hf_model("qwen3_5"))
     for name in [name for name in checkpoint.tensors if "layers.3.linear_attn" in name]:

@@ -329,3 +329,9 @@ def test_the_numbers_of_types_are_those_of_ggml() -> None:
         kind.value: kind.name for kind in gguf_header._Kind
     }
     assert gguf.GGUF_DEFAULT_ALIGNMENT == gguf_header.DEFAULT_ALIGNMENT
+
+
+def test_a_value_that_is_not_utf_8_is_no_reason_to_refuse_a_model(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "latin.gguf", strings={"general.author": "Zoe!"})
+    path.write_bytes(path.read_bytes().replace(b"Zoe!", b"Zo\xeb!"))
+    assert open_checkpoint(path).config["general.author"] == "Zo\ufffd!"

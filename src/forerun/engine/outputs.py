@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from forerun.core.types import FinishReason, TokenLogprob
 from forerun.engine.sequence import SequenceState
 from forerun.engine.stats import SpecStats
-from forerun.text.answers.message import AnswerMessage
+from forerun.text.answers.message import AnswerMessage, ToolCall
 
 TokenText = Callable[[int], str | None]
 """The text of a token by itself, if there is a tokenizer."""
@@ -66,8 +65,8 @@ class CompletionOutput:
         return self.message.reasoning if self.message else None
 
     @property
-    def tool_calls(self) -> list[dict[str, Any]]:
-        """The tools it calls, of `chat` with tools, as OpenAI writes them."""
+    def tool_calls(self) -> list[ToolCall]:
+        """The tools it calls, of `chat` with tools, as OpenAI writes them: `tool_calls[0].function.name`."""
         return self.message.tool_calls if self.message else []
 
     @property

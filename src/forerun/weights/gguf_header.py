@@ -136,8 +136,8 @@ class _Reader:
 
     def value(self) -> Value:
         kind = self.u32()
-        if kind == _Kind.STRING:
-            return self.text()
+        if kind == _Kind.STRING:  # an author's name in Latin-1 is no reason to refuse a model
+            return self._take(self.u64()).decode(errors="replace")
         if kind == _Kind.ARRAY:
             kind, count = self.u32(), self.u64()
             return self._texts(count) if kind == _Kind.STRING else self._numbers(kind, count)

@@ -59,6 +59,8 @@ class Settings:
     def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int) -> int:
         """Return a whole number from `low` to `high`. Without a default the key must be there."""
         value = self._present(key, default)
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]  # all layers alike, as some writers say it
         if isinstance(value, list):
             raise LoadError(f"layers that differ in '{self.prefix}{key}' are not supported")
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
