@@ -259,7 +259,7 @@ def test_a_size_may_be_a_list_of_equal_numbers() -> None:
     listed = as_gguf(model, "llama", {"attention.head_count_kv": [number] * config.num_layers})
     assert read_config(listed)[0] == config
     other = as_gguf(model, "llama", {"attention.head_count_kv": [number, number + 1]})
-    with pytest.raises(LoadError, match="layers that differ in 'llama.attention.head_count_kv'"):
+    with pytest.raises(LoadError, match=r"layers that differ in 'llama\.attention"):
         read_config(other)
 
 
