@@ -177,6 +177,28 @@ def test_cells_of_a_table_keep_their_words_whole(browser, url):
         assert page.locator("html").evaluate("one => one.scrollWidth") == 390
 
 
+def test_formulas_between_dollars_are_drawn_and_money_is_not(browser, url):
+    text = "Energy is $E = mc^2$, and $x_1$ too. It costs $5 and $10, US$3.\n\n"
+    text += "\\begin{align}\na &= b \\\\\nc &= d\n\\end{align}\n\n\\begin{align}\nno end"
+    with opened(browser, url) as page:
+        answer_with(page, streamed([(text, {"content": text})]))
+        send(page, "formulas")
+        assert page.locator(".md p math").count() == 2
+        assert page.locator(".md math[display=block]").count() == 1
+        said = page.locator(".turn.assistant .text").inner_text()
+        assert "It costs $5 and $10, US$3." in said
+        assert "no end" in said
+
+
+def test_how_far_a_prompt_is_read_is_told(browser, long_url):
+    with opened(browser, long_url) as page:
+        send(page, "Sum up: " + "one two three " * 900, wait=False)
+        page.get_by_text(re.compile(r"Reading the prompt: \d+ of \d+ tokens")).wait_for()
+        page.keyboard.press("Escape")
+        ended(page)
+        assert page.get_by_text("Reading the prompt").count() == 0
+
+
 def test_an_answer_is_shown_in_its_forms_and_directions(browser, url):
     with opened(browser, url) as page:
         answer_with(page, streamed([(FORMS, {"content": FORMS})]))

@@ -15,6 +15,7 @@ export function body(turns, system, fields, goesOn = false) {
     stream: true,
     stream_options: { include_pieces: true },
     timings_per_token: true,
+    return_progress: true,
   };
 }
 
@@ -23,6 +24,7 @@ export async function follow(turn, request, signal, onchange) {
   const pieces = new Pieces();
   for await (const chunk of stream(request, signal)) {
     const [choice] = chunk.choices;
+    turn.progress = chunk.prompt_progress ?? null;
     pieces.push(choice?.pieces ?? []);
     const { reasoning_content: thought, content } = choice?.delta ?? {};
     if (thought) {

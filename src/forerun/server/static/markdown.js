@@ -15,6 +15,7 @@ const MARKER = /^( *)([-*+]|\d{1,9}[.)])(?: +|$)/;
 const TASK = /^\[([ xX])\] +/;
 const MATH = /^ {0,3}(\$\$|\\\[)/;
 const MATH_ENDS = { "$$": "$$", "\\[": "\\]", "\\(": "\\)" };
+const ENVIRONMENT = /^ {0,3}\\begin\{((?:align|alignat|equation|gather|multline|cases|[pbvBV]?matrix|array)\*?)\}/;
 const CELL = /^ *:?-+:? *$/;
 
 /** The blocks of a text. Each has a type, and start and end in the source. */
@@ -71,7 +72,7 @@ function fence(lines, i, line, text) {
 /** Mathematics on lines of its own, up to its closing mark; none if that does not come before an empty line. */
 function math(source, lines, i, line, text) {
   const open = MATH.exec(line);
-  if (!open) return null;
+  if (!open) return environment(lines, i, line, text);
   const body = [];
   const most = Math.min(lines.length, i + MAX_MATH);
   for (let last = i; last < most && (last === i || text(last).trim()); last += 1) {
@@ -82,6 +83,18 @@ function math(source, lines, i, line, text) {
     if (close < 0) continue;
     if (source.slice(start + close + 2, lines[last].end).trim()) return null; // a paragraph goes on
     return [{ type: "formula", lines: body }, last + 1];
+  }
+  return null;
+}
+
+/** `\begin{align}` to `\end{align}`, as models also write it without marks around. */
+function environment(lines, i, line, text) {
+  const open = ENVIRONMENT.exec(line);
+  if (!open) return null;
+  const ending = `\\end{${open[1]}}`;
+  const most = Math.min(lines.length, i + MAX_MATH);
+  for (let last = i; last < most && text(last).trim(); last += 1) {
+    if (text(last).trimEnd().endsWith(ending)) return [{ type: "formula", lines: lines.slice(i, last + 1) }, last + 1];
   }
   return null;
 }
@@ -217,7 +230,7 @@ function endsParagraph(line, depth) {
   return startsBlock(line) || (depth < MAX_DEPTH && MARKER.test(line) && line.trim().length > 2);
 }
 
-const SPECIAL = /[\\`*_~[]|\$\$|https?:\/\//g;
+const SPECIAL = /[\\`*_~[$]|https?:\/\//g;
 const LINK = /\[([^\]\n]{1,400})\]\(\s*([^()\s]{1,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200})?)(?: "[^"\n]{0,200}")?\s*\)/y;
 const BARE = /https?:\/\/[^\s<>()[\]"'`*|]*[^\s<>()[\]"'`*|.,;:!?]/y;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
@@ -255,6 +268,7 @@ function special(source, at, start, end, depth, absent) {
     absent.add(open);
     if (mark === "$") return null;
   }
+  if (mark === "$") return dollars(source, at, end, absent);
   if (mark === "\\") {
     if (at + 1 >= end || !PUNCTUATION.test(source[at + 1])) return null;
     return { node: { type: "text", start: at + 1, end: at + 2 }, end: at + 2 };
@@ -263,6 +277,17 @@ function special(source, at, start, end, depth, absent) {
   if (mark === "[" || mark === "h") return link(source, at, start, end, depth);
   const sign = source.startsWith(mark + mark, at) ? mark + mark : mark;
   return sign === "~" ? null : emphasis(source, at, start, end, depth, sign, absent);
+}
+
+/** `$x$`, whose marks touch the formula; sums of money do not: "$5 and $10". */
+function dollars(source, at, end, absent) {
+  if (absent.has("$") || at + 1 >= end || /\s/.test(source[at + 1]) || isWord(source[at - 1])) return null;
+  for (let close = source.indexOf("$", at + 1); close > 0 && close < end; close = source.indexOf("$", close + 1)) {
+    if (/[\s\\]/.test(source[close - 1]) || /[\d$]/.test(source[close + 1] ?? "")) continue;
+    return { node: { type: "math", isLarge: false, start: at + 1, end: close }, end: close + 1 };
+  }
+  absent.add("$");
+  return null;
 }
 
 function codeSpan(source, at, end, absent) {

@@ -58,13 +58,13 @@ export class TurnView {
 
   /** Show the turn as it is now. */
   update() {
-    const { text, drafted, timings, reason, error } = this.turn;
+    const { text, drafted, timings, reason, error, progress } = this.turn;
     this.thought.show(this.turn.thought, this.isWaiting && !text);
     if (this.isAnswer) this.markdown.show(text, drafted ?? []);
     else this.body.textContent = text;
     if (!this.isAnswer && text.length > LONG) this.body.tabIndex = 0; // it scrolls
     this.element.classList.toggle("waiting", this.isWaiting);
-    this.note.textContent = error ?? ENDS[reason] ?? "";
+    this.note.textContent = error ?? ENDS[reason] ?? (this.isWaiting && progress ? reading(progress) : "");
     this.note.hidden = !this.note.textContent;
     this.note.classList.toggle("error", Boolean(error));
     this.meter.show(timings);
@@ -124,6 +124,13 @@ export class TurnView {
     this.markdown.clear();
     this.act.edit(text);
   }
+}
+
+/** How far the prompt was read, and how long the rest takes at that speed. */
+function reading({ total, cache, processed, time_ms: ms }) {
+  const left = processed > cache ? (ms * (total - processed)) / (processed - cache) / 1000 : null;
+  const time = left && left >= 1 ? `, ${Math.ceil(left)} s left` : "";
+  return `Reading the prompt: ${processed} of ${total} tokens${time}`;
 }
 
 /** Which of a turn's versions is shown, with a way to the others. */
