@@ -67,6 +67,8 @@ params = st.builds(
 
 @given(halves, params)
 @example([0.0] * 6, SamplingParams(temperature=0.3, repetition_penalty=2, logit_bias={0: 50}))
+@example([0.0] * 6, SamplingParams(temperature=100, logit_bias={0: -100, 5: 50}))
+@example([0.0] * 6, SamplingParams(temperature=100, top_k=6, logit_bias={0: -100, 5: 50}))
 def test_probs_equal_the_oracle(logits: list[float], params: SamplingParams) -> None:
     row = probs(floats(logits), params)
     expected = oracle_probs(logits, params, PROMPT, GENERATED, EOS)

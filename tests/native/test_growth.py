@@ -65,7 +65,7 @@ NOISES = st.none() | st.builds(
     st.builds(Noise, st.integers(0, 2**63 - 1), st.integers(0, 9)),
     st.integers(0, 10_000),
     st.sampled_from([0.3, 0.7, 1.0, 2.0]),
-    st.sampled_from([1.0, 0.9, 0.5]),
+    st.sampled_from([1.0, 0.93, 0.5]),  # no sum of shares: rounding would decide what is within it
     st.sampled_from([0.0, 0.1]),
     st.sampled_from([0, 1, 3]),
     st.sampled_from([0.5, 1.25]),

@@ -240,6 +240,8 @@ def _filter_factor(params: SamplingParams, factor: float) -> float | None:
     active = {"top_k": params.top_k > 0, "top_p": params.top_p < 1, "min_p": params.min_p > 0}
     order = [name for name in params.samplers if active.get(name, name == "temperature")]
     filters = [name for name in active if active[name]]
+    if set(filters) <= {"top_k"}:
+        return factor  # it ranks alike at any temperature, where a colder one may round chances to nothing
     if order in ([*filters, "temperature"], filters):
         return 1.0
     return factor if order == ["temperature", *filters] else None
