@@ -40,6 +40,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/embed": {"input": "Hi"},
     "/api/embeddings": {"prompt": "Hi"},
     "/api/show": {},
+    "/api/pull": {"stream": False},
     "/models/unload": {},
 }
 HIDDEN: dict[str, type[RequestBody]] = {
@@ -48,6 +49,7 @@ HIDDEN: dict[str, type[RequestBody]] = {
     "/api/embed": ollama.EmbedRequest,
     "/api/embeddings": ollama.EmbedRequest,
     "/api/show": ollama.ShowRequest,
+    "/api/pull": ollama.PullRequest,
     "/models/unload": ollama.UnloadRequest,
 }
 """Routes that the document leaves out, with their bodies."""

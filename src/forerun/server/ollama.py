@@ -160,8 +160,9 @@ async def tags(fleet: AllModels) -> Response:
 
 @lists.get("/api/ps")
 async def loaded(fleet: AllModels) -> Response:
-    """List what is loaded."""
-    return JsonResponse({"models": listed(fleet, only_loaded=True)})
+    """List what is loaded, which stays so."""
+    more = {"expires_at": "9999-12-31T23:59:59Z", "size_vram": 0}
+    return JsonResponse({"models": [each | more for each in listed(fleet, only_loaded=True)]})
 
 
 @router.post("/api/show")
@@ -180,6 +181,22 @@ async def show(fleet: AllModels, request: JsonRequest, body: ShowRequest) -> Res
     return JsonResponse(
         entry | {"template": template, "model_info": facts, "parameters": "", "modelfile": ""}
     )
+
+
+class PullRequest(ShowRequest):
+    """The name of a model to have."""
+
+    stream: bool = True
+
+
+@router.post("/api/pull")
+async def pull(fleet: AllModels, request: JsonRequest, body: PullRequest) -> Response:
+    """Say that a model is here, as clients ask before they use it; a server fetches none for who may ask it."""
+    fleet.named(body.model or body.name)
+    states = [{"status": status} for status in ("pulling manifest", "success")]
+    if not body.stream:
+        return JsonResponse(states[-1])
+    return Response(b"".join(to_json(each) + b"\n" for each in states), media_type=LINES)
 
 
 @lists.get("/api/v0/models")
