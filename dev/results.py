@@ -31,6 +31,16 @@ class Method(NamedTuple):
     model: str
     drafter: str
 
+    @property
+    def cells(self) -> list[str]:
+        """Its model and drafter as the table has them."""
+        return [self.model.partition("-instruct")[0], f"`{self.drafter}`"]
+
+    @property
+    def key(self) -> str:
+        """What tells a row from the others."""
+        return " ".join(self.cells)
+
 
 SMALL, LARGE = "smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 METHODS = (
@@ -75,11 +85,9 @@ def count(method: Method, model: Path, folder: Path) -> Count:
 
 def line(method: Method, counted: Count) -> list[str]:
     """Return the cells of a row."""
-    model = method.model.partition("-instruct")[0]
-    return [
-        method.name, model, f"`{method.drafter}`", f"{counted.tau:.2f}",
-        f"{counted.accepted} of {counted.drafted}", "yes" if counted.is_identical else "**no**",
-    ]  # fmt: skip
+    tokens = f"{counted.accepted} of {counted.drafted}"
+    same = "yes" if counted.is_identical else "**no**"
+    return [method.name, *method.cells, f"{counted.tau:.2f}", tokens, same]
 
 
 def before() -> dict[str, list[str]]:
@@ -97,8 +105,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path(), help="folder of the larger models")
     given, known, lines = parser.parse_args(), before(), list[list[str]]()
     for method in METHODS:
-        row = line(method, Count(0, 0, 0, True))
-        old = known.get(f"{row[1]} {row[2]}")
+        old = known.get(method.key)
         if (model := found(method.model, given.models)) is None:
             sys.stderr.write(f"{method.model} is not here: {method.drafter} is not counted\n")
             lines += [] if old is None else [old]

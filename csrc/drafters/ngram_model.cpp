@@ -32,7 +32,7 @@ GuessPlace NGramModel::root(const std::vector<int>& context) const {
 
 const Probabilities& NGramModel::next(const GuessPlace& here) {
     probabilities_.clear();
-    // A cache miss is dear: everything is prefetched before the first is read.
+    // A cache miss is expensive: everything is prefetched before the first is read.
     hashes_.clear();
     for (std::size_t n = 1; n <= here.tail.size(); ++n) {
         const std::uint64_t shorter = hashes_.empty() ? 0 : hashes_.back();

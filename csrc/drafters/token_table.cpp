@@ -48,7 +48,7 @@ void LiveTable::learn(std::span<const int> tokens, std::span<const int> likelies
     }
 }
 
-// A cache miss is dear: all contexts are prefetched before the first is learned.
+// A cache miss is expensive: all contexts are prefetched before the first is learned.
 void LiveTable::learn_trees(std::span<const VerifiedTree> trees) {
     std::vector<std::uint64_t> hashes;  // of all rows, the shortest context of each first
     std::vector<std::size_t> num_hashes;

@@ -16,7 +16,7 @@ struct Mlp {
 };
 
 struct Layer {
-    // Weight null where there is none. `sinks` has a logit for each head.
+    // An absent weight is null. `sinks` has a logit for each head.
     Norm attn_norm, mlp_norm, attn_out_norm, mlp_out_norm, q_norm, k_norm, sinks;
     Norm experts_norm, router_norm, dense_out_norm, experts_out_norm, experts_scale, inp_norm, scale,
         mlp_gate;

@@ -16,8 +16,8 @@ inline constexpr int kMostActive = 64;  // experts of a row
 struct ExpertsShape {
     int num = 0, num_active = 0, inner = 0;  // num 0: none
     bool is_renormalized = true;
-    bool has_norms = false;  // of their inputs, their router's, their sum and the MLP's beside them
-    bool gates_mlp = false;  // the MLP beside them is multiplied by a sigmoid of the row
+    bool has_norms = false;  // of their inputs, their router's, their sum and the dense MLP's
+    bool gates_mlp = false;  // the dense MLP is multiplied by a sigmoid of the row
 };
 
 struct LayerShape {

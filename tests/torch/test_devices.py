@@ -73,12 +73,24 @@ def test_all_operations_are_on_the_device_of_the_weights(
     assert seen.num_ops > 100
 
 
+@pytest.fixture(params=sorted(TORCH))
+def cpu(request: pytest.FixtureRequest) -> Decoder:
+    """A model of each kind."""
+    return random_decoder(TORCH[request.param])
+
+
+@pytest.fixture
+def gpu(cpu: Decoder) -> Decoder:
+    """The same one on a CUDA device."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return Decoder(cpu.config, {name: weight.cuda() for name, weight in cpu.weights.items()})
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("kind", sorted(TORCH))
-def test_on_a_gpu_the_row_law_holds_and_the_numbers_are_the_cpus(kind: str) -> None:
-    cpu = random_decoder(TORCH[kind])
-    gpu = Decoder(cpu.config, {name: weight.cuda() for name, weight in cpu.weights.items()})
+def test_on_a_gpu_the_row_law_holds_and_the_numbers_are_the_cpus(
+    cpu: Decoder, gpu: Decoder
+) -> None:
     read = Segment(0, 0, TOKENS, certain=len(TOKENS))
     whole = logits_of(gpu, gpu.new_cache(1, len(TOKENS)), read)
     on_cpu = logits_of(cpu, cpu.new_cache(1, len(TOKENS)), read)
@@ -96,11 +108,7 @@ def test_on_a_gpu_the_row_law_holds_and_the_numbers_are_the_cpus(kind: str) -> N
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("kind", sorted(TORCH))
-def test_on_a_gpu_a_row_of_a_tree_is_that_of_its_path(kind: str) -> None:
-    gpu = random_decoder(TORCH[kind])
-    gpu = Decoder(gpu.config, {name: weight.cuda() for name, weight in gpu.weights.items()})
+def test_on_a_gpu_a_row_of_a_tree_is_that_of_its_path(gpu: Decoder) -> None:
     base = len(TOKENS) - len(PARENTS)
     cache = gpu.new_cache(1, len(TOKENS) + len(PARENTS))
     logits_of(gpu, cache, Segment(0, 0, TOKENS[:base], certain=base))

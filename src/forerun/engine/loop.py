@@ -55,7 +55,7 @@ class Request(Iterator[Event]):
         self.num_running = len(runs)
         """How many of them have not ended, or have a last event that has not been delivered."""
         self.unread: deque[Event] = deque()
-        """Events that nobody has taken yet."""
+        """Events that have not been read yet."""
         self.is_kept = sink is not None
         """It goes on when the caller drops it."""
         self.sink: Sink = self.unread.append if sink is None else sink
@@ -241,7 +241,7 @@ class EngineLoop:
                 self._catch_up()
 
     def _catch_up(self) -> None:
-        """Do what was asked for, and end the requests that nobody has any more."""
+        """Do what was asked for, and end the requests that were dropped."""
         with suppress(Empty):
             while True:
                 news = self._inbox.get_nowait()

@@ -14,22 +14,24 @@ from forerun.core.errors import ConfigError
 from forerun.lab.train import new_draft
 from forerun.lab.train.draft_model import MODEL
 from forerun.lab.train.new_draft import NewDraftLearner, config_of, shape_of
-from forerun.lab.train.states import StateReader
-from forerun.lab.train.trainer import Trainer
+from forerun.lab.train.trainer import Trainer, TrainSettings
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
+from tests.lab.train.test_draft_model import reader
 from tests.lab.train.test_trainer import IDS, SETTINGS, counted, counting_model
 
 
-def test_it_learns_what_the_target_says(tmp_path: Path) -> None:
+def trainer(folder: Path, settings: TrainSettings) -> Trainer:
+    """Of a small draft for the model that counts."""
     target = counting_model()
     config = config_of(target.config, 32, 1, 1)
     shape = shape_of(config, target.config, len(IDS))
     learner = NewDraftLearner(target, 2, config, shape, None, 0, seed=1)  # type: ignore[arg-type]
-    read = StateReader(
-        target, (), all_rows=True, max_len=64, folder=tmp_path / "states", max_nbytes=1 << 20
-    )
-    run = Trainer(learner, target, IDS, SETTINGS, read, tmp_path, origin={})
+    return Trainer(learner, target, IDS, settings, reader(target, folder), folder, origin={})
+
+
+def test_it_learns_what_the_target_says(tmp_path: Path) -> None:
+    run = trainer(tmp_path, SETTINGS)
     before = run.acceptance(counted(8)).match[0]
     for _ in run.run((), counted(60), counted(8)):
         pass
@@ -38,18 +40,10 @@ def test_it_learns_what_the_target_says(tmp_path: Path) -> None:
 
 
 def test_on_text_it_learns_without_the_target(tmp_path: Path) -> None:
-    target = counting_model()
-    config = config_of(target.config, 32, 1, 1)
-    shape = shape_of(config, target.config, len(IDS))
-    learner = NewDraftLearner(target, 2, config, shape, None, 0, seed=1)  # type: ignore[arg-type]
-    read = StateReader(
-        target, (), all_rows=True, max_len=64, folder=tmp_path / "states", max_nbytes=1 << 20
-    )
-    settings = replace(SETTINGS, stages=(1, 0))
-    run, held_out = Trainer(learner, target, IDS, settings, read, tmp_path, origin={}), counted(8)
+    run, held_out = trainer(tmp_path, replace(SETTINGS, stages=(1, 0))), counted(8)
     for _ in run.run(counted(60), (), held_out):
         pass
-    assert read.num_computed == sum(len(reply.tokens) for reply in held_out), "to measure it"
+    assert run.read.num_computed == sum(len(reply.tokens) for reply in held_out), "to measure it"
     assert run.acceptance(held_out).match[0] > 0.3
 
 

@@ -190,6 +190,24 @@ def test_formulas_between_dollars_are_drawn_and_money_is_not(browser, url):
         assert "no end" in said
 
 
+def test_marks_of_formulas_that_never_end_are_read_in_linear_time(browser, url):
+    took = """async ([text, times]) => {
+      const { parse } = await import(document.querySelector('script[src$="main.js"]').src.replace("main", "markdown"));
+      const start = performance.now();
+      parse(text.repeat(times));
+      return performance.now() - start;
+    }"""
+    with opened(browser, url) as page:
+        for text in ("$a ", "$a\n", "$a$1 ", "\\begin{align}\n", "\\begin{align}\n\n"):
+            page.evaluate(took, [text, 4000])
+            short, long = (
+                min(page.evaluate(took, [text, times]) for _ in range(3)) for times in (8000, 32000)
+            )
+            assert long < 10 * short + 50, (
+                f"{text!r}: {short:.0f} ms, four times as much {long:.0f} ms"
+            )
+
+
 def test_how_far_a_prompt_is_read_is_told(browser, long_url):
     with opened(browser, long_url) as page:
         send(page, "Sum up: " + "one two three " * 900, wait=False)

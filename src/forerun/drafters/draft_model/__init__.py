@@ -291,7 +291,7 @@ class DraftModel(Network):
 
 
 def step_nbytes(model: Model, listed: Ids | None) -> float:
-    """Return about how many bytes of weights a step reads: the share of them that it multiplies by."""
+    """Return about how many bytes a step of a loaded model reads, as `model.loader.step_nbytes` does of a file."""
     config = model.config
     num_weights = sum(prod(shape) for shape in weight_shapes(config).values())
     num_scored = config.vocab_size if listed is None else len(listed)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -134,6 +134,17 @@ def _module(weight: Tensor, bias: Tensor | None = None) -> nn.Module:
     return module
 
 
+class Outside(NamedTuple):
+    """Of a draft that is written, all but its layers."""
+
+    arch: Arch
+    config: ModelConfig
+    described: Mapping[str, object]
+    """Its config.json."""
+    tensors: Mapping[str, Tensor]
+    """Embedding and head."""
+
+
 class DraftModelLearner(Learner):
     """Layers of a model. A row reads its text, so the steps of a draft are rows of one pass."""
 
@@ -176,16 +187,22 @@ class DraftModelLearner(Learner):
     ) -> None:
         """Write a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
         assert self.checkpoint is not None
+        named = (str(target["tokenizer"]), self.num_tokens, str(target["name"]))
+        write_draft(folder, self.checkpoint, self.outside(weights), weights, ids, *named)
+
+    def outside(self, weights: Mapping[str, Tensor]) -> Outside:
+        """Return what a written draft has outside its layers: here what the source has."""
+        assert self.checkpoint is not None
         config, arch = read_config(self.checkpoint)
-        outside = {}
+        tensors = {}
         for part in ("embed",) if config.tied_head else ("embed", "head"):
             for key, stored in stored_weights(self.checkpoint, arch, config, part):
-                outside[key] = torch.from_numpy(stored.dequantize())
+                tensors[key] = torch.from_numpy(stored.dequantize())
                 stored.release()
         described = config_json(self.checkpoint, config)
-        described |= {"num_hidden_layers": len(self.shape.layers)}
-        named = (str(target["tokenizer"]), self.num_tokens, str(target["name"]))
-        write_draft(folder, self.checkpoint, arch, config, described, outside, weights, ids, *named)
+        return Outside(
+            arch, config, described | {"num_hidden_layers": len(self.shape.layers)}, tensors
+        )
 
     def drafter_options(self, folder: Path) -> dict[str, object]:
         """Draft as many tokens as it was measured with, in 8 bits: its file is fp16."""
@@ -215,15 +232,22 @@ class DraftModelLearner(Learner):
 
 
 def write_draft(
-    folder: Path, checkpoint: Checkpoint, arch: Arch, config: ModelConfig, described: Mapping[str, object],
-    outside: Mapping[str, Tensor], weights: Mapping[str, Tensor], ids: Ids, vocabulary: str, num_tokens: int, name: str,
-) -> None:  # fmt: skip
+    folder: Path,
+    checkpoint: Checkpoint,
+    outside: Outside,
+    weights: Mapping[str, Tensor],
+    ids: Ids,
+    vocabulary: str,
+    num_tokens: int,
+    name: str,
+) -> None:
     """Write the draft as a Hugging Face folder, and beside it the tokens it may guess. Raises OSError.
 
-    `outside` are embedding and head, `weights` those of the layers and the last norm; the tokenizer is `checkpoint`'s.
+    `weights` are those of the layers and the last norm; the tokenizer is `checkpoint`'s.
     """
+    arch, config, described, others = outside
     model = (folder / MODEL).resolve()
-    rest = {"norm": weights["norm.weight"], **outside}
+    rest = {"norm": weights["norm.weight"], **others}
     tensors = named(arch, config, None, {key: _half(each) for key, each in rest.items()})
     num_layers = 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers."))
     for i in range(num_layers):

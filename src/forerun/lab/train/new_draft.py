@@ -9,15 +9,13 @@ V vocabulary, D width of the target, h width of the draft.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.lab.quantize.hf_export import described
 from forerun.lab.train import trim
@@ -26,7 +24,7 @@ from forerun.lab.train.draft_model import (
     DraftDecoder,
     DraftModelLearner,
     DraftShape,
-    write_draft,
+    Outside,
 )
 from forerun.model.arch import llama
 from forerun.model.arch.base.mapping import Arch
@@ -101,25 +99,14 @@ class NewDraftLearner(DraftModelLearner):
         net = NewDecoder(config, target.config.hidden_size, seed)
         super().__init__(target, depth, shape, {}, checkpoint, num_tokens, net=net)
 
-    def write(
-        self,
-        folder: Path,
-        weights: Mapping[str, Tensor],
-        ids: Ids,
-        target: Mapping[str, object],
-        temperatures: Sequence[float],
-    ) -> None:
-        """Write a Hugging Face folder with rows of its own, and the tokens it may guess. Raises OSError."""
-        assert self.checkpoint is not None
-        outside = {
+    def outside(self, weights: Mapping[str, Tensor]) -> Outside:
+        """Return rows of its own: the target's, mapped."""
+        tensors = {
             "embed": _mapped(self._embedding(), weights["embed_map.weight"].T),
             "head": _mapped(self._head(), weights["head_map.weight"]),
         }
-        config, named = self.config_of_draft, (str(target["tokenizer"]), self.num_tokens)
-        write_draft(
-            folder, self.checkpoint, cast(Arch, llama), config, described(config), outside, weights, ids,
-            *named, str(target["name"]),
-        )  # fmt: skip
+        config = self.config_of_draft
+        return Outside(cast(Arch, llama), config, described(config), tensors)
 
     def _embedding(self) -> Iterator[np.ndarray]:
         vocab_size = self.source.config.vocab_size
