@@ -28,6 +28,10 @@ TOLERANCE_OF_ONE, TOLERANCE_OF_ALL = 0.12, 0.03
 """Of a kind, and of all prompts, in a single order: which prompts share a batch moves a kind by up to 0.1."""
 AVX2 = CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08})
 AVX512 = CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6})
+EXPERTS = CostCurve({1: 1.0, 2: 1.43, 4: 2.14, 8: 3.1, 16: 4.0})
+"""gpt-oss-20b, by the bytes of the experts that passes read, 4 of 32 chosen by each row at random."""
+EXPERTS_ALIKE = CostCurve({1: 1.0, 2: 1.23, 4: 1.64, 8: 2.3, 16: 3.2})
+"""The same where all rows of a pass have two of their four in common."""
 
 
 def restless(step: int) -> float:
@@ -44,6 +48,8 @@ WORLDS = {
         World("lookahead:window=0", AVX512, slowdown=restless),
     ),
     "draft model, AVX2": (0.0, World("recorded", AVX2, node=0.15)),
+    "suffix, experts": (0.0, World("suffix:shared_tokens=0", EXPERTS)),
+    "suffix, experts alike": (0.0, World("suffix:shared_tokens=0", EXPERTS_ALIKE)),
     "expensive draft model, AVX2": (0.0, World("recorded", AVX2, node=0.8)),
 }
 

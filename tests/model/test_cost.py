@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from forerun.model.config import ModelConfig, RopeConfig, flops_per_token, weight_shapes
+from forerun.model.config import (
+    ExpertsConfig,
+    LayerConfig,
+    ModelConfig,
+    RopeConfig,
+    flops_per_token,
+    row_share,
+    weight_shapes,
+)
 
 SMOLLM2 = ModelConfig(
     family="llama",
@@ -33,3 +41,15 @@ def test_flops_are_two_a_weight_and_grow_with_the_context() -> None:
     assert seen == 100 * 4 * SMOLLM2.num_layers * 576
     windowed = replace(SMOLLM2, sliding_window=10)
     assert flops_per_token(windowed, 100) == flops_per_token(SMOLLM2, 10)
+
+
+def test_of_experts_a_row_reads_those_it_chooses() -> None:
+    assert row_share(SMOLLM2) == 1.0
+    experts = ExpertsConfig(num_experts=8, num_active=2, intermediate_size=1536)
+    layer = LayerConfig(SMOLLM2.rope, None, experts, has_mlp=False)
+    mixture = replace(SMOLLM2, layers=(layer,) * SMOLLM2.num_layers)
+    one_expert = 3 * 1536 * 576 * 30
+    router, norms = 8 * 576 * 30, 61 * 576
+    held = sum(map(math.prod, weight_shapes(mixture).values())) - norms
+    dense = held - 8 * one_expert - router
+    assert row_share(mixture) == (dense + router + 2 * one_expert) / held

@@ -25,6 +25,7 @@ from forerun.hub.published import Published, for_model
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.loader import step_nbytes
+from forerun.model.model import pass_nbytes
 from forerun.weights.checkpoint import open_checkpoint
 
 _log = logging.getLogger(__name__)
@@ -235,7 +236,7 @@ def published_for(target: Target) -> Iterator[Published]:
 
 def _cost(path: Path, target: Target) -> float:
     """Return what a step of a model in 4 bits reads, as a share of a pass of the target."""
-    return step_nbytes(open_checkpoint(path), COUNTED_SIZE, "int4") / target.model.nbytes()
+    return step_nbytes(open_checkpoint(path), COUNTED_SIZE, "int4") / pass_nbytes(target.model)
 
 
 def _merged(options: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:

@@ -34,7 +34,7 @@ from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.config import attention_flops
-from forerun.model.model import Hidden, Model
+from forerun.model.model import Hidden, Model, pass_nbytes
 
 MOMENT_S = 0.01
 
@@ -324,7 +324,7 @@ def _groups(steps: Sequence[SequenceStep], most: int) -> Iterator[list[SequenceS
 
 def _attention_cost(model: Model) -> Callable[[int], float]:
     """Return what a row's attention costs above a context, in plain passes, as far as arithmetic tells."""
-    nbytes = model.nbytes()
+    nbytes = pass_nbytes(model)
 
     @cache
     def above(num_blocks: int) -> float:

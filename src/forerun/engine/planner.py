@@ -34,7 +34,7 @@ from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, attention_flops
 from forerun.model.loader import blank_model
-from forerun.model.model import Model
+from forerun.model.model import Model, pass_nbytes
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
@@ -198,7 +198,7 @@ class Planner:
 
     def attention(self, context: int) -> float:
         """Return what a row's attention above a context costs, over a pass above none, as the controller expects it."""
-        return attention_cost(attention_flops(self.model.config, context), self.model.nbytes())
+        return attention_cost(attention_flops(self.model.config, context), pass_nbytes(self.model))
 
     def smallest(self) -> MemoryPlan:
         """Return the plan with the fewest bytes that works."""

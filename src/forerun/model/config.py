@@ -345,19 +345,30 @@ def flops_per_token(config: ModelConfig, context: int = 0) -> int:
 
     Of experts those that a row chooses are counted.
     """
+    # A state is read twice by each row, and changed once.
+    states = 3 * state_size(config)
+    return 2 * (_num_weights(config)[1] + states) + attention_flops(config, context)
+
+
+def row_share(config: ModelConfig) -> float:
+    """Return the share of a model's matrices that a pass of one row reads: of experts those that it chooses."""
+    held, read = _num_weights(config)
+    return read / held
+
+
+def _num_weights(config: ModelConfig) -> tuple[int, int]:
+    """Return the numbers in all matrices and in those that one row is multiplied by, the head once in both."""
     layers = [config.layer(i) for i in range(config.num_layers)]
-    matrices = 0
+    held = read = config.vocab_size * config.hidden_size if config.tied_head else 0
     for name, shape in weight_shapes(config).items():
         if len(shape) != 2 or name in ("embed", "positions", "per_layer_embed"):
             continue
         size, experts = math.prod(shape), None
         if ".expert_" in name:
             experts = layers[int(name.split(".")[1])].experts
-        matrices += size if experts is None else size // experts.num_experts * experts.num_active
-    head = config.vocab_size * config.hidden_size if config.tied_head else 0
-    # A state is read twice by each row, and changed once.
-    states = 3 * state_size(config)
-    return 2 * (matrices + head + states) + attention_flops(config, context)
+        held += size
+        read += size if experts is None else size // experts.num_experts * experts.num_active
+    return held, read
 
 
 def attention_flops(config: ModelConfig, context: int) -> int:

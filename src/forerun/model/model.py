@@ -19,7 +19,7 @@ from forerun.core.device import num_cores
 from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.config import ModelConfig
+from forerun.model.config import ModelConfig, row_share
 
 PROJECTED_ROWS = 1024
 """Rows of the head that are projected together."""
@@ -120,6 +120,11 @@ class Model(Protocol):
         Sequences are as long as the cache lets them be; the head computes `head_rows` rows at a time.
         """
         ...
+
+
+def pass_nbytes(model: Model) -> int:
+    """Return about how many bytes of weights a pass of one row reads: of experts those that the row chooses."""
+    return round(model.nbytes() * row_share(model.config))
 
 
 def projected_head(model: Model, tokens: Ids | None, right: Floats) -> Floats:

@@ -43,7 +43,7 @@ from forerun.drafting.networks.network import Network, TakeSteps, kv_nbytes, num
 from forerun.drafting.vocabulary import Vocabulary, fingerprint, vocabulary_difference
 from forerun.hub.names import here
 from forerun.model.config import weight_shapes
-from forerun.model.model import Model
+from forerun.model.model import Model, pass_nbytes
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import Scheme
 
@@ -173,7 +173,7 @@ class DraftModel(Network):
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
         listed = _listed(options, target, self.vocab_size, listed)
         self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
-        self.step_cost = step_nbytes(model, listed) / target.model.nbytes()
+        self.step_cost = step_nbytes(model, listed) / pass_nbytes(target.model)
         max_len = min(target.max_len, model.config.max_position)
         num_blocks = num_blocks_for(target, max_len)
         self.cache = model.new_cache(

@@ -31,7 +31,7 @@ from forerun.llm import LLM
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
-from forerun.model.model import Model
+from forerun.model.model import Model, pass_nbytes
 from forerun.torch import reference as ops
 from forerun.weights.checkpoint import Checkpoint
 
@@ -213,7 +213,7 @@ class DraftModelLearner(Learner):
         from forerun.drafters.draft_model import Options, load, step_nbytes
 
         small = load(Options(model=str(folder / MODEL), quant=QUANT), llm.target())
-        by_bytes = step_nbytes(small, ids) / llm.model.nbytes()
+        by_bytes = step_nbytes(small, ids) / pass_nbytes(llm.model)
         return {
             "cost": self.shape.cost,
             "cost_bytes": by_bytes,
