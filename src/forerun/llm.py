@@ -326,7 +326,13 @@ class LLM(OfOneProcess):
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> Request:
-        request = self.loop.submit(prompt.token_ids, sampling_params, sink, prompt=prompt.text)
+        request = self.loop.submit(
+            prompt.token_ids,
+            sampling_params,
+            sink,
+            prompt=prompt.text,
+            num_instructions=prompt.num_instructions,
+        )
         return request.wait_for_grammar()
 
     def _run(

@@ -118,7 +118,7 @@ def test_a_file_a_size_and_a_folder_that_cannot_be_are_said(files, tmp_path, cap
     with pytest.raises(ConfigError, match="must be a folder"):
         opened(path, prompt_cache=str(file))
     with pytest.raises(
-        ConfigError, match="prompt_cache_size must be a size such as 4GiB, got '4G'"
+        ConfigError, match="prompt_cache_size must be a size such as 8GiB, got '4G'"
     ):
         opened(path, prompt_cache=str(tmp_path), prompt_cache_size="4G")
     opened(path, prompt_cache=str(tmp_path / "small"), prompt_cache_size="100KiB").close()

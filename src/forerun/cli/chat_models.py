@@ -74,7 +74,12 @@ class LocalModel:
         drafter = llm.drafter_spec.text()
         return f"{llm.path.stem}, {how}, drafter {drafter}, context {llm.max_len} tokens"
 
-    def drafter_hint(self) -> str | None:
+    def hints(self) -> list[str]:
+        """Say what is kept on disk, and which drafter could be fetched."""
+        disk = self.llm.engine.cache.disk
+        return [hint for hint in (disk and disk.described(), self._drafter_hint()) if hint]
+
+    def _drafter_hint(self) -> str | None:
         """Name a published drafter that could be fetched, where `auto` found none on this disk."""
         from huggingface_hub import constants
 

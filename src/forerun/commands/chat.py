@@ -10,7 +10,7 @@ import click
 
 from forerun.cli import options as opt
 from forerun.cli.chat_input import ChatInput, history, history_file
-from forerun.core.config import EngineConfig
+from forerun.core.config import SHARED, EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.options import flags_of
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 
 @opt.command()
-@opt.engine(without=("max_num_seqs",), max_num_seqs=1)
+@opt.engine(without=("max_num_seqs",), max_num_seqs=1, prompt_cache=SHARED)
 @opt.answering(max_tokens=512)
 @opt.system
 @opt.template
 @click.option("-p", "--prompt", "first", help="The first message.")
 @opt.form()
+@opt.no_prompt_cache
 @click.option("--no-history", is_flag=True, help="Neither read nor keep what is typed.")
 @click.option("--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1.")
 @click.option("--api-key", metavar="KEY", help="The key that it asks for.")
@@ -36,6 +37,7 @@ def command(
     chat_template: str | None,
     first: str | None,
     form: StructuredOutputsParams | None,
+    no_prompt_cache: bool,
     no_history: bool,
     url: str | None,
     api_key: str | None,
@@ -62,6 +64,7 @@ def command(
         raise ConfigError("--api-key is for a server: give its --url")
     else:
         prompt = opt.conversation(first or "?", system)
+        config = replace(config, prompt_cache=None) if no_prompt_cache else config
         llm = opt.load(config, prompt, opt.read_template(chat_template))
         hint = "; Enter goes on" if source.is_terminal else ""
         model = LocalModel(llm, replace(params(llm), structured_outputs=form), hint)
@@ -69,8 +72,8 @@ def command(
     conversation.start(system)
     if source.is_terminal:
         console.note(f"{model.title()}\n/help lists commands, Ctrl-D ends", dim=True)
-        if isinstance(model, LocalModel) and (fetch := model.drafter_hint()):
-            console.note(fetch, dim=True)
+        for hint in model.hints() if isinstance(model, LocalModel) else ():
+            console.note(hint, dim=True)
     keeps = source.is_terminal and not no_history
     if first is not None:
         console.note(conversation.send(first), dim=True)

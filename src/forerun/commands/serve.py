@@ -16,7 +16,7 @@ import click
 from forerun.cli import options as opt
 from forerun.cli.help import Option
 from forerun.core import sizes
-from forerun.core.config import DRAFT_FIELDS, EngineConfig
+from forerun.core.config import DRAFT_FIELDS, SHARED, EngineConfig
 from forerun.core.device import num_cores, share_heaps, stay_on_one_socket
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
@@ -35,7 +35,7 @@ SAMPLING = (
 
 
 @opt.command()
-@opt.engine(is_parallel=True)
+@opt.engine(is_parallel=True, prompt_cache=SHARED)
 @opt.answering(*SAMPLING, max_tokens=None)
 @opt.serving()
 @opt.argument(
@@ -52,6 +52,7 @@ SAMPLING = (
     metavar="FILE",
     help="Read the key here: all users of a machine can see its command lines.",
 )
+@opt.no_prompt_cache
 @click.option(
     "--no-shared-drafts",
     is_flag=True,
@@ -80,6 +81,7 @@ def command(
     params: opt.Params,
     models: tuple[str, ...],
     api_key_file: Path | None,
+    no_prompt_cache: bool,
     no_shared_drafts: bool,
     replicas: int | None,
     ray_address: str | None,
@@ -113,6 +115,7 @@ def command(
     threads = config.threads or max(1, num_cores() // (replicas or 1))
     config = without_sharing(config) if no_shared_drafts else config
     config = replace(config, is_server=True, threads=threads)
+    config = replace(config, prompt_cache=None) if no_prompt_cache else config
     configs, budget = _configs(config, names), config.budget_nbytes
     template = opt.read_template(settings.chat_template)
     sources = [_source(each, template, is_one=len(configs) == 1) for each in configs]

@@ -17,6 +17,9 @@ from forerun.core.options import option
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 AUTO: Final = "auto"
+ALL: Final = "all"
+SHARED: Final = "shared"
+"""What is kept of prompts on disk: everything, or the instructions that conversations share."""
 
 Quant = Literal["none", "int8", "int4"]
 Precision = Literal["auto", "fp32", "fp16", "int8", "k8v4", "int4"]
@@ -104,9 +107,12 @@ class EngineConfig:
     """CPU threads; default: physical cores, shared out among a machine's processes of one model."""
     tensor_parallel_size: int = option(1, "-tp", group="More machines")
     """Processes that each hold a part of every layer; torchrun starts them."""
-    prompt_cache: str | None = option(None, metavar="DIR|auto")
-    """Keep prompts and answers, as keys and values, in a folder for all processes. It reveals what users write."""
-    prompt_cache_size: str | int = option("4GiB", metavar="SIZE")
+    prompt_cache: str | None = option(None, metavar="DIR|all|shared")
+    """Keep prompts and answers, as keys and values, in a folder for all processes. It reveals what users write.
+
+    shared: only instructions with which two conversations begin. all: everything, in forerun's own folder.
+    """
+    prompt_cache_size: str | int = option("8GiB", metavar="SIZE")
     """What the prompt cache may take of the disk."""
     max_model_len: int | None = option(None, "-c", "--ctx-size")
     """Tokens of prompt and answer, at most; default: the model's, up to 4096, of a server 32768 if memory allows."""
@@ -135,6 +141,8 @@ class EngineConfig:
         for name in counts:
             check_least(name, getattr(self, name), 1)
         _ = self.prompt_cache_nbytes
+        if self.prompt_cache == "none":
+            object.__setattr__(self, "prompt_cache", None)
         check_least("min_draft", self.min_draft, 0)
         if self.memory_budget == CONTAINER:
             from forerun.core.cgroup import container_budget
@@ -154,7 +162,7 @@ class EngineConfig:
     @property
     def prompt_cache_nbytes(self) -> int:
         """Convert `prompt_cache_size` to bytes. Raises ConfigError for what is no size."""
-        return _nbytes("prompt_cache_size", self.prompt_cache_size, "4GiB")
+        return _nbytes("prompt_cache_size", self.prompt_cache_size, "8GiB")
 
 
 def _nbytes(option: str, given: str | int, example: str) -> int:

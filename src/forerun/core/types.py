@@ -209,6 +209,8 @@ class Seq:
     seed: int
     stream: int = 0
     """Of sequences with one seed, which."""
+    num_instructions: int = 0
+    """Prompt tokens before the first words of a user."""
     num_prompt: int = field(init=False)
     noise: Noise = field(init=False)
     """What the sampler adds to its logits: a drafter may look at it."""

@@ -50,7 +50,11 @@ class Intake:
     ids: Iterator[int] = field(default_factory=count)
 
     def sequences(
-        self, prompt: Sequence[int], params: SamplingParams, new_text: NewText
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        new_text: NewText,
+        num_instructions: int = 0,
     ) -> Iterator[SequenceState]:
         """Check a request, begin to compile its grammar, encode its prediction, and yield its `n` sequences.
 
@@ -64,7 +68,7 @@ class Intake:
         for stream in range(first.n):
             own = first if stream == 0 else replace(first, prompt_logprobs=None)
             seed = self.seeds.getrandbits(63) if own.seed is None else own.seed
-            seq = Seq(next(self.ids), list(prompt), own, seed, stream)
+            seq = Seq(next(self.ids), list(prompt), own, seed, stream, num_instructions)
             stops = StopChecker(own, max_tokens, self.eos_ids, new_text(own))
             pipeline = LogitsPipeline(
                 own, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=grammar

@@ -185,13 +185,16 @@ class EngineLoop:
         sink: Sink | None = None,
         *,
         prompt: str | None = None,
+        num_instructions: int = 0,
     ) -> Request:
         """Queue a prompt, `params.n` sequences of it. Raises RequestError and CapacityError.
 
         Without a `sink` the events are kept for who iterates over the request; to drop it then cancels it.
-        `prompt` is the text of the ids.
+        `prompt` is the text of the ids, of which `num_instructions` come before a user's words.
         """
-        runs = tuple(self.engine.intake.sequences(prompt_ids, params, self._new_text))
+        runs = tuple(
+            self.engine.intake.sequences(prompt_ids, params, self._new_text, num_instructions)
+        )
         request = Request(self, str(next(self._ids)), prompt, runs, sink)
         try:
             self.tell(request)

@@ -107,7 +107,7 @@ class Scheduler:
             self.waiting.remove(seq)
             return
         self.running.remove(seq)
-        self.cache.close(seq.slot, seq.tokens)
+        self.cache.close(seq.slot, seq.tokens, seq.num_instructions)
         seq.slot = -1
 
     def preempt(self, seq: Seq) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache as cached
 from pathlib import Path
 
 from forerun.core import opened, sizes
-from forerun.core.config import AUTO, EngineConfig
+from forerun.core.config import ALL, AUTO, SHARED, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
@@ -19,12 +22,17 @@ from forerun.model.cache.native import NativeCache
 from forerun.model.cache.store import PromptStore
 from forerun.model.model import Model
 
+SHARED_LEAST = 300_000_000
+"""Bytes of weights below which instructions are read faster than anybody notices."""
+SHARED_DISK = 0.1
+"""Share of the disk's free space that shared instructions may take."""
+
 _log = logging.getLogger(__name__)
 
 
 def folder_of(path: str, limit_nbytes: int) -> PromptFolder:
-    """Return the folder of that name, `auto` being the one of all that forerun keeps. Raises ConfigError for a file."""
-    folder = default_path() if path == AUTO else Path(path).expanduser()
+    """Return the folder of that name; auto, all and shared name forerun's own. Raises ConfigError for a file."""
+    folder = default_path() if path in (AUTO, ALL, SHARED) else Path(path).expanduser()
     if folder.exists() and not folder.is_dir():
         raise ConfigError(
             f"prompt_cache must be a folder, which is made if it is not there, but {folder} is a file",
@@ -45,15 +53,20 @@ def keep_on_disk(
     What is kept holds for the model's `files`, by their size, time of change, beginning and end.
     Raises ConfigError where the folder is a file.
     """
-    if config.prompt_cache is None:
+    only_shared = config.prompt_cache == SHARED
+    if config.prompt_cache is None or (only_shared and model.nbytes() < SHARED_LEAST):
         return
     folder = folder_of(config.prompt_cache, config.prompt_cache_nbytes)
+    if only_shared:
+        with suppress(OSError):
+            folder = replace(folder, limit_nbytes=min(folder.limit_nbytes, _room(folder.path)))
     if not isinstance(model, NativeDecoder) or not isinstance(cache, NativeCache):
-        _log.warning("prompt_cache has no effect: it is for the native kernels, in one process")
+        if not only_shared:
+            _log.warning("prompt_cache has no effect: it is for the native kernels, in one process")
         return
     kv = "fp16" if config.kv == AUTO else config.kv
     num_tokens = folder.limit_nbytes // cache.block_nbytes * BLOCK_ROWS
-    if num_tokens < cache.max_len:
+    if num_tokens < cache.max_len and not only_shared:
         limit = sizes.format_size(folder.limit_nbytes)
         _log.warning(
             "a prompt cache of %s holds %d tokens of %s, not a full context of %d",
@@ -74,7 +87,14 @@ def keep_on_disk(
         "kv": kv,
         "code": _code_digest(),
     }
-    cache.keep_on(PromptStore(folder, identity, {"model": name, "kv": kv}))
+    store = PromptStore(folder, identity, {"model": name, "kv": kv})
+    cache.keep_on(store, only_shared=only_shared)
+
+
+def _room(path: Path) -> int:
+    """Return what shared instructions may take of a folder's disk. Raises OSError."""
+    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    return int(shutil.disk_usage(there).free * SHARED_DISK)
 
 
 @cached

@@ -32,7 +32,7 @@ from forerun.server.tools import Toolbox
 from forerun.server.writer import NewParser
 from forerun.text.answers.forms import has_special_marks
 from forerun.text.messages import render_unfinished
-from forerun.text.prompt import Encoded
+from forerun.text.prompt import Encoded, with_instructions
 
 router = APIRouter(route_class=JsonRoute)
 PROMPT = str | list[str] | list[int] | list[list[int]]
@@ -229,7 +229,10 @@ async def submit(
 
         def encoded() -> list[Encoded]:
             one = service.read_text(text, "messages", bos=False)
-            if earlier and one.token_ids[:1] == [service.llm().tokenizer.bos_id]:
+            tokenizer = service.llm().tokenizer
+            if not earlier:
+                return [with_instructions(one, body.messages, tokenizer)]
+            if one.token_ids[:1] == [tokenizer.bos_id]:
                 del one.token_ids[0]  # it stands at the beginning already
             return [Encoded([*earlier, *one.token_ids], one.text)]
 

@@ -204,6 +204,8 @@ class Server(HttpServer):
             + f"; at first use: {', '.join(others)}"
             * bool(others)
         )
+        if (disk := llm.engine.cache.disk) is not None:
+            self._say(disk.described())
 
     def dropped(self, service: Service) -> None:
         """Say that a model has made room for another."""

@@ -170,7 +170,13 @@ class Worker:
 
         try:
             for prompt in job.prompts:
-                handle = llm.loop.submit(prompt.token_ids, job.params, take, prompt=prompt.text)
+                handle = llm.loop.submit(
+                    prompt.token_ids,
+                    job.params,
+                    take,
+                    prompt=prompt.text,
+                    num_instructions=prompt.num_instructions,
+                )
                 request.handles.append(handle)
                 for run in handle.runs:
                     index[run.seq.id] = len(index)

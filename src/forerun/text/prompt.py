@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, cast
 
 from forerun.core.errors import RequestError, short_repr, unknown
 from forerun.text.chat_template import ChatTemplate
-from forerun.text.messages import Message, Tools, check_tools, render_unfinished
+from forerun.text.messages import Message, Tools, check_tools, plain, render_unfinished
 from forerun.text.tokenizer import Tokenizer
 from forerun.text.tool_calls import described
 
@@ -17,6 +18,10 @@ Prompt = str | Sequence[int] | Sequence[Message] | Mapping[str, object]
 """One prompt: text, token ids, chat messages, `{"prompt": text}`, `{"prompt_token_ids": ids}`."""
 
 _KEYS = ("prompt", "prompt_token_ids")
+TOLD_BY = ("system", "developer")
+"""Roles of messages that are no user's words."""
+MIN_INSTRUCTIONS = 256
+"""Characters of instructions that are worth counting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Encoded:
 
     token_ids: list[int]
     text: str | None = None
+    num_instructions: int = 0
+    """Tokens before the first words of a user, in a conversation: what the model is told, and its tools."""
 
 
 def split(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -105,7 +112,23 @@ def encode_chat(
 
     begun = continue_final_message and render_unfinished(messages, render)
     text = begun or render(messages, add_generation_prompt)
-    return Encoded(tokenizer.encode(text, bos=False), text)
+    return with_instructions(Encoded(tokenizer.encode(text, bos=False), text), messages, tokenizer)
+
+
+def with_instructions(
+    encoded: Encoded, messages: Sequence[Message], tokenizer: Tokenizer
+) -> Encoded:
+    """Count the tokens of a written conversation before what a user says."""
+    said = (one["content"] for one in plain(messages) if one["role"] not in TOLD_BY)
+    words = str(next(said, None) or "").strip()
+    # Where the same words stand in the instructions, fewer tokens are counted: never a user's.
+    start = encoded.text.find(words) if encoded.text and words else 0
+    if start < MIN_INSTRUCTIONS:
+        return encoded
+    assert encoded.text is not None
+    ids = tokenizer.encode(encoded.text[:start], bos=False)
+    same = (a == b for a, b in zip(ids, encoded.token_ids, strict=False))
+    return replace(encoded, num_instructions=sum(takewhile(bool, same)))
 
 
 def _encode_mapping(prompt: Mapping[str, object], tokenizer: Tokenizer) -> Encoded:

@@ -120,8 +120,11 @@ class KVCache(ABC):
             self.states.open(slot, table[-1] if table else None, length)
         return slot, length
 
-    def close(self, slot: int, tokens: Sequence[int]) -> None:
-        """Free a slot whose rows were computed from `tokens`, which find them until they are evicted."""
+    def close(self, slot: int, tokens: Sequence[int], num_instructions: int = 0) -> None:
+        """Free a slot whose rows were computed from `tokens`, which find them until they are evicted.
+
+        The first `num_instructions` tokens come before a user's words.
+        """
         if slot in self._free_slots:
             raise ValueError(f"slot {slot} is closed already")
         length = min(self._lengths[slot], len(tokens))
@@ -135,7 +138,7 @@ class KVCache(ABC):
         elif length > (start := num_full * BLOCK_ROWS):
             self._enter_last_block(slot, tuple(tokens[start:length]))
         if self.disk is not None:
-            self.disk.keep(self._nodes[slot])
+            self.disk.keep(self._nodes[slot], num_instructions)
         self._free_table(slot, 0)
 
     def read_from_disk(self, slot: int, most_rows: int) -> int:

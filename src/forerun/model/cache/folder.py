@@ -3,6 +3,7 @@
     DIR/<digest of the model>/model.json     what it is called
     DIR/<digest of the model>/<key>.kv       a block of keys and values
     DIR/<digest of the model>/<key>.state    the recurrent states behind it
+    DIR/<digest of the model>/<key>.met      nothing: a process has met this beginning once
 
 The file system is the index. A block has one or two megabytes, beside which a file costs nothing: it appears whole
 (`rename`), is found by its name, tells its size and when it was used, and its room is free as soon as it is deleted. So
@@ -24,12 +25,12 @@ from pathlib import Path
 from forerun.core import files, system
 from forerun.hub.names import cache_root
 
-KV, STATE = "kv", "state"
+KV, STATE, MET = "kv", "state", "met"
 ABANDONED_S = 60.0
 """The age of a file that a process has begun to write, and will not end."""
 SLACK = 0.05
 """Share of the limit that is freed besides what is needed, so that not every block has to look for the oldest."""
-_FILE = re.compile(rf"(\.?)([0-9a-f]{{40}})\.({KV}|{STATE})(\..*)?")
+_FILE = re.compile(rf"(\.?)([0-9a-f]{{40}})\.({KV}|{STATE}|{MET})(\..*)?")
 _MODEL = re.compile(r"[0-9a-f]{40}")
 _ABOUT = "model.json"
 
@@ -106,7 +107,7 @@ class PromptFolder:
         """Return what there is of each model, the largest first. Raises OSError."""
         stored = []
         for folder in self._folders():
-            if entries := [*self.entries(folder)]:
+            if entries := [one for one in self.entries(folder) if one.kind != MET]:
                 about = _about(folder)
                 num_blocks = sum(entry.kind == KV and entry.is_complete for entry in entries)
                 nbytes = sum(entry.nbytes for entry in entries)

@@ -76,9 +76,13 @@ class NativeCache(KVCache):
             self.keep_states(NativeStates(self.native, runtime), checkpoints, draft_rows)
         self.pool.block_nbytes = self.native.block_nbytes
 
-    def keep_on(self, store: PromptStore) -> None:
-        """Read blocks from a store that the pool does not know, and keep those there whose sequences have ended."""
-        self.disk = DiskTier(store, self.pool, self.states, self.native.block, self.native.state)
+    def keep_on(self, store: PromptStore, *, only_shared: bool = False) -> None:
+        """Read blocks from a store that the pool does not know, and keep those there whose sequences have ended.
+
+        With `only_shared` just the instructions that conversations share.
+        """
+        parts = (self.native.block, self.native.state)
+        self.disk = DiskTier(store, self.pool, self.states, *parts, only_shared=only_shared)
 
     def _place(self, slot: int, index: int, block: int) -> None:
         super()._place(slot, index, block)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from forerun.core import background, files
 from forerun.model.cache.blocks import BLOCK_ROWS
-from forerun.model.cache.folder import KV, PromptFolder, touch
+from forerun.model.cache.folder import KV, MET, PromptFolder, touch
 
 VERSION = 2
 """Of the files, and of how keys and values lie in a block."""
@@ -74,6 +74,7 @@ class PromptStore:
         self._queue: deque[Sequence[StoredBlock]] = deque()
         self._busy = threading.Lock()
         self._writer: threading.Thread | None = None
+        self._met = set[bytes]()
         self._has_warned = False
         self._taken = 0
         self._num_written = 0
@@ -101,6 +102,20 @@ class PromptStore:
     def has(self, key: bytes, kind: str = KV) -> bool:
         """Return whether there is a file, which may be damaged."""
         return self._file(key, kind).exists()
+
+    def is_met_again(self, tokens: Sequence[int]) -> bool:
+        """Return whether another process has met the beginning of so many whole blocks; else note that this one has."""
+        *_, (key, _) = self.chain(tokens)
+        path = self._file(key, MET)
+        if key in self._met:
+            return self.has(key)
+        self._met.add(key)
+        if path.exists():
+            return True
+        with suppress(OSError):
+            self.folder.make_model(self._path.name, self._about)
+            files.replace(path, b"")
+        return False
 
     def read(self, key: bytes, data: Bytes, used_ns: int, kind: str = KV) -> bool:
         """Read a block into `data`; False, with anything in there, if that fails or computing it is faster.

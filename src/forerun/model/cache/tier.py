@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from forerun.model.cache.blocks import BlockPool, Node
+from forerun.model.cache.blocks import BLOCK_ROWS, BlockPool, Node
 from forerun.model.cache.folder import KV, STATE
 from forerun.model.cache.states import StateTable
 from forerun.model.cache.store import STEP_NS, Bytes, PromptStore, StoredBlock, StoredPart
@@ -25,15 +25,31 @@ class DiskTier:
         states: StateTable | None,
         block_bytes: Callable[[int], Bytes],
         state_bytes: Callable[[int], Bytes],
+        *,
+        only_shared: bool = False,
     ) -> None:
-        """`block_bytes` and `state_bytes` give the memory of a block and of a state, by number, to read and write."""
+        """`block_bytes` and `state_bytes` give the memory of a block and of a state, by number, to read and write.
+
+        With `only_shared` just the instructions are kept that two conversations began with.
+        """
+        self._only_shared = only_shared
         self.store, self._pool, self._states = store, pool, states
         self._block_bytes, self._state_bytes = block_bytes, state_bytes
         self.rows_left = 1
         """Rows at the end of a text that are computed although they may be on disk."""
 
-    def keep(self, nodes: Sequence[Node]) -> None:
-        """Have the blocks of a text written that are not on disk, and the checkpoints of states behind them."""
+    def described(self) -> str:
+        """Say what is kept, and where."""
+        what = "instructions that conversations share" if self._only_shared else "prompts, answers"
+        return f"kept on disk: {what}, in {self.store.folder.path} (--no-prompt-cache: nothing)"
+
+    def keep(self, nodes: Sequence[Node], num_instructions: int = 0) -> None:
+        """Have the blocks of a text written that are not on disk, and the checkpoints of states behind them.
+
+        Its first `num_instructions` tokens are no user's words.
+        """
+        if self._only_shared:
+            nodes = self._shared(nodes, num_instructions)
         self.store.keep([StoredBlock(node.tokens, self._parts(node)) for node in nodes])
 
     def read(self, nodes: Sequence[Node], tokens: Sequence[int]) -> Iterator[tuple[Node, bool]]:
@@ -56,6 +72,15 @@ class DiskTier:
             is_last = key == keys[-1][0]
             yield node, self._states is None or (is_last and self._read_state(node, key, now))
             parent = node
+
+    def _shared(self, nodes: Sequence[Node], num_instructions: int) -> Sequence[Node]:
+        """Return the blocks of instructions, if texts part behind them, or another process has met them, too."""
+        told = nodes[: num_instructions // BLOCK_ROWS]
+        if not told:
+            return []
+        has_parted = any(len(node.children) > 1 for node in nodes[len(told) - 1 :])
+        tokens = [token for node in told for token in node.tokens]
+        return told if has_parted or self.store.is_met_again(tokens) else []
 
     def _read(self, parent: Node, key: bytes, tokens: tuple[int, ...], used_ns: int) -> Node | None:
         if not self.store.has(key) or (block := self._pool.take()) is None:
