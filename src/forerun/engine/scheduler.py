@@ -31,6 +31,8 @@ MEMORY_STEPS = {
     QUEUED: "sequences wait until others have ended",
 }
 """What is done where memory is tight."""
+WORTH_A_NOTE = 128
+"""Rows to read that are worth saying where a prompt parts from the ones before."""
 WORTH_WAITING = 4
 """Rows to share for which a sequence waits for a pass."""
 
@@ -89,6 +91,8 @@ class Scheduler:
             self.num_queried += len(seq.tokens)
             self.num_reused += num_reused
             seq.num_from_disk, seq.num_reused = 0, min(num_reused, seq.num_prompt)
+            if seq.num_prompt - num_reused >= WORTH_A_NOTE:
+                seq.parts_at = self.cache.pool.parting(seq.tokens)
             self.running.append(seq)
 
     def read_from_disk(self, seq: Seq, most_rows: int) -> int:

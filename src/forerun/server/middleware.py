@@ -214,7 +214,7 @@ class LogEntry:
             figures = timings(running, end_s, "")
             first_ms = figures["prompt_ms"] + (running.start_s - self.start_s) * 1e3
             parts += [
-                f"prompt {figures['prompt_n']} tokens (+{figures['cache_n']} cached)",
+                f"prompt {figures['prompt_n']} tokens (+{figures['cache_n']} cached{_parting(running)})",
                 f"answer {figures['predicted_n']} tokens ({_reasons(running)})",
                 f"first {first_ms:.0f} ms",
                 f"accepted {figures['draft_n_accepted']} of {figures['draft_n']} drafted",
@@ -262,6 +262,12 @@ class AccessLog:
 def _plain(path: str) -> str:
     """Write a path so that it cannot break the line."""
     return path if path.isprintable() and " " not in path and len(path) < 60 else short_repr(path)
+
+
+def _parting(running: AsyncRequest) -> str:
+    """Say at which token its prompt parts from an earlier one, if much was read for that."""
+    at = running.runs[0].seq.parts_at
+    return "" if at is None else f", parts from an earlier one at {at}"
 
 
 def _reasons(running: AsyncRequest) -> str:

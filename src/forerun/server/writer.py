@@ -25,6 +25,8 @@ from forerun.text.answers.parser import AnswerParser, PlainParser
 
 Document = dict[str, Any]
 NewParser = Callable[[], AnswerParser]
+WORDS_AROUND = 8
+"""Tokens shown before and after the place where a prompt parts from an earlier one."""
 
 
 class Writer(ABC):
@@ -84,7 +86,15 @@ class Writer(ABC):
     def timings(self, end_s: float | None = None) -> Document:
         """Write the figures up to a time, or to the last event."""
         end_s = self.end_s if end_s is None else end_s
-        return timings(self.running, end_s, self.llm.drafter_spec.name)
+        return timings(self.running, end_s, self.llm.drafter_spec.name) | self._parting()
+
+    def _parting(self) -> Document:
+        """Say where the first prompt parts from an earlier one, with its own words around that place."""
+        seq = self.running.handles[0].runs[0].seq
+        if (at := seq.parts_at) is None:
+            return {}
+        words = seq.tokens[max(0, at - WORDS_AROUND) : min(at + WORDS_AROUND, seq.num_prompt)]
+        return {"cache_parts_at": at, "cache_parts_in": self.llm.tokenizer.decode(words)}
 
     async def reply(self, request: JsonRequest, *, stream: bool) -> Response:
         """Answer, as a stream or when all is there; a client that goes away ends the request."""
@@ -144,6 +154,8 @@ def usage(request: AsyncRequest) -> Document:
         "total_tokens": num_prompt + num_new,
         "prompt_tokens_details": {"cached_tokens": sum(seq.num_reused for seq in firsts)},
     }
+    if (parts_at := firsts[0].parts_at) is not None:
+        counts["prompt_tokens_details"]["parts_at"] = parts_at
     predictions = [run.prediction for run in request.runs if run.prediction is not None]
     if predictions:
         counts["completion_tokens_details"] = {

@@ -127,6 +127,19 @@ class BlockPool:
             path.append(best)
         return path, length + num_common
 
+    def parting(self, tokens: Sequence[int]) -> int | None:
+        """Return where a text parts from the known one that shares most with it.
+
+        None if it goes on from that one's end, or shares less than a block with all.
+        """
+        path, length = self.find(tokens)
+        num_whole, rest = divmod(length, BLOCK_ROWS)
+        if not num_whole or length == len(tokens):
+            return None
+        common = tuple(tokens[num_whole * BLOCK_ROWS : length])
+        others = path[num_whole - 1].children
+        return length if any(o[:rest] == common and len(o) > rest for o in others) else None
+
     def insert(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
         """Enter a used block below `parent`, or the node that has these tokens already: look at its block."""
         if (known := parent.children.get(tokens)) is None:
