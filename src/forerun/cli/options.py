@@ -281,6 +281,15 @@ def given_models() -> list[str]:
     return [name for flag in given if _is_model(flag) for name in given[flag]]
 
 
+def given_flags() -> list[str]:
+    """List the engine's options that the user gave, but for models, as on a command line."""
+    words: list[str] = []
+    for flag, value in click.get_current_context().meta.get(_GIVEN, {}).items():
+        if not _is_model(flag):
+            words += [flag] if value is True else [flag, str(value)]
+    return words
+
+
 def refuse_given(*names: str) -> None:
     """Raise ConfigError if an option of the engine but the model, or one of `names`, was given with --url."""
     context = click.get_current_context()

@@ -37,6 +37,8 @@ class Chunk:
     finish_reason: str | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, Any] = field(default_factory=dict)
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    """How far the prompt is read, where that was asked for."""
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Chunk:
@@ -45,7 +47,8 @@ class Chunk:
         delta = choice.get("delta") or {}
         text = delta.get("content") or delta.get("reasoning_content") or choice.get("text") or ""
         reason, timings = choice.get("finish_reason"), event.get("timings")
-        return cls(text, reason, event.get("usage") or {}, timings or {})
+        progress = event.get("prompt_progress") or {}
+        return cls(text, reason, event.get("usage") or {}, timings or {}, progress)
 
 
 @dataclass(frozen=True, slots=True)

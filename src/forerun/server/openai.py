@@ -15,6 +15,7 @@ from forerun.server.async_request import AsyncRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
+from forerun.server.last_seen import LEAST
 from forerun.server.limits import check_counted, check_depth
 from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import OBJECT, answers, list_of
@@ -231,7 +232,11 @@ async def submit(
             one = service.read_text(text, "messages", bos=False)
             tokenizer = service.llm().tokenizer
             if not earlier:
-                return [with_instructions(one, body.messages, tokenizer)]
+                one = with_instructions(one, body.messages, tokenizer)
+                is_kept = service.llm().engine.cache.disk is not None
+                if is_kept and one.num_instructions >= LEAST:
+                    service.last_seen.note(request.headers.get("user-agent", ""), body)
+                return [one]
             if one.token_ids[:1] == [tokenizer.bos_id]:
                 del one.token_ids[0]  # it stands at the beginning already
             return [Encoded([*earlier, *one.token_ids], one.text)]

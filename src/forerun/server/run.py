@@ -198,14 +198,14 @@ class Server(HttpServer):
         gc.freeze()  # all this stays: to look through it for garbage would stop every stream each time
         num_slots = llm.config.max_num_seqs
         others = [one.names[0] for one in self._fleet.services if not one.is_loaded]
+        if (disk := llm.engine.cache.disk) is not None:
+            self._say(disk.described())
         self._say(
             f"ready: {', '.join(service.names)}, drafter {llm.drafter_spec.text()}, "
             f"{num_slots} sequence{'s' * (num_slots > 1)} of {llm.max_len} tokens"
             + f"; at first use: {', '.join(others)}"
             * bool(others)
         )
-        if (disk := llm.engine.cache.disk) is not None:
-            self._say(disk.described())
 
     def dropped(self, service: Service) -> None:
         """Say that a model has made room for another."""
