@@ -152,6 +152,10 @@ NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of forerun; use them through forerun.model.kernels.";
     m.def("checked_kernels", &checked_kernels, "Names of the kernels.");
     m.def(
+        "add_kernels",
+        [](std::uintptr_t address) { add_kernels(*reinterpret_cast<const Kernels*>(address)); },
+        "address"_a, "Add the table of kernels of another library, for tests.");
+    m.def(
         "wrong_kernels",
         [](const std::string& isa, const std::string& broken) {
             return wrong_kernels(kernels_for(isa), broken);

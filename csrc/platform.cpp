@@ -17,6 +17,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -43,6 +46,32 @@ void set_float_mode(std::uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mo
 constexpr std::uint64_t kIeee = 0;
 std::uint64_t float_mode() { return kIeee; }
 void set_float_mode(std::uint64_t) {}
+#endif
+
+#if defined(__x86_64__)
+// Whether tiles are as large as the kernels configure them; virtual machines may show the feature without them.
+bool has_palette() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(0x1D, 1, &a, &b, &c, &d)) return false;
+    return (a >> 16) == 1024 && (b & 0xFFFFu) == 64 && (b >> 16) >= 8 && (c & 0xFFFFu) >= 16;
+}
+
+// Asks the system for them: it saves 8 KB more of each thread.
+bool may_use_tiles() {
+    constexpr int kTileData = 18;  // the registers' number among those that are saved
+#if defined(__linux__)
+    constexpr int kRequest = 0x1023;  // ARCH_REQ_XCOMP_PERM, which older headers do not name
+    return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#elif defined(_WIN32)
+    const HMODULE kernel = GetModuleHandleA("kernel32.dll");
+    const auto enable = kernel == nullptr ? nullptr
+                                          : reinterpret_cast<BOOL(WINAPI*)(DWORD64)>(reinterpret_cast<void*>(
+                                                GetProcAddress(kernel, "EnableProcessOptionalXStateFeatures")));
+    return enable != nullptr && enable(1ull << kTileData) != 0;
+#else
+    return false;
+#endif
+}
 #endif
 
 }  // namespace
@@ -141,6 +170,8 @@ Features features() {
     found.avx2 = bit(b, 5) && has_fma && has_f16c;
     const bool has_avx512 = bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);  // f, dq, bw, vl
     found.avx512 = found.avx2 && has_avx512 && bit(c, 11) && (state & 0xE6u) == 0xE6u;  // vnni
+    const bool has_tiles = bit(d, 24) && bit(d, 25);  // and their int8
+    found.amx = found.avx512 && has_tiles && (state & 0x60000u) == 0x60000u && has_palette() && may_use_tiles();
     if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
         found.avxvnni = found.avx2 && bit(a, 4);
 #elif defined(__aarch64__) && defined(__linux__)

@@ -49,6 +49,7 @@ inline void relax() {
 // What the processor and the system together let programs use; what is unknown is not there.
 struct Features {
     bool avx2 = false, avx512 = false, avxvnni = false;  // with all that the kernels of that name need
+    bool amx = false;  // and the system has let this process use tiles
     bool dotprod = false, i8mm = false;
 };
 Features features();

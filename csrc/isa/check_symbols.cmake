@@ -4,7 +4,7 @@
 
 string(REPLACE "|" ";" objects "${OBJECTS}")
 foreach(object IN LISTS objects)
-  if(NOT object MATCHES "/isa/(avx[0-9a-z]*|neon[0-9a-z_]*)\\.cpp")
+  if(NOT object MATCHES "/isa/(avx[0-9a-z_]*|neon[0-9a-z_]*)\\.cpp")
     continue()
   endif()
   set(isa ${CMAKE_MATCH_1})

@@ -7,6 +7,11 @@
 namespace forerun {
 namespace {
 
+std::vector<const Kernels*>& added() {
+    static std::vector<const Kernels*> all;
+    return all;
+}
+
 // Those this processor can run, best first.
 std::vector<const Kernels*> runnable() {
     std::vector<const Kernels*> all;
@@ -15,6 +20,7 @@ std::vector<const Kernels*> runnable() {
 #endif
 #ifdef FORERUN_X86
     if (found.avx512) all.push_back(&avx512::kernels);
+    if (found.amx) all.push_back(&avx512_amx::kernels);  // by name: nobody has timed it yet
     if (found.avxvnni) all.push_back(&avxvnni::kernels);
     if (found.avx2) all.push_back(&avx2::kernels);
 #endif
@@ -23,6 +29,7 @@ std::vector<const Kernels*> runnable() {
     if (found.dotprod) all.push_back(&neon::kernels);
 #endif
     all.push_back(&portable::kernels);
+    all.insert(all.end(), added().begin(), added().end());
     return all;
 }
 
@@ -40,6 +47,8 @@ std::vector<std::string> runnable_isas() {
     for (const Kernels* kernels : runnable()) names.emplace_back(kernels->name);
     return names;
 }
+
+void add_kernels(const Kernels& kernels) { added().push_back(&kernels); }
 
 const Kernels& kernels_for(const std::string& name) {
     if (name == "auto") {

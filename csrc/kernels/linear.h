@@ -17,6 +17,9 @@
 #pragma once
 
 #include "kernels/codes.h"
+#ifdef FORERUN_TILES
+#include "kernels/flat_tiles.h"
+#endif
 #include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
@@ -256,7 +259,31 @@ void linear_tiles(const Linear& linear, int tile, int num_tiles, const Rows& row
     }
 }
 
-// T tiles of M flattened rows, with so many sums that none waits for the one before.
+// Dots of M flattened rows with T tiles, with so many sums that none waits for the one before.
+template <class Code, int M, int T>
+[[gnu::always_inline]] inline void sum_flat(const Linear& linear, const std::uint8_t* w,
+                                            const std::uint8_t* x, Wide (&totals)[T][M]) {
+#ifdef FORERUN_TILES
+    if constexpr (M >= kLeastTileRows) return sum_flat_by_tiles<Code>(linear, w, x, totals);
+#endif
+    const int num_groups = linear.num_in / kGroup;
+    constexpr int parts = M * T >= 8 ? 1 : M * T >= 3 ? 2 : 4;
+    Wide acc[parts][T][M];
+    for (auto& part : acc)
+        for (auto& tile_sums : part)
+            for (Wide& sum : tile_sums) sum = zero_wide();
+    for (int g = 0; g < num_groups; ++g, w += Code::nbytes, x += kRowsAside * kGroup) {
+        if constexpr (M < 8) prefetch(w, Code::nbytes / 64);
+        Code::dot(w, linear.tile_nbytes, x, acc);
+    }
+    for (int t = 0; t < T; ++t)
+        for (int m = 0; m < M; ++m) {
+            totals[t][m] = acc[0][t][m];
+            for (int p = 1; p < parts; ++p) totals[t][m] = add(totals[t][m], acc[p][t][m]);
+        }
+}
+
+// T tiles of M flattened rows.
 template <class Code, int M, int T>
 void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const Output& output,
                float* out) {
@@ -264,24 +291,14 @@ void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const 
     const std::uint8_t* w = head + kFlatHead;
     const auto* x = reinterpret_cast<const std::uint8_t*>(rows.q) + rows.first_group(row) * kGroup;
     const float* row_scales = linear.is_by_row() ? rows.scale + rows.first_group(row) : nullptr;
-    constexpr int parts = M * T >= 8 ? 1 : M * T >= 3 ? 2 : 4;
-    Wide acc[parts][T][M];
-    for (auto& part : acc)
-        for (auto& tile_sums : part)
-            for (Wide& sum : tile_sums) sum = zero_wide();
-    for (int g = 0; g < linear.num_in / kGroup; ++g, w += Code::nbytes) {
-        if constexpr (M < 8) prefetch(w, Code::nbytes / 64);
-        Code::dot(w, linear.tile_nbytes, x, acc);
-        x += kRowsAside * kGroup;
-    }
+    Wide totals[T][M];
+    sum_flat<Code>(linear, w, x, totals);
     for (int t = 0; t < T; ++t, head += linear.tile_nbytes, out += kTile) {
         const F scale = load(reinterpret_cast<const float*>(head));
         const Wide offset = load_wide(reinterpret_cast<const std::int32_t*>(head + 64));
         F sum[M] = {};
         for (int m = 0; m < M; ++m) {
-            Wide total = acc[0][t][m];
-            for (int p = 1; p < parts; ++p) total = add(total, acc[p][t][m]);
-            total = shift_down(total, Code::shift);
+            Wide total = shift_down(totals[t][m], Code::shift);
             if constexpr (Code::is_offset) total = add(total, offset);
             sum[m] = mul(to_float(total), scale);
             if (row_scales) sum[m] = mul(sum[m], splat(row_scales[m]));
@@ -332,6 +349,9 @@ inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& ro
         linear_tiles<IntegerTile<CodeTable<kFp4Values>, Scales::Exponent>>,
         flat_tiles<Flat4>,
         flat_tiles<Flat8>};
+#ifdef FORERUN_TILES
+    const TileUnit unit(num_rows);
+#endif
     kernels[static_cast<int>(linear.format->tile)](linear, tile, num_tiles, rows, row, num_rows,
                                                    output);
 }

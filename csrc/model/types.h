@@ -363,6 +363,9 @@ extern const Kernels kernels;
 namespace avx512 {
 extern const Kernels kernels;
 }
+namespace avx512_amx {
+extern const Kernels kernels;
+}
 namespace neon {
 extern const Kernels kernels;
 }

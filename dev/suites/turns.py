@@ -6,7 +6,7 @@ The session is written from this repository: instructions of about `--instructio
 then turns that look at files, change one and read what tests print. Answers of the assistant are part of it, so that
 both servers read the same; of each turn `ANSWER` tokens are written. Servers are asked in turns, a turn at a time, then
 started again and asked the first question of another conversation. `FOLDER` is where `python -m
-forerun.lab.bench.peers FOLDER llama_cpp` has put llama-cpp-python, whose server it is. Writes turns.md.
+forerun.lab.bench.peers FOLDER llama.cpp` has put llama-cpp-python, whose server it is. Writes turns.md.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def servers(model: str, peers: Path, threads: int) -> Iterator[dict[str, Remote]
         "--port",
         str(ports[THEIRS]),
     ]
-    python = str(peers / "llama_cpp" / "bin" / "python")
+    python = str(peers / "llama.cpp" / "bin" / "python")
     ours = [sys.executable, "-m", "forerun", "serve", model, *sizes]
     with ExitStack() as stack:
         yield {

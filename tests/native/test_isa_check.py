@@ -9,7 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from forerun import _native
+from forerun.core.errors import ConfigError
+from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
+from tests.native.test_flat import WIDE
 
 ISAS = _native.runnable_isas()
 KERNELS = _native.checked_kernels()
@@ -62,6 +65,15 @@ def test_the_check_takes_a_few_milliseconds() -> None:
 )
 def test_portable_kernels_say_why_they_run(machine: str, runnable: list[str], why: str) -> None:
     assert why in native.portable_reason(machine, runnable)
+
+
+def test_the_environment_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for isa in ISAS:
+        monkeypatch.setenv(native.ISA, isa)
+        assert NativeDecoder(WIDE).isa == isa
+    monkeypatch.setenv(native.ISA, "avx5")
+    with pytest.raises(ConfigError, match="unknown instruction set in FORERUN_ISA 'avx5'"):
+        NativeDecoder(WIDE)
 
 
 def test_that_portable_kernels_run_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

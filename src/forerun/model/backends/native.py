@@ -94,6 +94,7 @@ class NativeDecoder:
         from forerun import _native
 
         if runtime is None:
+            isa = native.named_isa() if isa == "auto" else isa
             runtime = _native.Runtime(isa, num_threads or device.num_cores())
             if isa == "auto":
                 native.note_choice(runtime.isa)

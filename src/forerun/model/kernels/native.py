@@ -6,13 +6,17 @@ Without it models run on torch in fp32, where the extra `torch` is installed, wi
 from __future__ import annotations
 
 import logging
+import os
 import platform
 from functools import cache
 
 from forerun.core.device import native_problem
-from forerun.core.errors import LoadError
+from forerun.core.errors import ConfigError, LoadError, unknown
 
 _log = logging.getLogger(__name__)
+
+ISA = "FORERUN_ISA"
+"""Variable of the environment that names an instruction set, in place of the best that is timed."""
 
 REMEDY = "install a wheel, or a C++20 compiler (g++ 11, clang 14 or newer) and then forerun again"
 """What to do about it, for messages."""
@@ -35,6 +39,16 @@ def require() -> None:
             f"this drafter needs the native kernels, and they are not there ({problem}): {REMEDY}; "
             "none and lookahead draft without them"
         )
+
+
+def named_isa() -> str:
+    """Return the instruction set that the environment names, or auto. Raises ConfigError for one that cannot run."""
+    from forerun import _native
+
+    given = os.environ.get(ISA, "auto")
+    if given != "auto" and given not in (runnable := _native.runnable_isas()):
+        raise ConfigError(unknown(f"instruction set in {ISA}", given, ["auto", *runnable]))
+    return given
 
 
 @cache

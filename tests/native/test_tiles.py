@@ -1,0 +1,123 @@
+"""AMX's kernels where there is no AMX: their source with each tile instruction as a function, and the real one's code.
+
+An emulated instruction aborts where the processor would: tiles that are not configured, or do not fit each other.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forerun import _native
+
+CSRC = Path(__file__).parents[2] / "csrc"
+COMPILER, OBJDUMP = shutil.which("c++") or shutil.which("g++"), shutil.which("objdump")
+FLAGS = (
+    *(
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mavx512dq",
+        "-mavx512vnni",
+    ),
+    *(
+        "-std=c++20",
+        "-O1",
+        "-ffp-contract=off",
+        "-fPIC",
+        "-shared",
+        "-DFORERUN_EMULATE_TILES",
+        "-w",
+    ),
+)
+TABLE = "_ZN7forerun10avx512_amx7kernelsE"
+CHECK = f"""
+import ctypes, sys
+from forerun import _native
+library = ctypes.CDLL(sys.argv[1])
+_native.add_kernels(ctypes.addressof(ctypes.c_char.in_dll(library, "{TABLE}")))
+print(*_native.wrong_kernels("avx512_amx"))
+"""
+STORE, LOAD = (
+    "std::memcpy(static_cast<std::uint8_t*>(to)",
+    "std::memcpy(bytes[tile][row], static_cast",
+)
+NOT_LAST = "if (row + 1 < config.rows[tile]) "
+SIGNED_ROWS, SIGNED_CODES = (
+    "multiply<std::int8_t, std::uint8_t>",
+    "multiply<std::uint8_t, std::int8_t>",
+)
+UNSIGNED = "multiply<std::uint8_t, std::uint8_t>"
+MUTANTS = {
+    "rows are unsigned": (SIGNED_ROWS, UNSIGNED),
+    "codes are unsigned": (SIGNED_CODES, UNSIGNED),
+    "sums are not zeroed": ("std::memset(bytes[tile], 0, sizeof bytes[tile]);", ""),
+    "the last row is not stored": (STORE, NOT_LAST + STORE),
+    "the last row is not loaded": (LOAD, NOT_LAST + LOAD),
+    "tiles are too short": ("set(1, kRowsAside, 32)", "set(1, kRowsAside, 28)"),
+    "nothing is configured": (
+        "if (is_on_) FORERUN_TILE_CONFIGURE",
+        "if (false) FORERUN_TILE_CONFIGURE",
+    ),
+}
+
+pytestmark = pytest.mark.skipif(
+    COMPILER is None or "avx512" not in _native.runnable_isas(),
+    reason="needs a compiler and AVX-512",
+)
+
+
+def built(folder: Path, change: tuple[str, str] | None = None) -> Path:
+    """The library of the emulated kernels, with a change to its tiles."""
+    (folder / "isa").mkdir()
+    text = (CSRC / "isa/tiles.h").read_text()
+    if change is not None:
+        assert text.count(change[0]) == 1
+        text = text.replace(*change)
+    (folder / "isa/tiles.h").write_text(text)
+    library = folder / "tiles.so"
+    sources = ["-I", folder, "-I", CSRC, CSRC / "isa/avx512_amx.cpp", "-o", library]
+    subprocess.run([str(COMPILER), *FLAGS, *map(str, sources)], check=True)
+    return library
+
+
+def wrong(library: Path) -> list[str] | None:
+    """The kernels that have not the portable ones' bits; None if an instruction was not allowed."""
+    done = subprocess.run([sys.executable, "-c", CHECK, library], capture_output=True, text=True)
+    return done.stdout.split() if done.returncode == 0 else None
+
+
+def test_emulated_tiles_have_the_portable_bits(tmp_path: Path) -> None:
+    assert wrong(built(tmp_path)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_instruction_is_found(tmp_path: Path, name: str) -> None:
+    found = wrong(built(tmp_path, MUTANTS[name]))
+    assert found is None or found == ["linear"]
+
+
+@pytest.mark.skipif(OBJDUMP is None, reason="needs objdump")
+def test_the_real_kernels_have_their_instructions() -> None:
+    code = subprocess.run(
+        [str(OBJDUMP), "-d", "--no-show-raw-insn", _native.__file__], capture_output=True, text=True
+    ).stdout
+    count = {
+        name: len(re.findall(rf"\t{name}\b", code))
+        for name in ("tdpbsud", "tdpbusd", "ldtilecfg", "tilerelease")
+    }
+    # 12 kinds of tiles by 4 to 8 rows and their parts; two kinds of flattened rows, one tile or two aside
+    assert count["tdpbsud"] >= 60
+    assert count["tdpbusd"] >= 20
+    assert (
+        count["ldtilecfg"] == 1 <= count["tilerelease"]
+    )  # released also where something is thrown
