@@ -27,7 +27,6 @@ from forerun.server.client import Remote
 
 RESULTS = Path(__file__).with_name("turns.md")
 ANSWER = 64
-CONTEXT = 24_576
 LETTERS_A_TOKEN = 4
 OURS, THEIRS = "forerun", "llama.cpp"
 LOOKED_AT = (
@@ -115,11 +114,11 @@ def ask(remote: Remote, messages: Messages) -> Timing:
 
 
 @contextmanager
-def servers(model: str, peers: Path, threads: int) -> Iterator[dict[str, Remote]]:
+def servers(model: str, peers: Path, threads: int, context: int) -> Iterator[dict[str, Remote]]:
     """Run both servers of one model."""
     ports = {OURS: free_port(), THEIRS: free_port()}
-    sizes = ["-t", str(threads), "-c", str(CONTEXT), "--port", str(ports[OURS])]
-    theirs = ["--model", model, "--n_ctx", str(CONTEXT), "--n_threads", str(threads)]
+    sizes = ["-t", str(threads), "-c", str(context), "--port", str(ports[OURS])]
+    theirs = ["--model", model, "--n_ctx", str(context), "--n_threads", str(threads)]
     theirs += [
         "--n_threads_batch",
         str(threads),
@@ -194,9 +193,10 @@ def main() -> None:
     reader.add_argument("--peers", type=Path, required=True)
     reader.add_argument("--instructions", type=int, default=10_000)
     reader.add_argument("--threads", type=int, default=2)
+    reader.add_argument("--context", type=int, default=24_576)
     given = reader.parse_args()
     told: Messages = [{"role": "system", "content": instructions(given.instructions)}]
-    where = (given.model, given.peers, given.threads)
+    where = (given.model, given.peers, given.threads, given.context)
     with servers(*where) as remotes:
         rows = [*replay(remotes, told), anew(remotes, told, "another conversation", "Who are you?")]
     with servers(*where) as remotes:
