@@ -196,7 +196,11 @@ class DraftModel(Network):
         def parts(model: Model) -> Parts:
             head = None if listed is None else DraftHead(model, self.vocab_size, listed)
             cache = model.new_cache(
-                target.max_num_seqs, max_len, options.kv, num_blocks, num_checkpoints=0
+                target.max_num_seqs,
+                max_len,
+                kv=options.kv,
+                num_blocks=num_blocks,
+                num_checkpoints=0,
             )
             return Parts(model, head, cache)
 
