@@ -74,5 +74,9 @@ class Resident:
         except (ForerunError, OSError, MemoryError) as error:
             _log.warning("the draft model cannot be loaded again: %s; going on without it", error)
             return
+        except RuntimeError:
+            if background.is_ending():  # which takes the threads that round
+                return
+            raise
         self._load_s = time.monotonic() - begun_s
         self._loaded = parts  # last: who steps takes it
