@@ -28,6 +28,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafters.draft_model.resident import Parts, Resident
+from forerun.drafters.draft_model.slot import Slot
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.draft_head import (
     COUNTED_SIZE,
@@ -144,27 +145,6 @@ METHOD = Method(
     example=example,
     grids={"num_draft": (1, 2, 3, 4, 5, 6, 8, 10, 12), "num_steps": (1, 2, 3, 4, 5, 6, 8)},
 )
-
-
-@dataclass(slots=True)
-class Slot:
-    """A sequence's slot in the draft's cache, and the rows computed above those committed there.
-
-    The first `num_pending` of them are tokens that the cache lacked.
-    """
-
-    index: int
-    text_tokens: TextTokens | None = None
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    num_pending: int = 0
-    num_computed: int = 0
-
-    def segment(self, base: int) -> Segment:
-        """Return the rows that have not been computed yet, which then have been."""
-        first, self.num_computed = self.num_computed, len(self.tokens)
-        rows = tuple(self.tokens), tuple(self.parents)
-        return Segment(self.index, base, *rows, first, certain=self.num_pending)
 
 
 class DraftModel(Network):
@@ -327,7 +307,7 @@ class DraftModel(Network):
         num_free = min(num_nodes, self.cache.max_len - len(seq.tokens))
         if num_free <= 0 or max(seq.tokens[base:]) >= self.model.config.vocab_size:
             return 0
-        path = _path_of(seq.tokens[base:-1], slot)
+        path = slot.path_of(seq.tokens[base:-1])
         slot.tokens, slot.parents = [], []
         if path and not self.cache.reserve(slot.index, path[-1] + 1):
             return 0  # another sequence shares the block, and there is none to copy it to
@@ -371,16 +351,3 @@ def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | No
             f"draft_vocab={options.draft_vocab}: '{options.model}' has a list of its own; leave it out, or give full"
         )
     return trimmed
-
-
-def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:
-    """Return the computed rows that are these tokens, one below the other, as far as there are any."""
-    children = tree.children(slot.parents[: slot.num_computed])
-    path: list[int] = []
-    for token in tokens:
-        below = children.get(path[-1] if path else -1, [])
-        row = next((row for row in below if slot.tokens[row] == token), None)
-        if row is None:
-            break
-        path.append(row)
-    return path
