@@ -8,10 +8,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from forerun import LLM
 from forerun.core import background
+from forerun.core.device import resident_nbytes
 from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
@@ -277,6 +280,32 @@ def test_one_that_cannot_be_loaded_again_is_told_and_done_without(
     assert background.join("forerun-draft", 30)
     assert not drafter.models[0].resident.is_here
     assert caplog.text.count("the file is gone; going on without it") == 1
+
+
+def test_a_real_model_gives_its_memory_back(
+    default_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default model beside itself in int4: what it takes is free while it rests, and the plan keeps room for it."""
+    llm = LLM(default_model, drafter="auto:partner=self", max_model_len=256, max_num_seqs=1)
+    told = llm.engine.proposer.controller = Told()
+    cascade_ = llm.engine.proposer.drafter
+    assert isinstance(cascade_, Cascade)
+    (model,), params = cascade_.models, SamplingParams(temperature=0, max_tokens=24)
+    first = llm.generate("The three primary colours are", params)[0].outputs[0]
+    nbytes, before = model.memory(1, 256).weights, resident_nbytes()
+    told.wants = False
+    monkeypatch.setattr(cascade, "REST_S", 0.0)
+    texts = [llm.generate("The three primary colours are", params)[0].outputs[0].text]
+    gc.collect()
+    assert not model.resident.is_here
+    assert before - resident_nbytes() > 0.7 * nbytes > 30e6
+    told.wants = True
+    monkeypatch.setattr(cascade, "REST_S", 60.0)
+    for _ in range(2):  # the first brings it back
+        texts.append(llm.generate("The three primary colours are", params)[0].outputs[0].text)
+        assert background.join("forerun-draft", 120)
+    assert model.resident.is_here
+    assert {*texts} == {first.text}
 
 
 def test_no_row_of_a_model_is_computed_before_the_first_token() -> None:
