@@ -14,7 +14,7 @@ M rows whose logits are needed, D width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -34,7 +34,6 @@ from forerun.drafting.draft_head import (
     COUNTED_SIZE,
     DraftHead,
     Scores,
-    TextTokens,
     chosen,
     head_nbytes,
     list_of,
