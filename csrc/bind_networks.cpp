@@ -130,8 +130,14 @@ struct Asked {
     }
 };
 
+// A tree and what was said while it grew.
+struct Said {
+    GuessTree tree;
+    std::vector<Word> words;
+};
+
 // Grows trees with partners; no noises: all requests are greedy. Also returns how many steps each partner took, by
-// sequence.
+// sequence, and what they said.
 nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<int> tokens,
                           const std::vector<int>& num_nodes, double min_chance, const TextNGramModel* ngrams,
                           const Noises& noises) {
@@ -187,7 +193,9 @@ nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<in
     std::vector<std::vector<int>> taken(partners.size());
     for (std::size_t p = 0; p < partners.size(); ++p)
         for (const GrowingTree& tree : trees) taken[p].push_back(tree.num_taken(static_cast<int>(p)));
-    return nb::make_tuple(list_of(trees), taken);
+    nb::list guessed = list_of(trees), said;
+    for (GrowingTree& tree : trees) said.append(nb::cast(Said{std::move(tree.tree), std::move(tree.words)}));
+    return nb::make_tuple(guessed, taken, said);
 }
 
 void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
@@ -230,6 +238,17 @@ void bind_networks(nb::module_& m) {
             },
             "who"_a, "num_steps"_a, "min_doubt"_a = 0.0, "share"_a = 1.0, "temperature"_a = 1.0f,
             "knows_paths"_a = false, "rows"_a = nb::none(), "states"_a.noconvert() = nb::none());
+
+    nb::class_<Said>(m, "Said", "What partners said while a tree grew, for who learns from the tokens that came.")
+        .def(
+            "judged",
+            [](const Said& self, const std::vector<int>& tokens) {
+                nb::list found;
+                for (const Verdict& each : judge(self.words, self.tree, tokens))
+                    found.append(nb::make_tuple(each.partner, each.doubt, each.before, each.own, each.brought));
+                return found;
+            },
+            "tokens"_a, "Judge the steps by the tokens that came: `Verdict` of each.");
 
     m.def("grow", &grow_trees_with, "partners"_a, "tokens"_a, "num_nodes"_a, "min_chance"_a, "ngrams"_a = nullptr,
           "noises"_a = Noises{}, "Grow a tree of every sequence with partners, the cheapest first.");

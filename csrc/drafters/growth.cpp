@@ -70,7 +70,14 @@ void GrowingTree::answer(int number, const Probabilities& found, const GrowthLim
     const PartnerRule& rule = limits.partners[partner];
     steps_[place_][partner] = number;
     ++num_taken_[partner];
-    blend(found, rule.share);
+    if (has_spoken_) {
+        const auto [token, p] = best();
+        words.push_back({partner, place_, doubt(p), token, -1, following_, found});
+        blend(found, rule.share);
+        words.back().best = best().first;
+    } else {
+        blend(found, rule.share);
+    }
     if (rule.sees_depth_alone) {
         auto& known = by_depth_[partner];
         known.resize(std::max<std::size_t>(known.size(), depth + 1));
@@ -103,7 +110,7 @@ void GrowingTree::ask_from(int partner, const GrowthLimits& limits) {
         if (static_cast<std::size_t>(depth) < known.size() && !known[depth].empty()) {
             steps_[place_][partner] = step_above(partner);
             blend(known[depth], rule.share);
-        } else if (may_step(partner, rule) && doubts(rule.min_doubt)) {
+        } else if (may_step(partner, rule) && (!has_spoken_ || doubt(best().second) >= rule.min_doubt)) {
             waits_for = partner;
             return;
         }
@@ -116,14 +123,14 @@ bool GrowingTree::may_step(int partner, const PartnerRule& rule) const {
            (rule.knows_paths || step_above(partner) != kNoStep);
 }
 
-// Whether what was said so far is needed and wrong often enough.
-bool GrowingTree::doubts(double min_doubt) const {
-    if (!has_spoken_) return true;
+// The best guess so far and its chance.
+std::pair<int, double> GrowingTree::best() const {
     Probabilities known = following_;
     if (request.noise) request.noise->see(depth, known);
-    double best = 0.0;
-    for (const auto& [token, p] : known) best = std::max(best, p);
-    return path_probability_ * (1.0 - best) >= min_doubt;
+    std::pair<int, double> best{-1, 0.0};
+    for (const auto& each : known)
+        if (each.second > best.second) best = each;
+    return best;
 }
 
 Step GrowingTree::next_step(int sequence, const PartnerRule& rule) const {
@@ -185,6 +192,38 @@ bool GrowingTree::take() {
     if (request.ngrams)
         places_.push_back(request.ngrams->follow(places_[node.parent + 1], node.token));
     return true;
+}
+
+std::vector<Verdict> judge(const std::vector<Word>& words, const GuessTree& tree, const std::vector<int>& tokens) {
+    std::vector<int> places{0};  // the nodes that were right, from the root on
+    for (const int count = static_cast<int>(tree.tokens.size()); places.size() <= tokens.size();) {
+        int node = 0;
+        while (node < count && (tree.parents[node] != places.back() - 1 || tree.tokens[node] != tokens[places.size() - 1]))
+            ++node;
+        if (node == count) break;
+        places.push_back(node + 1);
+    }
+    const auto chance = [](const Probabilities& said, int token) {
+        for (const auto& [each, p] : said)
+            if (each == token) return p;
+        return 0.0;
+    };
+    std::vector<Verdict> verdicts;
+    std::vector<std::pair<std::size_t, std::size_t>> turned;  // depths, and verdicts
+    for (const Word& word : words) {
+        Verdict& verdict = verdicts.emplace_back(Verdict{word.partner, word.doubt, 0.0, 0.0, 0});
+        const std::size_t depth = std::find(places.begin(), places.end(), word.place) - places.begin();
+        if (depth >= std::min(places.size(), tokens.size())) continue;
+        verdict.before = chance(word.before, tokens[depth]);
+        verdict.own = chance(word.own, tokens[depth]);
+        if (word.best == tokens[depth] && word.best_before != word.best) turned.push_back({depth, verdicts.size() - 1});
+    }
+    std::sort(turned.begin(), turned.end());
+    for (std::size_t i = 0; i < turned.size(); ++i) {
+        const std::size_t stop = i + 1 < turned.size() ? turned[i + 1].first : places.size() - 1;
+        verdicts[turned[i].second].brought = static_cast<int>(stop - turned[i].first);
+    }
+    return verdicts;
 }
 
 GuessTree grow_tree(SequenceRequest request, double min_chance) {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "drafters/ngram_model.h"
@@ -62,6 +63,25 @@ struct Step {
     std::vector<int> path;
 };
 
+// What a partner said may follow a node, and what was said before it.
+struct Word {
+    int partner, place;  // 0: after the root, i + 1: after node i
+    double doubt;        // that the best guess before is needed and wrong
+    int best_before, best;
+    Probabilities before, own;
+};
+
+// What the tokens that came say of a partner's step.
+struct Verdict {
+    int partner;
+    double doubt;
+    double before, own;  // the chances that the token had been given before the step, and by it; 0 off the right path
+    int brought;         // tokens that came because the step made the right one the best guess
+};
+
+// Judges the steps in which a tree was grown by the tokens that came below its root.
+std::vector<Verdict> judge(const std::vector<Word>& words, const GuessTree& tree, const std::vector<int>& tokens);
+
 // A sequence's tree while it grows.
 class GrowingTree {
   public:
@@ -80,6 +100,7 @@ class GrowingTree {
 
     SequenceRequest request;
     GuessTree tree;
+    std::vector<Word> words;  // where somebody had spoken before
     int waits_for = kNobody;   // the partner whose next step is one over the node that was taken last
     int token = 0, depth = 0;  // of that node
     int row = 0;               // the partner's, of that step
@@ -107,7 +128,8 @@ class GrowingTree {
     void ask_from(int partner, const GrowthLimits& limits);
     void grow_on(const GrowthLimits& limits);
     bool may_step(int partner, const PartnerRule& rule) const;
-    bool doubts(double min_doubt) const;
+    std::pair<int, double> best() const;
+    double doubt(double best) const { return path_probability_ * (1.0 - best); }
     bool take();
     void add(double min_chance);
     void blend(const Probabilities& found, double share);

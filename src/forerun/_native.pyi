@@ -285,6 +285,9 @@ class Partner:
         states: NDArray[np.float32] | None = None,
     ) -> None: ...
 
+class Said:
+    def judged(self, tokens: Sequence[int]) -> list[tuple[int, float, float, float, int]]: ...
+
 def grow(
     partners: Sequence[Partner],
     tokens: Sequence[int],
@@ -292,7 +295,9 @@ def grow(
     min_chance: float,
     ngrams: TextNGramModel | None = None,
     noises: Sequence[TreeNoise | None] = (),
-) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], list[list[int]]]: ...
+) -> tuple[
+    list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], list[list[int]], list[Said]
+]: ...
 
 class RecurrentNetwork(DraftNetwork):
     def __init__(

@@ -322,3 +322,31 @@ def test_a_list_without_any_of_the_heads_tokens_is_refused(tmp_path):
         built(path, draft_vocab="8")
     with pytest.raises(ConfigError, match="draft_vocab=1000 is more than"):
         built(path, draft_vocab="1000")
+
+
+def as_torch_file(path, options, tensors):
+    """SafeAILab's as first published: the same names in a file of torch."""
+    safeailab(path, options, tensors)
+    (path / "model.safetensors").unlink()
+    torch.save(
+        {name: torch.from_numpy(t) for name, t in tensors.items()}, path / "pytorch_model.bin"
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("write", [*LAYOUTS.values(), as_torch_file], ids=lambda f: f.__name__)
+def test_a_head_in_the_hubs_cache_loads_by_its_name(write, tmp_path, monkeypatch):
+    """As `pull --drafter` leaves it, and in 4 bits; nothing is fetched."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    repo, commit = tmp_path / "hub" / "models--org--head", "0" * 40
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text(commit)
+    write(repo / "snapshots" / commit, *network("plain"))
+    folder = write(tmp_path / "folder", *network("plain"))
+    assert logits("org/head").equal(logits(folder))
+    drafter = build(Options(model="org/head"), target())
+    assert drafter.options.quant == "int4"
+    assert drafter.features.layers == (1, 3, 4)
+    (tokens, *_), *_ = trees(drafter.network)
+    assert {*tokens} <= {*IDS.tolist()}

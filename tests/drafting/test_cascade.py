@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from forerun import LLM
+from forerun.core import background
+from forerun.core.device import resident_nbytes
+from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.drafters import draft_model
 from forerun.drafting import cascade
-from forerun.drafting.base import Target
+from forerun.drafting.base import Drafter, Target
 from forerun.drafting.cascade import Cascade, united
+from forerun.drafting.networks.worth import Worth
 from forerun.drafting.spec import DrafterSpec
 from forerun.drafting.union import Union
 from forerun.engine.controller import Controller
+from forerun.engine.engine import Engine
 from forerun.engine.model_price import DraftValues, ModelPrice
+from forerun.engine.sequence import SequenceState
+from forerun.model.model import Model
 from tests.engine.harness import GREEDY, LOOPING, complete, drain, engine_for, plain
 from tests.tiny import tiny_model
 
@@ -25,6 +39,7 @@ MODEL = tiny_model(3, sharpness=3.0)
 SIBLING = tiny_model(3, sharpness=3.0, noise=0.15)
 TARGET = Target(MODEL, None, max_num_seqs=4, max_len=256)
 SAMPLED = replace(GREEDY, temperature=0.7, top_p=0.95, seed=11)
+LONG = replace(GREEDY, max_tokens=300)
 TABLES = "recycling:table=none,min_chance=0.001"
 
 
@@ -33,11 +48,16 @@ def sibling(**options) -> draft_model.NetworkDrafter:
     return draft_model.drafter_of(SIBLING, given, TARGET)
 
 
-def built(*others: str, **options) -> Cascade:
-    parts = [DrafterSpec.of(each).build(TARGET) for each in others]
-    drafter = united([sibling(**options), *parts])
+def built_of(*parts: str | Drafter) -> Cascade:
+    drafter = united(
+        [DrafterSpec.of(part).build(TARGET) if isinstance(part, str) else part for part in parts]
+    )
     assert isinstance(drafter, Cascade)
     return drafter
+
+
+def built(*others: str, **options) -> Cascade:
+    return built_of(sibling(**options), *others)
 
 
 def both(**options) -> Cascade:
@@ -159,3 +179,143 @@ def test_a_step_costs_what_it_reads_until_it_is_measured() -> None:
 
     assert is_tried(0.04)
     assert not is_tried(0.5)
+
+
+def test_a_partner_that_is_wrong_loses_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was made for another model: what the tables know counts again after some drafts."""
+    other, taus, shares = tiny_model(8, sharpness=6.0), [], []
+    for learns in (True, False):
+        if not learns:
+            monkeypatch.setattr(Worth, "learn", lambda self, steps: None)
+        options = draft_model.Options(model="tiny")
+        drafter = built_of(draft_model.drafter_of(other, options, TARGET), TABLES)
+        engine = engine_for(MODEL, drafter)
+        complete(engine, LOOPING * 4, GREEDY)
+        taus.append(engine.stats.tau)
+        shares.append(drafter.models[0].share)
+    assert shares[0] < 0.5 * shares[1]
+    assert taus[0] > 1.2 * taus[1]
+
+
+class Told(Controller):
+    """Models take part as it is told."""
+
+    wants = True
+
+    def budgets(self, steps, num_others=0, *, is_reading=False):
+        for step in steps:
+            step.budget, step.wants_models = 7, self.wants
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock of half a second a step."""
+    now = itertools.count(0.0, 0.5)
+    monkeypatch.setattr(cascade.time, "monotonic", lambda: next(now))
+
+
+def resting(load: Callable[[], Model]) -> tuple[Cascade, Engine, Told, list[SequenceState]]:
+    """A model beside tables that has left memory after a minute, and an engine that answers with them."""
+    options, model = draft_model.Options(model="tiny"), load()
+    gone = weakref.ref(model)
+    drafter = built_of(draft_model.drafter_of(model, options, TARGET, load=load), TABLES)
+    del model
+    engine, told = engine_for(MODEL, drafter), Told()
+    engine.proposer.controller = told
+    runs = [engine.add(prompt, LONG) for prompt in LOOPING]
+    for _ in range(4):
+        engine.step()
+    assert any(drafter.asking.num_steps)
+    told.wants, num_steps = False, 0
+    while drafter.models[0].resident.is_here:
+        engine.step()
+        num_steps += 1
+    assert num_steps == pytest.approx(120, abs=2), "a minute"
+    gc.collect()
+    assert gone() is None, "nothing holds its weights"
+    return drafter, engine, told, runs
+
+
+@pytest.mark.usefixtures("seconds")
+def test_a_model_that_nobody_wants_leaves_memory_and_comes_back() -> None:
+    """Drafts go on without it meanwhile, and no token changes."""
+    loading = threading.Event()
+    loading.set()
+
+    def load() -> Model:
+        loading.wait(30)
+        return tiny_model(3, sharpness=3.0, noise=0.15)
+
+    drafter, engine, told, runs = resting(load)
+    loading.clear()
+    accepted, told.wants = engine.stats.accepted, True
+    for _ in range(5):
+        engine.step()
+        assert not any(drafter.asking.num_steps)
+    assert engine.stats.accepted > accepted
+    loading.set()
+    assert background.join("forerun-draft", 30)
+    num_steps = 0
+    while engine.sequences:
+        engine.step()
+        num_steps += sum(drafter.asking.num_steps)
+    assert num_steps
+    assert [run.seq.generated for run in runs] == [*plain(MODEL, LOOPING, LONG)]
+
+
+@pytest.mark.usefixtures("seconds")
+def test_one_that_cannot_be_loaded_again_is_told_and_done_without(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    models = [tiny_model(3, sharpness=3.0, noise=0.15)]
+
+    def load() -> Model:
+        if not models:
+            raise LoadError("the file is gone")
+        return models.pop()
+
+    drafter, engine, told, _ = resting(load)
+    told.wants = True
+    drain(engine)
+    assert background.join("forerun-draft", 30)
+    assert not drafter.models[0].resident.is_here
+    assert caplog.text.count("the file is gone; going on without it") == 1
+
+
+def test_a_real_model_gives_its_memory_back(
+    default_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default model beside itself in int4: what it takes is free while it rests, and the plan keeps room for it."""
+    llm = LLM(default_model, drafter="auto:partner=self", max_model_len=256, max_num_seqs=1)
+    told = llm.engine.proposer.controller = Told()
+    cascade_ = llm.engine.proposer.drafter
+    assert isinstance(cascade_, Cascade)
+    (model,), params = cascade_.models, SamplingParams(temperature=0, max_tokens=24)
+    first = llm.generate("The three primary colours are", params)[0].outputs[0]
+    nbytes, before = model.memory(1, 256).weights, resident_nbytes()
+    told.wants = False
+    monkeypatch.setattr(cascade, "REST_S", 0.0)
+    texts = [llm.generate("The three primary colours are", params)[0].outputs[0].text]
+    gc.collect()
+    assert not model.resident.is_here
+    assert before - resident_nbytes() > 0.7 * nbytes > 30e6
+    told.wants = True
+    monkeypatch.setattr(cascade, "REST_S", 60.0)
+    for _ in range(2):  # the first brings it back
+        texts.append(llm.generate("The three primary colours are", params)[0].outputs[0].text)
+        assert background.join("forerun-draft", 120)
+    assert model.resident.is_here
+    assert {*texts} == {first.text}
+
+
+def test_no_row_of_a_model_is_computed_before_the_first_token() -> None:
+    """However much it is wanted: its part of the prompt is read after that, so no first token waits for it."""
+    prompt = [1 + 7 * i % 20 for i in range(200)]
+    drafter = both()
+    rows, engine = rows_of(drafter), engine_for(MODEL, drafter)
+    run = engine.add(prompt, GREEDY)
+    while not run.seq.generated:
+        engine.step()
+        assert not rows
+    drain(engine)
+    assert sum(rows) > 200

@@ -8,7 +8,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.drafting.spec import DrafterSpec
 
-AS_PARTNER = "num_draft=7,num_steps=4,quant=int4,draft_vocab=counted,head_bits=4,kv=int8"
+AS_PARTNER = "num_draft=7,num_steps=7,quant=int4,draft_vocab=counted,head_bits=4,kv=int8"
 """Its defaults beside others."""
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from forerun.core.types import Draft
+from forerun.core.types import Draft, Seq
 from forerun.drafting.base import Asking
+from forerun.engine.model_price import EXPLORATION, DraftValues, ModelPrice
 from tests.engine.harness import GREEDY, LOOPING, Clock, Scripted, complete, plain, timed_engine
 from tests.tiny import tiny_model
 
@@ -105,3 +106,28 @@ def test_a_text_is_read_in_parts_before_the_model_is_asked():
 def test_in_a_batch_tokens_stay():
     drafter, _ = run(times=4, prompts=LOOPING, right=3, step_s=0.1, num_unread=8)
     assert any(drafter.asked)
+
+
+def test_what_loading_took_is_worked_off_before_anything_is_tried():
+    """A trial that brought a model back into memory is paid like the steps of one."""
+    price, seq = ModelPrice(0.1), Seq(0, [1] * 600, GREEDY, 0)
+
+    def is_tried():
+        return price.decide(seq, DraftValues(), 0.0, 1.0, 1.0, num_unread=100)
+
+    def saves():
+        """The time after which something is tried again."""
+        time = 0
+        while not is_tried():
+            price.save(100.0)
+            time += 100
+        return time
+
+    assert is_tried()
+    while is_tried():
+        pass
+    usually = saves()
+    while is_tried():
+        pass
+    price.save(0.0, owed=40.0)
+    assert saves() - usually == pytest.approx(40 / EXPLORATION, rel=0.1)

@@ -108,7 +108,7 @@ def test_the_trees_are_those_of_their_oracle(drawn, num_nodes, least, has_tables
             return likeliest(scores.logits, step, scores.tokens, chosen, noise)
 
         asked.append(Asked(guess, num_steps, doubt, share, knows_paths=knows_paths))
-    trees, taken = grown(request, partners)
+    trees, taken, _ = grown(request, partners)
     request.noises, request.ngrams = noises, tables and ngrams.oracle()
     for tree, expected in zip(trees, grow(request, asked), strict=True):
         assert tree[:2] == expected[:2]
@@ -133,7 +133,7 @@ def test_a_dear_partner_is_asked_only_where_the_cheap_one_doubts():
         _native.Partner(sure, [8], 0.0, 0.55),
         _native.Partner(dear, [8], 0.05, 0.9, 1.0, True),
     ]
-    trees, taken = grown(DraftRequest([0], [5], 0.01), partners)
+    trees, taken, _ = grown(DraftRequest([0], [5], 0.01), partners)
     assert trees[0][0] == (1, 1, 1, 2, 2)
     assert seen == [(-1, 3, [1, 1, 1]), (0, 4, [2])]
     assert taken == [[5], [2]]

@@ -75,18 +75,16 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
     from forerun.drafting.vocabulary import vocabulary_difference
     from forerun.engine.speedup_model import break_even
     from forerun.hub.names import resolve
-    from forerun.model.loader import read_config, step_nbytes
+    from forerun.model.loader import read_config, step_nbytes, weights_nbytes
     from forerun.weights.checkpoint import open_checkpoint
 
     model, num_tokens = trimmed.described(draft)
     pair = [open_checkpoint(resolve(name)) for name in (target, model)]
     configs = [read_config(checkpoint)[0] for checkpoint in pair]
-    sizes = [
-        step_nbytes(checkpoint, count, scheme)  # type: ignore[arg-type]  # checked there
-        for checkpoint, count, scheme in zip(
-            pair, (None, num_tokens), (quant, draft_quant), strict=True
-        )
-    ]
+    schemes = (quant, draft_quant)
+    sizes: list[float] = [*map(weights_nbytes, pair, schemes)]  # type: ignore[arg-type]  # checked there
+    if num_tokens is not None:
+        sizes[1] = step_nbytes(configs[1], sizes[1], num_tokens)
     vocabularies = [checkpoint.tokenizer() for checkpoint in pair]
     difference = vocabulary_difference(*vocabularies)
     cost = sizes[1] / sizes[0]

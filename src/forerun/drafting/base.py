@@ -94,12 +94,14 @@ class Asking:
 
     wanted: Sequence[bool] = ()
     """By sequence; none: in all."""
-    min_doubt: float = 0.0
-    """They step where the guesses before are needed and wrong with at least this probability, too."""
+    cost: float = 0.0
+    """What a step of them costs in tokens: they step where more is expected of it."""
     num_steps: Sequence[int] = ()
     """Steps that they took, by sequence."""
     num_read: int = 0
     """Tokens of the texts that they read before it."""
+    load_s: float = 0.0
+    """Seconds in which they were loaded before it, in the background."""
     step_cost: float = 0.25
     """What a step of them costs by its bytes, in plain passes: the price until it is measured."""
 

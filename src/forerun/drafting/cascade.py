@@ -10,15 +10,26 @@ is asked for with each draft (`Asking`), and they read a few tokens a step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafting.base import Asking, Drafter
-from forerun.drafting.networks.drafter import NetworkDrafter, joint_drafts
+from forerun.drafting.networks.drafter import Grown, NetworkDrafter, joint_drafts
+from forerun.drafting.networks.network import Network
+from forerun.drafting.networks.worth import Worth
 from forerun.drafting.union import Joint, Union, common_features
+
+if TYPE_CHECKING:
+    from forerun._native import Said
 
 READ_ROWS = 64
 """Tokens of prompts that models read in a step of the target."""
+REST_S = 60.0
+"""Seconds of drafting without models after which their weights leave memory."""
+PAUSE_S = 1.0
+"""What more time between two drafts counts as: nobody wanted any."""
 
 
 class Cascade(Joint):
@@ -32,8 +43,14 @@ class Cascade(Joint):
         for part in self.parts[1:]:
             self.features = common_features(self.features, part.features)
         self.max_nodes = max(each.max_nodes for each in networks)
+        self._worths = {
+            each.network: Worth(each.network.share, each.network.gain) for each in networks
+        }
+        self._said: dict[int, tuple[Said, list[Network]]] = {}
+        """What was said of each sequence in its last draft, and by whom."""
         self.models = [each.network for each in self.networks if each.network.is_model]
         if self.models and len(self.parts) > len(self.models):
+            self._last_s, self._unwanted_s = time.monotonic(), 0.0
             self.asking = Asking(step_cost=sum(model.step_cost for model in self.models))
 
     def num_unread(self, seq: Seq) -> int:
@@ -43,18 +60,47 @@ class Cascade(Joint):
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence."""
         ngrams = None if self.tables is None else self.tables.ngram_model(seqs)
+        doubts = self._doubts()
         if self.asking is None:
-            return joint_drafts(self.networks, seqs, budgets, ngrams)[0]
+            grown = joint_drafts(self.networks, seqs, budgets, ngrams, min_doubts=doubts)
+            return self._noted(seqs, grown)
         wanted = self.asking.wanted or [True] * len(seqs)
         asks = [w and not self.num_unread(seq) for seq, w in zip(seqs, wanted, strict=True)]
+        self.asking.load_s = self._load(any(wanted))
         self.asking.num_read = 0
         for seq, is_wanted in zip(seqs, wanted, strict=True):
             if is_wanted and (room := READ_ROWS - self.asking.num_read) > 0:
                 self.asking.num_read += self._read(seq, room)
-        drafts, self.asking.num_steps = joint_drafts(
-            self.networks, seqs, budgets, ngrams, asks, self.asking.min_doubt
-        )
-        return drafts
+        grown = joint_drafts(self.networks, seqs, budgets, ngrams, asks, doubts)
+        self.asking.num_steps = grown.num_model_steps
+        return self._noted(seqs, grown)
+
+    def _doubts(self) -> list[float]:
+        """Set the share of each partner's word, and return the doubt from which it is asked."""
+        doubts = []
+        for drafter in self.networks:
+            network, worth = drafter.network, self._worths[drafter.network]
+            network.share = worth.share
+            cost = self.asking.cost if self.asking is not None and network.is_model else None
+            doubts.append(worth.doubt(drafter.options.min_doubt, cost))
+        return doubts
+
+    def _noted(self, seqs: Sequence[Seq], grown: Grown) -> list[Draft]:
+        for seq, said in zip(seqs, grown.said):
+            self._said[seq.id] = said, grown.partners
+        return grown.drafts
+
+    def _load(self, is_wanted: bool) -> float:
+        """Keep models in memory that are wanted, others for a while; return the seconds in which some were loaded."""
+        now_s, before_s = time.monotonic(), self._last_s
+        self._last_s = now_s
+        self._unwanted_s = 0.0 if is_wanted else self._unwanted_s + min(now_s - before_s, PAUSE_S)
+        if is_wanted:
+            return sum(model.fetch() for model in self.models)
+        if self._unwanted_s >= REST_S:
+            for model in self.models:
+                model.rest()
+        return 0.0
 
     def _read(self, seq: Seq, most: int) -> int:
         return sum(model.read(seq, most) for model in self.models if model.num_unread(seq))
@@ -63,8 +109,20 @@ class Cascade(Joint):
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
         """Pass the outcome to all. A network also takes more of the likeliest tokens than it needs: no copies."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            if seq.id not in self._said:
+                continue
+            said, partners = self._said.pop(seq.id)
+            steps = said.judged(outcome.emitted)
+            for i, partner in enumerate(partners):
+                self._worths[partner].learn([step for step in steps if step[0] == i])
         for part in self.parts:
             part.observe(seqs, drafts, outcomes)
+
+    def end(self, seq: Seq) -> None:
+        """End the sequence in all drafters."""
+        self._said.pop(seq.id, None)
+        super().end(seq)
 
 
 def united(parts: Sequence[Drafter]) -> Drafter:

@@ -24,7 +24,7 @@ from forerun.drafting.find import checked, find, method_of
 from forerun.hub.published import Published, for_model
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
-from forerun.model.loader import step_nbytes
+from forerun.model.loader import read_config, step_nbytes, weights_nbytes
 from forerun.model.model import pass_nbytes
 from forerun.weights.checkpoint import open_checkpoint
 
@@ -236,7 +236,9 @@ def published_for(target: Target) -> Iterator[Published]:
 
 def _cost(path: Path, target: Target) -> float:
     """Return what a step of a model in 4 bits reads, as a share of a pass of the target."""
-    return step_nbytes(open_checkpoint(path), COUNTED_SIZE, "int4") / pass_nbytes(target.model)
+    checkpoint = open_checkpoint(path)
+    nbytes = weights_nbytes(checkpoint, "int4")
+    return step_nbytes(read_config(checkpoint)[0], nbytes, COUNTED_SIZE) / pass_nbytes(target.model)
 
 
 def _merged(options: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:

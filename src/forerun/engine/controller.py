@@ -50,10 +50,6 @@ PLAIN_FIRST = 2
 """Plain passes that a process begins with: the unit of all costs."""
 LAST_PASSES = 5
 """Passes whose median is the machine's present speed."""
-DOUBT, MOST_DOUBT = 0.75, 0.5
-"""A step of a model is worth its time in tokens where cheaper guesses are needed and wrong with three quarters of that.
-
-A right guess also makes those below it possible, so it adds more than a token."""
 FIRST_COSTS = {1: 1.0, 4: 1.15, 16: 2.0}
 """Cost of a pass by its rows before any is measured: nearly free up to four."""
 FIRST_VALUE = 0.5
@@ -207,7 +203,8 @@ class Adaptive(Controller):
                 self._reserve -= time - tokens / (self._tokens / self._time)
             self._reserve = min(self._reserve + EXPLORATION * time, RESERVE)
             if any(step.num_unread is not None for step in steps):
-                self._models.save(time)
+                loaded_s = sum(step.model_load_s for step in steps)
+                self._models.save(time, loaded_s / (self._unit_s or self._rough_s))
             self._tokens, self._time = self._tokens * MEMORY + tokens, self._time * MEMORY + time
         self._num, self._is_trial = 0, False
 
@@ -225,7 +222,7 @@ class Adaptive(Controller):
         speed = max(1.0, self._tokens / self._time)
         wants = self._models.decide(step.seq, own, gain, price, speed, step.num_unread)
         step.wants_models, step.asks_models = wants, wants and not step.num_unread
-        step.model_doubt = min(MOST_DOUBT, DOUBT * price * self._models.step_cost)
+        step.model_cost = price * self._models.step_cost
         return longest or self.longest if step.asks_models else max(planned, int(wants))
 
     def _best_length(self, own: DraftValues, mode: int) -> tuple[int, float]:

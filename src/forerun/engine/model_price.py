@@ -59,7 +59,7 @@ class ModelPrice:
         self._step_costs = deque([step_cost] * 2, LAST)
         self._read_costs = deque([step_cost * FIRST_READ] * 2, LAST)
         self._steps = DecayedMeans()
-        self._reserve = RESERVE
+        self._reserve, self._debt = RESERVE, 0.0
 
     @property
     def step_cost(self) -> float:
@@ -115,6 +115,9 @@ class ModelPrice:
         elif num_steps:
             self._step_costs.append(max(0.0, cost) / num_steps)
 
-    def save(self, time: float) -> None:
-        """Save a share of the time for trials."""
-        self._reserve = min(self._reserve + EXPLORATION * time, RESERVE)
+    def save(self, time: float, owed: float = 0.0) -> None:
+        """Save a share of the time for trials, once it has paid what is owed: the loading of models."""
+        saved = EXPLORATION * time
+        paid = min(saved, self._debt + owed)
+        self._debt += owed - paid
+        self._reserve = min(self._reserve + saved - paid, RESERVE)

@@ -114,7 +114,7 @@ class Proposer:
             asking = self.drafter.asking
             if asking is not None:
                 asking.wanted = [step.wants_models for step in known]
-                asking.min_doubt = max(step.model_doubt for step in known)
+                asking.cost = max(step.model_cost for step in known)
             with self._isolated("propose"):
                 proposed = self.drafter.propose([step.seq for step in known], room)
                 tokens = (token for draft in proposed for token in draft.tokens)
@@ -127,6 +127,7 @@ class Proposer:
                     for step, num_steps in zip(known, asking.num_steps, strict=True):
                         step.num_model_steps = num_steps
                     known[0].num_model_read = asking.num_read
+                    known[0].model_load_s = asking.load_s
         allowed = []
         for step in steps:
             draft, step.proposed = step.proposed, EMPTY_DRAFT

@@ -168,14 +168,16 @@ class SequenceStep:
     """Tokens that the drafter's models have to read before they are asked; None: it has none."""
     wants_models: bool = False
     """The controller lets the drafter's models take part."""
-    model_doubt: float = 0.0
-    """Probability that what cheaper guessers say is needed and wrong, from which a step of them is worth its time."""
+    model_cost: float = 0.0
+    """What a step of them costs, in tokens."""
     asks_models: bool = False
     """They do: they have read all that they need."""
     num_model_steps: int = 0
     """Steps that they took in the draft."""
     num_model_read: int = 0
     """Tokens that they read before it, of all sequences; the first one has it."""
+    model_load_s: float = 0.0
+    """Seconds in which they were loaded again before it; the first sequence has it."""
     proposed: Draft = EMPTY_DRAFT
     """What the drafter proposed of it, before the controller's cut: the nodes that can be part of the output."""
     draft: Draft = EMPTY_DRAFT

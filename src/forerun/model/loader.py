@@ -231,16 +231,15 @@ def weights_nbytes(checkpoint: Checkpoint, scheme: Scheme = "none") -> int:
     return math.ceil(num_bits / 8)
 
 
-def step_nbytes(checkpoint: Checkpoint, num_tokens: int | None, scheme: Scheme = "none") -> int:
-    """Return the bytes of weights that a step reads whose head scores `num_tokens` tokens, all if None."""
-    nbytes = weights_nbytes(checkpoint, scheme)
-    if num_tokens is None:
-        return nbytes
-    config, arch = read_config(checkpoint)
-    head = "embed" if config.tied_head else "head"
-    (weight,) = (w for w in blank_weights(checkpoint, arch, config, scheme) if w.name == head)
-    row = weight.shape[1] * weight.format.bits_per_weight / 8
-    return nbytes - math.ceil((weight.shape[0] - num_tokens) * row)
+def step_nbytes(config: ModelConfig, nbytes: float, num_tokens: int | None) -> float:
+    """Return about how many of a model's bytes a step reads whose head scores `num_tokens` tokens, all if None.
+
+    The embedding is not read, unless it is the head; all weights are taken to have the same number of bits.
+    """
+    num_weights = sum(math.prod(shape) for shape in weight_shapes(config).values())
+    num_scored = config.vocab_size if num_tokens is None else num_tokens
+    num_unread = config.vocab_size * (1 if config.tied_head else 2) - num_scored
+    return nbytes * (1 - num_unread * config.hidden_size / num_weights)
 
 
 def _located(

@@ -13,9 +13,9 @@ M rows whose logits are needed, D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -27,12 +27,13 @@ from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.draft_model import trimmed as trimmed_folder
+from forerun.drafters.draft_model.resident import Parts, Resident
+from forerun.drafters.draft_model.slot import Slot
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.draft_head import (
     COUNTED_SIZE,
     DraftHead,
     Scores,
-    TextTokens,
     chosen,
     head_nbytes,
     list_of,
@@ -42,7 +43,8 @@ from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in
 from forerun.drafting.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
 from forerun.drafting.vocabulary import Vocabulary, fingerprint, vocabulary_difference
 from forerun.hub.names import here
-from forerun.model.config import weight_shapes
+from forerun.model.cache.base import KVCache
+from forerun.model.loader import step_nbytes
 from forerun.model.model import Model, pass_nbytes
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import Scheme
@@ -78,17 +80,26 @@ class Options(NetworkOptions):
 
 def build(options: Options, target: Target) -> NetworkDrafter:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
-    if not trimmed_folder.is_one(options.model):
-        return drafter_of(load(options, target), options, target)
-    draft, tokens = trimmed_folder.load(options.model, target)
-    return drafter_of(load(replace(options, model=draft), target), options, target, tokens)
+    named, tokens = options, None
+    if trimmed_folder.is_one(options.model):
+        draft, tokens = trimmed_folder.load(options.model, target)
+        named = replace(options, model=draft)
+    again = partial(load, named, target)
+    return drafter_of(again(), options, target, tokens, again)
 
 
 def drafter_of(
-    model: Model, options: Options, target: Target, listed: Ids | None = None
+    model: Model,
+    options: Options,
+    target: Target,
+    listed: Ids | None = None,
+    load: Callable[[], Model] | None = None,
 ) -> NetworkDrafter:
-    """Draft with a loaded model and, if its head is trimmed, the `listed` tokens, ascending."""
-    return NetworkDrafter(options, DraftModel(model, options, target, listed))
+    """Draft with a loaded model and, if its head is trimmed, the `listed` tokens, ascending.
+
+    With a way to `load` it again it need not always be in memory.
+    """
+    return NetworkDrafter(options, DraftModel(model, options, target, listed, load))
 
 
 def load(options: Options, target: Target) -> Model:
@@ -125,7 +136,7 @@ METHOD = Method(
         "draft_vocab": "counted",
         "kv": "int8",
         "num_draft": 7,
-        "num_steps": 4,
+        "num_steps": 7,
     },
     unshared=as_given,
     smaller=in_int4,
@@ -135,55 +146,70 @@ METHOD = Method(
 )
 
 
-@dataclass(slots=True)
-class Slot:
-    """A sequence's slot in the draft's cache, and the rows computed above those committed there.
-
-    The first `num_pending` of them are tokens that the cache lacked.
-    """
-
-    index: int
-    text_tokens: TextTokens | None = None
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    num_pending: int = 0
-    num_computed: int = 0
-
-    def segment(self, base: int) -> Segment:
-        """Return the rows that have not been computed yet, which then have been."""
-        first, self.num_computed = self.num_computed, len(self.tokens)
-        rows = tuple(self.tokens), tuple(self.parents)
-        return Segment(self.index, base, *rows, first, certain=self.num_pending)
-
-
 class DraftModel(Network):
     """Runs a model, one slot of its cache a sequence."""
 
     # A model of the target's family is right more often than its probabilities say.
     temperature = spread = 0.5
-    # It is right twice as often as a network that was trained on the target's states.
-    share = 0.9
+    # It is right twice as often as a network that was trained on the target's states, and so is what follows.
+    share, gain = 0.9, 1.3
     knows_paths = is_model = True
 
     def __init__(
-        self, model: Model, options: Options, target: Target, listed: Ids | None = None
+        self,
+        model: Model,
+        options: Options,
+        target: Target,
+        listed: Ids | None = None,
+        load: Callable[[], Model] | None = None,
     ) -> None:
-        """Take the model and, if its head is trimmed, the `listed` tokens, ascending."""
-        self.model = model
+        """Take the model and, if its head is trimmed, the `listed` tokens, ascending; `load` loads it again."""
         self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
         listed = _listed(options, target, self.vocab_size, listed)
-        self.head = None if listed is None else DraftHead(model, self.vocab_size, listed)
-        self.step_cost = step_nbytes(model, listed) / pass_nbytes(target.model)
+        num_scored = None if listed is None else len(listed)
+        step = step_nbytes(model.config, model.nbytes(), num_scored)
+        self.step_cost = step / pass_nbytes(target.model)
         max_len = min(target.max_len, model.config.max_position)
         num_blocks = num_blocks_for(target, max_len)
-        self.cache = model.new_cache(
-            target.max_num_seqs, max_len, kv=options.kv, num_blocks=num_blocks, num_checkpoints=0
-        )
+
+        def parts(model: Model) -> Parts:
+            head = None if listed is None else DraftHead(model, self.vocab_size, listed)
+            cache = model.new_cache(
+                target.max_num_seqs,
+                max_len,
+                kv=options.kv,
+                num_blocks=num_blocks,
+                num_checkpoints=0,
+            )
+            return Parts(model, head, cache)
+
+        self.resident = Resident(parts, model, load)
         self.kv_block_nbytes = self.cache.block_nbytes
         self.slots: dict[int, Slot] = {}
+        self._unopened: set[int] = set()
+        """Sequences that began before it came back."""
+
+    @property
+    def model(self) -> Model:
+        """The model, where it is in memory; so are the head and the cache."""
+        return self.resident.parts.model
+
+    @property
+    def head(self) -> DraftHead | None:
+        """The cut head; None: all tokens are scored."""
+        return self.resident.parts.head
+
+    @property
+    def cache(self) -> KVCache:
+        """Its keys and values."""
+        return self.resident.parts.cache
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot, if there is memory; the tokens are read when a draft is asked for."""
+        self._unopened.discard(seq.id)
+        if not self.resident.is_here:
+            self._unopened.add(seq.id)
+            return
         opened = self.cache.open(seq.tokens)
         if opened is not None:
             text_tokens = None if self.head is None else self.head.new_text()
@@ -191,9 +217,20 @@ class DraftModel(Network):
 
     def end(self, seq: Seq) -> None:
         """Free the sequence's slot of the draft's cache."""
+        self._unopened.discard(seq.id)
         slot = self.slots.pop(seq.id, None)
         if slot is not None:
             self.cache.close(slot.index, seq.tokens)
+
+    def rest(self) -> None:
+        """Leave memory until it is wanted again."""
+        if self.resident.is_here and self.resident.leave():
+            self._unopened.update(self.slots)
+            self.slots.clear()
+
+    def fetch(self) -> float:
+        """Be loaded again, in a thread of its own; return the seconds that took, once it is there."""
+        return 0.0 if self.resident.is_here else self.resident.come()
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count weights, keys and values, and recurrent states; copied rows of the head are weights."""
@@ -233,6 +270,10 @@ class DraftModel(Network):
 
     def num_unread(self, seq: Seq) -> int:
         """Count the tokens that its cache lacks, but for as many as a step takes along."""
+        if not self.resident.is_here:
+            return len(seq.tokens)
+        if seq.id in self._unopened:
+            self.begin(seq, Outcome((), ()))
         slot = self.slots.get(seq.id)
         if slot is None:
             return 0
@@ -241,6 +282,8 @@ class DraftModel(Network):
 
     def read(self, seq: Seq, most: int) -> int:
         """Read a part of the text, but for its last token."""
+        if not self.resident.is_here:
+            return 0
         slot = self.slots[seq.id]
         slot.tokens, slot.parents, slot.num_pending, slot.num_computed = [], [], 0, 0
         base = self.cache.length(slot.index)
@@ -263,7 +306,7 @@ class DraftModel(Network):
         num_free = min(num_nodes, self.cache.max_len - len(seq.tokens))
         if num_free <= 0 or max(seq.tokens[base:]) >= self.model.config.vocab_size:
             return 0
-        path = _path_of(seq.tokens[base:-1], slot)
+        path = slot.path_of(seq.tokens[base:-1])
         slot.tokens, slot.parents = [], []
         if path and not self.cache.reserve(slot.index, path[-1] + 1):
             return 0  # another sequence shares the block, and there is none to copy it to
@@ -290,15 +333,6 @@ class DraftModel(Network):
         return np.concatenate(states)
 
 
-def step_nbytes(model: Model, listed: Ids | None) -> float:
-    """Return about how many bytes a step of a loaded model reads, as `model.loader.step_nbytes` does of a file."""
-    config = model.config
-    num_weights = sum(prod(shape) for shape in weight_shapes(config).values())
-    num_scored = config.vocab_size if listed is None else len(listed)
-    num_unread = config.vocab_size * (1 if config.tied_head else 2) - num_scored
-    return model.nbytes() * (1 - num_unread * config.hidden_size / num_weights)
-
-
 def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | None) -> Ids | None:
     """Return the tokens that are scored in every text, None for all. Raises ConfigError."""
     if trimmed is None and options.draft_vocab == "counted" and vocab_size >= 2 * COUNTED_SIZE:
@@ -316,16 +350,3 @@ def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | No
             f"draft_vocab={options.draft_vocab}: '{options.model}' has a list of its own; leave it out, or give full"
         )
     return trimmed
-
-
-def _path_of(tokens: Sequence[int], slot: Slot) -> list[int]:
-    """Return the computed rows that are these tokens, one below the other, as far as there are any."""
-    children = tree.children(slot.parents[: slot.num_computed])
-    path: list[int] = []
-    for token in tokens:
-        below = children.get(path[-1] if path else -1, [])
-        row = next((row for row in below if slot.tokens[row] == token), None)
-        if row is None:
-            break
-        path.append(row)
-    return path

@@ -49,8 +49,11 @@ def build(options: Options, target: Target) -> NetworkDrafter:
 
 
 def check(options: Options, target: Target) -> None:
-    """Compare the sizes and the tapped layers of a folder with the target's. Raises LoadError."""
-    if options.model != UNTRAINED and _gguf(options.model) is None:
+    """Compare the sizes and the tapped layers of a file with the target's. Raises LoadError."""
+    file = _gguf(options.model)
+    if file is not None:
+        gguf.check_target_of(file, target)
+    elif options.model != UNTRAINED:
         files.check_target_of(options.model, target)
 
 

@@ -10,7 +10,7 @@ Source: llama.cpp, src/models/eagle3.cpp and conversion/llama.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Set
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +62,15 @@ def check_file(path: Path) -> None:
     _open(path)
 
 
+def check_target_of(path: Path, target: Target) -> None:
+    """Raise LoadError for a file of another target, by its header alone."""
+    file, ours = _open(path), _ours()
+    _config(file, {ours.get(name, name) for name in file.names()}, None, target)
+
+
 def read(path: Path, target: Target) -> EagleWeights:
     """Read a file for a target. Raises LoadError naming what is wrong."""
-    file = _open(path)
-    ours = {f"{theirs}.weight": f"{name}.weight" for name, theirs in NAMES.items()}
+    file, ours = _open(path), _ours()
     tensors = dict[str, Floats]()
     tokens = None
     for name in sorted(file.names()):
@@ -78,7 +83,7 @@ def read(path: Path, target: Target) -> EagleWeights:
             tensors[ours[name]] = stored.dequantize()
         elif name != _ROPE:
             raise LoadError(f"{path}: tensor '{name}' is none of such a network")
-    config = _config(file, tensors, tokens, target)
+    config = _config(file, tensors.keys(), tokens, target)
     if (factor := _rope(file, config.head_dim).attention_factor) != 1:
         tensors |= {name: np.float32(factor) * tensors[name] for name in ROTATED}
     for name in ROTATED:
@@ -86,6 +91,10 @@ def read(path: Path, target: Target) -> EagleWeights:
             tensors[name] = _unpaired(tensors[name], config.head_dim)
     Folder(path, {}, tensors).need(config.shapes())
     return EagleWeights(config, tensors, tokens)
+
+
+def _ours() -> dict[str, str]:
+    return {f"{theirs}.weight": f"{name}.weight" for name, theirs in NAMES.items()}
 
 
 def _open(path: Path) -> GgufCheckpoint:
@@ -96,12 +105,12 @@ def _open(path: Path) -> GgufCheckpoint:
 
 
 def _config(
-    file: GgufCheckpoint, tensors: Mapping[str, Floats], tokens: Ids | None, target: Target
+    file: GgufCheckpoint, names: Set[str], tokens: Ids | None, target: Target
 ) -> Eagle3Config:
-    """Read the configuration, and compare it with the target's. Raises LoadError."""
+    """Read the configuration, with our names of the tensors, and compare it with the target's. Raises LoadError."""
     shape, path = target.model.config, file.path
     fields = {k.removeprefix(f"{ARCHITECTURE}."): v for k, v in file.config.items()}
-    folder = Folder(path, fields, tensors)
+    folder = Folder(path, fields, {})
     layers = fields.get("target_layers", fields.get("extract_layers"))
     ids = [i - 1 for i in layers if type(i) is int] if isinstance(layers, list) else []
     if len(ids) != NUM_LAYERS or not all(0 <= i < shape.num_layers for i in ids):
@@ -128,8 +137,8 @@ def _config(
         norm_before_fc=folder.flag("norm_before_fc"),
         norm_output=False,
         norm_before_residual=folder.flag("norm_before_residual"),
-        target_embedding="embed_tokens.weight" not in tensors,
-        target_head="lm_head.weight" not in tensors,
+        target_embedding="embed_tokens.weight" not in names,
+        target_head="lm_head.weight" not in names,
     )
     check_target(folder, config, folder.number("vocab_size", default=shape.vocab_size), shape)
     return config

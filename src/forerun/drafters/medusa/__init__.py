@@ -46,5 +46,6 @@ def example(target: Target) -> Options:
 METHOD = Method(
     unshared=as_given,
     example=example,
+    check=lambda options, target: files.check_target_of(options.model, target),
     grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5)},
 )

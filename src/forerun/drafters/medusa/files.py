@@ -35,6 +35,12 @@ def check_folder(model: str) -> None:
         raise LoadError(f"{path} holds model_type {config.get('model_type')!r}, which is no Medusa")
 
 
+def check_target_of(model: str, target: Target) -> None:
+    """Raise LoadError for a folder of another target, without its weights."""
+    if model != UNTRAINED:
+        _config(network_folder.read_config(Path(model).expanduser(), target), target)
+
+
 def read(model: str, target: Target) -> MedusaWeights:
     """Read the heads for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, drafts_of
@@ -15,7 +15,7 @@ from forerun.model.kernels import native
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
-    from forerun._native import TextNGramModel
+    from forerun._native import Said, TextNGramModel
 
 _BITS = {"none": 16, "int8": 8, "int4": 4}
 
@@ -83,7 +83,7 @@ class NetworkDrafter(Drafter):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence, its likeliest nodes first, in one call for all."""
-        return joint_drafts([self], seqs, budgets, None)[0]
+        return joint_drafts([self], seqs, budgets, None).drafts
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -101,37 +101,50 @@ class NetworkDrafter(Drafter):
         return self.network.memory(num_seqs, max_len)
 
 
+class Grown(NamedTuple):
+    """Drafts of some sequences, and what is learned from them once the tokens are known."""
+
+    drafts: list[Draft]
+    num_model_steps: list[int]
+    """Steps that models took, by sequence."""
+    said: list[Said]
+    """What was said of each sequence."""
+    partners: list[Network]
+    """Who were asked, in their order there."""
+
+
 def joint_drafts(
     drafters: Sequence[NetworkDrafter],
     seqs: Sequence[Seq],
     budgets: Sequence[int],
     ngrams: TextNGramModel | None,
     asks_models: Sequence[bool] | None = None,
-    model_doubt: float = 0.0,
-) -> tuple[list[Draft], list[int]]:
+    min_doubts: Sequence[float] = (),
+) -> Grown:
     """Guess one tree a sequence with networks, the cheapest first, and an n-gram model of the texts.
 
-    Models among them are asked for the sequences that `asks_models` says, None for all, and from a doubt of
-    `model_doubt` on. Also returns how many steps models took, by sequence.
+    Models among them are asked for the sequences that `asks_models` says, None for all; each from its doubt on, by
+    default that of its options.
     """
     from forerun import _native
 
     most = max(drafter.options.num_draft for drafter in drafters)
     num_nodes = [min(budget, most) for budget in budgets]
     if not any(num_nodes):
-        return [EMPTY_DRAFT for _ in seqs], [0] * len(seqs)
-    partners, are_models, spread = [], [], SPREAD
-    for drafter in drafters:
+        return Grown([EMPTY_DRAFT for _ in seqs], [0] * len(seqs), [], [])
+    doubts = min_doubts or [drafter.options.min_doubt for drafter in drafters]
+    partners, networks, spread = [], [], SPREAD
+    for drafter, min_doubt in zip(drafters, doubts, strict=True):
         options, network = drafter.options, drafter.network
-        asked, min_doubt = [True] * len(seqs), options.min_doubt
+        asked = [True] * len(seqs)
         if network.is_model and asks_models is not None:
-            asked, min_doubt = [*asks_models], max(min_doubt, model_doubt)
+            asked = [*asks_models]
         if any(asked):
             num_steps = [options.num_steps * each for each in asked]
             partners.append(network.partner(seqs, num_nodes, num_steps, min_doubt))
-            are_models.append(network.is_model)
+            networks.append(network)
             spread = network.spread
-    trees, taken = _native.grow(
+    trees, taken, said = _native.grow(
         partners,
         [seq.tokens[-1] for seq in seqs],
         num_nodes,
@@ -139,5 +152,6 @@ def joint_drafts(
         ngrams,
         [noise_below(seq, spread) for seq in seqs],
     )
-    of_models = [steps for steps, is_model in zip(taken, are_models, strict=True) if is_model]
-    return drafts_of(trees), [sum(steps) for steps in zip(*of_models)] or [0] * len(seqs)
+    of_models = [steps for steps, each in zip(taken, networks, strict=True) if each.is_model]
+    num_steps = [sum(steps) for steps in zip(*of_models)] or [0] * len(seqs)
+    return Grown(drafts_of(trees), num_steps, said, networks)

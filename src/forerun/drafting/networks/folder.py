@@ -27,6 +27,7 @@ from forerun.hub.names import resolve
 from forerun.text.hf_tokenizer import read_json
 from forerun.weights.codes import FORMATS
 from forerun.weights.hf import read_tensors
+from forerun.weights.stored import StoredTensor
 from forerun.weights.torch_file import read_torch_file
 
 UNTRAINED = "untrained"
@@ -131,9 +132,11 @@ def read(path: Path, target: Target) -> Folder:
 
 
 def read_config(path: Path, target: Target) -> Folder:
-    """Read a folder that fits a target, without its tensors. Raises LoadError."""
+    """Read a folder that fits a target, without its tensors, whose kinds are compared. Raises LoadError."""
     config = config_of(path)
     _check_target(path, config.get("target"), target)
+    for file in _tensor_files(path):
+        _mapped(file)
     return Folder(path, config, {})
 
 
@@ -244,33 +247,43 @@ def _check_target(path: Path, trained: object, target: Target) -> None:
             )
 
 
-def _tensors(path: Path) -> dict[str, Array]:
+def _tensor_files(path: Path) -> list[Path]:
+    """Return the safetensors files of a folder; none if it has a file of torch instead. Raises LoadError."""
     index = path / f"{TENSORS}.index.json"
-    names = [TENSORS]
     if index.is_file():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict):
             raise LoadError(f"{index} has no weight_map")
-        names = sorted(set(weight_map.values()))
-    elif not (path / TENSORS).is_file() and (path / TORCH_FILE).is_file():
-        return read_torch_file(path / TORCH_FILE)
+        return [path / name for name in sorted(set(weight_map.values()))]
+    if not (path / TENSORS).is_file() and (path / TORCH_FILE).is_file():
+        return []
+    return [path / TENSORS]
+
+
+def _tensors(path: Path) -> dict[str, Array]:
     tensors = dict[str, Array]()
-    for name in names:
-        tensors |= read_arrays(path / name)
+    for file in _tensor_files(path):
+        tensors |= read_arrays(file)
+    return tensors or read_torch_file(path / TORCH_FILE)
+
+
+def _mapped(path: Path) -> dict[str, StoredTensor]:
+    """Map the tensors of a safetensors file. Raises LoadError for a kind that no network is stored as."""
+    tensors = read_tensors(path)
+    for name, stored in tensors.items():
+        if (kind := stored.format.name) not in _INTEGERS and kind not in FORMATS:
+            raise LoadError(f"{path}: tensor '{name}' is {kind}, which no network is stored as")
     return tensors
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """Read the tensors of a safetensors file, floats as fp32. Raises LoadError."""
     arrays = dict[str, Array]()
-    for name, stored in read_tensors(path).items():
-        kind = stored.format.name
-        if kind in _INTEGERS:
+    for name, stored in _mapped(path).items():
+        if (kind := stored.format.name) in _INTEGERS:
             arrays[name] = stored.data.reshape(-1).view(_INTEGERS[kind]).reshape(stored.shape)
-        elif kind in FORMATS:
-            arrays[name] = stored.dequantize()
         else:
-            raise LoadError(f"{path}: tensor '{name}' is {kind}, which no network is stored as")
+            arrays[name] = stored.dequantize()
     return arrays
 
 

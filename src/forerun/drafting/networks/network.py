@@ -41,7 +41,9 @@ class Network:
     spread: float = SPREAD
     """s of `tree_noise`, for requests that sample."""
     share: float = 0.55
-    """Of its word in a probability that others gave before it."""
+    """Of its word in a probability that others gave before it, until that is learned."""
+    gain: float = 0.5
+    """Tokens that a step of it brings for each doubt squared, until that is learned (`worth`)."""
     knows_paths: bool = False
     """Its steps may leave out tokens, which it then takes with the next one (`Step.path`)."""
     is_model: bool = False
@@ -90,6 +92,13 @@ class Network:
     def read(self, seq: Seq, most: int) -> int:
         """Read as many of these tokens at most; return how many."""
         return 0
+
+    def rest(self) -> None:
+        """Leave memory, if `fetch` can bring it back."""
+
+    def fetch(self) -> float:
+        """Come back into memory, in a thread of its own; return the seconds that took, once it is there."""
+        return 0.0
 
     def new_draft(self, seqs: Sequence[Seq], num_nodes: list[int]) -> TakeSteps:
         """Begin drafts of these sequences. Sets the nodes of one that cannot be drafted for to 0."""

@@ -210,10 +210,11 @@ class DraftModelLearner(Learner):
 
     def figures(self, llm: LLM, folder: Path, ids: Ids, tau: float) -> dict[str, object]:
         """Measure the cost of a step."""
-        from forerun.drafters.draft_model import Options, load, step_nbytes
+        from forerun.drafters.draft_model import Options, load
+        from forerun.model.loader import step_nbytes
 
         small = load(Options(model=str(folder / MODEL), quant=QUANT), llm.target())
-        by_bytes = step_nbytes(small, ids) / pass_nbytes(llm.model)
+        by_bytes = step_nbytes(small.config, small.nbytes(), len(ids)) / pass_nbytes(llm.model)
         return {
             "cost": self.shape.cost,
             "cost_bytes": by_bytes,
