@@ -16,8 +16,9 @@ from forerun.core.types import Draft
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import draft_model
 from forerun.drafters.draft_model import Options
+from forerun.drafters.recycling import shared_replies
 from forerun.drafting import draft_head
-from forerun.drafting.draft_head import TextTokens, chosen, first_tokens, must_have
+from forerun.drafting.draft_head import TextTokens, chosen, cut_list, first_tokens, must_have
 from forerun.drafting.networks.drafter import NetworkDrafter
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
@@ -140,6 +141,19 @@ def test_a_large_vocabulary_is_cut_unless_it_shall_not_be(monkeypatch) -> None:
     assert drafter_of(draft_vocab="full").network.head is None
     assert drafter_of(tiny(vocab_size=9)).network.head is None
     assert drafter_of(draft_vocab="3").network.head is not None
+
+
+@pytest.mark.parametrize("tokens", [None, LISTED], ids=["all tokens", "cut"])
+def test_networks_and_models_take_the_tokens_that_replies_have_most_often(
+    tokens, monkeypatch
+) -> None:
+    monkeypatch.setattr(draft_head, "COUNTED_SIZE", 5)
+    ranked = np.array([9, 2, 8, 20, 7])
+    monkeypatch.setattr(shared_replies, "frequent_tokens", lambda *given: ranked)
+    target = replace(TARGET, vocabulary=Marked(), encode=lambda text: [1])
+    assert cut_list("counted", target, tokens).tolist() == [2, 4, 6, 9, 10]
+    monkeypatch.setattr(draft_head, "COUNTED_SIZE", 7)
+    assert cut_list("counted", target, tokens) is None, "a small vocabulary is not cut"
 
 
 def test_a_list_larger_than_the_vocabulary_is_refused() -> None:

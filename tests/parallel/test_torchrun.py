@@ -95,6 +95,16 @@ def test_two_processes_draft_as_they_decode(tiny_gguf: Path, prompts: Path) -> N
 
 
 @pytest.mark.slow
+def test_drafters_are_measured_beside_plain_decoding(default_model: Path) -> None:
+    options = ("-m", default_model, "-d", "none,recycling", "--limit", 1, "-n", 16, "--json")
+    found = verified(run(2, "bench", "--tensor-parallel-size", 2, *options, timeout=300))
+    rows = {row["drafter"]: row for row in found["rows"] if row["category"] == "all"}
+    assert found["provenance"]["processes"] == 2
+    assert rows["recycling"]["identical"] == rows["recycling"]["prompts"] == 1
+    assert rows["recycling"]["tau"] > rows["none"]["tau"] == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize(
     "options",

@@ -22,10 +22,11 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core import registry
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError
 from forerun.drafting.base import Target
-from forerun.drafting.vocabulary import Vocabulary
+from forerun.drafting.vocabulary import Vocabulary, fingerprint
 from forerun.model.model import HeadPart, Model
 
 LIST_SIZE = 32768
@@ -127,17 +128,30 @@ def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
     ]
 
 
-def list_of(draft_vocab: str, vocabulary: Vocabulary | None, vocab_size: int) -> Ids | None:
+def list_of(draft_vocab: str, target: Target, vocab_size: int) -> Ids | None:
     """Choose the list that `draft_vocab` means, or None for all tokens. Raises ConfigError."""
     size = {"auto": LIST_SIZE, "counted": COUNTED_SIZE}.get(draft_vocab)
     if draft_vocab == "full" or (size and vocab_size < 2 * size):
         return None
+    if draft_vocab == "counted":
+        return _counted(target, vocab_size)
     size = size or int(draft_vocab)
     if size > vocab_size:
         raise ConfigError(
             f"draft_vocab={size} is more than the {vocab_size} tokens of the vocabulary"
         )
-    return first_tokens(vocabulary, vocab_size, size)
+    return first_tokens(target.vocabulary, vocab_size, size)
+
+
+def _counted(target: Target, vocab_size: int) -> Ids:
+    """Choose the tokens that the replies which ship with `recycling` have most often."""
+    known, ranked = target.vocabulary, [*range(vocab_size)]
+    has_replies = "recycling" in registry.shipped("drafters")
+    if has_replies and known is not None and target.encode is not None:
+        replies = registry.load("drafters", "recycling").shared_replies
+        counted = replies.frequent_tokens(target.encode, fingerprint(known))
+        ranked = [*counted[counted < vocab_size].tolist(), *ranked]
+    return chosen(ranked, must_have(known, vocab_size), COUNTED_SIZE)
 
 
 def cut_list(draft_vocab: str, target: Target, tokens: Ids | None) -> Ids | None:
@@ -147,7 +161,7 @@ def cut_list(draft_vocab: str, target: Target, tokens: Ids | None) -> Ids | None
     """
     if draft_vocab == "auto" and tokens is not None:
         return None
-    return list_of(draft_vocab, target.vocabulary, target.model.config.vocab_size)
+    return list_of(draft_vocab, target, target.model.config.vocab_size)
 
 
 def first_tokens(vocabulary: Vocabulary | None, vocab_size: int, size: int) -> Ids:

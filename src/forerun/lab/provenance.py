@@ -31,6 +31,8 @@ def origin(config: EngineConfig, llm: LLM, **options: object) -> dict[str, objec
     quant = _stored_quant(path) if config.quant == "none" else config.quant
     known: dict[str, Any] = {"backend": type(llm.model).__name__, "head_bits": config.head_bits}
     known["threads"] = llm.model.num_threads
+    if config.tensor_parallel_size > 1:
+        known["processes"] = config.tensor_parallel_size
     if config.kv != "auto":
         known["kv"] = config.kv
     return provenance(path.stem, quant, **known, **options)

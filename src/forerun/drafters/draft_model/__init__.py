@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from forerun.core import registry, tree
+from forerun.core import tree
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
@@ -31,17 +31,15 @@ from forerun.drafters.draft_model.resident import Parts, Resident
 from forerun.drafters.draft_model.slot import Slot
 from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.draft_head import (
-    COUNTED_SIZE,
     DraftHead,
     Scores,
-    chosen,
+    TextTokens,
     head_nbytes,
     list_of,
-    must_have,
 )
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
 from forerun.drafting.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
-from forerun.drafting.vocabulary import Vocabulary, fingerprint, vocabulary_difference
+from forerun.drafting.vocabulary import Vocabulary, vocabulary_difference
 from forerun.hub.names import here
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import step_nbytes
@@ -335,16 +333,8 @@ class DraftModel(Network):
 
 def _listed(options: Options, target: Target, vocab_size: int, trimmed: Ids | None) -> Ids | None:
     """Return the tokens that are scored in every text, None for all. Raises ConfigError."""
-    if trimmed is None and options.draft_vocab == "counted" and vocab_size >= 2 * COUNTED_SIZE:
-        known, ranked = target.vocabulary, [*range(vocab_size)]
-        has_replies = "recycling" in registry.shipped("drafters")  # they ship with it
-        if has_replies and known is not None and target.encode is not None:
-            replies = registry.load("drafters", "recycling").shared_replies
-            counted = replies.frequent_tokens(target.encode, fingerprint(known))
-            ranked = [*counted[counted < vocab_size].tolist(), *ranked]
-        return chosen(ranked, must_have(known, vocab_size), COUNTED_SIZE)
     if trimmed is None or options.draft_vocab == "full":
-        return list_of(options.draft_vocab, target.vocabulary, vocab_size)
+        return list_of(options.draft_vocab, target, vocab_size)
     if options.draft_vocab not in ("auto", "counted"):
         raise ConfigError(
             f"draft_vocab={options.draft_vocab}: '{options.model}' has a list of its own; leave it out, or give full"

@@ -66,7 +66,7 @@ class Assistant(LastStateNetwork):
         self.cache, self.width = target.cache, target.model.config.hidden_size
         weights = files.read(options.model, target)
         self.layers = AssistantLayers(weights, target.model, options.quant)
-        listed = list_of(options.draft_vocab, target.vocabulary, weights.config.vocab_size)
+        listed = list_of(options.draft_vocab, target, weights.config.vocab_size)
         if listed is not None:
             self.layers.cut(listed)
         self._text_tokens: dict[int, TextTokens] = {}

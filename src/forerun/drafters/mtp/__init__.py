@@ -98,7 +98,7 @@ class MtpHead(Network):
         self.layers = HeadLayers(replace(weights, config=shape), model, options.quant)
         self.num_steps = options.num_steps
         self.vocab_size = model.config.vocab_size
-        listed = list_of(options.draft_vocab, target.vocabulary, self.vocab_size)
+        listed = list_of(options.draft_vocab, target, self.vocab_size)
         self.head = None
         if listed is not None:
             self.head = DraftHead(self.layers.text, self.vocab_size, listed)

@@ -38,7 +38,7 @@ class NetworkOptions:
     """With `recycling`: the network steps where that guess is needed and wrong with at least this probability."""
     draft_vocab: str = "auto"
     """Tokens that a full head may guess, the text's own besides for a model: a number, full, auto: 32768 of a large
-    vocabulary, or, for a model, counted: the 16384 that replies have most often."""
+    vocabulary, or counted: the 16384 that replies have most often."""
 
     @property
     def bits(self) -> int:

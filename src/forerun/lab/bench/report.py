@@ -19,7 +19,7 @@ PROVENANCE = (
     ("model", "quant", "backend"),
     ("task", "max_tokens", "temperature", "batch", "seed"),
     ("controller", "draft_budget", "context", "repeats"),
-    ("cpu", "isa", "threads", "cuda"),
+    ("cpu", "isa", "threads", "processes", "cuda"),
     ("forerun", "commit", "python", "torch", "date"),
 )
 LEGEND = (

@@ -19,7 +19,7 @@ MAX_TOKENS = 128
 
 
 @click.command("bench", cls=Group)
-@opt.engine(without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
+@opt.engine(is_parallel=True, without=(*opt.DRAFTER, "max_num_seqs"), drafter="none")
 @opt.sampling(max_tokens=MAX_TOKENS, seed=0)
 @click.option(
     "-d",
@@ -77,6 +77,7 @@ def command(
     """Measure drafters against plain decoding, paired and interleaved. Exits 1 if a token differs."""
     if context.invoked_subcommand is not None:
         return
+    config = opt.for_this_rank(config)
     if n_prompt is not None:
         is_default = context.get_parameter_source("rounds") is ParameterSource.DEFAULT
         rounds = 5 if is_default else rounds  # as llama-bench
