@@ -64,6 +64,8 @@ class ServerConfig:
     """Origins whose pages may call the server from a browser; none by default."""
     allowed_hosts: tuple[str, ...] = option((), metavar="NAME")
     """Further names that the server is reached by, * for any; a server with a key answers to all."""
+    allow_pull: bool = option(False)
+    """Let clients fetch models of the Hugging Face Hub by /api/pull; those of a server with a key may without it."""
     page: bool = option(True, "--ui", "--webui")
     """Answer / with a page to chat in, which is loaded without the key."""
     max_prompt_len: int | None = option(None, group="Bounds")

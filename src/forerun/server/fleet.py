@@ -78,6 +78,8 @@ class Fleet:
         self._loading = asyncio.Lock()
         """One model is loaded at a time, in the order they were asked for."""
         self._released = asyncio.Event()
+        self.pulls = asyncio.Lock()
+        """One model comes to this disk at a time."""
 
     @property
     def is_one(self) -> bool:

@@ -183,22 +183,6 @@ async def show(fleet: AllModels, request: JsonRequest, body: ShowRequest) -> Res
     )
 
 
-class PullRequest(ShowRequest):
-    """The name of a model to have."""
-
-    stream: bool = True
-
-
-@router.post("/api/pull")
-async def pull(fleet: AllModels, request: JsonRequest, body: PullRequest) -> Response:
-    """Say that a model is here, as clients ask before they use it; a server fetches none for who may ask it."""
-    fleet.named(body.model or body.name)
-    states = [{"status": status} for status in ("pulling manifest", "success")]
-    if not body.stream:
-        return JsonResponse(states[-1])
-    return Response(b"".join(to_json(each) + b"\n" for each in states), media_type=LINES)
-
-
 @lists.get("/api/v0/models")
 async def lm_studio_models(fleet: AllModels) -> Response:
     """List what is served, as LM Studio does."""
