@@ -36,7 +36,8 @@ from forerun.spellings.tools import CHOICES
 MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""
 MAX_TURNS = 10_000
-"""The same of a conversation."""
+"""The same of a conversation, and of texts."""
+_LONG = ("messages", "input", "documents", "texts")
 TEXT_OR_PARTS = (TEXT, list_of(object_of(type=TEXT)))
 
 
@@ -321,7 +322,7 @@ def _types(annotation: object) -> Iterator[object]:
 def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None:
     """Raise ApiError for a list or an object of more entries than any request needs; of prompts the tokens tell."""
     for name, value in fields.items():
-        most = MAX_TURNS if name in ("messages", "input") else MAX_ITEMS
+        most = MAX_TURNS if name in _LONG else MAX_ITEMS
         if name in ("prompt", "tokens") or not isinstance(value, list | dict) or len(value) <= most:
             continue
         field = typed.get(name, name)
