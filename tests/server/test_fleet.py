@@ -365,7 +365,7 @@ WRONG = [
     ("/v1/chat/completions", {"messages": SAID, "response_format": {"type": "xml"}}),
     ("/v1/responses", {"input": [{"type": "picture"}]}),
     ("/v1/responses", {"input": "a", "conversation": "conv_1"}),
-    ("/v1/messages", {"messages": SAID}),
+    ("/v1/messages", {"messages": SAID, "max_tokens": "many"}),
     ("/v1/messages", {"messages": [{"role": "narrator", "content": "a"}], "max_tokens": 1}),
     ("/v1/messages/count_tokens", {"messages": [{"role": "narrator", "content": "a"}]}),
     ("/completion", {"prompt": "a", "n_predict": "many"}),

@@ -170,8 +170,3 @@ def test_a_message_without_a_limit_ends_where_the_context_does(url):
 def lines(url: str, body: dict) -> list[dict]:
     answer = httpx.post(f"{url}/api/chat", json=body, timeout=60)
     return [httpx.Response(200, text=line).json() for line in answer.text.splitlines()]
-
-
-def test_a_model_that_is_not_loaded_is_not_loaded_to_be_let_go_of(url):
-    assert post(url, "/api/generate", {"keep_alive": 0})["done_reason"] == "load"  # the only one
-    assert post(url, "/models/unload", {}) == {"success": False}

@@ -281,7 +281,7 @@ def test_the_same_keywords_with_an_effect_are_refused(typed: str) -> None:
 COMMANDS = """
 --jinja -c=4096 -ngl=99 -fa=on -ctk=f16 -ctv=f16 -b=2048 -ub=512 -np=2 --no-mmap --mlock --metrics
 --reasoning-format=auto --cache-reuse=256 --no-warmup --swa-full -kvu -cd=4096 --draft-p-min=0.8
---cache-ram=2048 --ctx-checkpoints=8 --fit=on --kv-unified --reasoning=on --sleep-idle-seconds=600
+--cache-ram=2048 --ctx-checkpoints=8 --fit=on --kv-unified --reasoning=on
 --threads-http=4 --timeout=600 --props --log-verbosity=3 -cb --cont-batching --defrag-thold=0.1
 --slot-save-path=/tmp --spec-draft-p-min=0.8 --hf-repo-draft=org/draft --repeat-last-n=64 --no-context-shift
 --split-mode=none --main-gpu=0 --numa=distribute --prio=2 --cpu-mask=ff --enable-auto-tool-choice

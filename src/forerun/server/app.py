@@ -53,7 +53,9 @@ def new_app(fleet: Fleet) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         fleet.start()
+        sleeper = asyncio.create_task(fleet.sleep_idle())
         yield
+        sleeper.cancel()
         await asyncio.to_thread(fleet.close, CLOSE_S)
 
     app = FastAPI(

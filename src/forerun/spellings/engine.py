@@ -51,7 +51,7 @@ _WHY: Mapping[str, str] = {
     ),
     "memory_budget bounds the memory": (
         "--gpu-memory-utilization= --swap-space= --cpu-offload-gb=0|0.0 --kv-cache-memory-bytes= "
-        "--sleep-idle-seconds= --num-gpu-blocks-override= --max-num-partial-prefills= --long-prefill-token-threshold= "
+        "--num-gpu-blocks-override= --max-num-partial-prefills= --long-prefill-token-threshold= "
         "--enable-sleep-mode"
     ),
     "code that comes with a model is never run": "--trust-remote-code",
