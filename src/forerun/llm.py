@@ -51,6 +51,7 @@ from forerun.model.loader import device_of, read_config
 from forerun.parallel.launch import Launch
 from forerun.spellings import calls
 from forerun.spellings import engine as spellings
+from forerun.spellings.chats import ChatForm
 from forerun.spellings.keywords import Keywords
 from forerun.text.hub_tokenizer import HubTokenizer
 from forerun.text.messages import Message, Tools
@@ -197,6 +198,9 @@ class LLM(OfOneProcess):
         tools: Tools | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        tool_choice: str | Mapping[str, object] | None = None,
+        parallel_tool_calls: bool | None = None,
+        response_format: Mapping[str, object] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         use_tqdm: bool | None = None,
@@ -204,25 +208,33 @@ class LLM(OfOneProcess):
     ) -> list[RequestOutput]:
         """Answer a conversation or a list of them, through the model's chat template or the given one.
 
-        `tools` and `chat_template_kwargs` are handed to the template; with `continue_final_message` the answer goes on
-        with the last message, which is the assistant's. Turns that were computed before are reused, not
-        computed again. What an answer thinks, says and calls is apart in its `message`. All else is as in `generate`.
+        `tools`, `tool_choice`, `parallel_tool_calls` and `response_format` are as OpenAI's chat completions have them;
+        tools and `chat_template_kwargs` are handed to the template. With `continue_final_message` the answer goes on
+        with the last message, which is the assistant's. Turns that were computed before are reused, not computed again.
+        What an answer thinks, says and calls is apart in its `message`. All else is as in `generate`.
         """
         calls.check(self.chat, others)
+        form = ChatForm.of(tools, tool_choice, parallel_tool_calls, response_format)
         encoded = [
             encode_chat(
                 chat,
                 self.tokenizer,
                 add_generation_prompt=add_generation_prompt,
-                tools=tools,
+                tools=form.tools,
                 chat_template=chat_template,
                 variables=chat_template_kwargs,
                 continue_final_message=continue_final_message,
             )
             for chat in conversations(messages)
         ]
-        parse = partial(parsed, self.tokenizer, chat_template=chat_template, tools=tools)
-        return [parse(each.output()) for each in self._run(encoded, sampling_params, use_tqdm)]
+        own = (self.tokenizer, chat_template)
+
+        def adapted(prompt: Encoded, params: SamplingParams) -> SamplingParams:
+            return form.params(params, prompt.text or "", self.max_len, *own)
+
+        requests = self._run(encoded, sampling_params, use_tqdm, adapted)
+        parse = partial(parsed, self.tokenizer, chat_template=chat_template, tools=form.tools)
+        return [parse(each.output()) for each in requests]
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, **others: object
@@ -340,10 +352,15 @@ class LLM(OfOneProcess):
         prompts: Sequence[Encoded],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool | None,
+        adapted: Callable[[Encoded, SamplingParams], SamplingParams] = lambda prompt, own: own,
     ) -> list[Request]:
-        """Run the prompts together to the end; if one cannot be run, none is."""
+        """Run the prompts together to the end, each with its parameters `adapted`; if one cannot be run, none is."""
         params = self.default_params() if sampling_params is None else sampling_params
-        return request_batch.run(self._submit, prompts, params, use_tqdm=use_tqdm)
+
+        def submit(prompt: Encoded, own: SamplingParams) -> Request:
+            return self._submit(prompt, adapted(prompt, own))
+
+        return request_batch.run(submit, prompts, params, use_tqdm=use_tqdm)
 
     def _planned(
         self, spec: DrafterSpec, checkpoint: Checkpoint | None = None

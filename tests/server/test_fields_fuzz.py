@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from forerun.llm import LLM
-from forerun.server import ollama
+from forerun.server import ollama, pull
 from forerun.server.schema import RequestBody
 from forerun.spellings.requests import ONLY, RENAMED, STATE
 from tests.server.conftest import running, tool
@@ -49,7 +49,7 @@ HIDDEN: dict[str, type[RequestBody]] = {
     "/api/embed": ollama.EmbedRequest,
     "/api/embeddings": ollama.EmbedRequest,
     "/api/show": ollama.ShowRequest,
-    "/api/pull": ollama.PullRequest,
+    "/api/pull": pull.PullRequest,
     "/models/unload": ollama.UnloadRequest,
 }
 """Routes that the document leaves out, with their bodies."""

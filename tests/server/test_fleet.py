@@ -22,7 +22,7 @@ from forerun.engine.memory import LATER_NBYTES, SERVER_NBYTES, together
 from forerun.server.config import ServerConfig
 from forerun.server.fleet import Fleet, ModelSource
 from tests.model.test_lying_files import honest
-from tests.server.conftest import running_fleet, wait_until
+from tests.server.conftest import post, running_fleet, wait_until
 
 NAMES = ("alpha", "beta", "gamma")
 FAMILIES = dict(zip(NAMES, ("llama", "granite", "phi3"), strict=True))
@@ -147,6 +147,31 @@ def test_who_was_not_used_for_longest_goes_where_a_budget_is_short(loads, offlin
 def test_a_budget_has_what_all_models_share_once() -> None:
     assert together([NBYTES] * 3, PROCESS) == SHARED + 3000
     assert together([], PROCESS) == 0
+
+
+def test_a_model_is_let_go_of_by_route_and_comes_back_when_asked(fleet, loads, offline) -> None:
+    """By llama-server's route and by Ollama's `keep_alive`; what works is kept."""
+    url, _ = fleet
+    long = BODY | {"max_tokens": 400, "model": "alpha", "stream": True}
+    with httpx.stream("POST", f"{url}/v1/completions", json=long, timeout=60) as answer:
+        found = answer.iter_lines()
+        next(found)
+        assert post(url, "/models/unload", {"model": "alpha"}) == {"success": False}
+        kept = {"model": "alpha", "keep_alive": 0, "stream": False}
+        assert post(url, "/api/generate", kept)["done_reason"] == "load"
+        assert any('"finish_reason":"length"' in line for line in found)
+    wait_until(lambda: post(url, "/models/unload", {"model": "alpha"}) == {"success": True})
+    assert post(url, "/models/unload", {"model": "alpha"}) == {"success": True}, "it is gone"
+    assert httpx.get(f"{url}/api/ps").json() == {"models": []}
+    post(url, "/models/unload", {"model": "delta"}, 404)
+    assert httpx.get(f"{url}/health").status_code == 200
+    assert tokens(ask(url, "alpha")) == offline["alpha"]
+    for keep in (0, "0s"):
+        gone = post(url, "/api/chat", {"model": "alpha", "messages": [], "keep_alive": keep})
+        assert gone["done_reason"] == "unload"
+        assert states(url)["alpha"] == "unloaded"
+        assert tokens(ask(url, "alpha")) == offline["alpha"]
+    assert loads.names == ["alpha"] * 4
 
 
 def test_a_running_stream_outlives_the_wish_for_another_model(loads, offline) -> None:
@@ -340,7 +365,7 @@ WRONG = [
     ("/v1/chat/completions", {"messages": SAID, "response_format": {"type": "xml"}}),
     ("/v1/responses", {"input": [{"type": "picture"}]}),
     ("/v1/responses", {"input": "a", "conversation": "conv_1"}),
-    ("/v1/messages", {"messages": SAID}),
+    ("/v1/messages", {"messages": SAID, "max_tokens": "many"}),
     ("/v1/messages", {"messages": [{"role": "narrator", "content": "a"}], "max_tokens": 1}),
     ("/v1/messages/count_tokens", {"messages": [{"role": "narrator", "content": "a"}]}),
     ("/completion", {"prompt": "a", "n_predict": "many"}),

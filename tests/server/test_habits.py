@@ -49,6 +49,11 @@ def test_many_texts_are_read_in_slices(vectors):
         assert alone["embedding"] == pytest.approx(found[number]["embedding"], abs=1e-5)
     error = post(vectors, "/v1/embeddings", {"input": ["a"] * 2049}, 400)["error"]
     assert "at most 2048 are read at once" in error["message"]
+    asked = {"query": "a", "documents": ["a", "b c"] * 1024}
+    found = post(vectors, "/v1/rerank", asked)["results"]
+    assert sorted(one["index"] for one in found) == [*range(2048)]
+    more = asked | {"documents": ["a"] * 2049}
+    assert "at most 2048" in post(vectors, "/v1/rerank", more, 400)["error"]["message"]
     ranked = post(vectors, "/v1/rerank", {"query": "a", "documents": texts})["results"]
     assert len(ranked) == 70
 
@@ -153,11 +158,15 @@ def test_a_call_that_a_limit_cuts_is_on_no_route(url):
         assert "tool_calls" not in line.get("message", {})
 
 
+def test_a_message_without_a_limit_ends_where_the_context_does(url):
+    asked = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True}
+    found = post(url, "/v1/messages", asked)
+    assert found["stop_reason"] == "max_tokens"
+    usage = found["usage"]
+    tokens = ("input_tokens", "cache_read_input_tokens", "output_tokens")
+    assert sum(usage[name] for name in tokens) == 512
+
+
 def lines(url: str, body: dict) -> list[dict]:
     answer = httpx.post(f"{url}/api/chat", json=body, timeout=60)
     return [httpx.Response(200, text=line).json() for line in answer.text.splitlines()]
-
-
-def test_a_model_that_is_not_loaded_is_not_loaded_to_be_let_go_of(url):
-    assert post(url, "/api/generate", {"keep_alive": 0})["done_reason"] == "load"  # the only one
-    assert post(url, "/models/unload", {}) == {"success": False}

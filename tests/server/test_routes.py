@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forerun.core.errors import ConfigError
-from forerun.server import ollama
+from forerun.server import ollama, pull
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.fleet import Fleet
@@ -80,6 +80,10 @@ def test_metrics_have_the_names_of_vllm(url):
     whole = grown("e2e_request_latency_seconds_sum")
     assert spent["queue"] + spent["inference"] <= whole + 1e-6
     assert grown("request_generation_tokens_sum") == 8
+    each = grown("request_time_per_output_token_seconds_sum")
+    assert each == pytest.approx(spent["decode"] / 7)
+    assert grown("request_max_num_generation_tokens_sum") == 8
+    assert (grown("request_params_n_sum"), grown("request_params_max_tokens_sum")) == (1, 8)
     refused = ("http_requests_total", ("method", "POST"), ("status", "400"))
     count = after.get(refused, 0)
     assert httpx.post(f"{url}/v1/completions", json=BODY | {"n": 0}).status_code == 400
@@ -240,11 +244,34 @@ def test_what_comes_within_the_interval_is_one_chunk(llm):
     assert [together(each, i) for i in range(2)] == [together(joined, i) for i in range(2)]
 
 
+VLLM_DASHBOARDS = {
+    *(f"vllm:{name}" for name in ("num_requests_running", "num_requests_waiting")),
+    *("vllm:kv_cache_usage_perc", "vllm:num_preemptions_total", "vllm:request_success_total"),
+    *(f"vllm:{name}_tokens_total" for name in ("prompt", "generation")),
+    *(f"vllm:prefix_cache_{name}_total" for name in ("queries", "hits")),
+    *(f"vllm:spec_decode_num_{name}_total" for name in ("drafts", "draft_tokens")),
+    *(f"vllm:spec_decode_num_accepted_tokens{name}_total" for name in ("", "_per_pos")),
+    *(
+        f"vllm:{name}_{part}"
+        for part in ("bucket", "sum", "count")
+        for name in (
+            *("time_to_first_token_seconds", "inter_token_latency_seconds"),
+            *("e2e_request_latency_seconds", "request_time_per_output_token_seconds"),
+            *(f"request_{it}_time_seconds" for it in ("queue", "prefill", "decode", "inference")),
+            *(f"request_{it}_tokens" for it in ("prompt", "generation", "max_num_generation")),
+            *("request_params_n", "request_params_max_tokens"),
+        )
+    ),
+}
+"""Series that vLLM's Grafana dashboards ask for, less those of pictures, adapters and several machines."""
+
+
 def test_metrics_take_another_prefix(llm):
     with running(lambda: llm, metrics_prefix="vllm:") as (url, _):
         text = httpx.get(f"{url}/metrics").text
-    assert "vllm:num_requests_running" in text
-    assert "vllm:time_to_first_token_seconds_bucket" in text
+    names = set(re.findall(r"^vllm:\w+", text, re.MULTILINE))
+    assert names >= VLLM_DASHBOARDS
+    assert 'vllm:num_requests_running{engine="0",model_name="tiny"}' in text
     assert "forerun:" not in text
 
 
@@ -257,5 +284,5 @@ def test_a_prefix_that_prometheus_cannot_read_is_refused(given):
 def test_every_route_with_a_body_is_fuzzed():
     paths = new_app(Fleet([], ServerConfig())).openapi()["paths"]
     posted = {path for path, methods in paths.items() if "post" in methods}
-    posted |= {route.path for route in ollama.router.routes}
+    posted |= {route.path for module in (ollama, pull) for route in module.router.routes}
     assert posted == {*test_fields_fuzz.BODIES}

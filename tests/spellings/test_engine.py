@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import logging
@@ -226,10 +227,61 @@ def test_type_checkers_know_every_keyword_of_an_llm_with_its_type() -> None:
     assert {*DRAFTING, spellings.SPECULATIVE} <= others
 
 
+VLLM = """
+tokenizer=None tokenizer_mode='auto' skip_tokenizer_init=False trust_remote_code=False allowed_local_media_path=''
+tensor_parallel_size=1 dtype='auto' quantization=None revision=None tokenizer_revision=None code_revision=None seed=0
+gpu_memory_utilization=0.9 swap_space=4 cpu_offload_gb=0 enforce_eager=False disable_custom_all_reduce=False
+hf_token=None hf_overrides=None hf_config_path=None mm_processor_kwargs=None pooler_config=None compilation_config=None
+structured_outputs_config=None kv_cache_memory_bytes=None logits_processors=None max_seq_len_to_capture=8192
+disable_async_output_proc=False enable_prefix_caching=True enable_chunked_prefill=True disable_log_stats=True
+load_format='auto' download_dir=None runner='auto' convert='auto' task='auto' block_size=16 enable_lora=False
+max_loras=1 max_lora_rank=16 limit_mm_per_prompt={} distributed_executor_backend=None pipeline_parallel_size=1
+data_parallel_size=1 worker_cls='auto' generation_config='auto' override_generation_config={} reasoning_parser=''
+guided_decoding_backend='auto' logprobs_mode='raw_logprobs' max_logprobs=20 kv_cache_dtype='auto' model_impl='auto'
+config_format='auto' mamba_cache_dtype='auto' enable_expert_parallel=False disable_sliding_window=False
+disable_cascade_attn=False use_v2_block_manager=True num_scheduler_steps=1 preemption_mode=None rope_scaling={}
+rope_theta=None device='auto' additional_config={} kv_transfer_config=None calculate_kv_scales=False
+num_gpu_blocks_override=None prefix_caching_hash_algo='sha256' enable_prompt_embeds=False enable_mm_embeds=False
+ray_workers_use_nsight=False enable_sleep_mode=False scheduling_policy='fcfs' long_prefill_token_threshold=0
+max_num_partial_prefills=1 disable_hybrid_kv_cache_manager=False optimization_level=2 performance_mode='balanced'
+moe_backend='auto' language_model_only=False mm_processor_cache_gb=4 enable_return_routed_experts=False"""
+"""Keywords of its `LLM` with what they are there."""
+LLAMA_CPP = """
+n_gpu_layers=0 split_mode=1 main_gpu=0 tensor_split=None vocab_only=False use_mmap=True use_mlock=False
+kv_overrides=None n_ctx=0 n_batch=512 n_ubatch=512 n_threads=None n_threads_batch=None rope_scaling_type=-1
+pooling_type=-1 rope_freq_base=0.0 rope_freq_scale=0.0 yarn_ext_factor=-1.0 yarn_attn_factor=1.0
+yarn_beta_fast=32.0 yarn_beta_slow=1.0 yarn_orig_ctx=0 logits_all=False embedding=False offload_kqv=True
+flash_attn=False op_offload=None swa_full=None no_perf=False last_n_tokens_size=64 lora_base=None lora_scale=1.0
+lora_path=None numa=False chat_format=None chat_handler=None draft_model=None tokenizer=None type_k=None type_v=None
+spm_infill=False verbose=True"""
+"""The same of llama-cpp-python's `Llama`."""
+
+
+@pytest.mark.parametrize("typed", [*VLLM.split(), *LLAMA_CPP.split()])
+def test_keywords_at_their_neutral_values_change_nothing(typed: str) -> None:
+    name, _, value = typed.partition("=")
+    given = ast.literal_eval(value)
+    field = spellings._FIELDS.get(name)
+    config = spellings.configure("m", {name: given})[0]
+    kept = (
+        dataclasses.replace(config, **{field: getattr(EngineConfig(), field)}) if field else config
+    )
+    assert kept == EngineConfig(model="m")
+
+
+@pytest.mark.parametrize(
+    "typed", ["rope_scaling={'type': 'yarn'}", "disable_sliding_window=True", "yarn_orig_ctx=4096"]
+)
+def test_the_same_keywords_with_an_effect_are_refused(typed: str) -> None:
+    name, _, value = typed.partition("=")
+    with pytest.raises(ConfigError, match=f"{name}=.* is not possible here"):
+        spellings.configure("m", {name: ast.literal_eval(value)})
+
+
 COMMANDS = """
 --jinja -c=4096 -ngl=99 -fa=on -ctk=f16 -ctv=f16 -b=2048 -ub=512 -np=2 --no-mmap --mlock --metrics
 --reasoning-format=auto --cache-reuse=256 --no-warmup --swa-full -kvu -cd=4096 --draft-p-min=0.8
---cache-ram=2048 --ctx-checkpoints=8 --fit=on --kv-unified --reasoning=on --sleep-idle-seconds=600
+--cache-ram=2048 --ctx-checkpoints=8 --fit=on --kv-unified --reasoning=on
 --threads-http=4 --timeout=600 --props --log-verbosity=3 -cb --cont-batching --defrag-thold=0.1
 --slot-save-path=/tmp --spec-draft-p-min=0.8 --hf-repo-draft=org/draft --repeat-last-n=64 --no-context-shift
 --split-mode=none --main-gpu=0 --numa=distribute --prio=2 --cpu-mask=ff --enable-auto-tool-choice

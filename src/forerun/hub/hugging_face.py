@@ -8,11 +8,18 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forerun.core.errors import LoadError
 from forerun.weights.gguf_parts import part_paths
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
 
 HOW_TO_REMOVE = (
     "is kept by the Hugging Face Hub's own client, for other programs as well: "
@@ -136,17 +143,49 @@ def models() -> list[HubModel]:
     return sorted(cached_models, key=lambda model: model.name)
 
 
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository; `digest` is what the client's cache calls its content."""
+
+    name: str
+    digest: str
+    nbytes: int
+
+
+def files_of(name: HubName) -> list[HubFile]:
+    """Return the files that `download` fetches, the largest first. Raises LoadError."""
+    with _asked(name):
+        siblings = _siblings(name, has_sizes=True)
+        file, patterns = _wanted(name, siblings)
+    if file is not None:
+        patterns = [part.as_posix() for part in part_paths(Path(file))]
+    found = [
+        HubFile(each.rfilename, each.lfs.sha256 if each.lfs else each.blob_id or "", each.size or 0)
+        for each in siblings
+        if any(fnmatch(each.rfilename, pattern) for pattern in patterns)
+    ]
+    return sorted(found, key=lambda one: -one.nbytes)
+
+
+def blob(name: HubName, file: HubFile) -> int:
+    """Return how many bytes of a file are in the client's cache; it may be on its way."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    blobs = Path(HF_HUB_CACHE) / f"models--{name.repo.replace('/', '--')}" / "blobs"
+    sizes = [0]
+    for path in blobs.glob(f"{file.digest}*") if file.digest else ():
+        with suppress(OSError):  # it has just been given its last name
+            sizes.append(path.stat().st_size)
+    return max(sizes)
+
+
 def download(name: HubName) -> Path:
     """Return the file or folder, from the hub. Raises LoadError."""
     import huggingface_hub
 
-    try:
+    with _asked(name):
         # Asked first because, unlike the downloads, it fails at once when the hub is out of reach.
-        siblings = huggingface_hub.model_info(name.repo, timeout=_TIMEOUT_S).siblings or ()
-        files = [sibling.rfilename for sibling in siblings]
-        file, patterns = _choose(name, files), name.patterns()
-        if not any(each.endswith(_WEIGHTS) for each in files):
-            patterns = [*patterns, _TORCH_FILE]
+        file, patterns = _wanted(name, _siblings(name))
         if file is not None:
             parts = [
                 Path(huggingface_hub.hf_hub_download(name.repo, part.as_posix()))
@@ -154,12 +193,35 @@ def download(name: HubName) -> Path:
             ]
             return parts[0]
         return Path(huggingface_hub.snapshot_download(name.repo, allow_patterns=patterns))
+
+
+@contextmanager
+def _asked(name: HubName) -> Iterator[None]:
+    """Say in one line why the hub does not give it: LoadError."""
+    try:
+        yield
     except LoadError:
         raise
     # Which errors the client raises depends on the HTTP library it uses.
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise LoadError(f"the Hugging Face Hub does not give '{name.repo}': {reason}") from error
+
+
+def _siblings(name: HubName, *, has_sizes: bool = False) -> list[RepoSibling]:
+    import huggingface_hub
+
+    info = huggingface_hub.model_info(name.repo, timeout=_TIMEOUT_S, files_metadata=has_sizes)
+    return info.siblings or []
+
+
+def _wanted(name: HubName, siblings: list[RepoSibling]) -> tuple[str | None, list[str]]:
+    """Return the GGUF that is meant, None for a folder, and the folder's files as patterns. Raises LoadError."""
+    files = [sibling.rfilename for sibling in siblings]
+    file, patterns = _choose(name, files), name.patterns()
+    if not any(each.endswith(_WEIGHTS) for each in files):
+        patterns = [*patterns, _TORCH_FILE]
+    return file, patterns
 
 
 def _choose(name: HubName, files: list[str]) -> str | None:

@@ -21,6 +21,7 @@ from forerun.server import (
     ollama,
     openai,
     openapi,
+    pull,
     rerank,
     responses,
     status,
@@ -52,7 +53,9 @@ def new_app(fleet: Fleet) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         fleet.start()
+        sleeper = asyncio.create_task(fleet.sleep_idle())
         yield
+        sleeper.cancel()
         await asyncio.to_thread(fleet.close, CLOSE_S)
 
     app = FastAPI(
@@ -69,7 +72,9 @@ def new_app(fleet: Fleet) -> FastAPI:
     app.include_router(status.open_router, responses=openapi.errors(openapi.GET))
     app.include_router(ollama.lists)
     app.include_router(status.router, responses=openapi.errors((*openapi.GET, *key)))
-    for module in (openai, responses, native, embeddings, rerank, tokens, ollama, messages):
+    for module in (
+        *(openai, responses, native, embeddings, rerank, tokens, ollama, pull, messages),
+    ):
         app.include_router(module.router, responses=openapi.errors(statuses))
     _add_errors(app)
     pages = page_routes() if config.page else []

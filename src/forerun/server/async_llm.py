@@ -24,12 +24,15 @@ from forerun.engine.outputs import RequestOutput
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, StreamEvent
 from forerun.server.worker import Worker
+from forerun.spellings.chats import ChatForm
 from forerun.spellings.keywords import Keywords
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat
 
 Read = Callable[[LLM], Encoded]
 """Encodes a prompt, in a thread beside the event loop."""
+Adapt = Callable[[Encoded, SamplingParams], SamplingParams]
+"""Changes a prompt's parameters, in such a thread too."""
 
 
 class AsyncLLM:
@@ -79,20 +82,31 @@ class AsyncLLM:
         tools: Tools | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        tool_choice: str | Mapping[str, object] | None = None,
+        parallel_tool_calls: bool | None = None,
+        response_format: Mapping[str, object] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> RequestOutput:
         """Answer a conversation, as `LLM.chat`; all else is as in `generate`."""
+        form = ChatForm.of(tools, tool_choice, parallel_tool_calls, response_format)
         read = partial(
             encode_chat,
             messages,
             add_generation_prompt=add_generation_prompt,
-            tools=tools,
+            tools=form.tools,
             chat_template=chat_template,
             variables=chat_template_kwargs,
+            continue_final_message=continue_final_message,
         )
-        output = await self._output(lambda llm: read(llm.tokenizer), sampling_params)
-        tokenizer = (await self.ready()).tokenizer
-        return parsed(tokenizer, output, chat_template=chat_template, tools=tools)
+        llm = await self.ready()
+        own = (llm.max_len, llm.tokenizer, chat_template)
+
+        def adapted(prompt: Encoded, params: SamplingParams) -> SamplingParams:
+            return form.params(params, prompt.text or "", *own)
+
+        output = await self._output(lambda llm: read(llm.tokenizer), sampling_params, adapted)
+        return parsed(llm.tokenizer, output, chat_template=chat_template, tools=form.tools)
 
     def close(self) -> None:
         """End all requests and the thread, and let go of the model; one that was given stays open."""
@@ -111,16 +125,20 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    async def _output(self, read: Read, params: SamplingParams | None) -> RequestOutput:
-        request = await self._submit(read, params)
+    async def _output(
+        self, read: Read, params: SamplingParams | None, adapted: Adapt = lambda prompt, own: own
+    ) -> RequestOutput:
+        request = await self._submit(read, params, adapted)
         async for _ in request.events():
             pass
         return request.handles[0].output()
 
-    async def _submit(self, read: Read, params: SamplingParams | None) -> AsyncRequest:
+    async def _submit(
+        self, read: Read, params: SamplingParams | None, adapted: Adapt = lambda prompt, own: own
+    ) -> AsyncRequest:
         llm = await self.ready()
         encoded = await asyncio.to_thread(read, llm)
-        params = params or llm.default_params()
+        params = await asyncio.to_thread(adapted, encoded, params or llm.default_params())
         if params.structured_outputs is not None:  # compiled here, not between two steps
             await asyncio.to_thread(llm.grammars.begin, params.structured_outputs)
         request = self._worker.submit([encoded], params)

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from starlette.responses import Response
 
+from forerun.core.errors import RequestError
 from forerun.core.types import FinishReason
 from forerun.server.async_request import AsyncRequest, StreamEvent
 from forerun.server.bodies import JsonRequest
-from forerun.server.errors import ApiError, invalid, renamed
+from forerun.server.errors import ApiError, invalid, of_exception, renamed
 from forerun.server.openai import ChatRequest, submit
 from forerun.server.schema import AnswerRequest, OpenBody
 from forerun.server.service import Service
@@ -157,8 +158,8 @@ class BlocksBody(OpenBody):
         """Check it as the chat request that says the same. Raises ApiError, with fields as the client calls them."""
         try:
             self.chat().check()
-        except ApiError as error:
-            raise renamed(error, self.theirs) from error
+        except (ApiError, RequestError) as error:
+            raise renamed(of_exception(error), self.theirs) from error
 
     def chat(self) -> ChatRequest:
         """Return the chat request that says the same. Raises ApiError."""
@@ -183,7 +184,7 @@ async def reply(
     try:
         chat = body.chat()
         running, new_parser = await submit(service, request, chat, body.earlier)
-    except ApiError as error:
-        raise renamed(error, body.theirs) from error
+    except (ApiError, RequestError) as error:
+        raise renamed(of_exception(error), body.theirs) from error
     answer = writer(service, running, body, new_parser)
     return await answer.reply(request, stream=chat.stream)

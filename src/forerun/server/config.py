@@ -50,6 +50,8 @@ class ServerConfig:
     """Give the model Claude Code's first system block, which differs by conversation and so ends the prefix cache."""
     models_max: int | None = option(None, group="Bounds")
     """Models that are loaded at once, of several; the one that was not used for longest goes. Default: all."""
+    sleep_idle_seconds: float | None = option(None, metavar="SECONDS", group="Bounds")
+    """Let go of a model that nobody has asked for so long; the next request loads it again. Default, -1: never."""
     load_timeout: float = option(120.0, metavar="SECONDS", group="Bounds")
     """Seconds that a request waits for one of several models to be loaded."""
     embeddings: bool = option(False, "--embedding", "--reranking", "--rerank")
@@ -64,6 +66,8 @@ class ServerConfig:
     """Origins whose pages may call the server from a browser; none by default."""
     allowed_hosts: tuple[str, ...] = option((), metavar="NAME")
     """Further names that the server is reached by, * for any; a server with a key answers to all."""
+    allow_pull: bool = option(False)
+    """Let clients fetch models of the Hugging Face Hub by /api/pull; those of a server with a key may without it."""
     page: bool = option(True, "--ui", "--webui")
     """Answer / with a page to chat in, which is loaded without the key."""
     max_prompt_len: int | None = option(None, group="Bounds")

@@ -122,10 +122,17 @@ async def vectors_of(
         return encoded
 
     pooling = pooling_of(service)
+    check_texts(len(parts), field)
     states, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
     if body.embd_normalize == 2 and pooling != "none":
         states = [vectors.normalized(rows) for rows in states]
     return states, num_tokens
+
+
+def check_texts(count: int, field: str) -> None:
+    """Raise ApiError for more texts than are read at once."""
+    if count > MAX_TEXTS:
+        raise invalid(f"{field} has {count} texts, at most {MAX_TEXTS} are read at once", field)
 
 
 async def read_states(
@@ -140,8 +147,6 @@ async def read_states(
 
     Raises ApiError.
     """
-    if count > MAX_TEXTS:
-        raise invalid(f"{field} has {count} texts, at most {MAX_TEXTS} are read at once", field)
     params = vectors.params(pooling)
     states, num_tokens, step = list[Vectors](), 0, min(SLICE, service.most_at_once)
     for start in range(0, count, step):

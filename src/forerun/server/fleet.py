@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import time
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -32,6 +31,7 @@ from forerun.server.config import ServerConfig
 from forerun.server.errors import is_called, loading, not_served, of_status
 from forerun.server.metrics import ServerMetrics
 from forerun.server.service import Service
+from forerun.server.sleep import IdleClock
 
 _log = logging.getLogger(__name__)
 
@@ -74,10 +74,12 @@ class Fleet:
         self._was_ready = False
         self._loads: dict[Service, asyncio.Task[None]] = {}
         self._leases: Counter[Service] = Counter()
-        self._used_s = dict.fromkeys(self.services, 0.0)
+        self.clock = IdleClock(config.sleep_idle_seconds)
         self._loading = asyncio.Lock()
         """One model is loaded at a time, in the order they were asked for."""
         self._released = asyncio.Event()
+        self.pulls = asyncio.Lock()
+        """One model comes to this disk at a time."""
 
     @property
     def is_one(self) -> bool:
@@ -112,10 +114,22 @@ class Fleet:
         """Load the first model."""
         first = self.services[0]
         if self.is_one:
-            first.on_loaded = lambda: self.on_loaded(first)
+            first.on_loaded = lambda: self._first_loaded(first)
             first.start()
         else:
             self._load(first)
+
+    def _first_loaded(self, service: Service) -> None:
+        self.clock.touch(service)
+        self._was_ready |= service.is_loaded
+        self.on_loaded(service)
+
+    async def sleep_idle(self) -> None:
+        """Unload models that nobody asks, until it is cancelled."""
+        await self.clock.run(
+            lambda: [one for one in self.services if one.is_loaded and not self._leases[one]],
+            self.unload,
+        )
 
     def close(self, timeout_s: float) -> bool:
         """End all; False if something still runs after the time."""
@@ -138,12 +152,14 @@ class Fleet:
     @asynccontextmanager
     async def leased(self, request: Request, asked: str | None) -> AsyncIterator[Service]:
         """Give the model of that name once it is loaded; it is not dropped meanwhile. Raises ApiError."""
-        if self.is_one:
+        if self.is_one and not self.is_ready:  # who asks is told so
             yield self.services[0]
             return
         service = self.named(asked)
-        request.state.entry.model = service.names[0]
+        if not self.is_one:
+            request.state.entry.model = service.names[0]
         self._leases[service] += 1
+        self.clock.keep(service, None)
         try:
             await self._ready(service)
             yield service
@@ -151,10 +167,10 @@ class Fleet:
             self._release(service)
 
     async def unload(self, service: Service) -> bool:
-        """Let go of a model that nobody uses, of several; False if it stays."""
-        if self.is_one or self._leases[service] or not service.is_loaded:
-            return not service.is_loaded
+        """Let go of a model that nobody uses; False if it stays."""
         async with self._loading:
+            if self._leases[service] or not service.is_loaded:
+                return not service.is_loaded
             await self._drop(service)
         return True
 
@@ -165,7 +181,7 @@ class Fleet:
 
     def _release(self, service: Service) -> None:
         self._leases[service] -= 1
-        self._used_s[service] = time.monotonic()
+        self.clock.touch(service)
         self._released.set()
 
     async def _ready(self, service: Service) -> None:
@@ -218,7 +234,7 @@ class Fleet:
                 loop.call_soon_threadsafe(ended.set)
 
         service.on_loaded = on_loaded
-        self._used_s[service] = time.monotonic()
+        self.clock.touch(service)
         service.start()
         await ended.wait()
         if service.worker.error is not None:
@@ -232,7 +248,7 @@ class Fleet:
             if not self._has_room(service, idle):
                 await self._released.wait()
                 continue
-            oldest = min(idle, key=lambda one: self._used_s[one])
+            oldest = min(idle, key=self.clock.used_s)
             await self._drop(oldest)
 
     def _has_room(self, service: Service, without: Collection[Service]) -> bool:

@@ -90,8 +90,8 @@ Body = TypeVar("Body", bound=CountTokensRequest)
 class MessagesRequest(CountTokensRequest):
     """A conversation to answer, in Anthropic's form."""
 
-    max_tokens: int
-    """Tokens of the answer, at most."""
+    max_tokens: int | None = None
+    """Tokens of the answer, at most; left out, as many as the context holds."""
 
 
 @router.post("/v1/messages", responses=answers(streams=True))

@@ -38,8 +38,12 @@ _HISTOGRAMS = (
     ("request_prefill_time_seconds", "Seconds from its place to its first token.", _TOTAL_S),
     ("request_decode_time_seconds", "Seconds from its first token to its end.", _TOTAL_S),
     ("request_inference_time_seconds", "Seconds from its place to its end.", _TOTAL_S),
+    ("request_time_per_output_token_seconds", "Seconds for each token after the first.", _NEXT_S),
     ("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
-    ("request_generation_tokens", "Tokens generated for a request.", _TOKENS),
+    ("request_generation_tokens", "Tokens generated for a sequence.", _TOKENS),
+    ("request_max_num_generation_tokens", "Tokens of a request's longest answer.", _TOKENS),
+    ("request_params_n", "Answers that a request asked for.", (1, 2, 5, 10, 20)),
+    ("request_params_max_tokens", "Tokens that a request allowed.", _TOKENS),
 )
 HELP = {
     "engine_running": "1 while the model's engine answers, 0 when an error has ended it.",
@@ -107,8 +111,12 @@ class ModelMetrics:
     _prefill: Histogram
     _decode: Histogram
     _inference: Histogram
+    _each: Histogram
     _prompt: Histogram
     _generation: Histogram
+    _longest: Histogram
+    _n: Histogram
+    _allowed: Histogram
 
     def follow(self, request: AsyncRequest) -> Callable[[StreamEvent], None]:
         """Return what is to be called with each event of a request."""
@@ -131,9 +139,14 @@ class ModelMetrics:
         """Count a request that has ended."""
         self._total.observe(end_s - request.start_s)
         for handle in request.handles:
+            params = handle.runs[0].seq.params
             self._prompt.observe(handle.runs[0].seq.num_prompt)
+            self._n.observe(params.n)
+            if params.max_tokens is not None:
+                self._allowed.observe(params.max_tokens)
+            self._longest.observe(max(map(_num_generated, handle.runs)))
             for run in handle.runs:
-                self._generation.observe(len(run.seq.tokens) - run.seq.num_prompt)
+                self._generation.observe(_num_generated(run))
                 self._observe_phases(run, end_s)
 
     def _observe_phases(self, run: SequenceState, end_s: float) -> None:
@@ -145,6 +158,12 @@ class ModelMetrics:
         if (first_s := run.first_token_s) is not None:
             self._prefill.observe(first_s - begun_s)
             self._decode.observe(end_s - first_s)
+            if (num_after := _num_generated(run) - 1) > 0:
+                self._each.observe((end_s - first_s) / num_after)
+
+
+def _num_generated(run: SequenceState) -> int:
+    return len(run.seq.tokens) - run.seq.num_prompt
 
 
 def renamed(page: bytes, prefix: str) -> bytes:

@@ -24,6 +24,7 @@ from forerun.server.http import LINES, JsonResponse, to_json
 from forerun.server.openai import CompletionRequest, continued
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
+from forerun.server.sleep import seconds_of
 from forerun.server.writer import Document, usage
 from forerun.text.answers.parser import PlainParser
 
@@ -46,14 +47,14 @@ class OllamaRequest(BlocksBody):
     """`json`, or a schema."""
     think: bool | str | None = None
     keep_alive: Any = None
-    """Models stay as long as there is memory."""
+    """How long the model stays once nobody asks it; left out, as the server says."""
 
     theirs: ClassVar = {"response_format": "format"}
 
     @property
     def only_unloads(self) -> bool:
         """Whether nothing is asked, and the model is not to be kept."""
-        return self.keep_alive in (0, "0", "0s", "0m") and not self.asks
+        return seconds_of(self.keep_alive) == 0 and not self.asks
 
     @property
     def asks(self) -> bool:
@@ -160,9 +161,11 @@ async def tags(fleet: AllModels) -> Response:
 
 @lists.get("/api/ps")
 async def loaded(fleet: AllModels) -> Response:
-    """List what is loaded, which stays so."""
-    more = {"expires_at": "9999-12-31T23:59:59Z", "size_vram": 0}
-    return JsonResponse({"models": [each | more for each in listed(fleet, only_loaded=True)]})
+    """List what is loaded, and until when it stays where nobody asks it."""
+    until = {name: fleet.clock.until(one) for one in fleet.services for name in one.names}
+    found = listed(fleet, only_loaded=True)
+    more = ({"expires_at": until[each["name"]], "size_vram": 0} for each in found)
+    return JsonResponse({"models": [each | one for each, one in zip(found, more, strict=True)]})
 
 
 @router.post("/api/show")
@@ -181,22 +184,6 @@ async def show(fleet: AllModels, request: JsonRequest, body: ShowRequest) -> Res
     return JsonResponse(
         entry | {"template": template, "model_info": facts, "parameters": "", "modelfile": ""}
     )
-
-
-class PullRequest(ShowRequest):
-    """The name of a model to have."""
-
-    stream: bool = True
-
-
-@router.post("/api/pull")
-async def pull(fleet: AllModels, request: JsonRequest, body: PullRequest) -> Response:
-    """Say that a model is here, as clients ask before they use it; a server fetches none for who may ask it."""
-    fleet.named(body.model or body.name)
-    states = [{"status": status} for status in ("pulling manifest", "success")]
-    if not body.stream:
-        return JsonResponse(states[-1])
-    return Response(b"".join(to_json(each) + b"\n" for each in states), media_type=LINES)
 
 
 @lists.get("/api/v0/models")
@@ -220,6 +207,7 @@ async def lm_studio_models(fleet: AllModels) -> Response:
 @router.post("/api/chat")
 async def chat(service: FromBody, request: JsonRequest, body: OllamaChat) -> Response:
     """Answer a conversation; none only loads the model."""
+    _keep(service, request, body)
     if not body.asks:
         return await _only_loaded(service, request, body)
     return await reply(service, request, body, OllamaWriter)
@@ -228,6 +216,7 @@ async def chat(service: FromBody, request: JsonRequest, body: OllamaChat) -> Res
 @router.post("/api/generate")
 async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate) -> Response:
     """Answer a question, or continue a text; none only loads the model."""
+    _keep(service, request, body)
     if not body.asks:
         return await _only_loaded(service, request, body)
     if not body.raw and not body.suffix:
@@ -308,6 +297,12 @@ class UnloadRequest(RequestBody):
 async def unload(service: FromBody, request: JsonRequest, body: UnloadRequest) -> Response:
     """Let go of a model, as llama-server does."""
     return JsonResponse({"success": await request.app.state.fleet.unload(service)})
+
+
+def _keep(service: Service, request: JsonRequest, body: OllamaRequest) -> None:
+    """Let the model stay as long as the client says. Raises ApiError."""
+    if not body.only_unloads:
+        request.app.state.fleet.clock.keep(service, seconds_of(body.keep_alive))
 
 
 async def _only_loaded(service: Service, request: JsonRequest, body: OllamaRequest) -> Response:

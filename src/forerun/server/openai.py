@@ -25,12 +25,12 @@ from forerun.server.thinking import (
     Reasoning,
     ThinkingField,
     Thought,
-    bounded,
     with_thought,
     without_thought,
 )
-from forerun.server.tools import Toolbox
 from forerun.server.writer import NewParser
+from forerun.spellings.chats import bounded
+from forerun.spellings.tools import Toolbox
 from forerun.text.answers.forms import has_special_marks
 from forerun.text.messages import render_unfinished
 from forerun.text.prompt import Encoded, with_instructions

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from forerun.engine.vectors import Vectors, normalized
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.embeddings import pooling_of, read_states
+from forerun.server.embeddings import check_texts, pooling_of, read_states
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
@@ -60,6 +60,7 @@ class RerankRequest(RequestBody):
             raise must_be("documents", 'a list of texts or {"text": TEXT}, none empty', given)
         if self.top_n is not None and self.top_n < 1:
             raise must_be("top_n", "a whole number from 1", self.top_n)
+        check_texts(len(texts), "documents")
         return [str(one) for one in texts]
 
 

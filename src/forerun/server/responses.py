@@ -19,9 +19,9 @@ from forerun.server.errors import ApiError, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.openai import check_roles
 from forerun.server.openapi import answers
-from forerun.server.tools import ALLOWED
 from forerun.server.writer import Document, usage
 from forerun.spellings.requests import note
+from forerun.spellings.tools import ALLOWED
 
 router = APIRouter(route_class=JsonRoute)
 _KINDS = {

@@ -27,16 +27,17 @@ from forerun.core import options
 from forerun.core.config import AUTO
 from forerun.core.errors import RequestError, given_as, short_repr
 from forerun.core.params import MAX_IDS, SamplingParams
-from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import ApiError, invalid, must_be, of_exception
 from forerun.server.openapi import TEXT, list_of, object_of
-from forerun.server.tools import CHOICES
 from forerun.spellings import requests as spellings
+from forerun.spellings.chats import response_format
+from forerun.spellings.tools import CHOICES
 
 MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""
 MAX_TURNS = 10_000
-"""The same of a conversation."""
+"""The same of a conversation, and of texts."""
+_LONG = ("messages", "input", "documents", "texts")
 TEXT_OR_PARTS = (TEXT, list_of(object_of(type=TEXT)))
 
 
@@ -237,7 +238,7 @@ class AnswerRequest(RequestBody):
         given |= self.scores()
         if "prediction" in given:
             given["prediction"] = str(given["prediction"])
-        if self.response_format is not None and (form := _response_format(self.response_format)):
+        if self.response_format is not None and (form := response_format(self.response_format)):
             if "structured_outputs" in given:
                 raise invalid("give response_format or structured_outputs, not both")
             given["structured_outputs"] = form
@@ -291,26 +292,6 @@ class OpenBody(RequestBody):
         raise NotImplementedError
 
 
-def _response_format(given: Mapping[str, Any]) -> StructuredOutputsParams | None:
-    """Read OpenAI's `response_format`; a schema beside `json_object` is llama-server's way. Raises ApiError."""
-    kind, field, schema = given.get("type"), "response_format", given.get("schema")
-    if kind == "text":
-        return None
-    if kind not in ("json_schema", "json_object"):
-        raise must_be(f"{field}.type", "text, json_object or json_schema", kind, field)
-    if kind == "json_schema":
-        inner, field = given.get("json_schema"), f"{field}.json_schema.schema"
-        schema = inner.get("schema") if isinstance(inner, Mapping) else schema
-        if schema is None:
-            raise invalid(f"{field} is missing: it must be a JSON schema", field)
-    try:
-        if schema is None:
-            return StructuredOutputsParams(json_object=True)
-        return StructuredOutputsParams(json=schema)
-    except RequestError as error:
-        raise invalid(str(error), field) from error
-
-
 def _known(
     fields: Mapping[str, object], body: type[BaseModel], typed: Mapping[str, str] | None = None
 ) -> dict[str, object]:
@@ -341,7 +322,7 @@ def _types(annotation: object) -> Iterator[object]:
 def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None:
     """Raise ApiError for a list or an object of more entries than any request needs; of prompts the tokens tell."""
     for name, value in fields.items():
-        most = MAX_TURNS if name in ("messages", "input") else MAX_ITEMS
+        most = MAX_TURNS if name in _LONG else MAX_ITEMS
         if name in ("prompt", "tokens") or not isinstance(value, list | dict) or len(value) <= most:
             continue
         field = typed.get(name, name)

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -29,7 +28,7 @@ from forerun.server.limits import HEAD, MARGIN, check_bounds, check_fits, too_lo
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import Worker
-from forerun.text.answers.calls import CLOSE, HERMES_CALLS
+from forerun.spellings.tools import call_grammar
 from forerun.text.answers.forms import AnswerForm, form_of
 from forerun.text.answers.tags import Tools
 from forerun.text.chat_template import RESERVED
@@ -174,10 +173,9 @@ class Service:
         Raises ApiError, RequestError.
         """
         if self._call_grammar is None:
-            template, control, form = self.template, self.llm().tokenizer.special_texts, self.form
-            is_own = form.is_harmony or await self.render(lambda: template.reads_tools)
-            marks, written = (form.calls.close, CLOSE), form.written if is_own else HERMES_CALLS
-            self._call_grammar = partial(CallGrammar, written, control=control, marks=marks)
+            template, control = self.template, self.llm().tokenizer.special_texts
+            reads_tools = await self.render(lambda: template.reads_tools)
+            self._call_grammar = call_grammar(self.form, control, reads_tools=reads_tools)
         return self._call_grammar
 
     async def render(self, render: Callable[[], T]) -> T:

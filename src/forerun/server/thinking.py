@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from forerun.core.structured import StructuredOutputsParams
 from forerun.server.errors import must_be
 from forerun.server.schema import NestedFields
 from forerun.text.answers.parser import ReasoningTags
@@ -114,18 +113,3 @@ def with_thought(text: str, marks: ReasoningTags | None) -> str:
     if marks is None or text.rstrip().endswith((marks.open, marks.close)):
         return text
     return f"{text}{marks.open}\n"
-
-
-def bounded(
-    form: StructuredOutputsParams | None, begun: ReasoningTags, budget: int | None, most: int
-) -> StructuredOutputsParams | None:
-    """Put the form of an answer, if it has one, behind a thought that its prompt has begun and that has a bound.
-
-    Without a budget of tokens, a thought before a form has half of the answer's `most`. A thought without a mark at its
-    beginning, gpt-oss', goes before calls and texts alike: no bound alone ends it.
-    """
-    bound = budget or most // 2
-    if form is not None:
-        return replace(form, after=form.after or begun.close, max_before=bound)
-    is_bounded = budget and begun.open
-    return StructuredOutputsParams(after=begun.close, max_before=budget) if is_bounded else None

@@ -51,7 +51,7 @@ _WHY: Mapping[str, str] = {
     ),
     "memory_budget bounds the memory": (
         "--gpu-memory-utilization= --swap-space= --cpu-offload-gb=0|0.0 --kv-cache-memory-bytes= "
-        "--sleep-idle-seconds= --num-gpu-blocks-override= --max-num-partial-prefills= --long-prefill-token-threshold= "
+        "--num-gpu-blocks-override= --max-num-partial-prefills= --long-prefill-token-threshold= "
         "--enable-sleep-mode"
     ),
     "code that comes with a model is never run": "--trust-remote-code",
@@ -80,15 +80,23 @@ _WHY: Mapping[str, str] = {
         "--download-dir= --ignore-patterns="
     ),
     "there are no adapters": (
-        "--enable-lora=false --no-enable-lora --max-loras= --max-lora-rank= --max-cpu-loras="
+        "--lora-scale= --enable-lora=false --no-enable-lora --max-loras= --max-lora-rank= --max-cpu-loras="
     ),
     "a model is as its files have it": (
-        "--hf-overrides={} --override-generation-config={} --hf-token="
+        "--hf-overrides={} --override-generation-config={} --hf-token= --rope-scaling={} --additional-config={} "
+        "--disable-sliding-window=false --rope-freq-base=0|0.0 --rope-freq-scale=0|0.0 --yarn-orig-ctx=0 "
+        "--yarn-ext-factor=-1|-1.0 --yarn-attn-factor=1|1.0|-1|-1.0 --yarn-beta-fast=32|32.0|-1|-1.0 "
+        "--yarn-beta-slow=1|1.0|-1|-1.0 --rope-scaling-type=-1 --pooling-type=-1 --spm-infill=false"
     ),
     "the model's own settings are used": "--generation-config=auto",
     "a model generates; --embeddings answers with its states, too": (
         "--task=auto|generate|embed|embedding --runner=auto|generate|pooling --convert=auto|none|embed"
     ),
+    "prompts are texts and token ids": "--enable-prompt-embeds=false --enable-mm-embeds=false",
+    "a model is loaded whole, and its answers are its tokens": (
+        "--skip-tokenizer-init=false --vocab-only=false --enable-return-routed-experts=false"
+    ),
+    "log-probabilities are there where a request asks for them": "--logits-all",
     "the tokenizer is the model's, and both are of the main revision": (
         "--tokenizer=none --tokenizer-revision=none|main --revision=none|main --code-revision=none|main"
     ),
@@ -125,8 +133,8 @@ _WHY: Mapping[str, str] = {
         "-ngl= --gpu-layers= --n-gpu-layers= -ngld= --n-gpu-layers-draft="
     ),
     "attention has one kernel": "-fa=? --flash-attn=?",
-    "prefill_chunk rows are one pass": "-ub= --ubatch-size=",
-    "weights are read into memory": "--mmap --no-mmap --mlock",
+    "prefill_chunk rows are one pass": "-ub= --ubatch-size= --n-ubatch=",
+    "weights are read into memory": "--mmap --no-mmap --mlock --use-mmap --use-mlock",
     "prompt_cache keeps answers, too": "--prompt-cache-all",
     "the model's template is used; --raw goes without it": "-cnv --conversation --jinja --no-jinja",
     "/metrics is always answered": "--metrics",
@@ -143,8 +151,14 @@ _WHY: Mapping[str, str] = {
         "--show-timings --no-show-timings --log-file= -lv= --verbosity= --log-verbosity= --log-colors= "
         "--uvicorn-log-level="
     ),
+    "there is one kernel for each part of a model": (
+        "--disable-custom-all-reduce --disable-async-output-proc --disable-cascade-attn --use-v2-block-manager "
+        "--num-scheduler-steps= --worker-cls= --ray-workers-use-nsight --disable-hybrid-kv-cache-manager "
+        "--optimization-level= --performance-mode= --moe-backend= --calculate-kv-scales --mamba-cache-dtype="
+    ),
     "weights and cache lie in this machine's memory": (
         "--warmup --no-warmup --check-tensors --repack --no-repack -nr -kvo --kv-offload --no-kv-offload -nkvo "
+        "--offload-kqv "
         "--defrag-thold= --kv-unified -kvu --op-offload --no-op-offload --no-host -cmoe --cpu-moe --direct-io -dio "
         "-sm= --split-mode= -ts= --tensor-split= -mg= --main-gpu= -fit= --fit= -ncmoe= --n-cpu-moe= -dt="
     ),
@@ -156,6 +170,7 @@ _WHY: Mapping[str, str] = {
     ),
     "--device says where the model runs": "-dev=none|cpu",
     _FILTERS: (
+        "--last-n-tokens-size= "
         "--samplers= --sampler-seq= --sampling-seq= --repeat-last-n= --mirostat-lr= --mirostat-ent= --dry-base= "
         "--dry-allowed-length= --dry-penalty-last-n= --xtc-threshold= --dynatemp-exp= --mirostat=0 "
         "--dry-multiplier=0|0.0 --xtc-probability=0|0.0 --dynatemp-range=0|0.0 --typical=1|1.0 --typical-p=1|1.0 "
@@ -215,6 +230,7 @@ _FIELDS = (
 """Our field by every keyword and flag."""
 _METADATA = {field.name: field.metadata for field in fields(EngineConfig)}
 KEYWORDS = {flag[2:].replace("-", "_"): one for flag, one in IGNORED.items() if flag[1] == "-"}
+KEYWORDS["embedding"] = IgnoredFlag("embedding", "embed answers with vectors", None)
 _METHOD = re.compile(r"(^|\+)([^:+]+)")
 
 

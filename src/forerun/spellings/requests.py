@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -117,7 +117,7 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = {
         ),
         "the controller says how much is drafted": (
             "speculative.n_min speculative.p_min speculative.type speculative.ngram_size_n speculative.ngram_size_m "
-            "speculative.ngram_m_hits num_draft_tokens draft_model speculative_config draft_tokens"
+            "speculative.ngram_m_hits num_draft_tokens draft_model speculative_config draft_tokens speculative_ngram"
         ),
         "it belongs to a sampler that is off": (
             "backend_sampling dynatemp_exponent dynatemp_low dynatemp_high temp_exponent min_temp max_temp "
@@ -128,7 +128,7 @@ NO_EFFECT: Mapping[str, tuple[str, ...]] = {
         "no tokenizer here puts any": "spaces_between_special_tokens clean_up_tokenization_spaces",
         "the text shows what it has": (
             "no_stop_trim trim_stop stop_trim echo_last trim_incomplete_sentences stream_seq stream_chunk_size "
-            "detokenize frmttriminc frmtrmblln single_line quiet memory"
+            "response_fields detokenize frmttriminc frmtrmblln single_line quiet memory"
         ),
         "the server reads names and marks as the model's file has them": (
             "add_bos_token add_bos_if_needed chat_template_str instruction_template instruction_template_str "
@@ -415,9 +415,12 @@ def _word(value: object) -> str:
 _KNOWN = frozenset(NAMES)
 
 
-def leave_out(strange: Collection[str], known: Collection[str]) -> None:
-    """Note fields that nobody has. Raises RequestError for the first of them where the request is read strictly."""
+def leave_out(strange: Set[str], known: Collection[str]) -> None:
+    """Note fields that are not known here. Raises RequestError for one that nobody has, in a request read strictly."""
     found = _ignored.get()
+    for name in sorted(strange & _WHY.keys()):  # hints within objects
+        note(name, _WHY[name])
+    strange = strange - _WHY.keys()
     if strange and found is not None and found.is_strict:
         raise RequestError(unknown("field", min(strange), known, NAMES), option=min(strange))
     for number, name in enumerate(sorted(strange)):

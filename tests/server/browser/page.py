@@ -56,6 +56,23 @@ def send_endless(page) -> None:
     page.locator(".meter .words").wait_for()
 
 
+KEPT = """async () => {
+  const asked = (request) => new Promise((done) => { request.onsuccess = () => done(request.result); });
+  const db = await asked(indexedDB.open("forerun"));
+  const read = (name) => asked(db.transaction(name).objectStore(name).getAll());
+  const [heads, turns] = [await read("heads"), await read("turns")];
+  db.close();
+  const said = ({id}) => turns.filter((one) => one.chat === id && one.role === "user");
+  const texts = (all) => all.sort((a, b) => a.made - b.made).map((turn) => turn.text.slice(0, 40));
+  return heads.map((head) => texts(said(head)));
+}"""
+
+
+def kept(page) -> list[list[str]]:
+    """The user's words in each conversation that the browser keeps."""
+    return page.evaluate(KEPT)
+
+
 THINKS = [
     ("<think>", {}),
     ("Hm, ", {"reasoning_content": "Hm, "}),

@@ -108,15 +108,17 @@ def test_an_answer_whose_question_is_gone_can_be_asked_for(browser, url):
         set_field(page, "max_tokens", "2")
         send(page, "Hi")
         page.evaluate(
-            """() => {
-              const name = Object.keys(localStorage).find((one) => one.startsWith("forerun.chat."));
-              const chat = JSON.parse(localStorage.getItem(name));
-              chat.turns = chat.turns.filter((turn) => turn.role === "assistant");
-              localStorage.setItem(name, JSON.stringify(chat));
-            }"""
+            """() => new Promise((done) => {
+              indexedDB.open("forerun").onsuccess = ({target}) => {
+                const store = target.result.transaction("turns", "readwrite").objectStore("turns");
+                store.getAll().onsuccess = ({target: {result}}) => {
+                  const {chat, id} = result.find((turn) => turn.role === "user");
+                  store.delete([chat, id]).onsuccess = done;
+                };
+              };
+            })"""
         )
         page.reload()
-        assert page.locator(".turn").count() == 1
         page.click(".assistant >> text=Regenerate")
         page.locator("#trouble >> text=the conversation is empty").wait_for()
 
@@ -175,6 +177,17 @@ def test_cells_of_a_table_keep_their_words_whole(browser, url):
         send(page, "table")
         assert page.locator("#turns th").evaluate_all(lines) == [1, 1, 1]
         assert page.locator("html").evaluate("one => one.scrollWidth") == 390
+
+
+def test_html_that_models_write_is_shown_as_it_is_meant(browser, url):
+    text = "| a |\n|---|\n| b<br>c &amp; H<sub>2</sub>O |\n\n![a cat](https://x.org/cat.png) <img src=x>"
+    with opened(browser, url) as page:
+        answer_with(page, streamed([(sign, {"content": sign}) for sign in text]))
+        send(page, "html")
+        assert page.locator(".md td").inner_text() == "b\nc & H2O"
+        assert page.locator(".md td sub").inner_text() == "2"
+        assert page.locator(".md > p").inner_text() == "a cat <img src=x>"
+        assert page.locator(".md a").get_attribute("href") == "https://x.org/cat.png"
 
 
 def test_formulas_between_dollars_are_drawn_and_money_is_not(browser, url):

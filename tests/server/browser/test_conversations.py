@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.server.browser.page import (
+    THINKS,
     answer_with,
     ended,
+    kept,
     opened,
     send,
     send_endless,
@@ -14,6 +19,7 @@ from tests.server.browser.page import (
     streamed,
 )
 
+expect = pytest.importorskip("playwright.sync_api").expect
 pytestmark = pytest.mark.browser
 
 
@@ -56,7 +62,7 @@ def test_an_answer_goes_on_while_another_conversation_is_open(browser, long_url)
         page.reload()
         assert answer.inner_text() == text
         page.click("#chats .title >> text=First")
-        assert page.locator(".turn").count() == 4
+        expect(page.locator(".turn")).to_have_count(4)
 
 
 def test_what_comes_in_the_background_can_be_looked_at_and_stopped(browser, long_url):
@@ -78,7 +84,7 @@ def test_what_comes_in_the_background_can_be_looked_at_and_stopped(browser, long
         page.locator(".meter .words").wait_for()
         page.click("#new")
         page.hover("#chats li")
-        page.locator("#chats li .icon").click()
+        page.locator("#chats").get_by_label("Delete").click()
         page.wait_for_timeout(300)
         assert page.locator("#chats li").count() == 0, "it does not come back"
 
@@ -120,20 +126,13 @@ def test_each_conversation_has_its_system_prompt_and_new_ones_the_last(browser, 
         assert systems() == ["Be brief."]
 
 
-def kept(page) -> list[list[str]]:
-    """The user's words in each conversation that the browser keeps."""
-    return page.evaluate(
-        """() => Object.keys(localStorage).filter((name) => name.startsWith("forerun.chat."))
-           .map((name) => JSON.parse(localStorage[name]).turns
-             .filter((turn) => turn.role === "user").map((turn) => turn.text.slice(0, 40)))"""
-    )
-
-
 @pytest.mark.parametrize("size", [6_000_000, 3_900_000])
 def test_nothing_is_deleted_for_a_message_that_finds_no_room(browser, url, size):
     with opened(browser, url) as page:
+        tool = page.context.new_cdp_session(page)
+        tool.send("Storage.overrideQuotaForOrigin", {"origin": url, "quotaSize": 2_000_000})
+        page.reload()
         set_field(page, "max_tokens", "2")
-        page.evaluate("localStorage.setItem('other', 'x'.repeat(2_000_000))")
         for text in ("First", "Second"):
             page.click("#new")
             send(page, text)
@@ -146,7 +145,20 @@ def test_nothing_is_deleted_for_a_message_that_finds_no_room(browser, url, size)
         assert "no room left" in page.locator("#trouble").inner_text()
         assert sorted(kept(page)) == [["First"], ["Second"]]
         page.reload()
-        assert page.locator("#chats li").count() == 2
+        expect(page.locator("#chats li")).to_have_count(2)
+
+
+def test_five_large_files_do_not_fill_the_browser(browser, url):
+    with opened(browser, url) as page:
+        answer_with(page, streamed([("Read", {"content": "Read"})]))
+        for number in range(6):
+            page.click("#new")
+            page.fill("#prompt", f"{number} " + "x" * 1_000_000)
+            page.press("#prompt", "Enter")
+            ended(page)
+        assert page.locator("#trouble").is_hidden()
+        page.reload()
+        expect(page.locator("#chats li")).to_have_count(6)
 
 
 def test_two_tabs_with_one_conversation_keep_the_turns_of_both(browser, url):
@@ -220,18 +232,138 @@ def test_what_is_edited_or_made_anew_stands_beside_what_was(browser, url):
         assert said.all_inner_texts() == ["Other"]
 
 
-def test_a_conversation_that_was_kept_before_turns_branched_is_shown_whole(browser, url):
-    turns = [
-        *({"role": role, "text": f"{role} {n}", "drafted": []} for n in (1, 2) for role in ROLES)
-    ]
+def test_conversations_of_earlier_versions_are_taken_over_and_shown_whole(browser, url):
+    roles = ("user", "assistant")
+    turns = [{"role": role, "text": f"{role} {n}", "drafted": []} for n in (1, 2) for role in roles]
+    old = {"id": "old", "system": "", "time": 1, "turns": turns}
+    branched = [{"id": str(n), "parent": None, "role": "user", "text": f"v{n}"} for n in (1, 2)]
+    newer = {"id": "newer", "system": "", "time": 2, "last": "1", "turns": branched}
     with opened(browser, url) as page:
-        page.evaluate(
-            "chat => localStorage.setItem('forerun.chat.old', JSON.stringify(chat))",
-            {"id": "old", "system": "", "time": 1, "turns": turns},
-        )
+        for chat in (old, newer):
+            page.evaluate(
+                "one => localStorage.setItem(`forerun.chat.${one.id}`, JSON.stringify(one))", chat
+            )
         page.reload()
+        titles = page.locator("#chats .title")
+        expect(titles).to_have_text(["v1", "user 1"])
+        titles.last.click()
+        expect(page.locator(".turn .text")).to_have_text([one["text"] for one in turns])
+        assert page.evaluate("Object.keys(localStorage).filter((one) => /chat/.test(one))") == []
+        page.reload()
+        expect(page.locator(".turn .text")).to_have_text([one["text"] for one in turns])
+
+
+def test_an_answer_in_the_background_is_marked_in_the_list(browser, long_url):
+    with opened(browser, long_url) as page:
+        set_field(page, "max_tokens", "60")
+        send(page, "Write a long story of a dragon.", wait=False)
+        page.locator(".meter .words").wait_for()
+        page.click("#new")
+        mark = page.locator("#chats .mark")
+        assert mark.get_attribute("aria-label") == "An answer is coming"
+        expect(mark).to_have_attribute("aria-label", "A new answer", timeout=60_000)
+        page.click("#chats .title >> text=dragon")
+        expect(mark).to_have_count(0)
+
+
+def test_conversations_are_searched_and_renamed(browser, url):
+    with opened(browser, url) as page:
+        answer_with(page, streamed([("The Zürich train", {"content": "The Zürich train"})]))
+        send(page, "First")
+        answer_with(page, streamed([("no", {"content": "no"})]))
+        for text in ("Second", "Third"):
+            page.click("#new")
+            send(page, text)
+        titles = page.locator("#chats .title")
+        page.fill("#search", "zÜRICH t")
+        expect(titles).to_have_count(1)
+        assert titles.inner_text().splitlines() == ["First", "The Zürich train"]
+        page.fill("#search", "nowhere")
+        page.locator("#nothing-found").wait_for()
+        page.fill("#search", "")
+        expect(titles).to_have_text(["Third", "Second", "First"])
+        page.hover("#chats li >> nth=1")
+        page.get_by_label("Rename Second").click()
+        page.keyboard.type("Trains <b>")
+        page.keyboard.press("Enter")
+        expect(titles).to_have_text(["Third", "Trains <b>", "First"])
+        page.get_by_label("Rename Third").focus()
+        page.keyboard.press("Enter")
+        page.keyboard.type("not this")
+        page.keyboard.press("Escape")
+        titles.nth(1).click()
+        assert page.get_by_role("heading", level=1).all_inner_texts() == ["Trains <b>"]
+        send(page, "More")
+        page.reload()
+        expect(titles).to_have_text(["Trains <b>", "Third", "First"])
+        page.fill("#search", "trains")
+        expect(titles).to_have_count(1)
+
+
+def test_all_conversations_are_taken_along_as_one_file(browser, url, tmp_path):
+    file = tmp_path / "all.json"
+    with opened(browser, url) as page:
+        answer_with(page, streamed(THINKS))
+        for text in ("First", "Second"):
+            page.click("#new")
+            send(page, text)
+        page.locator(".assistant >> text=Regenerate").click()
+        ended(page)
+        with page.expect_download() as download:
+            page.click("#export")
+        download.value.save_as(file)
+        assert download.value.suggested_filename.endswith(".json")
+        page.set_input_files("#chats-file", file)
+        page.get_by_text("2 conversations are imported").wait_for(state="attached")
+        assert sorted(kept(page)) == [["First"], ["Second"]], "none is there twice"
+    with opened(browser, url) as page:
+        page.set_input_files("#chats-file", file)
+        page.click("#chats .title >> text=Second")
+        assert page.locator(".assistant .text").inner_text() == "Four it is."
+        assert page.locator(".assistant .versions").inner_text() == "‹2 / 2›"
+        assert page.locator(".assistant .thought").count() == 1
+        page.reload()
+        expect(page.locator("#chats li")).to_have_count(2)
+
+
+TURN = {"id": "a", "parent": "b", "role": "user", "text": "Loop <img src=x>"}
+STRANGE = [
+    TURN | {"last": 1},
+    {"id": "b", "parent": "a", "role": "x", "text": "Answer", "drafted": 5, "timings": {"a": 1}},
+    {"id": "c", "parent": "c", "text": "Own parent", "thought": {"text": 1}, "made": "x"},
+    {"id": 1, "text": "no id"},
+    {"id": "b", "text": "twice"},
+    None,
+]
+
+
+def test_a_file_that_is_none_or_a_strange_one_harms_nothing(browser, url, tmp_path: Path):
+    whole = {"format": "forerun conversations", "version": 1}
+    chats = [{"id": "one", "last": "b", "turns": STRANGE}, {"turns": []}, {"id": "x"}, 3]
+    with opened(browser, url) as page:
+        for number, content in enumerate(("{", "[]", '{"format": "other", "chats": []}')):
+            file = tmp_path / f"{number}.json"
+            file.write_text(content)
+            page.set_input_files("#chats-file", file)
+            page.locator("#trouble").get_by_text(f"{number}.json is no file of").wait_for()
+        file = tmp_path / "strange.json"
+        file.write_text(json.dumps(whole | {"chats": chats}))
+        page.set_input_files("#chats-file", file)
         page.click("#chats .title")
-        assert page.locator(".turn .text").all_inner_texts() == [one["text"] for one in turns]
+        expect(page.locator(".turn .text")).to_have_text(["Loop <img src=x>", "Answer"])
+        assert page.locator("#log img").count() == 0
+        assert page.locator("#trouble").is_hidden()
 
 
-ROLES = ("user", "assistant")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_list_has_room_for_what_can_be_done(browser, url, width):
+    with opened(browser, url, viewport={"width": width, "height": 700}) as page:
+        answer_with(page, streamed([("no", {"content": "no"})]))
+        send(page, "A question whose title is longer than the list is wide, by some words")
+        if width < 800:
+            page.click("#open-side")
+        page.hover("#chats li")
+        for name in ("Rename", "Delete"):
+            box = page.locator("#chats").get_by_label(name).bounding_box()
+            assert box["x"] + box["width"] <= page.locator("#side").bounding_box()["width"]
+        assert page.locator("#side").evaluate("one => one.scrollWidth <= one.clientWidth")

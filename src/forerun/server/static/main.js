@@ -1,11 +1,12 @@
 // The page: conversations at the side, one of them in the middle, a field to write in.
 
-import { body, follow } from "./answer.js";
+import { body, follow as receive } from "./answer.js";
 import * as branches from "./branches.js";
 import { Composer } from "./composer.js";
 import { make } from "./render.js";
 import { askKey, Served } from "./served.js";
 import { Settings } from "./settings.js";
+import { Side } from "./side.js";
 import * as store from "./store.js";
 import { TurnView } from "./turns.js";
 
@@ -19,12 +20,10 @@ const EXAMPLES = [
 
 const BUSY = "An answer is coming: wait for its end, or press Esc to stop it, then send.";
 
-const FULL =
-  "This browser has no room left: what is new here is not kept. Deleting conversations makes room; none is deleted by itself.";
-
 let chat = store.newChat();
 let views = [];
 const running = new Map(); // by a conversation's id, while an answer to it comes: {controller, chat, turn, view}
+const unread = new Set(); // ids of conversations to which an answer has come while another one was open
 const settings = new Settings(applySettings, {
   get: () => chat.system ?? "",
   set: (text) => {
@@ -45,6 +44,35 @@ const composer = new Composer({
   },
 });
 
+const side = new Side({
+  open: async (id) => {
+    document.body.classList.remove("side-open");
+    if (id === chat.id) return;
+    byId("chats").dataset.wanted = id;
+    const found = running.get(id)?.chat ?? (await store.chat(id));
+    if (found && byId("chats").dataset.wanted === id) open(found);
+  },
+  remove: async (id) => {
+    const coming = running.get(id);
+    if (coming) coming.chat.turns.length = 0; // what still comes for it is not kept
+    stop(id);
+    await store.remove(id);
+    if (id === chat.id) open(store.newChat(settings.values.system));
+    else list();
+  },
+  rename: (id, name) => {
+    for (const one of [chat, running.get(id)?.chat]) if (one?.id === id) one.name = name;
+    store.rename(id, name);
+    list();
+  },
+  mark: (id) => {
+    if (running.has(id)) return { kind: "coming", text: "An answer is coming" };
+    return unread.has(id) ? { kind: "unread", text: "A new answer" } : null;
+  },
+  tell: tellTrouble,
+  changed: () => follow(chat.id),
+});
+
 function applySettings() {
   byId("shade").setAttribute("aria-pressed", String(settings.values.tint));
   document.body.classList.toggle("untinted", !settings.values.tint);
@@ -52,7 +80,9 @@ function applySettings() {
 
 /** Show another conversation; an answer that comes goes on, and is kept. */
 function open(next) {
-  chat = running.get(next.id)?.chat ?? next;
+  chat = next;
+  byId("chats").dataset.wanted = chat.id;
+  unread.delete(chat.id);
   store.here.set("chat", chat.id);
   refresh();
   show();
@@ -114,7 +144,7 @@ function edit(turn, text) {
     send(text);
     return;
   }
-  const changed = { changed: Date.now(), text, drafted: [], timings: null, reason: "changed", error: null };
+  const changed = { changed: store.now(), text, drafted: [], timings: null, reason: "changed", error: null };
   Object.assign(turn, changed);
   keep();
 }
@@ -154,7 +184,8 @@ async function run(turn, request) {
   byId("said").textContent = "The answer begins.";
   await attempt(own, request);
   view.isWaiting = false;
-  turn.changed = Date.now();
+  turn.changed = store.now();
+  if (own.chat !== chat) unread.add(own.chat.id);
   if (running.get(own.chat.id) === own) running.delete(own.chat.id);
   if (byId("trouble").textContent === BUSY) tellTrouble("");
   refresh();
@@ -167,7 +198,7 @@ async function run(turn, request) {
 
 async function attempt({ controller, turn, view }, request) {
   try {
-    await follow(turn, request, controller.signal, () => view.updateSoon());
+    await receive(turn, request, controller.signal, () => view.updateSoon());
   } catch (error) {
     if (error.name === "AbortError") {
       turn.reason = "stopped";
@@ -194,7 +225,7 @@ function takeBack(turn) {
   tellTrouble(turn.error);
   if (isAlone && question && !composer.text) composer.write(question.text);
   if (chat.turns.length) keep();
-  else store.remove(chat);
+  else store.remove(chat.id);
   show();
   list();
 }
@@ -206,10 +237,10 @@ function stop(id = chat.id) {
   refresh();
 }
 
-function keep(which = chat) {
+async function keep(which = chat) {
   which.time = Date.now();
-  if (!store.save(which)) tellTrouble(FULL);
   if (which === chat) show();
+  if (!(await store.save(which))) tellTrouble(store.trouble());
   list();
 }
 
@@ -222,32 +253,19 @@ function refresh() {
 }
 
 function list() {
-  const heading = store.title(chat);
+  const heading = store.called({ name: chat.name, title: store.title(chat) });
   byId("title").textContent = heading;
   document.title = chat.turns.length ? `${heading} · forerun` : "forerun";
-  const items = store.chats().map((each) => {
-    const onopen = () => {
-      if (each.id !== chat.id) open(each);
-      document.body.classList.remove("side-open");
-    };
-    const onremove = () => {
-      if (!confirm("Delete this conversation?")) return;
-      store.remove(each);
-      const coming = running.get(each.id);
-      if (coming) coming.chat.turns.length = 0; // what still comes for it is not kept
-      stop(each.id);
-      if (each.id === chat.id) {
-        open(store.newChat(settings.values.system));
-      }
-      list();
-    };
-    const name = make("button", { type: "button", className: "title", dir: "auto", onclick: onopen }, store.title(each));
-    if (each.id === chat.id) name.setAttribute("aria-current", "true");
-    const gone = make("button", { type: "button", className: "icon", "aria-label": `Delete ${store.title(each)}`, onclick: onremove }, "✕");
-    return make("li", {}, name, gone);
-  });
-  byId("chats").replaceChildren(...items);
   byId("welcome").hidden = chat.turns.length > 0;
+  side.show(chat.id);
+}
+
+/** Take over what another tab has changed. */
+async function follow(id) {
+  const ours = id === chat.id ? chat : running.get(id)?.chat;
+  if (ours) await store.merge(ours, !running.has(id));
+  if (ours && ours === chat) show();
+  list();
 }
 
 let atEnd = true;
@@ -284,18 +302,10 @@ byId("new").addEventListener("click", () => open(store.newChat(settings.values.s
 byId("open-side").addEventListener("click", () => document.body.classList.toggle("side-open"));
 byId("close-side").addEventListener("click", () => document.body.classList.remove("side-open"));
 byId("shade").addEventListener("click", () => settings.set("tint", !settings.values.tint));
-byId("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const isDark = root.dataset.theme
-    ? root.dataset.theme === "dark"
-    : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = isDark ? "light" : "dark";
-  localStorage.setItem("forerun.theme", root.dataset.theme);
-});
 /** Who leaves the page in the middle of answers has stopped them. */
 function leave() {
   for (const own of [...running.values()]) {
-    own.turn.reason = "stopped";
+    Object.assign(own.turn, { reason: "stopped", changed: store.now() });
     keep(own.chat);
     stop(own.chat.id);
   }
@@ -303,13 +313,10 @@ function leave() {
 
 addEventListener("beforeunload", leave); // a reload breaks the stream before the page is hidden
 addEventListener("pagehide", leave); // a phone may say this alone
-addEventListener("storage", (event) => {
-  if (store.refresh(chat, event, !running.has(chat.id))) show();
-  list();
-});
 for (const text of EXAMPLES) {
   byId("examples").append(make("button", { type: "button", onclick: () => send(text) }, text));
 }
-open(store.chat(store.here.get("chat")) ?? store.newChat(settings.values.system));
+await store.start(follow);
+open((await store.chat(store.here.get("chat"))) ?? store.newChat(settings.values.system));
 applySettings();
 served.connect();

@@ -2,8 +2,10 @@
 // tell which tokens it came from, and nothing is ever turned into HTML text.
 //
 // What language models write is read: headings, paragraphs, lists with tasks, quotes, fenced code, tables, rules,
-// formulas; in a line emphasis, code, links, formulas. HTML is text like any other. Every prefix of a text can be read,
-// and the time is linear.
+// formulas; in a line emphasis, code, links, formulas, and of HTML what html.js reads; the rest of it is text. Every
+// prefix of a text can be read, and the time is linear.
+
+import { html } from "./html.js";
 
 const MAX_DEPTH = 8;
 const MAX_MATH = 100; // lines
@@ -212,7 +214,7 @@ function paragraph(source, lines, i, text, depth) {
   const children = [];
   const first = i;
   do {
-    if (i > first) children.push({ type: "break" });
+    if (i > first && children.at(-1)?.type !== "break") children.push({ type: "break" });
     const line = text(i);
     const start = lines[i].start + line.length - line.trimStart().length;
     children.push(...inline(source, start, lines[i].end));
@@ -230,7 +232,7 @@ function endsParagraph(line, depth) {
   return startsBlock(line) || (depth < MAX_DEPTH && MARKER.test(line) && line.trim().length > 2);
 }
 
-const SPECIAL = /[\\`*_~[$]|https?:\/\//g;
+const SPECIAL = /[\\`*_~[$<&]|!\[|https?:\/\//g;
 const LINK = /\[([^\]\n]{1,400})\]\(\s*([^()\s]{1,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200})?)(?: "[^"\n]{0,200}")?\s*\)/y;
 const BARE = /https?:\/\/[^\s<>()[\]"'`*|]*[^\s<>()[\]"'`*|.,;:!?]/y;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
@@ -274,7 +276,11 @@ function special(source, at, start, end, depth, absent) {
     return { node: { type: "text", start: at + 1, end: at + 2 }, end: at + 2 };
   }
   if (mark === "`") return codeSpan(source, at, end, absent);
-  if (mark === "[" || mark === "h") return link(source, at, start, end, depth);
+  if (mark === "[" || mark === "h") return link(source, at, end);
+  if (mark === "!") return link(source, at + 1, end); // a picture, which the page's policy does not fetch
+  if (mark === "<" || mark === "&") {
+    return html(source, at, end, absent, (from, to) => inline(source, from, to, depth + 1));
+  }
   const sign = source.startsWith(mark + mark, at) ? mark + mark : mark;
   return sign === "~" ? null : emphasis(source, at, start, end, depth, sign, absent);
 }
@@ -302,7 +308,7 @@ function codeSpan(source, at, end, absent) {
   return { node: { type: "codespan", start: after, end: close }, end: close + sign.length };
 }
 
-function link(source, at, start, end, depth) {
+function link(source, at, end) {
   const pattern = source[at] === "[" ? LINK : BARE;
   pattern.lastIndex = at;
   const found = pattern.exec(source);

@@ -123,8 +123,7 @@ class Painter {
   /** A formula, tinted where all of it was drafted; its source where it cannot be read. */
   formula(lines, isBlock) {
     const [start, end] = [lines[0].start, lines.at(-1).end];
-    const [from, to] = this.drafted[this.firstAfter(start)] ?? [end, end];
-    const isDrafted = from <= start && to >= end;
+    const isDrafted = this.isDrafted(start, end);
     const made = make(isDrafted ? "mark" : "span", { className: isDrafted ? "drafted" : "", role: "presentation" });
     if (typeset(this.lines(lines), made, isBlock)) return made;
     return make("code", { className: "math", dir: "ltr" }, ...this.text(start, end));
@@ -163,6 +162,8 @@ class Painter {
           return [make("br")];
         case "codespan":
           return [make("code", {}, ...this.span(node))];
+        case "entity":
+          return this.isDrafted(node.start, node.end) ? [drafted(node.text)] : [node.text];
         case "math":
           return [this.formula([node], node.isLarge)];
         case "link": {
@@ -189,10 +190,16 @@ class Painter {
       if (from > start) parts.push(this.source.slice(start, Math.min(from, end)));
       if (from >= end) break;
       const inner = this.source.slice(Math.max(from, start), Math.min(to, end));
-      parts.push(make("mark", { className: "drafted", role: "presentation" }, inner)); // it cuts no sentence
+      parts.push(drafted(inner));
       start = to;
     }
     return parts;
+  }
+
+  /** Whether all of a range was drafted. */
+  isDrafted(start, end) {
+    const [from, to] = this.drafted[this.firstAfter(start)] ?? [end, end];
+    return from <= start && to >= end;
   }
 
   /** The first drafted range that ends after a place. */
@@ -206,3 +213,5 @@ class Painter {
     return low;
   }
 }
+
+const drafted = (text) => make("mark", { className: "drafted", role: "presentation" }, text); // it cuts no sentence

@@ -1,12 +1,88 @@
-// What the browser keeps: conversations, an entry each, and settings. Nothing goes to make room for something new.
+// What the browser keeps: settings in localStorage, which is read before anything is shown; conversations in IndexedDB,
+// each as a head, which the list needs, and an entry for each turn. Nothing goes to make room for something new.
 // Tabs that have one conversation open merge it turn by turn: what one has added or removed, the others take over.
 
 import { goTo, path } from "./branches.js";
 
-const CHAT = "forerun.chat.";
+const BEFORE = "forerun.chat."; // conversations were in localStorage under these names
 const SETTINGS = "forerun.settings";
-/** By conversation: the ids of the turns that this tab has seen in what is kept. */
+const MANY = 200; // turns that a search reads at once
+const AROUND = 40; // letters
+const FULL =
+  "This browser has no room left: what is new here is not kept. Deleting conversations makes room; none is deleted by itself.";
+const NOWHERE = "This browser keeps nothing for this page: conversations end with it.";
+
+let db = null;
+let latest = 0;
+const heads = new Map();
+/** By conversation: its turns that are kept, with the time of their last change. */
 const known = new WeakMap();
+const tabs = new BroadcastChannel("forerun.chats");
+
+/** Read what is kept. `onchange(id)` is called when another tab has changed a conversation. */
+export async function start(onchange) {
+  try {
+    db = await opened();
+    await takeOver();
+    for (const head of await settled(db.transaction("heads").objectStore("heads").getAll())) heads.set(head.id, head);
+  } catch {
+    db = null;
+  }
+  tabs.onmessage = async ({ data: id }) => {
+    const head = db && (await settled(db.transaction("heads").objectStore("heads").get(id)));
+    if (head) heads.set(id, head);
+    else heads.delete(id);
+    onchange(id);
+  };
+}
+
+function opened() {
+  const request = indexedDB.open("forerun", 1);
+  request.onupgradeneeded = () => {
+    request.result.createObjectStore("heads", { keyPath: "id" });
+    request.result.createObjectStore("turns", { keyPath: ["chat", "id"] });
+  };
+  return settled(request);
+}
+
+/** Put what earlier versions kept in localStorage where conversations are now. */
+async function takeOver() {
+  for (const name of Object.keys(localStorage).filter((each) => each.startsWith(BEFORE))) {
+    const found = read(name);
+    const isOne = found?.id && Array.isArray(found.turns);
+    for (const [at, turn] of isOne ? found.turns.entries() : []) {
+      turn.id ??= `turn-${at}`; // kept before turns had ids, and before they had parents
+      if (turn.parent === undefined) turn.parent = found.turns[at - 1]?.id ?? null;
+      turn.made ??= at;
+      turn.changed ??= at;
+    }
+    if (isOne && !(await save(mended(found)))) return;
+    localStorage.removeItem(name);
+  }
+}
+
+function settled(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+/** Write in one transaction, also where the page is being left; false, and no change, where there is no room. */
+async function written(work) {
+  try {
+    const transaction = db.transaction(["heads", "turns"], "readwrite");
+    const done = new Promise((resolve) => {
+      transaction.oncomplete = () => resolve(true);
+      transaction.onabort = () => resolve(false);
+    });
+    work(transaction.objectStore("heads"), transaction.objectStore("turns"));
+    transaction.commit();
+    return await done;
+  } catch {
+    return false;
+  }
+}
 
 /** A new conversation; it is kept once it has a turn. */
 export function newChat(system = "") {
@@ -15,42 +91,50 @@ export function newChat(system = "") {
 
 /** A new turn: `role` and its other fields. */
 export function newTurn(fields) {
-  return { id: newId(), changed: Date.now(), ...fields };
+  const made = now();
+  return { id: newId(), made, changed: made, ...fields };
+}
+
+/** The time, later than all that this tab was told before. */
+export function now() {
+  latest = Math.max(Date.now(), latest + 1);
+  return latest;
 }
 
 function newId() {
   return crypto.getRandomValues(new Uint32Array(2)).join("-");
 }
 
-/** All conversations, the latest first. */
+/** The heads of all conversations, the latest first: {id, title, time, name}. */
 export function chats() {
-  return Object.keys(localStorage)
-    .filter((name) => name.startsWith(CHAT))
-    .map((name) => readChat(name))
-    .filter(Boolean)
-    .sort((a, b) => b.time - a.time);
+  return [...heads.values()].sort((a, b) => b.time - a.time);
 }
 
 /** One conversation; null if it is not kept. */
-export function chat(id) {
-  return id ? readChat(CHAT + id) : null;
+export async function chat(id) {
+  if (!heads.has(id)) return null;
+  return mended({ ...heads.get(id), turns: await turnsOf(id) });
 }
 
-function readChat(name) {
-  const found = read(name);
-  if (!found?.id || !Array.isArray(found.turns)) return null;
-  for (const [at, turn] of found.turns.entries()) {
-    turn.id ??= `turn-${at}`; // kept before turns had ids, and before they had parents
-    if (turn.parent === undefined) turn.parent = found.turns[at - 1]?.id ?? null;
-  }
-  const ids = new Set(found.turns.map((turn) => turn.id));
-  for (const turn of found.turns) {
+async function turnsOf(id) {
+  const found = await settled(db.transaction("turns").objectStore("turns").getAll(all(id)));
+  return found.sort((a, b) => a.made - b.made);
+}
+
+const all = (id) => IDBKeyRange.bound([id], [id, []]);
+
+/** A conversation of which turns may be missing, in the form in which it is shown. */
+function mended(chat) {
+  const ids = new Set(chat.turns.map((turn) => turn.id));
+  for (const turn of chat.turns) {
     if (!ids.has(turn.parent)) turn.parent = null; // another tab has taken its question out
   }
-  if (found.last === undefined) goTo(found, null);
-  known.set(found, ids);
-  return found;
+  if (!ids.has(chat.last)) goTo(chat, null);
+  if (heads.has(chat.id)) known.set(chat, changes(chat.turns));
+  return chat;
 }
+
+const changes = (turns) => new Map(turns.map((turn) => [turn.id, turn.changed]));
 
 /** What this tab keeps over a reload: the open conversation, and what is written but not sent. */
 export const here = {
@@ -58,56 +142,92 @@ export const here = {
   set: (name, value) => put(sessionStorage, `forerun.${name}`, value),
 };
 
-/** Keep a conversation, merged with what other tabs have kept of it. False, and no change, where there is no room. */
-export function save(chat) {
-  const turns = merged(chat);
-  if (!put(localStorage, CHAT + chat.id, JSON.stringify({ ...chat, turns }))) return false;
-  take(chat, turns);
-  return true;
+/** Keep what is new in a conversation. False, and no change, where there is no room: `trouble()` says so. */
+export async function save(chat) {
+  const { turns, ...rest } = chat;
+  const [head, before, after] = [{ ...rest, title: title(chat) }, known.get(chat) ?? new Map(), changes(turns)];
+  known.set(chat, after);
+  const isKept = await written((headStore, turnStore) => {
+    headStore.put(head);
+    for (const turn of turns) {
+      if (before.get(turn.id) !== turn.changed) turnStore.put({ ...turn, chat: chat.id });
+    }
+    for (const id of before.keys()) if (!after.has(id)) turnStore.delete([chat.id, id]);
+  });
+  if (isKept) {
+    heads.set(chat.id, head);
+    tabs.postMessage(chat.id);
+  } else {
+    known.delete(chat); // the next time all of it is written
+  }
+  return isKept;
 }
 
-/** Merge into a conversation what another tab has kept of it, if storage event `event` is about it.
- *  `follows`: what is shown there is shown here. */
-export function refresh(chat, event, follows) {
-  if (event.key !== CHAT + chat.id || !event.newValue) return false;
-  take(chat, merged(chat));
-  if (follows) goTo(chat, JSON.parse(event.newValue).last);
-  return true;
-}
+/** Why something was not kept. */
+export const trouble = () => (db ? FULL : NOWHERE);
 
-function take(chat, turns) {
-  chat.turns = turns;
-  known.set(chat, new Set(turns.map((turn) => turn.id)));
-  if (!known.get(chat).has(chat.last)) goTo(chat, null); // it is gone
-}
-
-/** The turns that are kept, without those that this tab has removed and with those that it has added. */
-function merged(chat) {
-  const { turns } = chat;
-  const theirs = readChat(CHAT + chat.id)?.turns;
-  if (!theirs) return [...turns];
-  const seen = known.get(chat) ?? new Set();
-  const mine = new Map(turns.map((turn) => [turn.id, turn]));
-  const there = new Set(theirs.map((turn) => turn.id));
-  const kept = theirs.filter((turn) => mine.has(turn.id) || !seen.has(turn.id));
-  const added = turns.filter((turn) => !there.has(turn.id) && !seen.has(turn.id));
-  return [...kept.map((turn) => later(mine.get(turn.id), turn)), ...added];
+/** Merge into a conversation what another tab has kept of it. `follows`: what is shown there is shown here. */
+export async function merge(chat, follows) {
+  const before = known.get(chat) ?? new Map();
+  const theirs = await turnsOf(chat.id);
+  const head = heads.get(chat.id);
+  if (!head) return known.delete(chat); // it is deleted there; what is kept here from now on is all of it
+  const mine = new Map(chat.turns.map((turn) => [turn.id, turn]));
+  const there = changes(theirs);
+  const added = chat.turns.filter((turn) => !there.has(turn.id) && !before.has(turn.id));
+  const [{ name, system }, last] = [head, follows ? head.last : chat.last];
+  const turns = [...theirs.map((turn) => later(mine.get(turn.id), turn)), ...added];
+  mended(Object.assign(chat, { name, system, last, turns: turns.sort((a, b) => a.made - b.made) }));
+  known.set(chat, there);
 }
 
 /** Of one turn in two tabs the one that was changed last; ours stays the same object. */
 function later(ours, theirs) {
   if (!ours) return theirs;
-  return (theirs.changed ?? 0) > (ours.changed ?? 0) ? Object.assign(ours, theirs) : ours;
+  return theirs.changed > ours.changed ? Object.assign(ours, theirs) : ours;
 }
 
-export function remove(chat) {
-  localStorage.removeItem(CHAT + chat.id);
+export async function remove(id) {
+  heads.delete(id);
+  await written((headStore, turnStore) => {
+    headStore.delete(id);
+    turnStore.delete(all(id));
+  });
+  tabs.postMessage(id);
+}
+
+/** Call a conversation by a name of the user's; none is its first question. */
+export async function rename(id, name) {
+  const head = { ...heads.get(id), name };
+  heads.set(id, head);
+  await written((headStore) => headStore.put(head));
+  tabs.postMessage(id);
+}
+
+/** Where a text stands: by conversation what is around it, "" where it is in the name alone. */
+export async function search(text) {
+  const [found, sought] = [new Map(), text.toLowerCase()];
+  for (const head of heads.values()) if (called(head).toLowerCase().includes(sought)) found.set(head.id, "");
+  for (let from = null; db; ) {
+    const range = from && IDBKeyRange.lowerBound(from, true);
+    const turns = await settled(db.transaction("turns").objectStore("turns").getAll(range, MANY));
+    for (const turn of turns) {
+      const at = found.get(turn.chat) ? -1 : turn.text.toLowerCase().indexOf(sought);
+      if (at >= 0) found.set(turn.chat, turn.text.slice(Math.max(0, at - AROUND), at + sought.length + AROUND));
+    }
+    if (turns.length < MANY) break;
+    from = [turns.at(-1).chat, turns.at(-1).id];
+  }
+  return found;
 }
 
 /** What a conversation is called in the list. */
+export const called = (head) => head.name || head.title || "New chat";
+
+/** The beginning of its first question. */
 export function title(chat) {
   const first = path(chat).find((turn) => turn.role === "user")?.text ?? "";
-  return first.trim().replace(/\s+/g, " ").slice(0, 80) || "New chat";
+  return first.slice(0, 1000).trim().replace(/\s+/g, " ").slice(0, 80);
 }
 
 export function settings() {
@@ -115,10 +235,10 @@ export function settings() {
 }
 
 export function saveSettings(values) {
-  return put(localStorage, SETTINGS, JSON.stringify(values));
+  put(localStorage, SETTINGS, JSON.stringify(values));
 }
 
-/** Keep a value; false where the browser has no room for it. */
+/** False where there is no room. */
 function put(storage, name, value) {
   try {
     storage.setItem(name, value);

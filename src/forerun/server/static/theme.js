@@ -5,3 +5,12 @@ try {
 } catch {
   // no storage: as the system has it
 }
+
+addEventListener("DOMContentLoaded", () =>
+  document.getElementById("theme").addEventListener("click", () => {
+    const root = document.documentElement;
+    const isDark = (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+    root.dataset.theme = isDark ? "light" : "dark";
+    localStorage.setItem("forerun.theme", root.dataset.theme);
+  }),
+);

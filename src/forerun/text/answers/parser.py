@@ -16,6 +16,7 @@ from forerun.text.answers.calls import HERMES, Call, CallSyntax, Tools, is_whole
 from forerun.text.answers.json_text import JsonText
 from forerun.text.answers.loose import resolved
 from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
+from forerun.text.answers.tag_stream import TagStream
 
 _BARE_BEGUN = re.compile(
     r'\s*(?:`{0,2}|(?:```\w*\s*)?(?:\[\s*(?:[A-Za-z_][\w.-]*)?|<[a-z]*+=?[\w.-]*+|(?:\[\s*)?\{\s*(?:"\w*)?)?)'
@@ -94,12 +95,16 @@ class MarkParser:
         self._ahead: JsonText | None = None
         """Reads on where a mark stands in the arguments, as far as `_num_seen`."""
         self._num_seen = 0
+        self._tags: TagStream | None = None
+        self._streams = True
+        """Whether calls are handed on before their end."""
         self._seen_to = self._num_tried = 0
         """Up to where no mark closes the call that is being read, and how many were there."""
 
     def read(self, text: str, *, is_last: bool, is_cut: bool = False) -> list[Part]:
         """Split more text; `is_last` if none will follow. A cut call is none, if it was not handed on."""
         if is_last and not self._raw + self._held:
+            self._streams = self._tags is not None
             self._read_bare_mark(text)
         parts = self.push(text)
         if not is_last:
@@ -261,7 +266,8 @@ class MarkParser:
 
         A call that names an offered tool first, and then its arguments, is handed on.
         """
-        if not (self._tools and self._marks and self._may_be_bare()):
+        is_marked = self._held.lstrip().startswith(tuple(self._marks))
+        if is_marked or not (self._tools and self._marks and self._may_be_bare()):
             self._read = self._read_text
             return []
         begun = _BARE_CALL.begun(self._held)
@@ -324,7 +330,19 @@ class MarkParser:
             return [_call_part(name, own)]
         if not self._syntax.close:
             return None
-        return self._read_to(self._end_of_call())
+        end = self._end_of_call()
+        return self._read_to(end) if end >= 0 else self._read_tags()
+
+    def _read_tags(self) -> list[Part] | None:
+        """Hand on what has come of a call in tags."""
+        if not self._streams:
+            return None
+        self._tags = self._tags or TagStream(self._tools)
+        is_new, text = not self._tags.name, self._tags.more(self._held)
+        if not text:
+            return None
+        self.num_calls += is_new
+        return [CallPart(self._tags.name), ArgumentsPart(text)] if is_new else [ArgumentsPart(text)]
 
     def _end_of_call(self, *, is_last: bool = False) -> int:
         """Return where the mark stands that closes a call: one in a value closes nothing. -1: none.
@@ -393,7 +411,19 @@ class MarkParser:
     def _called(self, body: str, whole: str) -> list[Part]:
         """Return the calls in a body that is complete; the whole as text if it holds none."""
         calls = read_calls(body, self._tools) or read_calls(whole, self._tools)
+        begun, self._tags = self._tags, None
+        if begun is not None and begun.name:
+            return self._ended(begun, calls or [])
         return self._parts(calls) if calls else [ContentPart(whole)]
+
+    def _ended(self, begun: TagStream, calls: Sequence[Call]) -> list[Part]:
+        """Return the rest of a call that was being handed on, and the others."""
+        sent = begun.sent
+        if calls and calls[0].name == begun.name and calls[0].arguments.startswith(sent):
+            return [ArgumentsPart(calls[0].arguments[len(sent) :]), *self._parts(calls[1:])]
+        text = JsonText()
+        text.push(sent)
+        return [ArgumentsPart(text.rest())]
 
     def _parts(self, calls: Sequence[Call]) -> list[Part]:
         self.num_calls += len(calls)

@@ -22,8 +22,8 @@ Tools = Mapping[str, Mapping[str, Any]]
 """By name of a function that is offered: the JSON schema of its arguments."""
 
 M3_MARK = "]<]minimax[>["
-_PLAIN = {"｜DSML｜": "", "atem:": "", ":opensource": "", "<tool_sep>": ""}
-_PLAIN |= {"<|open|>": "<", "<|close|>": "</", "<|sep|>": ">"}
+SIGNS = {"｜DSML｜": "", "atem:": "", ":opensource": "", "<tool_sep>": ""}
+SIGNS |= {"<|open|>": "<", "<|close|>": "</", "<|sep|>": ">"}
 """What DeepSeek, Muse and Hunyuan write within tags or beside them, and Kimi K3 for their signs."""
 _FUNCTION = re.compile(
     r'<(?:function=|(?:function|invoke) name=|call tool=)"?([^"<>]+)(?:"[^<>]*)?>(.*?)'
@@ -63,7 +63,7 @@ _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 def read_tags(body: str, tools: Tools) -> list[tuple[str, str]]:
     """Return the names in a body of calls, and the arguments as JSON."""
-    for written, plain in _PLAIN.items():
+    for written, plain in SIGNS.items():
         body = body.replace(written, plain)
     found = [(name, _parameters(inner), inner) for name, inner in _FUNCTION.findall(body)]
     if not found and (alone := _PAIRS.fullmatch(body)) is not None:
@@ -96,7 +96,7 @@ def _parameters(text: str) -> list[tuple[str, str]]:
 
 def is_whole(body: str) -> bool | None:
     """Tell whether a body of tags ends where a call may; None for one without tags."""
-    for sign, plain in _PLAIN.items():
+    for sign, plain in SIGNS.items():
         body = body.replace(sign, plain)
     if "<arg_key>" in body or _FIRST.search(body):
         return _LAST.search(body[-_LONGEST:]) is not None
@@ -129,7 +129,7 @@ def _object(pairs: Sequence[tuple[str, str]], schema: object, root: Mapping[str,
 def typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
     """Write a value as JSON: a text where its schema has one, else as it stands if it is JSON or Python's."""
     if (raw := _CDATA.fullmatch(text)) is not None:  # MiniCPM5's, of texts with signs of tags
-        return _quoted(raw[1])
+        return quoted(raw[1])
     types = {*types_of(schema, root)}
     if children := _children(text):
         if {name for name, _ in children} != {"item"} or "object" in types:
@@ -141,13 +141,14 @@ def typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
     try:
         value = json.loads(word, parse_constant=_no_json)
     except (ValueError, RecursionError):
-        return _literal(word) if types <= {"array", "object", "null"} else _quoted(text)
+        return _literal(word) if types <= {"array", "object", "null"} else quoted(text)
     kind = TYPES.get(type(value), "null")
     is_text = "string" in types and (kind not in types or kind in ("integer", "number", "boolean"))
-    return _quoted(text) if is_text else word
+    return quoted(text) if is_text else word
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Write a text as JSON."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -157,8 +158,8 @@ def _literal(text: str) -> str:
         value = ast.literal_eval(text)
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return _quoted(text)
-    return written if isinstance(value, list | dict) else _quoted(text)
+        return quoted(text)
+    return written if isinstance(value, list | dict) else quoted(text)
 
 
 def _no_json(name: str) -> NoReturn:

@@ -6,15 +6,16 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from forerun.core.errors import RequestError, short_repr
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.calls import CallGrammar, in_json
 from forerun.decoding.schemas import unreadable
-from forerun.server.errors import invalid, must_be
 from forerun.spellings.requests import note
-from forerun.text.answers.calls import schemas_of
-from forerun.text.answers.forms import HARMONY_CALLS
+from forerun.text.answers.calls import CLOSE, HERMES_CALLS, schemas_of
+from forerun.text.answers.forms import HARMONY_CALLS, AnswerForm
 from forerun.text.answers.harmony import CALL, CHANNEL, FINAL
 from forerun.text.answers.tags import Tools as Schemas
 from forerun.text.messages import Message, Tools
@@ -43,7 +44,7 @@ class Toolbox:
 
     @classmethod
     def of(cls, tools: Sequence[object] | None, choice: object, parallel: bool | None) -> Toolbox:
-        """Read them as OpenAI's chat completions write them. Raises ApiError."""
+        """Read them as OpenAI's chat completions write them. Raises RequestError."""
         read = (_checked(f"tools[{i}]", tool) for i, tool in enumerate(tools or ()))
         checked = [tool for tool in read if tool is not None]
         if isinstance(choice, Mapping) and choice.get("type") == ALLOWED:
@@ -55,18 +56,18 @@ class Toolbox:
         offered = tuple(map(_plain, checked))
         by_name = {_name(tool): tool for tool in offered}
         if len(by_name) < len(offered):
-            raise invalid("tools must have different names", "tools")
+            raise RequestError("tools must have different names", option="tools")
         if choice == "none":
             return cls()
         if is_auto:
             return cls(offered, (), is_parallel)
         if not offered:
-            raise invalid("tool_choice needs tools: give some", "tools")
+            raise RequestError("tool_choice needs tools: give some", option="tools")
         if choice == "required":
             return cls(offered, offered, is_parallel)
         name = _chosen(choice)
         if not isinstance(name, str) or name not in by_name:
-            raise must_be("tool_choice", f"one of the tools ({', '.join(by_name)})", name)
+            raise _must_be("tool_choice", f"one of the tools ({', '.join(by_name)})", name)
         return cls(offered, (by_name[name],), False)
 
     @property
@@ -88,7 +89,7 @@ class Toolbox:
     def form(
         self, answer: StructuredOutputsParams | None, new_grammar: Callable[[Schemas], CallGrammar]
     ) -> StructuredOutputsParams:
-        """Choose the form of the answer: calls if they are required; calls or its own form. Raises ApiError."""
+        """Choose the form of the answer: calls if they are required; calls or its own form. Raises RequestError."""
         grammar = new_grammar(_compilable(schemas_of(self.required or self.tools)))
         after = None
         if grammar.written is HARMONY_CALLS:  # behind any message that is a thought
@@ -97,10 +98,21 @@ class Toolbox:
         if not self.required:
             if answer is None or not (answer.json or answer.json_object):
                 message = "tools go with a response_format of JSON only"
-                raise invalid(message, "response_format")
+                raise RequestError(message, option="response_format")
             said = grammar.text(FINAL.removeprefix(after) if after else "")
             start = f"calls | {said} {in_json(json.loads(answer.source or '{}'))}"
         return StructuredOutputsParams(grammar="\n".join([f"start: {start}", *lines]), after=after)
+
+
+def call_grammar(
+    form: AnswerForm, control: Mapping[str, int], *, reads_tools: bool
+) -> Callable[[Schemas], CallGrammar]:
+    """Return what writes the grammar of calls, in the family's form if its template reads tools.
+
+    `control` are the ids of control tokens, by their texts.
+    """
+    written = form.written if form.is_harmony or reads_tools else HERMES_CALLS
+    return partial(CallGrammar, written, control=control, marks=(form.calls.close, CLOSE))
 
 
 def _compilable(schemas: Schemas) -> Schemas:
@@ -129,20 +141,22 @@ def of_text(tool: Mapping[str, Any]) -> Tool:
 
 
 def _checked(where: str, tool: object) -> Tool | None:
-    """Return a tool as a function; None for one that others run. Raises ApiError."""
+    """Return a tool as a function; None for one that others run. Raises RequestError."""
     if not isinstance(tool, Mapping):
-        raise must_be(where, "a function", tool, "tools")
+        raise _must_be(where, "a function", tool, "tools")
     if is_hosted(tool):
         note(f"tools of type {tool['type']}", _HOSTED)
         return None
     if tool.get("type") == "custom":
         own = tool.get("custom", tool)
         tool = of_text(own if isinstance(own, Mapping) else {})
+    if "function" not in tool and "name" in tool:
+        tool = {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
     function = tool.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise invalid(f"{where}.function must have a name", "tools")
+        raise RequestError(f"{where}.function must have a name", option="tools")
     if not _NAME.fullmatch(name := function["name"]):
-        raise must_be(
+        raise _must_be(
             f"{where}.function.name",
             "1 to 128 letters, digits and _ . : / @ # ~ + -",
             name,
@@ -150,10 +164,10 @@ def _checked(where: str, tool: object) -> Tool | None:
         )
     parameters = function.get("parameters")
     if not isinstance(parameters, Mapping | None):
-        raise must_be(f"{where}.function.parameters", "a JSON schema", parameters, "tools")
+        raise _must_be(f"{where}.function.parameters", "a JSON schema", parameters, "tools")
     for strict in (tool.get("strict"), function.get("strict")):
         if not isinstance(strict, bool | None):
-            raise must_be(f"{where}.strict", "true or false", strict, "tools")
+            raise _must_be(f"{where}.strict", "true or false", strict, "tools")
     return tool
 
 
@@ -172,19 +186,19 @@ def _is_strict(tool: Tool) -> bool:
 
 
 def _allowed(tools: Sequence[Tool], given: object) -> tuple[list[Tool], object]:
-    """Keep the tools that a choice allows, and return its mode. Raises ApiError."""
+    """Keep the tools that a choice allows, and return its mode. Raises RequestError."""
     given = given if isinstance(given, Mapping) else {}
     mode, named = given.get("mode"), given.get("tools")
     if mode not in ("auto", "required") or not isinstance(named, list) or not named:
         what = '{"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": ...}}]}'
-        raise must_be(f"tool_choice.{ALLOWED}", what, given, "tool_choice")
+        raise _must_be(f"tool_choice.{ALLOWED}", what, given, "tool_choice")
     known, names = [_name(tool) for tool in tools], []
     for one in named:
         function = one.get("function", one) if isinstance(one, Mapping) else one
         names.append(function.get("name") if isinstance(function, Mapping) else function)
         if names[-1] not in known:
             what = f"tools of the request ({', '.join(known)})"
-            raise must_be(f"tool_choice.{ALLOWED}.tools", what, names[-1], "tool_choice")
+            raise _must_be(f"tool_choice.{ALLOWED}.tools", what, names[-1], "tool_choice")
     return [tool for tool in tools if _name(tool) in names], mode
 
 
@@ -196,12 +210,17 @@ def _plain_choice(choice: object) -> object:
 
 
 def _chosen(choice: object) -> object:
-    """Find the name in a choice. Raises ApiError for one that is none."""
+    """Find the name in a choice. Raises RequestError for one that is none."""
     function = choice.get("function", choice) if isinstance(choice, Mapping) else None
     if not isinstance(function, Mapping) or "name" not in function:
-        raise must_be("tool_choice", CHOICES, choice)
+        raise _must_be("tool_choice", CHOICES, choice)
     return function["name"]
 
 
 def _name(tool: Tool) -> str:
     return str(tool["function"]["name"])
+
+
+def _must_be(name: str, allowed: str, given: object, param: str = "") -> RequestError:
+    message = f"{name} must be {allowed}, got {short_repr(given)}"
+    return RequestError(message, option=param or name)
