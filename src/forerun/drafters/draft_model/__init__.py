@@ -33,7 +33,6 @@ from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafting.draft_head import (
     DraftHead,
     Scores,
-    TextTokens,
     head_nbytes,
     list_of,
 )
