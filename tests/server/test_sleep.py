@@ -48,12 +48,12 @@ def test_a_model_that_nobody_asks_sleeps_and_wakes(load) -> None:
 
 
 def test_a_stream_is_never_cut(load) -> None:
-    long = BODY | {"max_tokens": 300, "stream": True, "ignore_eos": True}
+    long = BODY | {"max_tokens": 450, "stream": True, "ignore_eos": True, "max_draft": 0}
     with running(load, sleep_idle_seconds=0.05) as (url, _):
         with httpx.stream("POST", f"{url}/v1/completions", json=long, timeout=60) as answer:
             found = answer.iter_lines()
             next(found)
-            time.sleep(0.5)
+            time.sleep(0.2)
             assert post(url, "/models/unload", {}) == {"success": False}
             lines = [line for line in found if line]
         assert lines[-1] == "data: [DONE]"

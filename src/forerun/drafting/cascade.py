@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafting.base import Asking, Drafter
-from forerun.drafting.networks.drafter import Grown, NetworkDrafter, joint_drafts
+from forerun.drafting.networks.drafter import NetworkDrafter, joint_drafts
 from forerun.drafting.networks.network import Network
 from forerun.drafting.networks.worth import Worth
 from forerun.drafting.union import Joint, Union, common_features
@@ -60,35 +60,30 @@ class Cascade(Joint):
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence."""
         ngrams = None if self.tables is None else self.tables.ngram_model(seqs)
-        doubts = self._doubts()
-        if self.asking is None:
-            grown = joint_drafts(self.networks, seqs, budgets, ngrams, min_doubts=doubts)
-            return self._noted(seqs, grown)
-        wanted = self.asking.wanted or [True] * len(seqs)
-        asks = [w and not self.num_unread(seq) for seq, w in zip(seqs, wanted, strict=True)]
-        self.asking.load_s = self._load(any(wanted))
-        self.asking.num_read = 0
-        for seq, is_wanted in zip(seqs, wanted, strict=True):
-            if is_wanted and (room := READ_ROWS - self.asking.num_read) > 0:
-                self.asking.num_read += self._read(seq, room)
-        grown = joint_drafts(self.networks, seqs, budgets, ngrams, asks, doubts)
-        self.asking.num_steps = grown.num_model_steps
-        return self._noted(seqs, grown)
-
-    def _doubts(self) -> list[float]:
-        """Set the share of each partner's word, and return the doubt from which it is asked."""
+        asks = None if self.asking is None else self._asks(self.asking, seqs)
         doubts = []
         for drafter in self.networks:
             network, worth = drafter.network, self._worths[drafter.network]
             network.share = worth.share
             cost = self.asking.cost if self.asking is not None and network.is_model else None
             doubts.append(worth.doubt(drafter.options.min_doubt, cost))
-        return doubts
-
-    def _noted(self, seqs: Sequence[Seq], grown: Grown) -> list[Draft]:
+        grown = joint_drafts(self.networks, seqs, budgets, ngrams, asks, doubts)
+        if self.asking is not None:
+            self.asking.num_steps = grown.num_model_steps
         for seq, said in zip(seqs, grown.said):
             self._said[seq.id] = said, grown.partners
         return grown.drafts
+
+    def _asks(self, asking: Asking, seqs: Sequence[Seq]) -> list[bool]:
+        """Let models be loaded and read where they are wanted; return of which sequences they draft."""
+        wanted = asking.wanted or [True] * len(seqs)
+        asks = [w and not self.num_unread(seq) for seq, w in zip(seqs, wanted, strict=True)]
+        asking.load_s = self._load(any(wanted))
+        asking.num_read = 0
+        for seq, is_wanted in zip(seqs, wanted, strict=True):
+            if is_wanted and (room := READ_ROWS - asking.num_read) > 0:
+                asking.num_read += self._read(seq, room)
+        return asks
 
     def _load(self, is_wanted: bool) -> float:
         """Keep models in memory that are wanted, others for a while; return the seconds in which some were loaded."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 
+from forerun.core import background
 from forerun.core.errors import LoadError
 from forerun.hub import hugging_face, names
 from forerun.hub.hugging_face import HubName
@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
 
 def main() -> None:
     """Pull a model, as Ollama tells it: a line for each file that grows, then what came of it."""
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    background.watch("forerun-pull-input", _end_with_input)
     name = sys.argv[1]
     try:
         found = HubName.parse(name)
@@ -57,8 +57,7 @@ def _pull_files(name: str, found: HubName) -> None:
         except LoadError as error:
             failures.append(error)
 
-    thread = threading.Thread(target=pull, daemon=True)
-    thread.start()
+    thread = background.watch("forerun-pull", pull)
     said: dict[str, int] = {}
     while thread.is_alive():
         thread.join(EACH_S)

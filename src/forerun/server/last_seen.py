@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forerun.core import files
 from forerun.core.errors import LoadError, one_line, short_repr, unknown
 from forerun.hub.names import cache_root
 from forerun.text.prompt import TOLD_BY
-
-if TYPE_CHECKING:
-    from forerun.server.openai import ChatRequest
 
 LEAST = 512
 """Tokens of instructions that are worth keeping."""
@@ -38,15 +35,16 @@ class LastSeen:
     def __init__(self) -> None:
         self._kept: dict[str, str] = {}
 
-    def note(self, agent: str, body: ChatRequest) -> None:
-        """Keep what a client, by its `User-Agent`, has sent before the first words of a user."""
+    def note(
+        self, agent: str, said: Sequence[Mapping[str, Any]], fields: Mapping[str, object]
+    ) -> None:
+        """Keep what a client, by its `User-Agent`, has sent before the first words of a user: messages, `FIELDS`."""
         name = client_of(agent)
         messages = []
-        for message in body.messages:
+        for message in said:
             if message["role"] not in TOLD_BY:
                 break
             messages.append(message)
-        fields = body.model_dump(include={*FIELDS}, exclude_none=True, mode="json")
         text = json.dumps({"messages": [*messages, SAID], **fields})
         if name is None or self._kept.get(name) == text:
             return

@@ -15,7 +15,7 @@ from forerun.server.async_request import AsyncRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
-from forerun.server.last_seen import LEAST
+from forerun.server.last_seen import FIELDS, LEAST
 from forerun.server.limits import check_counted, check_depth
 from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import OBJECT, answers, list_of
@@ -235,7 +235,9 @@ async def submit(
                 one = with_instructions(one, body.messages, tokenizer)
                 is_kept = service.llm().engine.cache.disk is not None
                 if is_kept and one.num_instructions >= LEAST:
-                    service.last_seen.note(request.headers.get("user-agent", ""), body)
+                    fields = body.model_dump(include={*FIELDS}, exclude_none=True, mode="json")
+                    agent = request.headers.get("user-agent", "")
+                    service.last_seen.note(agent, body.messages, fields)
                 return [one]
             if one.token_ids[:1] == [tokenizer.bos_id]:
                 del one.token_ids[0]  # it stands at the beginning already

@@ -161,8 +161,8 @@ class DraftModel(Network):
         load: Callable[[], Model] | None = None,
     ) -> None:
         """Take the model and, if its head is trimmed, the `listed` tokens, ascending; `load` loads it again."""
-        self.vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
-        listed = _listed(options, target, self.vocab_size, listed)
+        vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
+        listed = _listed(options, target, vocab_size, listed)
         num_scored = None if listed is None else len(listed)
         step = step_nbytes(model.config, model.nbytes(), num_scored)
         self.step_cost = step / pass_nbytes(target.model)
@@ -170,7 +170,7 @@ class DraftModel(Network):
         num_blocks = num_blocks_for(target, max_len)
 
         def parts(model: Model) -> Parts:
-            head = None if listed is None else DraftHead(model, self.vocab_size, listed)
+            head = None if listed is None else DraftHead(model, vocab_size, listed)
             cache = model.new_cache(
                 target.max_num_seqs,
                 max_len,
@@ -180,7 +180,8 @@ class DraftModel(Network):
             )
             return Parts(model, head, cache)
 
-        self.resident = Resident(parts, model, load)
+        self.vocab_size = vocab_size
+        self.resident = Resident(parts, model, load)  # which does not refer to this
         self.kv_block_nbytes = self.cache.block_nbytes
         self.slots: dict[int, Slot] = {}
         self._unopened: set[int] = set()

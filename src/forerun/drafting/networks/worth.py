@@ -33,19 +33,11 @@ class Worth:
 
     def __init__(self, share: float, gain: float) -> None:
         """Begin with a share, and the tokens that a step brings for each doubt squared."""
-        self._first_share, self._first_gain = share, gain
+        self.share = self._first_share = share
+        """Of its word in a probability that others gave before it."""
+        self._first_gain = gain
         self._shares = DecayedMeans()
         self._squares, self._brought = FIRST_SQUARES, FIRST_SQUARES * gain
-
-    @property
-    def share(self) -> float:
-        """Of its word in a probability that others gave before it."""
-        return self._shares.given([self._first_share], CASES)[0]
-
-    @property
-    def gain(self) -> float:
-        """Tokens that a step brings for each doubt squared."""
-        return self._brought / self._squares
 
     def doubt(self, least: float, cost: float | None = None) -> float:
         """Return the doubt from which its steps pay, `least` or more.
@@ -53,7 +45,8 @@ class Worth:
         `cost` is that of a step in tokens; None: as much as a step at the least doubt is known to bring beforehand.
         """
         cost = self._first_gain * least**2 if cost is None else cost
-        paying = math.sqrt(cost / self.gain) if self.gain > 0 else 1.0
+        gain = self._brought / self._squares
+        paying = math.sqrt(cost / gain) if gain > 0 else 1.0
         return max(least, min(paying, MOST_DOUBT))
 
     def learn(self, steps: Sequence[Verdict]) -> None:
@@ -62,5 +55,6 @@ class Worth:
         for _, _, before, own, _ in steps:
             if likely := (1 - share) * before + share * own:
                 self._shares.record([(0, share * own / likely)])
+        self.share = self._shares.given([self._first_share], CASES)[0]
         self._squares = self._squares * GAIN_MEMORY + sum(doubt**2 for _, doubt, *_ in steps)
         self._brought = self._brought * GAIN_MEMORY + sum(brought for *_, brought in steps)
