@@ -75,8 +75,10 @@ def response_format(given: Mapping[str, Any]) -> StructuredOutputsParams | None:
     if kind == "text":
         return None
     if kind not in ("json_schema", "json_object"):
-        allowed = f"{field}.type must be text, json_object or json_schema"
-        raise RequestError(f"{allowed}, got {short_repr(kind)}", option=field)
+        raise RequestError(
+            f"{field}.type must be text, json_object or json_schema, got {short_repr(kind)}",
+            option=field,
+        )
     if kind == "json_schema":
         inner, field = given.get("json_schema"), f"{field}.json_schema.schema"
         schema = inner.get("schema") if isinstance(inner, Mapping) else schema
