@@ -27,7 +27,7 @@ from forerun.server.client import Remote
 
 RESULTS = Path(__file__).with_name("turns.md")
 ANSWER = 64
-LETTERS_A_TOKEN = 4
+LETTERS_A_TOKEN = 3.2
 OURS, THEIRS = "forerun", "llama.cpp"
 LOOKED_AT = (
     "src/forerun/engine/lock.py",
@@ -83,7 +83,7 @@ def instructions(num_tokens: int) -> str:
     found = sorted(Path("docs").glob("*.md"))
     text = "\n\n".join(path.read_text(encoding="utf-8") for path in found)
     head = "You are a coding agent. Use the tools. What follows is what the project says of itself.\n\n"
-    return head + text[: LETTERS_A_TOKEN * num_tokens]
+    return head + text[: int(LETTERS_A_TOKEN * num_tokens)]
 
 
 def session() -> Iterator[Turn]:
