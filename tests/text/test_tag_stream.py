@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forerun.text.answers.forms import form_of
@@ -52,6 +52,9 @@ def test_a_call_is_the_same_in_all_pieces(values, data) -> None:
         assert parts(QWEN, text, some, tools=TOOLS) == whole
 
 
+@example('""', 1)
+@example('"a text as JSON"', 1)
+@example('  "and blanks"', 3)
 @given(VALUES, st.integers(1, 9))
 def test_what_was_handed_on_of_a_call_that_ends_early_is_a_beginning(value, size) -> None:
     text = body([("path", "a.py"), ("text", value)])

@@ -104,7 +104,10 @@ class TagStream:
             return None
         begun = ""
         if self._done == self._start:
-            if body.startswith((_RAW, f"\n{_RAW}"), self._start):
+            head = body[self._start : end].lstrip()
+            if not head:
+                return None
+            if head.startswith((_RAW, '"')):  # or a text as JSON, which is told at its end
                 self._is_text = False
                 return None
             self._done += body.startswith("\n", self._start)
