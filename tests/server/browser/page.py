@@ -37,8 +37,6 @@ def send(page, text: str, *, wait: bool = True) -> None:
 
 
 def ended(page) -> None:
-    from playwright.sync_api import expect
-
     expect(page.locator("#send")).to_have_text("Send", timeout=60_000)
     expect(page.locator(".waiting")).to_have_count(0)
 
@@ -128,3 +126,10 @@ $$
 
 مرحبا بكم في العالم.
 """
+
+
+def expect(locator):
+    """What playwright expects of a locator, waiting for it; it is imported where a browser runs."""
+    from playwright.sync_api import expect as expected
+
+    return expected(locator)

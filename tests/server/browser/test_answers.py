@@ -13,6 +13,7 @@ from tests.server.browser.page import (
     THINKS,
     answer_with,
     ended,
+    expect,
     opened,
     send,
     send_endless,
@@ -57,7 +58,7 @@ def test_enter_while_an_answer_comes_says_why_nothing_is_sent(browser, long_url)
         page.keyboard.press("Escape")
         ended(page)
         assert page.locator("#trouble").is_hidden()
-        assert page.locator(".turn").count() == 2
+        expect(page.locator(".turn")).to_have_count(2)
 
 
 def test_an_answer_that_repeats_itself_says_so(browser, url):
@@ -83,15 +84,15 @@ def test_stop_regenerate_edit_and_delete(browser, long_url):
         set_field(page, "max_tokens", "8")
         page.click(".assistant >> text=Regenerate")
         ended(page)
-        assert page.locator(".turn").count() == 2
+        expect(page.locator(".turn")).to_have_count(2)
         assert "7 tokens after the first in" in page.locator(".meter .words").inner_text()
         send(page, "More")
-        assert page.locator(".turn").count() == 4
+        expect(page.locator(".turn")).to_have_count(4)
         page.locator(".user >> text=Edit").first.click()
         page.fill(".editor textarea", ASKED)
         page.press(".editor textarea", "Enter")
         ended(page)
-        assert page.locator(".turn").count() == 2
+        expect(page.locator(".turn")).to_have_count(2)
         assert page.locator(".user .text").inner_text() == ASKED
         page.click(".assistant >> text=Edit")
         page.fill(".editor textarea", "*mine*")
@@ -99,8 +100,8 @@ def test_stop_regenerate_edit_and_delete(browser, long_url):
         assert page.locator(".assistant em").inner_text() == "mine"
         page.hover("#chats li")
         page.get_by_role("button", name=f"Delete {ASKED}").click()
-        assert page.locator(".turn").count() == 0
-        assert page.locator("#chats li").count() == 0
+        expect(page.locator(".turn")).to_have_count(0)
+        expect(page.locator("#chats li")).to_have_count(0)
 
 
 def test_an_answer_whose_question_is_gone_can_be_asked_for(browser, url):
@@ -137,7 +138,7 @@ def test_what_is_written_is_never_html(browser, url):
         page.click(".editor >> text=Save")
         page.wait_for_timeout(200)
         for made in ("img", "script", "i", "[onerror]", "[onmouseover]"):
-            assert page.locator(f"#log {made}").count() == 0
+            expect(page.locator(f"#log {made}")).to_have_count(0)
         links = page.locator("#log a").evaluate_all("all => all.map((one) => one.href)")
         assert all(link.startswith("https://x.org/") for link in links)
         assert "<script>alert(5)</script>" in page.locator("pre code").inner_text()
@@ -161,7 +162,7 @@ def test_thoughts_fold_away_and_are_not_sent_back(browser, url):
             *("2 + 2?", "Four it is.", "And 3 + 3?")
         ]
         page.reload()
-        assert page.locator(".assistant .thought").count() == 2
+        expect(page.locator(".assistant .thought")).to_have_count(2)
         assert said.first.inner_text() == "Four it is."
 
 
@@ -196,8 +197,8 @@ def test_formulas_between_dollars_are_drawn_and_money_is_not(browser, url):
     with opened(browser, url) as page:
         answer_with(page, streamed([(text, {"content": text})]))
         send(page, "formulas")
-        assert page.locator(".md p math").count() == 2
-        assert page.locator(".md math[display=block]").count() == 1
+        expect(page.locator(".md p math")).to_have_count(2)
+        expect(page.locator(".md math[display=block]")).to_have_count(1)
         said = page.locator(".turn.assistant .text").inner_text()
         assert "It costs $5 and $10, US$3." in said
         assert "no end" in said
@@ -244,8 +245,8 @@ def test_an_answer_is_shown_in_its_forms_and_directions(browser, url):
         assert page.locator(".md p math msubsup").text_content() == "a12"
         unread = ["\\frac{", "\\href{javascript:alert(1)}{x}"]
         assert page.locator(".md code.math").all_inner_texts() == unread
-        assert page.locator(".md .wide math[display=block] mfrac").count() == 1
-        assert page.locator(".md math a, .md math [href]").count() == 0
+        expect(page.locator(".md .wide math[display=block] mfrac")).to_have_count(1)
+        expect(page.locator(".md math a, .md math [href]")).to_have_count(0)
         assert page.locator(".md .word-keyword").all_inner_texts() == ["def", "return"]
         assert page.locator(".md .word-comment").inner_text() == "# twice"
         assert (
@@ -266,9 +267,9 @@ def test_a_message_that_is_refused_comes_back_into_the_field(browser, url):
         page.press("#prompt", "Enter")
         page.locator("#trouble").get_by_text("the context is full").wait_for()
         assert page.input_value("#prompt") == "A long one"
-        assert page.locator("#turns li").count() == 2
+        expect(page.locator("#turns li")).to_have_count(2)
         page.reload()
-        assert page.locator("#turns li").count() == 2
+        expect(page.locator("#turns li")).to_have_count(2)
 
 
 def test_an_answer_that_was_stopped_goes_on_in_its_place(browser, long_url):
@@ -286,7 +287,7 @@ def test_an_answer_that_was_stopped_goes_on_in_its_place(browser, long_url):
         page.keyboard.press("Escape")
         ended(page)
         assert said.inner_text().startswith(begun[:-10])
-        assert page.locator(".turn").count() == 2
+        expect(page.locator(".turn")).to_have_count(2)
         page.reload()
         assert page.locator(".assistant >> text=Go on").is_visible()
 

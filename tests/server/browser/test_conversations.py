@@ -11,6 +11,7 @@ from tests.server.browser.page import (
     THINKS,
     answer_with,
     ended,
+    expect,
     kept,
     opened,
     send,
@@ -20,13 +21,6 @@ from tests.server.browser.page import (
 )
 
 pytestmark = pytest.mark.browser
-
-
-def expect(locator):
-    """What playwright expects of a locator; it is imported where a browser runs."""
-    from playwright.sync_api import expect
-
-    return expect(locator)
 
 
 def test_a_reload_keeps_the_open_conversation_and_what_is_not_sent(browser, url):
@@ -56,8 +50,8 @@ def test_an_answer_goes_on_while_another_conversation_is_open(browser, long_url)
         send(page, "Write a long story of a dragon.", wait=False)
         page.locator(".meter .words").wait_for()
         page.click("#chats .title >> text=First")
-        assert page.locator("#send").inner_text() == "Send"
-        assert page.locator(".waiting").count() == 0
+        expect(page.locator("#send")).to_have_text("Send")
+        expect(page.locator(".waiting")).to_have_count(0)
         set_field(page, "max_tokens", "4")
         send(page, "Second question")
         page.click("#chats .title >> text=dragon")
@@ -76,9 +70,9 @@ def test_what_comes_in_the_background_can_be_looked_at_and_stopped(browser, long
         page.on("dialog", lambda dialog: dialog.accept())
         send_endless(page)
         page.click("#new")
-        assert page.locator("#send").inner_text() == "Send"
+        expect(page.locator("#send")).to_have_text("Send")
         page.locator("#chats .title").first.click()
-        assert page.locator("#send").inner_text() == "Stop"
+        expect(page.locator("#send")).to_have_text("Stop")
         text = page.locator(".assistant .text").inner_text()
         page.wait_for_function(
             "before => document.querySelector('.assistant .text').innerText.length > before.length",
@@ -185,7 +179,7 @@ def test_two_tabs_with_one_conversation_keep_the_turns_of_both(browser, url):
         ended(other)
         page.locator(".user .text >> text=Four").wait_for()
         assert page.locator(".user .text").all_inner_texts() == ["One", "Two", "Four"]
-        assert page.locator(".turn").count() == 6
+        expect(page.locator(".turn")).to_have_count(6)
 
 
 def test_turns_that_two_tabs_add_at_once_are_both_kept(browser, url):
@@ -205,7 +199,7 @@ def test_turns_that_two_tabs_add_at_once_are_both_kept(browser, url):
             ["One", "Three, and a long story", "Two, and a long story"]
         ]
         page.reload()
-        assert page.locator(".turn").count() == 6
+        expect(page.locator(".turn")).to_have_count(6)
         assert all(page.locator(".assistant .text").all_inner_texts())
 
 
@@ -233,7 +227,7 @@ def test_what_is_edited_or_made_anew_stands_beside_what_was(browser, url):
         assert shown.last.inner_text() == "‹2 / 2›"
         shown.last.get_by_label("Older version").click()
         assert page.locator(".assistant .text").last.inner_text() == old
-        assert page.locator(".turn").count() == 4
+        expect(page.locator(".turn")).to_have_count(4)
         page.get_by_label("Newer version").first.click()
         assert said.all_inner_texts() == ["Other"]
 
@@ -327,7 +321,7 @@ def test_all_conversations_are_taken_along_as_one_file(browser, url, tmp_path):
         page.click("#chats .title >> text=Second")
         assert page.locator(".assistant .text").inner_text() == "Four it is."
         assert page.locator(".assistant .versions").inner_text() == "‹2 / 2›"
-        assert page.locator(".assistant .thought").count() == 1
+        expect(page.locator(".assistant .thought")).to_have_count(1)
         page.reload()
         expect(page.locator("#chats li")).to_have_count(2)
 
@@ -357,7 +351,7 @@ def test_a_file_that_is_none_or_a_strange_one_harms_nothing(browser, url, tmp_pa
         page.set_input_files("#chats-file", file)
         page.click("#chats .title")
         expect(page.locator(".turn .text")).to_have_text(["Loop <img src=x>", "Answer"])
-        assert page.locator("#log img").count() == 0
+        expect(page.locator("#log img")).to_have_count(0)
         assert page.locator("#trouble").is_hidden()
 
 
