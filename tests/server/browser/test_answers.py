@@ -43,8 +43,8 @@ def test_an_answer_comes_tinted_with_its_figures_and_stays_after_a_reload(browse
         )
         assert "token limit" in page.locator(".assistant .note.why").inner_text()
         page.reload()
-        assert page.locator(".user .text").inner_text() == ASKED
-        assert answer.inner_text() == text
+        expect(page.locator(".user .text")).to_have_text(ASKED, use_inner_text=True)
+        expect(answer).to_have_text(text, use_inner_text=True)
         assert answer.locator("mark.drafted").count() > 0
 
 
@@ -80,7 +80,7 @@ def test_stop_regenerate_edit_and_delete(browser, long_url):
         send_endless(page)
         page.keyboard.press("Escape")
         ended(page)
-        assert page.locator(".assistant .note.why").inner_text() == "Stopped."
+        expect(page.locator(".assistant .note.why")).to_have_text("Stopped.", use_inner_text=True)
         set_field(page, "max_tokens", "8")
         page.click(".assistant >> text=Regenerate")
         ended(page)
@@ -93,11 +93,11 @@ def test_stop_regenerate_edit_and_delete(browser, long_url):
         page.press(".editor textarea", "Enter")
         ended(page)
         expect(page.locator(".turn")).to_have_count(2)
-        assert page.locator(".user .text").inner_text() == ASKED
+        expect(page.locator(".user .text")).to_have_text(ASKED, use_inner_text=True)
         page.click(".assistant >> text=Edit")
         page.fill(".editor textarea", "*mine*")
         page.click(".editor >> text=Save")
-        assert page.locator(".assistant em").inner_text() == "mine"
+        expect(page.locator(".assistant em")).to_have_text("mine", use_inner_text=True)
         page.hover("#chats li")
         page.get_by_role("button", name=f"Delete {ASKED}").click()
         expect(page.locator(".turn")).to_have_count(0)
@@ -142,8 +142,8 @@ def test_what_is_written_is_never_html(browser, url):
         links = page.locator("#log a").evaluate_all("all => all.map((one) => one.href)")
         assert all(link.startswith("https://x.org/") for link in links)
         assert "<script>alert(5)</script>" in page.locator("pre code").inner_text()
-        assert page.locator(".assistant strong").inner_text() == "<i>x</i>"
-        assert page.locator(".code button").inner_text() == "Copy"
+        expect(page.locator(".assistant strong")).to_have_text("<i>x</i>", use_inner_text=True)
+        expect(page.locator(".code button")).to_have_text("Copy", use_inner_text=True)
 
 
 def test_thoughts_fold_away_and_are_not_sent_back(browser, url):
@@ -151,7 +151,7 @@ def test_thoughts_fold_away_and_are_not_sent_back(browser, url):
         bodies = answer_with(page, streamed(THINKS))
         send(page, "2 + 2?")
         said, thought = page.locator(".assistant .text"), page.locator(".assistant .thought")
-        assert said.inner_text() == "Four it is."
+        expect(said).to_have_text("Four it is.", use_inner_text=True)
         assert said.locator("mark.drafted").all_inner_texts() == [" it is."]
         assert thought.locator("summary").inner_text() == "Thoughts"
         assert not thought.locator(".md").is_visible()
@@ -163,7 +163,7 @@ def test_thoughts_fold_away_and_are_not_sent_back(browser, url):
         ]
         page.reload()
         expect(page.locator(".assistant .thought")).to_have_count(2)
-        assert said.first.inner_text() == "Four it is."
+        expect(said.first).to_have_text("Four it is.", use_inner_text=True)
 
 
 def test_cells_of_a_table_keep_their_words_whole(browser, url):
@@ -185,9 +185,9 @@ def test_html_that_models_write_is_shown_as_it_is_meant(browser, url):
     with opened(browser, url) as page:
         answer_with(page, streamed([(sign, {"content": sign}) for sign in text]))
         send(page, "html")
-        assert page.locator(".md td").inner_text() == "b\nc & H2O"
-        assert page.locator(".md td sub").inner_text() == "2"
-        assert page.locator(".md > p").inner_text() == "a cat <img src=x>"
+        expect(page.locator(".md td")).to_have_text("b\nc & H2O", use_inner_text=True)
+        expect(page.locator(".md td sub")).to_have_text("2", use_inner_text=True)
+        expect(page.locator(".md > p")).to_have_text("a cat <img src=x>", use_inner_text=True)
         assert page.locator(".md a").get_attribute("href") == "https://x.org/cat.png"
 
 
@@ -239,16 +239,18 @@ def test_an_answer_is_shown_in_its_forms_and_directions(browser, url):
         assert page.locator("#prompt").evaluate(direction) == "rtl"
         send(page, "Show")
         assert page.locator("#prompt").evaluate(direction) == "ltr"
-        assert page.locator(".md td").all_inner_texts() == ["a | b", "either"]
+        expect(page.locator(".md td")).to_have_text(["a | b", "either"], use_inner_text=True)
         boxes = page.locator(".md .task input")
         assert [box.is_checked() for box in boxes.all()] == [True, False]
         assert page.locator(".md p math msubsup").text_content() == "a12"
         unread = ["\\frac{", "\\href{javascript:alert(1)}{x}"]
-        assert page.locator(".md code.math").all_inner_texts() == unread
+        expect(page.locator(".md code.math")).to_have_text(unread, use_inner_text=True)
         expect(page.locator(".md .wide math[display=block] mfrac")).to_have_count(1)
         expect(page.locator(".md math a, .md math [href]")).to_have_count(0)
-        assert page.locator(".md .word-keyword").all_inner_texts() == ["def", "return"]
-        assert page.locator(".md .word-comment").inner_text() == "# twice"
+        expect(page.locator(".md .word-keyword")).to_have_text(
+            ["def", "return"], use_inner_text=True
+        )
+        expect(page.locator(".md .word-comment")).to_have_text("# twice", use_inner_text=True)
         assert (
             page.locator("pre code").inner_text() == "def double(x):  # twice\n    return 2 * x\n"
         )
@@ -301,7 +303,9 @@ def test_an_answer_goes_on_after_a_lost_connection_thoughts_and_all(browser, url
         assert "connection was lost" in page.locator(".assistant .note.why").inner_text()
         page.click(".assistant >> text=Go on")
         ended(page)
-        assert page.locator(".assistant .text").inner_text() == "Four it is. Or so."
+        expect(page.locator(".assistant .text")).to_have_text(
+            "Four it is. Or so.", use_inner_text=True
+        )
         assert page.locator(".assistant .note.why").is_hidden()
         assert page.locator(".assistant >> text=Go on").is_hidden()
         assert bodies[1]["continue_final_message"] is True
@@ -316,5 +320,5 @@ def test_a_reload_in_mid_answer_keeps_it_and_it_goes_on(browser, long_url):
     with opened(browser, long_url) as page:
         send_endless(page)
         page.reload()
-        assert page.locator(".assistant .note.why").inner_text() == "Stopped."
+        expect(page.locator(".assistant .note.why")).to_have_text("Stopped.", use_inner_text=True)
         assert page.locator(".assistant >> text=Go on").is_visible()

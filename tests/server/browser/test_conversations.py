@@ -32,12 +32,12 @@ def test_a_reload_keeps_the_open_conversation_and_what_is_not_sent(browser, url)
         page.click("#chats .title >> text=First")
         page.fill("#prompt", "not sent yet")
         page.reload()
-        assert page.locator(".user .text").inner_text() == "First"
+        expect(page.locator(".user .text")).to_have_text("First", use_inner_text=True)
         assert page.input_value("#prompt") == "not sent yet"
         page.press("#prompt", "Enter")
         ended(page)
         page.reload()
-        assert page.locator(".user .text").last.inner_text() == "not sent yet"
+        expect(page.locator(".user .text").last).to_have_text("not sent yet", use_inner_text=True)
         assert page.input_value("#prompt") == ""
 
 
@@ -60,7 +60,7 @@ def test_an_answer_goes_on_while_another_conversation_is_open(browser, long_url)
         assert "Stopped." not in page.locator(".turn").last.inner_text()
         text = answer.inner_text()
         page.reload()
-        assert answer.inner_text() == text
+        expect(answer).to_have_text(text, use_inner_text=True)
         page.click("#chats .title >> text=First")
         expect(page.locator(".turn")).to_have_count(4)
 
@@ -178,7 +178,9 @@ def test_two_tabs_with_one_conversation_keep_the_turns_of_both(browser, url):
         other.press(".editor textarea", "Enter")
         ended(other)
         page.locator(".user .text >> text=Four").wait_for()
-        assert page.locator(".user .text").all_inner_texts() == ["One", "Two", "Four"]
+        expect(page.locator(".user .text")).to_have_text(
+            ["One", "Two", "Four"], use_inner_text=True
+        )
         expect(page.locator(".turn")).to_have_count(6)
 
 
@@ -213,23 +215,23 @@ def test_what_is_edited_or_made_anew_stands_beside_what_was(browser, url):
         page.press(".editor textarea", "Enter")
         ended(page)
         said = page.locator(".user .text")
-        assert said.all_inner_texts() == ["Other"]
-        assert page.locator(".versions:visible").inner_text() == "‹2 / 2›"
+        expect(said).to_have_text(["Other"], use_inner_text=True)
+        expect(page.locator(".versions:visible")).to_have_text("‹2 / 2›", use_inner_text=True)
         assert page.get_by_label("Newer version").first.is_disabled()
         page.get_by_label("Older version").first.click()
-        assert said.all_inner_texts() == ["One", "Two"]
+        expect(said).to_have_text(["One", "Two"], use_inner_text=True)
         page.reload()
-        assert said.all_inner_texts() == ["One", "Two"]
+        expect(said).to_have_text(["One", "Two"], use_inner_text=True)
         old = page.locator(".assistant .text").last.inner_text()
         page.locator(".assistant >> text=Regenerate").last.click()
         ended(page)
         shown = page.locator(".assistant .versions")
-        assert shown.last.inner_text() == "‹2 / 2›"
+        expect(shown.last).to_have_text("‹2 / 2›", use_inner_text=True)
         shown.last.get_by_label("Older version").click()
-        assert page.locator(".assistant .text").last.inner_text() == old
+        expect(page.locator(".assistant .text").last).to_have_text(old, use_inner_text=True)
         expect(page.locator(".turn")).to_have_count(4)
         page.get_by_label("Newer version").first.click()
-        assert said.all_inner_texts() == ["Other"]
+        expect(said).to_have_text(["Other"], use_inner_text=True)
 
 
 def test_conversations_of_earlier_versions_are_taken_over_and_shown_whole(browser, url):
@@ -292,7 +294,9 @@ def test_conversations_are_searched_and_renamed(browser, url):
         page.keyboard.type("not this")
         page.keyboard.press("Escape")
         titles.nth(1).click()
-        assert page.get_by_role("heading", level=1).all_inner_texts() == ["Trains <b>"]
+        expect(page.get_by_role("heading", level=1)).to_have_text(
+            ["Trains <b>"], use_inner_text=True
+        )
         send(page, "More")
         page.reload()
         expect(titles).to_have_text(["Trains <b>", "Third", "First"])
@@ -319,8 +323,8 @@ def test_all_conversations_are_taken_along_as_one_file(browser, url, tmp_path):
     with opened(browser, url) as page:
         page.set_input_files("#chats-file", file)
         page.click("#chats .title >> text=Second")
-        assert page.locator(".assistant .text").inner_text() == "Four it is."
-        assert page.locator(".assistant .versions").inner_text() == "‹2 / 2›"
+        expect(page.locator(".assistant .text")).to_have_text("Four it is.", use_inner_text=True)
+        expect(page.locator(".assistant .versions")).to_have_text("‹2 / 2›", use_inner_text=True)
         expect(page.locator(".assistant .thought")).to_have_count(1)
         page.reload()
         expect(page.locator("#chats li")).to_have_count(2)
