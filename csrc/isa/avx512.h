@@ -193,8 +193,4 @@ inline Wide load_wide(const std::int32_t* p) { return {_mm512_loadu_si512(p)}; }
 
 }  // namespace forerun::FORERUN_ISA
 
-#ifdef FORERUN_TILES
-#include "isa/tile_dots.h"
-#else
 #include "isa/dots.h"
-#endif

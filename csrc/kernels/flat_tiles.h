@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include "isa/tile_dots.h"
 #include "kernels/codes.h"
 
 namespace forerun::FORERUN_ISA {

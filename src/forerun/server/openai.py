@@ -231,10 +231,11 @@ async def submit(
         def encoded() -> list[Encoded]:
             one = service.read_text(text, "messages", bos=False)
             tokenizer = service.llm().tokenizer
+            if not earlier and service.llm().engine.cache.disk is None:
+                return [one]
             if not earlier:
                 one = with_instructions(one, body.messages, tokenizer)
-                is_kept = service.llm().engine.cache.disk is not None
-                if is_kept and one.num_instructions >= LEAST:
+                if one.num_instructions >= LEAST:
                     fields = body.model_dump(include={*FIELDS}, exclude_none=True, mode="json")
                     agent = request.headers.get("user-agent", "")
                     service.last_seen.note(agent, body.messages, fields)
