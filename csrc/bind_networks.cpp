@@ -11,6 +11,7 @@
 
 #include "bind.h"
 #include "drafters/draft_network.h"
+#include "drafters/block_network.h"
 #include "drafters/eagle_network.h"
 
 namespace nb = nanobind;
@@ -198,11 +199,11 @@ nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<in
     return nb::make_tuple(guessed, taken, said);
 }
 
-void feed(EagleNetwork& self, int slot, const std::vector<int>& tokens,
+void feed(LayeredNetwork& self, int slot, const std::vector<int>& tokens,
           const Array2<const float>& states) {
-    need(states.shape(0) == tokens.size() &&
-             states.shape(1) == 3 * static_cast<std::size_t>(self.shape().state_size),
-         "states must be (tokens, 3 x state size)");
+    const std::size_t width = static_cast<std::size_t>(self.shape().num_taps) * self.shape().state_size;
+    need(states.shape(0) == tokens.size() && states.shape(1) == width,
+         "states must be (tokens, layers that are read x state size)");
     nb::gil_scoped_release unlocked;
     self.feed(slot, tokens, states.data());
 }
@@ -290,8 +291,18 @@ void bind_networks(nb::module_& m) {
             "runtime"_a, "target"_a, "num_heads"_a, "num_layers"_a, nb::keep_alive<1, 2>(),
             nb::keep_alive<1, 3>());
 
-    nb::class_<EagleNetwork, DraftNetwork>(m, "EagleNetwork",
-                                           "A decoder layer behind the target, with its own cache.")
+    nb::class_<LayeredNetwork, DraftNetwork>(m, "LayeredNetwork", "Decoder layers with a cache of their own.")
+        .def(
+            "set_rope",
+            [](LayeredNetwork& self, const Array1<const float>& frequencies) {
+                self.set_rope({frequencies.data(), frequencies.shape(0)});
+            },
+            "frequencies"_a.noconvert())
+        .def("clear", &LayeredNetwork::clear, "slot"_a)
+        .def("reuse", &LayeredNetwork::reuse, "slot"_a, "source"_a, "rows"_a)
+        .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert());
+
+    nb::class_<EagleNetwork, LayeredNetwork>(m, "EagleNetwork", "A decoder layer behind the target.")
         .def(
             "__init__",
             [](EagleNetwork* self, Runtime& runtime, Decoder& target, int state_size,
@@ -308,16 +319,31 @@ void bind_networks(nb::module_& m) {
             },
             "runtime"_a, "target"_a, "state_size"_a, "intermediate_size"_a, "num_heads"_a,
             "num_kv_heads"_a, "head_dim"_a, "feeds_back_norm"_a, "starts_from_norm"_a,
-            "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+            "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+
+    nb::class_<BlockNetwork, LayeredNetwork>(m, "BlockNetwork", "Decoder layers that fill a block of masks in one call.")
         .def(
-            "set_rope",
-            [](EagleNetwork& self, const Array1<const float>& frequencies) {
-                self.set_rope({frequencies.data(), frequencies.shape(0)});
+            "__init__",
+            [](BlockNetwork* self, Runtime& runtime, Decoder& target, int num_taps, int intermediate_size,
+               int num_heads, int num_kv_heads, int head_dim, int block_size, int first_guess, int mask_token,
+               int markov_rank, std::vector<int> windows, std::vector<bool> sees_later, int num_slots, int max_len) {
+                for (int size : {num_taps, intermediate_size, num_heads, num_kv_heads, head_dim, block_size})
+                    need(size >= 1 && size <= 1 << 20, "a size is out of range");
+                need(first_guess >= 0 && first_guess <= 1, "first_guess must be 0 or 1");
+                need(markov_rank >= 0 && markov_rank <= 1 << 14, "markov_rank is out of range");
+                need(!windows.empty() && windows.size() <= 64, "layers must be 1 to 64");
+                need(num_slots >= 1 && num_slots <= 1 << 16 && max_len >= 1 && max_len <= 1 << 24,
+                     "num_slots or max_len is out of range");
+                const int width = target.shape().hidden_size, layers = static_cast<int>(windows.size());
+                new (self) BlockNetwork(
+                    runtime, target,
+                    {layers, width, intermediate_size, num_heads, num_kv_heads, head_dim, num_taps, width,
+                     num_slots, max_len, block_size},
+                    {block_size, first_guess, mask_token, markov_rank, std::move(windows), std::move(sees_later)});
             },
-            "frequencies"_a.noconvert())
-        .def("clear", &EagleNetwork::clear, "slot"_a)
-        .def("reuse", &EagleNetwork::reuse, "slot"_a, "source"_a, "rows"_a)
-        .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert());
+            "runtime"_a, "target"_a, "num_taps"_a, "intermediate_size"_a, "num_heads"_a, "num_kv_heads"_a,
+            "head_dim"_a, "block_size"_a, "first_guess"_a, "mask_token"_a, "markov_rank"_a, "windows"_a,
+            "sees_later"_a, "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 }
 
 }  // namespace forerun

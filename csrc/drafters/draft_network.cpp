@@ -11,7 +11,6 @@ namespace forerun {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int kBlock = kHeadTiles * kTile;  // logits that a piece holds aside
 
 }  // namespace
 
@@ -131,6 +130,7 @@ void DraftNetwork::begin_step() {
         row_depths_[each.row] = each.depth;
         row_noises_[each.row] = each.request.noise ? &*each.request.noise : nullptr;
     }
+    begin_rows();
     for (int i = 0; num_sequences_ <= kFewRows && i < num_sequences_; ++i)
         if (is_active(i)) prepare(i);
 }
@@ -166,11 +166,12 @@ void DraftNetwork::answer(std::vector<GrowingTree>& trees, int self, const Growt
     self_ = self;
     row_depths_.assign(trees.size(), 0);
     row_noises_.assign(trees.size(), nullptr);
-    num_blocks_ = (num_ids_ + kBlock - 1) / kBlock;
+    num_blocks_ = (num_ids_ + kHeadBlock - 1) / kHeadBlock;
     block_stride_ = (num_blocks_ + kTile - 1) / kTile * kTile;
     const std::size_t rows = trees.size(), threads = pool_.size();
+    begin_steps();
     runtime_.lay_out([&](Scratch& scratch) {
-        aside_ = scratch.take<float>(threads * (kHeadRows * kBlock + kTile));
+        aside_ = scratch.take<float>(threads * (kHeadRows * kHeadBlock + kTile));
         largest_ = scratch.take<Scored>(threads * rows * kLists * kNext);
         block_largest_ = scratch.take<float>(rows * block_stride_);
         block_sum_ = scratch.take<float>(rows * block_stride_);
@@ -212,21 +213,25 @@ void DraftNetwork::run(Worker& worker) {
     }
 }
 
+void DraftNetwork::read_logits(int block, int num_tiles, int first_row, int num_rows, float* out) {
+    kernels_.linear(head(row_depths_[first_row]), block * kHeadTiles, num_tiles, head_rows_, first_row, num_rows,
+                    {out, kHeadBlock});
+}
+
 // A block of tokens: its largest logits, and its part of the sum that makes them probabilities.
 void DraftNetwork::read_head(int block, int thread) {
-    const int rows = num_rows(), first_id = block * kBlock,
-              count = std::min(kBlock, num_ids_ - first_id),
+    const int rows = num_rows(), first_id = block * kHeadBlock,
+              count = std::min(kHeadBlock, num_ids_ - first_id),
               num_tiles = (count + kTile - 1) / kTile, whole = num_tiles * kTile;
-    float* aside = aside_ + thread * (kHeadRows * kBlock + kTile);
+    float* aside = aside_ + thread * (kHeadRows * kHeadBlock + kTile);
     for (int first = 0, stop; first < rows; first = stop) {
         const Linear& weights = head(row_depths_[first]);
         for (stop = first + 1; stop < rows && stop - first < kHeadRows &&
                                &head(row_depths_[stop]) == &weights;)
             ++stop;
-        kernels_.linear(weights, block * kHeadTiles, num_tiles, head_rows_, first, stop - first,
-                        {aside, kBlock});
+        read_logits(block, num_tiles, first, stop - first, aside);
         for (int row = first; row < stop; ++row) {
-            float* logits = aside + (row - first) * kBlock;
+            float* logits = aside + (row - first) * kHeadBlock;
             const std::size_t depth = row_depths_[row];
             const float factor = factors_[std::min(depth, factors_.size() - 1)];
             if (factor != 1.0f) kernels_.scale(logits, whole, factor);
@@ -278,14 +283,15 @@ void DraftNetwork::learn_next(int sequence) {
     for (int thread = 1; thread < pool_.size(); ++thread)
         for (int i = 0; i < kLists * kNext; ++i)
             insert(lists(thread, tree.row)[i], list + i / kNext * kNext, kNext);
-    const Probabilities found = next_tokens(tree);
+    const Probabilities found = next_tokens(sequence);
     for (int thread = 0; thread < pool_.size(); ++thread)
         std::fill_n(lists(thread, tree.row), kLists * kNext, kNobody);
     tree.answer(step_of(sequence), found, *limits_);
 }
 
 // What the network says may come next in a sequence's row: its likeliest tokens, then those of the largest scores.
-Probabilities DraftNetwork::next_tokens(const GrowingTree& draft) const {
+Probabilities DraftNetwork::next_tokens(int sequence) const {
+    const GrowingTree& draft = this->draft(sequence);
     Probabilities found;
     const Scored* list = lists(0, draft.row);
     const double sum = log_sum(draft.row);
@@ -300,7 +306,7 @@ Probabilities DraftNetwork::next_tokens(const GrowingTree& draft) const {
             kernels_.noise(draft.request.noise->key(draft.depth), &token, 1, &noise);
             logit = (logit - noise) * draft.request.noise->temperature;
         }
-        double p = std::exp(logit - sum);
+        double p = trust(sequence) * std::exp(logit - sum);
         if (p > 1.0) p = 1.0;  // NaN stays
         found.push_back({token, p});
     }

@@ -19,6 +19,7 @@
 
 namespace forerun {
 
+inline constexpr int kHeadBlock = kHeadTiles * kTile;  // logits that a piece of a head's phase computes
 inline constexpr int kLists = 2;  // of kNext: the likeliest, and the largest scores with the sampler's noise
 
 // What a network begins with, of each sequence of a draft.
@@ -71,6 +72,10 @@ class DraftNetwork : public Partner {
     virtual void begin(std::span<int> tokens) = 0;
     void check_states() const;
     virtual int max_depth() const { return kMaxSteps; }
+    // What comes before the first step of those sequences that wait for the network, in one go.
+    virtual void begin_steps() {}
+    // What comes before each step, once its rows are known.
+    virtual void begin_rows() {}
     // A step of the network is the phases of `run_cell`, which leave the rows that the head reads in `head_rows_`.
     // Between steps other passes may run: nothing that is laid out stays.
     virtual void lay_out(Scratch& scratch) = 0;
@@ -78,6 +83,10 @@ class DraftNetwork : public Partner {
     virtual void prepare(int sequence) = 0;
     virtual void plan_cell(std::vector<int>& phases) = 0;
     virtual void run_cell(Worker& worker) = 0;
+    // Logits of some rows (each kBlock): of the head's tiles from those of `block` on.
+    virtual void read_logits(int block, int num_tiles, int first_row, int num_rows, float* out);
+    // How much of its probabilities a sequence's step is worth.
+    virtual double trust(int) const { return 1.0; }
     // Whether a depth's next tokens are the same after all tokens: one step a depth is enough.
     virtual bool sees_depth_alone() const { return false; }
 
@@ -88,11 +97,14 @@ class DraftNetwork : public Partner {
     // A sequence's steps so far, and the one over the node above; its first steps come together.
     int step_of(int sequence) const { return draft(sequence).num_taken(self_); }
     int step_above(int sequence) const { return draft(sequence).step_above(self_); }
+    int most_steps(int sequence) const { return draft(sequence).request.num_steps[self_]; }
     bool is_first() const { return is_first_; }
     // The rows of this step: the sequences that take part, in order.
     int num_rows() const;
     // A row (width of the head) that the head reads.
     void give_head(int row, const float* x);
+    const Linear& head(int depth) const;
+    int num_ids() const { return num_ids_; }
 
     Runtime& runtime_;
     Decoder& target_;
@@ -109,11 +121,9 @@ class DraftNetwork : public Partner {
     void begin_step();
     void read_head(int piece, int thread);
     void learn_next(int sequence);
-    Probabilities next_tokens(const GrowingTree& draft) const;
+    Probabilities next_tokens(int sequence) const;
     Scored* lists(int thread, int row) const;
     float log_sum(int row) const;
-    const Linear& head(int depth) const;
-
     std::map<std::string, Packed> weights_;
     std::map<std::string, float> eps_;
     std::vector<std::int64_t> ids_;

@@ -317,7 +317,33 @@ class MedusaNetwork(DraftNetwork):
         self, runtime: Runtime, target: Decoder, num_heads: int, num_layers: int
     ) -> None: ...
 
-class EagleNetwork(DraftNetwork):
+class LayeredNetwork(DraftNetwork):
+    def set_rope(self, frequencies: NDArray[np.float32]) -> None: ...
+    def clear(self, slot: int) -> None: ...
+    def reuse(self, slot: int, source: int, rows: int) -> None: ...
+    def feed(self, slot: int, tokens: Sequence[int], states: NDArray[np.float32]) -> None: ...
+
+class BlockNetwork(LayeredNetwork):
+    def __init__(
+        self,
+        runtime: Runtime,
+        target: Decoder,
+        num_taps: int,
+        intermediate_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        block_size: int,
+        first_guess: int,
+        mask_token: int,
+        markov_rank: int,
+        windows: Sequence[int],
+        sees_later: Sequence[bool],
+        num_slots: int,
+        max_len: int,
+    ) -> None: ...
+
+class EagleNetwork(LayeredNetwork):
     def __init__(
         self,
         runtime: Runtime,
@@ -332,7 +358,3 @@ class EagleNetwork(DraftNetwork):
         num_slots: int,
         max_len: int,
     ) -> None: ...
-    def set_rope(self, frequencies: NDArray[np.float32]) -> None: ...
-    def clear(self, slot: int) -> None: ...
-    def reuse(self, slot: int, source: int, rows: int) -> None: ...
-    def feed(self, slot: int, tokens: Sequence[int], states: NDArray[np.float32]) -> None: ...

@@ -19,8 +19,8 @@ from forerun.drafters.eagle3.config import NUM_LAYERS, Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks import layered
 from forerun.drafting.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
-from forerun.model.arch.base.rope import rope_of
 from forerun.model.config import ModelConfig, RopeConfig
 
 ARCHITECTURES = (
@@ -36,13 +36,6 @@ _NUMBERS = (
     "num_attention_heads",
     "num_key_value_heads",
 )  # fmt: skip
-
-_ROTARY = (
-    "rope_theta",
-    "partial_rotary_factor",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-)
 
 
 def check_folder(model: str) -> None:
@@ -67,7 +60,7 @@ def read(model: str, target: Target) -> EagleWeights:
     check_target_of(model, target)  # before weights are read
     folder = network_folder.read(network_folder.at(model), target)
     tensors = {_our_name(name): name for name in folder.tensors}
-    tokens = _tokens(folder, tensors, target.model.config.vocab_size)
+    tokens = layered.head_tokens(folder, tensors, target.model.config.vocab_size)
     config, rope = _config(folder, tensors, target.model.config, tokens)
     weights = folder.network(
         tensors,
@@ -126,30 +119,6 @@ def _our_name(name: str) -> str:
     return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
 
 
-def _tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Ids | None:
-    """Read the tokens of the head; takes their names out of `tensors`. Raises LoadError."""
-    ids, offsets, mask = (
-        tensors.pop(name, None) for name in (network_folder.DRAFT_IDS, "d2t", "t2d")
-    )
-    if ids is not None:
-        return network_folder.token_ids(folder, ids, vocab_size)
-    if offsets is None:
-        return None
-    d2t = folder.tensors[offsets]
-    if d2t.ndim != 1 or network_folder.is_float(d2t):
-        raise LoadError(f"{folder.path}: tensor '{offsets}' must be whole numbers in a row")
-    tokens = network_folder.token_ids(
-        folder, offsets, vocab_size, d2t.astype(np.int64) + np.arange(len(d2t))
-    )
-    if mask is not None:
-        known = folder.tensors[mask].astype(np.bool_)
-        if known.shape != (vocab_size,) or not np.array_equal(np.flatnonzero(known), tokens):
-            raise LoadError(
-                f"{folder.path}: tensor '{mask}' does not name the tokens of '{offsets}'"
-            )
-    return tokens
-
-
 def _config(
     folder: Folder, tensors: Mapping[str, str], target: ModelConfig, tokens: Ids | None
 ) -> tuple[Eagle3Config, RopeConfig]:
@@ -161,7 +130,7 @@ def _config(
     numbers = {name: inner.number(name) for name in _NUMBERS}
     heads = numbers["num_attention_heads"]
     head_dim = inner.number("head_dim", default=max(1, numbers["hidden_size"] // heads))
-    rope = _rope(inner, head_dim)
+    rope = layered.rope(inner, head_dim)
     if inner.config.get("hidden_act", "silu") != "silu":
         raise LoadError(
             f"{folder.path}: an MLP with {inner.config['hidden_act']!r} is not supported, silu is"
@@ -201,23 +170,6 @@ def check_target(
 
 def _takes_targets(folder: Folder, flag: str, name: str, tensors: Mapping[str, str]) -> bool:
     return folder.flag(flag) or name not in tensors
-
-
-def _rope(folder: Folder, head_dim: int) -> RopeConfig:
-    """Read the rotary settings, under older names or newer. Raises LoadError."""
-    given = folder.config.get("rope_parameters") or folder.config.get("rope_scaling") or {}
-    if not isinstance(given, Mapping):
-        raise LoadError(f"{folder.path}: the rotary settings are {given!r}, but must be an object")
-    beside = {key: folder.config.get(key) for key in _ROTARY}
-    try:
-        rope = rope_of(head_dim, beside, given)
-    except LoadError as error:
-        raise LoadError(f"{folder.path}: {error}") from None
-    if rope.rotary_dim != head_dim:
-        raise LoadError(
-            f"{folder.path}: only whole heads are rotated, not {rope.rotary_dim} of {head_dim} features"
-        )
-    return rope
 
 
 def _sharpened(tensors: dict[str, Floats], config: Eagle3Config, factor: float) -> None:

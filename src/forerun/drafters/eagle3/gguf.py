@@ -22,10 +22,8 @@ from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.eagle3.files import check_target
 from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
+from forerun.drafting.networks import layered
 from forerun.drafting.networks.folder import Folder
-from forerun.model.arch.base.rope import rope_from_gguf
-from forerun.model.arch.base.settings import Settings
-from forerun.model.config import RopeConfig
 from forerun.weights.gguf import GgufCheckpoint
 
 ARCHITECTURE = "eagle3"
@@ -84,7 +82,7 @@ def read(path: Path, target: Target) -> EagleWeights:
         elif name != _ROPE:
             raise LoadError(f"{path}: tensor '{name}' is none of such a network")
     config = _config(file, tensors.keys(), tokens, target)
-    if (factor := _rope(file, config.head_dim).attention_factor) != 1:
+    if (factor := layered.gguf_rope(file, config.head_dim).attention_factor) != 1:
         tensors |= {name: np.float32(factor) * tensors[name] for name in ROTATED}
     for name in ROTATED:
         if name in tensors:
@@ -119,7 +117,7 @@ def _config(
         )
     width, heads = folder.number("embedding_length"), folder.number("attention.head_count")
     head_dim = folder.number("attention.key_length", default=max(1, width // heads))
-    rope = _rope(file, head_dim)
+    rope = layered.gguf_rope(file, head_dim)
     config = Eagle3Config(
         vocab_size=shape.vocab_size,
         draft_vocab_size=shape.vocab_size if tokens is None else len(tokens),
@@ -142,16 +140,6 @@ def _config(
     )
     check_target(folder, config, folder.number("vocab_size", default=shape.vocab_size), shape)
     return config
-
-
-def _rope(file: GgufCheckpoint, head_dim: int) -> RopeConfig:
-    """Read the rotary settings. Raises LoadError."""
-    rope = rope_from_gguf(Settings(file), head_dim, {})
-    if rope.rotary_dim != head_dim:
-        raise LoadError(
-            f"{file.path}: only whole heads are rotated, not {rope.rotary_dim} of {head_dim} features"
-        )
-    return rope
 
 
 def _unpaired(weight: Floats, head_dim: int) -> Floats:

@@ -278,13 +278,19 @@ def _mapped(path: Path) -> dict[str, StoredTensor]:
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """Read the tensors of a safetensors file, floats as fp32. Raises LoadError."""
-    arrays = dict[str, Array]()
-    for name, stored in _mapped(path).items():
-        if (kind := stored.format.name) in _INTEGERS:
-            arrays[name] = stored.data.reshape(-1).view(_INTEGERS[kind]).reshape(stored.shape)
-        else:
-            arrays[name] = stored.dequantize()
-    return arrays
+    return {name: as_array(stored) for name, stored in _mapped(path).items()}
+
+
+def as_array(stored: StoredTensor) -> Array:
+    """Read a tensor, floats as fp32."""
+    if (kind := stored.format.name) in _INTEGERS:
+        return stored.data.reshape(-1).view(_INTEGERS[kind]).reshape(stored.shape)
+    return stored.dequantize()
+
+
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
+    """Map the tensors of a folder's safetensors files. Raises LoadError."""
+    return {name: tensor for file in _tensor_files(path) for name, tensor in _mapped(file).items()}
 
 
 def _with_scales(path: Path, stored: Mapping[str, Array]) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.types import Seq
 from forerun.drafting.base import DrafterBytes
+from forerun.drafting.networks.deferred import Deferred
 from forerun.drafting.networks.network import LastStateNetwork
 from forerun.drafting.networks.weights import NetworkWeights
 from forerun.model.backends.native import NativeDecoder
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 TOKENS = "draft_ids"
 """The tokens of a head (V',), beside the weights."""
 
-_HEAD = re.compile(r"lm_head\.weight|head\.\d+\.weight|\d+\.\d+\.weight")
-"""Of eagle3, of recurrent networks, of medusa: rows by tokens."""
+_HEAD = re.compile(
+    r"lm_head\.weight|head\.\d+\.weight|\d+\.\d+\.weight|markov_head\.markov_w2\.weight"
+)
+"""Of eagle3, of recurrent networks, of medusa, of dflash: rows by tokens."""
 
 Config = TypeVar("Config")
 Kernels = TypeVar("Kernels", bound="_native.DraftNetwork")
@@ -59,7 +62,9 @@ class TrainedNetwork(Generic[Config]):
         if not len(kept):
             raise ConfigError("the head knows none of the tokens that draft_vocab keeps: raise it")
         rows = kept if self.tokens is None else np.searchsorted(known, kept)
-        cut = {n: t[rows] if _HEAD.fullmatch(n) else t for n, t in self.tensors.items()}
+        cut = Deferred.of(self.tensors).changed(
+            lambda name: _HEAD.fullmatch(name) is not None, lambda head: head[rows]
+        )
         config: Any = self.config
         if hasattr(config, "draft_vocab_size"):
             config = replace(config, draft_vocab_size=len(kept))
@@ -67,8 +72,7 @@ class TrainedNetwork(Generic[Config]):
 
     def packed(self, native_name: Callable[[str], str], bits: int) -> NetworkWeights:
         """Round the tensors, by the kernels' names, to 4, 8, 16 or 32 bits."""
-        named = {native_name(name): tensor for name, tensor in self.tensors.items()}
-        weights = NetworkWeights.of(named, bits)
+        weights = NetworkWeights.of(Deferred.of(self.tensors).renamed(native_name), bits)
         if self.tokens is not None:
             weights.add_ids(TOKENS, self.tokens)
         return weights

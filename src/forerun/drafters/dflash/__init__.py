@@ -1,0 +1,73 @@
+"""DFlash and DSpark: a few layers behind the target fill a block of masked positions in one call.
+
+The layers read hidden states of the target; what they fill in, each place with its own distribution, becomes a tree
+that grows best first, by the sampler's noise where a request samples. DSpark's places know the token before them.
+
+Sources: Chen et al., arXiv 2602.06036; Cheng et al., arXiv 2607.05147.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.drafters.dflash import files, gguf
+from forerun.drafters.dflash.drafting import BlockNetwork
+from forerun.drafting.base import Method, Target, as_given
+from forerun.drafting.draft_head import cut_list
+from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
+from forerun.drafting.networks.folder import UNTRAINED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(NetworkOptions):
+    """Which network, and how much it guesses."""
+
+    model: str
+    """A folder of z-lab, DeepSpec, LiquidAI, SpecForge or speculators, or a GGUF file of llama.cpp."""
+    num_steps: int = 8
+    """Places of a block that are guessed, and nodes that are expanded, at most."""
+
+    def __post_init__(self) -> None:
+        NetworkOptions.__post_init__(self)
+        file = _gguf(self.model)  # a wrong one is refused before a model is loaded
+        if file is not None:
+            gguf.check_file(file)
+        else:
+            files.check_folder(self.model)
+
+
+def build(options: Options, target: Target) -> NetworkDrafter:
+    """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
+    file = _gguf(options.model)
+    weights = files.read(options.model, target) if file is None else gguf.read(file, target)
+    weights = weights.cut(cut_list(options.draft_vocab, target, weights.tokens))
+    network = BlockNetwork(weights, target.model, target.max_num_seqs, target.max_len, options.bits)
+    return NetworkDrafter(options, network)
+
+
+def check(options: Options, target: Target) -> None:
+    """Compare the sizes and the tapped layers of a file with the target's. Raises LoadError."""
+    file = _gguf(options.model)
+    if file is not None:
+        gguf.check_target_of(file, target)
+    elif options.model != UNTRAINED:
+        files.check_target_of(options.model, target)
+
+
+def _gguf(model: str) -> Path | None:
+    path = Path(model).expanduser()
+    return path if gguf.is_one(path) else None
+
+
+def example(target: Target) -> Options:
+    """Choose a network of random weights, which `check-drafter` needs no file for."""
+    return Options(model=UNTRAINED, num_draft=12, min_chance=0)
+
+
+METHOD = Method(
+    check=check,
+    unshared=as_given,
+    example=example,
+    grids={"num_draft": (3, 4, 5, 6, 8, 12), "num_steps": (2, 4, 6, 8, 12)},
+)
