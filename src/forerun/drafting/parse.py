@@ -19,9 +19,15 @@ AUTO_CHOICE, AUTO_WITHOUT_KERNELS = "recycling", "lookahead"
 """What `auto` is where nothing ships for the target; tables are native."""
 
 _NEXT_DRAFTER = re.compile(r",(?=\s*(?:[A-Za-z][\w+-]*|[^,:=]+\.py)\s*(?:[,:+]|$))")
-_NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash")
+_NETWORK = re.compile(r"eagle3?|medusa|mlp[_-]?speculator|(?<![a-z])mtp(?![a-z])|dflash|dspark")
+_ANOTHER = {"dspark": "dflash"}
+"""Networks that the drafter of another kind reads."""
 _ASSISTANT = re.compile(r"gemma[-_]?4.*assistant")
-_BY_ARCHITECTURE = {"gemma4-assistant": "gemma4_assistant", "eagle3": "eagle3"}
+_BY_ARCHITECTURE = {
+    "gemma4-assistant": "gemma4_assistant",
+    "eagle3": "eagle3",
+    "dflash": "dflash",
+}
 """Which drafter reads a GGUF file of an architecture that is no model's."""
 _IMPLYING = {"model": "draft_model", **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"}}
 """Options that imply a drafter where none is named, the strongest first."""
@@ -99,7 +105,8 @@ def _reader_of(model: str) -> str:
     words = path.name.lower()
     if (path / "config.json").is_file():
         settings = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        words = f"{settings.get('model_type')} {settings.get('architectures')}".lower()
+        kinds = ("model_type", "speculators_model_type", "architectures")
+        words = " ".join(str(settings.get(kind)) for kind in kinds).lower()
     elif path.is_file() and words.endswith(".gguf"):
         return _BY_ARCHITECTURE.get(GgufCheckpoint(path).architecture, "draft_model")
     elif path.exists() or words.endswith(".gguf"):
@@ -109,7 +116,8 @@ def _reader_of(model: str) -> str:
     if not (match := _NETWORK.search(words)):
         return "draft_model"
     names = registry.names("drafters")
-    if (name := re.sub("[-_]?speculator", "_speculator", match[0])) in names:
+    name = re.sub("[-_]?speculator", "_speculator", _ANOTHER.get(match[0], match[0]))
+    if name in names:
         return name
     raise ConfigError(
         f"model={model!r} drafts by '{match[0]}', which is not supported yet (there are: {', '.join(names)})"

@@ -16,7 +16,7 @@ from forerun.hub import hugging_face
 from forerun.hub.hugging_face import HubName
 from forerun.weights.identity import Identity, plain
 
-KINDS = ("eagle3", "mlp_speculator", "gemma4_assistant", "draft_model")
+KINDS = ("eagle3", "dflash", "mlp_speculator", "gemma4_assistant", "draft_model")
 """The drafters that read a published one; the first is preferred, since a head costs less than a model."""
 
 

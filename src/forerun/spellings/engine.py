@@ -28,6 +28,9 @@ METHODS: Mapping[str, str] = {
     "ngram-mod": "suffix",
     "draft-simple": "draft_model",
     "draft-eagle3": "eagle3",
+    "draft-dflash": "dflash",
+    "draft-dspark": "dflash",
+    "dspark": "dflash",
 }
 """vLLM's and llama.cpp's names of drafters."""
 DRAFTING: Mapping[str, str] = {

@@ -54,7 +54,7 @@ _COPIES = (
 )
 _TOKENS = (network_folder.DRAFT_IDS, "d2t", "t2d")
 _NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
-_ROTATED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", *_NORMS)
+ROTATED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", *_NORMS)
 
 
 def check_folder(model: str) -> None:
@@ -283,4 +283,4 @@ def _halved(tensors: Deferred, head_dim: int) -> Deferred:
     def change(values: Floats) -> Floats:
         return values.reshape(-1, head_dim, *values.shape[1:])[:, order].reshape(values.shape)
 
-    return tensors.changed(lambda name: name.endswith(_ROTATED), change)
+    return tensors.changed(lambda name: name.endswith(ROTATED), change)
