@@ -220,8 +220,20 @@ def test_vectors_are_the_states_that_the_head_reads(llm, pooling):
         coded = post(url, "/v1/embeddings", {"input": PROMPT, "encoding_format": "base64"})
         raw = base64.b64decode(coded["data"][0]["embedding"])
         np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), np.float32(vector))
-        error = post(url, "/v1/embeddings", {"input": "a", "dimensions": 7}, 400)["error"]
-        assert error["param"] == "dimensions"
+        cut = post(url, "/v1/embeddings", {"input": PROMPT, "dimensions": 7})
+        first = vector[:7] / np.linalg.norm(vector[:7])
+        np.testing.assert_allclose(cut["data"][0]["embedding"], first, rtol=1e-4, atol=1e-6)
+        for p, largest in ((1, np.abs(vector).sum()), (0, np.abs(vector).max() / 32760)):
+            body = {"content": PROMPT, "embd_normalize": p}
+            np.testing.assert_allclose(
+                post(url, "/embedding", body)[0]["embedding"][0],
+                vector / largest,
+                rtol=1e-4,
+                atol=1e-6,
+            )
+        for field, value in (("dimensions", 0), ("dimensions", 1 << 20), ("embd_normalize", -2)):
+            error = post(url, "/v1/embeddings", {"input": "a", field: value}, 400)["error"]
+            assert error["param"] == field
 
 
 def states(llm, text):

@@ -273,6 +273,18 @@ def test_the_chat_template_is_found(tmp_path: Path, place: str) -> None:
     assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}]) == "hi<|im_end|>"
 
 
+def test_a_template_for_tools_beside_the_usual_one(tmp_path: Path) -> None:
+    folder = write_tokenizer(tmp_path / "m", byte_level_encoder(), tokenizer_config__json={})
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    (folder / "additional_chat_templates").mkdir()
+    tools = folder / "additional_chat_templates" / "tool_use.jinja"
+    tools.write_text("{{ tools[0].function.name }}")
+    tokenizer = open_checkpoint(folder).tokenizer()
+    talk, tool = [{"role": "user", "content": "hi"}], {"function": {"name": "look"}}
+    assert tokenizer.apply_chat_template(talk) == "hi"
+    assert tokenizer.apply_chat_template(talk, tools=[tool]) == "look"
+
+
 def test_without_a_template_there_is_no_chat(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="the model has no chat template"):
         tokenizer_of(tmp_path / "m").apply_chat_template([{"role": "user", "content": "hi"}])

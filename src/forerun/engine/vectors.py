@@ -12,6 +12,8 @@ from forerun.core.params import SamplingParams
 from forerun.engine.loop import Request
 
 Vectors = NDArray[np.float32]
+_LARGEST = 32760
+"""Of whole numbers that fit 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,11 @@ def params(pooling: Literal["last", "mean", "none"]) -> SamplingParams:
     )
 
 
-def normalized(rows: Vectors) -> Vectors:
-    """Divide rows by their lengths."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+def normalized(rows: Vectors, p: int = 2) -> Vectors:
+    """Divide rows by their p-norms, so that vectors have length 1; 0, as llama.cpp has it: the largest is 32760."""
+    lengths = np.linalg.norm(rows, ord=p or np.inf, axis=1, keepdims=True)
+    if p == 0:
+        lengths = lengths / np.float32(_LARGEST)
     return np.asarray(rows / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 

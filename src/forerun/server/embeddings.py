@@ -35,6 +35,7 @@ router = APIRouter(route_class=JsonRoute)
 Pooling = Literal["last", "mean", "none"]
 _MEAN = 1
 """Of llama.cpp's kinds of pooling."""
+_MOST_NORM = 32
 MAX_TEXTS = 2048
 """Texts of a request, as many as OpenAI takes."""
 SLICE = 64
@@ -51,9 +52,9 @@ class EmbeddingRequest(RequestBody):
     encoding_format: str = "float"
     """`float`, or `base64`: the bytes of little-endian float32."""
     dimensions: int | None = None
-    """Only as many as the model has."""
+    """Numbers of a vector: the first ones, for models whose vectors may be cut (Matryoshka)."""
     embd_normalize: int = 2
-    """The norm that vectors are divided by: 2, or -1 for none."""
+    """The p of the norm that vectors are divided by, 0: by the largest number, -1: by none."""
     truncate: bool | str = False
     """Cut texts that are longer than the context; else, and for NONE, they are refused."""
 
@@ -124,8 +125,10 @@ async def vectors_of(
     pooling = pooling_of(service)
     check_texts(len(parts), field)
     states, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
-    if body.embd_normalize == 2 and pooling != "none":
-        states = [vectors.normalized(rows) for rows in states]
+    if body.dimensions is not None:
+        states = [rows[:, : body.dimensions] for rows in states]
+    if body.embd_normalize >= 0 and pooling != "none":
+        states = [vectors.normalized(rows, body.embd_normalize) for rows in states]
     return states, num_tokens
 
 
@@ -193,13 +196,12 @@ def _check(body: EmbeddingRequest, service: Service) -> tuple[str, object]:
         raise invalid("give input, or content, which is llama-server's name", "input")
     if body.encoding_format not in ("float", "base64"):
         raise must_be("encoding_format", "float or base64", body.encoding_format)
-    if body.embd_normalize not in (-1, 2):
-        message = f"embd_normalize must be 2 or -1, got {body.embd_normalize}"
-        raise invalid(message, "embd_normalize")
+    if not -1 <= body.embd_normalize <= _MOST_NORM:
+        allowed = f"-1 (not at all), 0 (by the largest), or the p of a norm, 1 to {_MOST_NORM}"
+        raise must_be("embd_normalize", allowed, body.embd_normalize)
     width = service.llm().model.config.hidden_size
-    if body.dimensions not in (None, width):
-        message = f"dimensions must be {width}, which this model has, got {body.dimensions}"
-        raise invalid(message, "dimensions")
+    if body.dimensions is not None and not 1 <= body.dimensions <= width:
+        raise must_be("dimensions", f"1 to {width}, which this model has", body.dimensions)
     return fields[0], given[fields[0]]
 
 

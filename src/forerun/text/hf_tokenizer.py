@@ -185,14 +185,19 @@ def _unicode(text: str, path: Path, key: str) -> str:
     return text
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path} is no text: {error}") from error
+
+
 def _chat_template(folder: Path, settings: Json) -> str | None:
     """Find the chat template: its own file comes first; of several by name, the default one. Raises LoadError."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise LoadError(f"{path} is no text: {error}") from error
+        tools = folder / "additional_chat_templates" / "tool_use.jinja"
+        return with_tool_use(_text(path), _text(tools) if tools.is_file() else None)
     path, template = folder / "tokenizer_config.json", settings.get("chat_template")
     if not template:
         path = folder / "chat_template.json"
