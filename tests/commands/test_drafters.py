@@ -36,5 +36,5 @@ def test_the_options_of_a_drafter_are_shown(forerun, repeat):
         for option in doc["options"]
         if option["default"] is None
     }
-    names = ("draft_model", "eagle3", "gemma4_assistant", "medusa")
+    names = ("dflash", "draft_model", "eagle3", "gemma4_assistant", "medusa")
     assert required == {(name, "model") for name in names}

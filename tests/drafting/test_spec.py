@@ -30,7 +30,7 @@ def test_options_say_which_drafter_is_meant(given: dict, meant: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"method": "dflash"}, "unknown drafter 'dflash' .allowed: auto, draft_model"),
+        ({"method": "hydra"}, "unknown drafter 'hydra' .allowed: auto, dflash"),
         ({"method": "sufix"}, "unknown drafter 'sufix': did you mean 'suffix'"),
         ({"method": "draft_model"}, "option 'model' must be given"),
         ({"model": "org/EAGLE-Llama-8B"}, "model='org/EAGLE-Llama-8B' drafts by 'eagle'"),
@@ -47,14 +47,12 @@ def test_a_mistake_is_said_in_one_line(given: dict, message: str) -> None:
 
 
 def test_a_head_for_another_model_is_known_by_its_folder(tmp_path) -> None:
-    (tmp_path / "config.json").write_text(
-        '{"model_type": "llama", "architectures": ["DFlashDraftModel"]}'
-    )
-    with pytest.raises(ConfigError, match="drafts by 'dflash', which is not supported yet"):
-        DrafterSpec.of({"model": str(tmp_path)})
     for kind, config in (
         ("eagle3", '{"model_type": "llama", "architectures": ["Eagle3Model"]}'),
         ("medusa", '{"model_type": "llama", "architectures": ["MedusaModel"]}'),
+        ("dflash", '{"model_type": "qwen3", "architectures": ["DFlashDraftModel"]}'),
+        ("dflash", '{"model_type": "qwen3", "architectures": ["Lfm2DSparkDraftModel"]}'),
+        ("dflash", '{"architectures": ["Other"], "speculators_model_type": "dspark"}'),
         ("mlp_speculator", '{"architectures": ["MLPSpeculatorPreTrainedModel"]}'),
     ):
         (tmp_path / "config.json").write_text(config)
@@ -81,7 +79,7 @@ def test_a_draft_is_rounded_by_one_word(config: dict, meant: str) -> None:
     ("config", "message"),
     [
         ({"draft_quant": "int8"},
-         r"no option quant='int8' .*: draft_model, eagle3, gemma4_assistant, medusa, mlp_speculator, mtp "
+         r"no option quant='int8' .*: dflash, draft_model, eagle3, gemma4_assistant, medusa, mlp_speculator, mtp "
          r"\(given as draft_quant\)"),
         ({"drafter": "mlp_speculator", "draft_head_bits": 4},
          r"no option head_bits=4 .*have it: draft_model \(given as draft_head_bits\)"),

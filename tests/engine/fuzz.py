@@ -30,6 +30,7 @@ MAX_LEN = 256
 PRECISIONS: tuple[Precision, ...] = ("auto", "fp32", "fp16", "int8", "k8v4", "int4")
 EXAMPLES = {
     "draft_model": "draft_model:model=self",
+    "dflash": "dflash:model=untrained,num_draft=6,min_chance=0",
     "eagle3": "eagle3:model=untrained,num_draft=6,min_chance=0",
     "medusa": "medusa:model=untrained,num_draft=6,min_chance=0",
     "mlp_speculator": "mlp_speculator:model=untrained,num_draft=6",

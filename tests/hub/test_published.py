@@ -38,7 +38,7 @@ def test_each_line_names_two_repositories_and_a_kind_that_is_read() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "dflash"}, "line 3 .*: kind 'dflash' is unknown .allowed: eagle3"),
+        ({"kind": "hydra"}, "line 3 .*: kind 'hydra' is unknown .allowed: eagle3"),
         ({"drafter": ""}, "line 3 .* must have 'drafter'"),
     ],
 )
