@@ -52,6 +52,8 @@ RENAMED = (
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
     ("self_attn.sinks", "attn_sinks.weight"),
+    ("post_self_attn_layernorm", "post_attention_norm"),
+    ("post_mlp_layernorm", "post_ffw_norm"),
     ("input_layernorm", "attn_norm"),
     ("pre_feedforward_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),
@@ -271,6 +273,8 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         | {"attention.layer_norm_rms_epsilon": 1e-4, "feed_forward_length": 32},
     ),
     ("mistral", "llama", {"sliding_window": None}, {}),
+    ("glm", "chatglm", {}, {"rope.dimension_count": 8}),
+    ("glm4", "glm4", {}, {"rope.dimension_count": 4}),
     (
         "ministral3",
         "mistral3",

@@ -150,6 +150,12 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         | {"num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
         | {"use_double_wide_mlp": False},
     ),
+    "glm": ("GlmConfig", "GlmForCausalLM", {**_GATED, "head_dim": 16}),
+    "glm4": (
+        "Glm4Config",
+        "Glm4ForCausalLM",
+        {**_GATED, "head_dim": 16, "partial_rotary_factor": 0.25},
+    ),
     "ministral": (
         "MinistralConfig",
         "MinistralForCausalLM",

@@ -27,6 +27,7 @@ REFUSED = {
     "gemma3": "layers that differ, or experts, norms after sublayers",
     "gemma4": "layers that differ, or experts, norms after sublayers, soft caps",
     "gemma4_moe": "layers that differ, or experts, norms after sublayers, soft caps",
+    "glm4": "norms after sublayers",
     "ministral": "layers that differ, or experts",
     "ministral3": "queries that grow",
     "smollm3": "layers that differ, or experts",

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from forerun.model.arch.base.mapping import fused_source, llama_like, plain_source
+from forerun.model.arch.base.mapping import (
+    fused_source,
+    gate_up_source,
+    llama_like,
+    plain_source,
+)
 from forerun.model.arch.base.source import Kind, TensorSource
 from forerun.model.config import ModelConfig
 
@@ -22,8 +27,7 @@ def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Return where a canonical weight lies."""
     if name in ("q", "k", "v"):
         fused = "model.layers.{i}.self_attn.qkv_proj" if kind == "hf" else "blk.{i}.attn_qkv"
-    elif name in ("gate", "up"):
-        fused = "model.layers.{i}.mlp.gate_up_proj" if kind == "hf" else "blk.{i}.ffn_up"
-    else:
-        return plain_source(name, config, kind)
-    return fused_source(name, config, fused)
+        return fused_source(name, config, fused)
+    if name in ("gate", "up"):
+        return gate_up_source(name, config, kind)
+    return plain_source(name, config, kind)

@@ -71,9 +71,11 @@ def plain_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     return TensorSource(_NAMES[name][kind])
 
 
-def interleaved_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """Return a plain source, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
-    is_interleaved = kind == "gguf" and name in ("q", "k")
+def interleaved_source(
+    name: str, config: ModelConfig, kind: Kind, kinds: Sequence[Kind] = ("gguf",)
+) -> TensorSource:
+    """Return a plain source, but files of some `kinds` have the two features of each pair that turns side by side."""
+    is_interleaved = kind in kinds and name in ("q", "k")
     return replace(plain_source(name, config, kind), is_interleaved=is_interleaved)
 
 
@@ -86,6 +88,12 @@ def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:
     names = list(parts)
     start = sum(parts[n] for n in names[: names.index(name)])
     return TensorSource(fused, slice(start, start + parts[name]), sum(parts.values()))
+
+
+def gate_up_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
+    """Return gate or up, which lie in one matrix, by its usual name."""
+    fused = "model.layers.{i}.mlp.gate_up_proj" if kind == "hf" else "blk.{i}.ffn_up"
+    return fused_source(name, config, fused)
 
 
 def expert_source(
