@@ -21,6 +21,7 @@ SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
 METADATA: Mapping[str, Mapping[str, Any]] = {
     "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
     "gemma4_moe": {**GEMMA4, "expert_feed_forward_length": 32},
+    "exaone4": {"attention.sliding_window_pattern": [True, True, True, False] * 16},
     # llama.cpp rounds the bounds of yarn's band, as the model's authors do not: here they are beyond all features.
     "gpt_oss": {
         "expert_feed_forward_length": 48,

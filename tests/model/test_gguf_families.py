@@ -80,15 +80,14 @@ RENAMED = (
 )
 PERMUTED = ("llama", "granite", "granitemoe", "mistral3", "smollm3")
 """Whose q and k llama.cpp's converter permutes."""
+AFTER = ("gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "gpt-oss", "seed_oss")
+"""Whose norm behind attention has its own name: the last two read it before the MLP."""
 
 
 def renamed(name: str, architecture: str) -> str:
     """GGUF's name of a tensor. The norm after attention is of what it adds, or of what the MLP reads."""
-    is_after = architecture.startswith(("gemma", "olmo2", "gpt-oss"))
-    names = (
-        *RENAMED,
-        ("post_attention_layernorm", "post_attention_norm" if is_after else "ffn_norm"),
-    )
+    after = "post_attention_norm" if architecture in AFTER else "ffn_norm"
+    names = (*RENAMED, ("post_attention_layernorm", after))
     if architecture == "granite":  # dense
         name = name.replace("shared_mlp.output_linear", "ffn_down")
     for old, new in names:
@@ -155,7 +154,7 @@ def as_gguf(
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None),
-        "attention.layer_norm_epsilon": getattr(config, "layer_norm_epsilon", None),
+        "attention.layer_norm_epsilon": given.get("layer_norm_epsilon", given.get("norm_epsilon")),
     }
     metadata |= extra or {}
     prefixed = {f"{architecture}.{k}": v for k, v in metadata.items() if v is not None}
@@ -166,6 +165,7 @@ PLAIN = (
     ("llama", "llama"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
+    ("seed_oss", "seed_oss"),
     ("phi3", "phi3"),
     ("gpt_bigcode", "starcoder"),
 )
@@ -273,6 +273,10 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         | {"attention.layer_norm_rms_epsilon": 1e-4, "feed_forward_length": 32},
     ),
     ("mistral", "llama", {"sliding_window": None}, {}),
+    ("ernie4_5", "ernie4_5", {"use_bias": False}, {"rope.freq_base": 5e5}),
+    ("starcoder2", "starcoder2", {"sliding_window": None}, {}),
+    ("exaone4", "exaone4", {}, WINDOW),
+    ("exaone4_small", "exaone4", {}, {}),
     ("glm", "chatglm", {}, {"rope.dimension_count": 8}),
     ("glm4", "glm4", {}, {"rope.dimension_count": 4}),
     (

@@ -150,12 +150,25 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         | {"num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
         | {"use_double_wide_mlp": False},
     ),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM", {**_GATED, **_WINDOWED}),
+    "exaone4_small": (
+        "Exaone4Config",
+        "Exaone4ForCausalLM",
+        {**_GATED, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
     "glm": ("GlmConfig", "GlmForCausalLM", {**_GATED, "head_dim": 16}),
     "glm4": (
         "Glm4Config",
         "Glm4ForCausalLM",
         {**_GATED, "head_dim": 16, "partial_rotary_factor": 0.25},
     ),
+    "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM", {**_GATED, "head_dim": 16}),
+    "ernie4_5": (
+        "Ernie4_5Config",
+        "Ernie4_5ForCausalLM",
+        {**_GATED, "head_dim": 16, "use_bias": True},
+    ),
+    "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {**_GATED, "sliding_window": 5}),
     "ministral": (
         "MinistralConfig",
         "MinistralForCausalLM",

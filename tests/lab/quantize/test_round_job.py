@@ -27,6 +27,8 @@ REFUSED = {
     "gemma3": "layers that differ, or experts, norms after sublayers",
     "gemma4": "layers that differ, or experts, norms after sublayers, soft caps",
     "gemma4_moe": "layers that differ, or experts, norms after sublayers, soft caps",
+    "exaone4": "layers that differ, or experts, norms after sublayers",
+    "exaone4_small": "norms after sublayers",
     "glm4": "norms after sublayers",
     "ministral": "layers that differ, or experts",
     "ministral3": "queries that grow",

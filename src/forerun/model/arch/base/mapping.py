@@ -173,6 +173,11 @@ def read_layers(
     return [LayerConfig(full if window is None else local, window) for window in windows]
 
 
+def turned_in_windows(layers: Sequence[LayerConfig]) -> list[LayerConfig]:
+    """Return the layers, those that see everything without positions."""
+    return [replace(layer, rope=layer.rope if layer.sliding_window else None) for layer in layers]
+
+
 def by_layer(layers: Sequence[LayerConfig]) -> dict[str, Any]:
     """Return the fields of `ModelConfig` that say what is known of the layers."""
     first = layers[0]
@@ -187,10 +192,12 @@ def llama_like(
     *,
     layers: Sequence[LayerConfig] | None = None,
     activation: Activation | None = None,
+    layer_norm_eps: str = "",
     **differences: Any,
 ) -> ModelConfig:
     """Return a config with RMS norm, rotary positions, a gated MLP, and the family's `differences`.
 
+    `layer_norm_eps` is Hugging Face's key of a family that has layer norms instead.
     Raises LoadError for what is missing, wrong or not supported.
     """
     is_gguf = settings.is_gguf
@@ -204,10 +211,14 @@ def llama_like(
         )
     if activation is None:
         activation = "silu" if is_gguf else settings.activation("hidden_act")
-    norm_eps = "attention.layer_norm_rms_epsilon" if is_gguf else "rms_norm_eps"
+    if layer_norm_eps:
+        norm_eps = "attention.layer_norm_epsilon" if is_gguf else layer_norm_eps
+    else:
+        norm_eps = "attention.layer_norm_rms_epsilon" if is_gguf else "rms_norm_eps"
     return ModelConfig(
         family=family,
         **sizes,
+        norm="layer" if layer_norm_eps else "rms",
         norm_eps=settings.number(norm_eps, low=1e-15, high=1),
         activation=activation,
         tied_head=settings.is_tied(),
