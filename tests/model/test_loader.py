@@ -112,8 +112,8 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
         ("llama", {"head_dim": 6}, "head dimension must be a multiple of 4"),
         (
             "llama",
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-            "rope scaling 'dynamic' is not supported: linear, llama3, longrope, proportional, yarn are",
+            {"rope_parameters": {"rope_type": "ntk", "factor": 2.0}},
+            "rope scaling 'ntk' is not supported: dynamic, linear, llama3, longrope, proportional, yarn are",
         ),
         (
             "llama",
@@ -171,8 +171,8 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
         ("smollm3", {"no_rope_layers": [1, 2]}, "must be a list of 4 ones and zeros"),
         (
             "gemma3",
-            {"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}},
-            "rope scaling 'dynamic' is not supported",
+            {"rope_parameters": {"full_attention": {"rope_type": "ntk", "factor": 2.0}}},
+            "rope scaling 'ntk' is not supported",
         ),
     ],
 )

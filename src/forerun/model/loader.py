@@ -49,14 +49,16 @@ def load_model(
     quant: Scheme = "none",
     head_bits: int | None = None,
     progress: Progress | None = None,
+    max_len: int | None = None,
 ) -> Model:
     """Return the checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
 
     A draft model `shares_with` its target, in turn with which it runs: on the CPU they share threads.
-    The options are those of `model.backends.base.Backend.load`; `progress` is told what is done. Raises ConfigError for
-    an unusable option, LoadError for a model that is not supported or damaged.
+    The options are those of `model.backends.base.Backend.load`; `progress` is told what is done; no text will be longer
+    than `max_len`. Raises ConfigError for an unusable option, LoadError for a model that is not supported or damaged.
     """
     config, arch = read_config(checkpoint)
+    config = config.within(max_len)
     chosen = choose_backend(backend, config, device)
     return chosen.load(
         config,

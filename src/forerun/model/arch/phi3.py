@@ -1,7 +1,7 @@
-"""Phi-3, 3.5, 4-mini: gated; q, k, v in one matrix, gate and up in another; longrope's long factors at any length.
+"""Phi-3, 3.5, 4-mini: gated; q, k, v in one matrix, gate and up in another; longrope.
 
-Its two lists of factors are for contexts up to the first length and for longer ones. The model's context chooses, as in
-llama.cpp, not a text's length, as in transformers: keys must not change while a text grows.
+Its two lists of factors are for contexts up to the first length and for longer ones. The context that is served
+chooses, as in llama.cpp and vLLM, not a text's length, as in transformers: keys must not change while a text grows.
 """
 
 from __future__ import annotations

@@ -113,7 +113,12 @@ def expert_source(
     if kind == "gguf":
         older = TensorSource(f"blk.{{i}}.ffn_{part}.{{e}}", num_experts=count)
         return TensorSource(f"blk.{{i}}.ffn_{part}_exps", num_experts=count, otherwise=older)
-    stacked = TensorSource(f"{fused}down_proj", num_experts=count, suffixes=("", "_bias"))
+    stacked = TensorSource(
+        f"{fused}down_proj",
+        num_experts=count,
+        may_be_transposed=True,
+        suffixes=("", "_bias"),
+    )
     if part != "down":
         rows = slice(0, inner) if part == "gate" else slice(inner, 2 * inner)
         stacked = replace(stacked, name=f"{fused}gate_up_proj", part=rows, num_rows=2 * inner)

@@ -45,6 +45,8 @@ class TensorSource:
     """Of a weight of experts; they lie in a tensor (experts, out, in) or in one each."""
     is_transposed: bool = False
     """The tensor of the experts is (experts, in, out)."""
+    may_be_transposed: bool = False
+    """It may be either."""
     suffixes: tuple[str, str] = (".weight", ".bias")
     otherwise: TensorSource | None = None
     """Where to look if it is not there."""
@@ -75,11 +77,17 @@ class TensorSource:
 
     def fits(self, stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
         """Return whether a tensor of the checkpoint has the shape `expected`, or as many numbers where shapes vary."""
-        return math.prod(stored) == math.prod(expected) if self.is_flat else stored == expected
+        if self.is_flat:
+            return math.prod(stored) == math.prod(expected)
+        return stored == expected or (
+            self.may_be_transposed
+            and len(stored) == 3
+            and (stored[0], stored[2], stored[1]) == expected
+        )
 
     def take(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
         """Return the weight or the bias from the checkpoint's tensors, each of the shape `stored_shape`."""
-        stored = self._cut(self._joined(parts), config)
+        stored = self._cut(self._joined(parts, config), config)
         for part in parts:
             if not np.may_share_memory(part.data, stored.data):  # what was copied is not needed
                 part.release()
@@ -99,15 +107,20 @@ class TensorSource:
             runs = np.arange(stored.shape[0], dtype=np.int64).reshape(-1, self.num_rows)
             parts = (self.part,) if isinstance(self.part, slice) else self.part
             stored = stored.rows(np.concatenate([runs[:, part].reshape(-1) for part in parts]))
-        return stored.rows(turned_first(stored.shape[0], config)) if self.is_interleaved else stored
+        if not self.is_interleaved:
+            return stored
+        stored = stored.flat() if self.is_flat else stored
+        return stored.rows(turned_first(stored.shape[0], config))
 
-    def _joined(self, parts: Sequence[StoredTensor]) -> StoredTensor:
+    def _joined(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
         """Return the experts' rows one below the other."""
         if "{e}" in self.name:
             return stacked(parts)
         stored = parts[0]
-        if self.is_transposed and len(stored.shape) == 3:
-            stored = stored.transposed()
+        if len(stored.shape) == 3:
+            is_other = stored.shape[1] != (self.num_rows or config.hidden_size)
+            if self.is_transposed or (self.may_be_transposed and is_other):
+                stored = stored.transposed()
         return stored.merged() if self.num_experts else stored
 
 
