@@ -21,6 +21,7 @@ Activation activation_of(const std::string& name) {
     if (name == "gelu") return Activation::Gelu;
     if (name == "gelu_tanh") return Activation::GeluTanh;
     if (name == "swiglu_oai") return Activation::SwigluOai;
+    if (name == "relu2") return Activation::ReluSquared;
     need(name == "relu", "unknown activation '" + name + "'");
     return Activation::Relu;
 }
@@ -49,7 +50,7 @@ LayerShape layer_shape_of(nb::handle layer) {
 
 QkNorm qk_norm_of(const std::optional<std::string>& name) {
     if (!name) return QkNorm::None;
-    return *name == "whole" ? QkNorm::Whole : QkNorm::Head;
+    return *name == "whole" ? QkNorm::Whole : *name == "each" ? QkNorm::Each : QkNorm::Head;
 }
 
 }  // namespace
@@ -114,8 +115,10 @@ Shape shape_of(nb::handle config) {
             .is_gated = get<bool>(config, "gated_mlp"),
             .is_layer_norm = get<std::string>(config, "norm") == "layer",
             .norms_before = norms != "after",
-            .norms_after = norms != "before",
+            .norms_after = norms == "after" || norms == "both",
+            .is_parallel = norms == "parallel",
             .qk_norm = qk_norm_of(get<std::optional<std::string>>(config, "qk_norm")),
+            .norms_turned = get<bool>(config, "qk_norm_after_rope"),
             .has_sinks = get<bool>(config, "attention_sinks"),
             .has_attention_gate = get<bool>(config, "attention_gate"),
             .norm_eps = get<float>(config, "norm_eps"),

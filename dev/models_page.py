@@ -58,6 +58,21 @@ recurrent layers are verified.
 Tiny random models, made by transformers, with all that sets a family apart switched on. A cell names the test and how
 many models of the family it runs.
 """
+POSITIONS = """
+## Positions
+
+Rotary settings are read by the names of transformers and of GGUF, older spellings too; on published configs
+frequencies are those of transformers ([tests/model/test_positions.py](../tests/model/test_positions.py)). Keys are
+kept, so what is chosen for a text's first token holds for all of it:
+
+- `linear`, `llama3`, `proportional`, and the divisors that a GGUF lists: as they stand.
+- `yarn`: as it stands at any length. A text may have `factor` × `original_max_position_embeddings` tokens, also where
+  `max_position_embeddings` says less, as Qwen's model cards leave it.
+- `longrope`: the context that is served chooses, as in llama.cpp and vLLM: the short factors up to the original length
+  (`--max-model-len 4096`), the long ones beyond, for short texts too. transformers chooses by each text's length. Over
+  several processes the factors are the long ones.
+- `dynamic` (NTK): plain positions up to `max_position_embeddings`, where the context ends: beyond, transformers changes
+  the angles of tokens that are in the cache. Hunyuan's `alpha` holds at any length."""
 FORMS = """
 ## Formats
 
@@ -108,7 +123,7 @@ def page() -> str:
     parts += [f"| family | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|"]
     parts += [f"| {name} | {' | '.join(_cells(own))} |" for name, own in cases.items()]
     tests = (item(letter, f"[{path}](../{path}): {what}") for letter, (path, what) in TESTS.items())
-    return "\n".join(["\n".join(parts), "", *tests, FORMS, *_formats(), REFUSED])
+    return "\n".join(["\n".join(parts), "", *tests, POSITIONS, FORMS, *_formats(), REFUSED])
 
 
 def _cases(archs: Mapping[str, Arch]) -> dict[str, list[Case]]:

@@ -23,7 +23,8 @@ void Decoder::begin_mlp(int index, int row) {
         norm(row, layer.router_norm, std::array{&layer.router});
         choose_experts(index, row);
     }
-    norm(row, layer.mlp_norm, std::array{&layer.mlp.gate, &layer.mlp.up, &layer.router});
+    const std::array readers{&layer.mlp.gate, &layer.mlp.up, &layer.router};
+    shape_.is_parallel ? hand_normed(row, readers) : norm(row, layer.mlp_norm, readers);
     if (layer.mlp_gate.weight) gate_mlp(index, row);
     if (experts_of(index).num > 0 && !layer.router_norm.weight) choose_experts(index, row);
 }

@@ -72,7 +72,7 @@ void Decoder::name_weights() {
         matrix((name + "up").c_str(), to.up, count * size, width);
         matrix((name + "down").c_str(), to.down, count * width, size);
     };
-    const bool is_whole = s.qk_norm == QkNorm::Whole;
+    const bool is_wide = s.qk_norm == QkNorm::Whole || s.qk_norm == QkNorm::Each;
     for (int i = 0; i < s.num_layers; ++i) {
         Layer& layer = layers_[i];
         const LayerShape& l = s.layers[i];
@@ -81,7 +81,7 @@ void Decoder::name_weights() {
         prefix = "layers." + std::to_string(i) + ".";
         if (s.norms_before) {
             norm("attn_norm", layer.attn_norm, width);
-            norm("mlp_norm", layer.mlp_norm, width);
+            if (!s.is_parallel) norm("mlp_norm", layer.mlp_norm, width);
         }
         if (s.norms_after) {
             norm("attn_out_norm", layer.attn_out_norm, width);
@@ -96,8 +96,8 @@ void Decoder::name_weights() {
             matrix("o", layer.o, width, q);
             if (s.has_attention_gate) matrix("attn_gate", layer.attn_gate, q, width);
             if (s.qk_norm != QkNorm::None) {
-                norm("q_norm", layer.q_norm, is_whole ? q : l.kv.head_dim);
-                if (has_keys) norm("k_norm", layer.k_norm, is_whole ? kv : l.kv.head_dim);
+                norm("q_norm", layer.q_norm, is_wide ? q : l.kv.head_dim);
+                if (has_keys) norm("k_norm", layer.k_norm, is_wide ? kv : l.kv.head_dim);
             }
             if (s.has_sinks) norm("sinks", layer.sinks, s.num_heads);
         }

@@ -183,6 +183,8 @@ class Decoder {
     void put(const Linear& reader, const float* x, const Rows& rows, int row, int column,
              int count) const;
     void norm(int row, const Norm& norm, std::span<const Linear* const> readers);
+    void hand_normed(int row, std::span<const Linear* const> readers);
+    void norm_head(const Norm& norm, int head, int dim, float* x) const;
     void add_sublayer(int row, int sublayer);
     void add_mlp(int row, const Layer& layer);
     void add_normed(int row, const Norm& norm, const float* from);

@@ -32,14 +32,17 @@ struct LayerShape {
     int num_projected() const { return shares_kv_of >= 0 ? 0 : kv.num_heads * (1 + has_values); }
 };
 
-enum class QkNorm : std::uint8_t { None, Head, Whole };
+// Each: of each head, with weights of its own.
+enum class QkNorm : std::uint8_t { None, Head, Each, Whole };
 
 struct Shape {
     int vocab_size, hidden_size, num_layers, num_heads, max_position;
     Activation activation = Activation::Silu;
     bool is_gated = true, is_layer_norm = false;
     bool norms_before = true, norms_after = false;  // of what a sublayer reads, and of what it adds
+    bool is_parallel = false;  // an MLP reads what attention read, and both are added
     QkNorm qk_norm = QkNorm::None;
+    bool norms_turned = false;  // heads of q and k, after rope
     bool has_sinks = false;
     bool has_attention_gate = false;  // heads' outputs are multiplied by a sigmoid of the row
     float norm_eps = 1e-5f;

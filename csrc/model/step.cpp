@@ -82,14 +82,14 @@ void Decoder::all_reduce() { ranks_->all_reduce(static_cast<std::size_t>(num_row
 // What the ranks computed of a sublayer, added up in their order: added to the row, or kept to be normed.
 void Decoder::add_parts(int row) {
     const std::size_t width = shape_.hidden_size, first = row * width;
-    float* sum = added_ ? added_ + first : normed_.x + first;
-    std::copy_n(ranks_->part(0) + first, width, sum);
-    for (int rank = 1; rank < ranks_->size(); ++rank) {
-        const float* part = ranks_->part(rank) + first;
-        for (std::size_t i = 0; i < width; ++i) sum[i] += part[i];
+    for (std::size_t i = first; i < first + width; ++i) {
+        float sum = ranks_->part(0)[i];
+        for (int rank = 1; rank < ranks_->size(); ++rank) sum += ranks_->part(rank)[i];
+        if (added_)
+            added_[i] = sum;
+        else
+            x_[i] += shape_.residual_multiplier * sum;
     }
-    float* x = x_ + first;
-    for (std::size_t i = 0; !added_ && i < width; ++i) x[i] += shape_.residual_multiplier * sum[i];
 }
 
 // Normed, what a sublayer computed is added to the row. After an MLP that is the last thing the layer did.
@@ -170,9 +170,16 @@ void Decoder::norm(int row, const Norm& norm, std::span<const Linear* const> rea
         kernels_.norm(x_ + row * width, norm, shape_.hidden_size, out);
     else
         std::copy_n(x_ + row * width, width, out);
+    hand_normed(row, readers);
+}
+
+// A row that is normed, as those that read it need it.
+void Decoder::hand_normed(int row, std::span<const Linear* const> readers) {
+    const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
     const auto reader = std::ranges::find_if(
         readers, [](const Linear* linear) { return linear->format && !linear->is_float(); });
-    if (reader != readers.end()) quantize(**reader, out, normed_, row, 0, shape_.hidden_size);
+    if (reader != readers.end())
+        quantize(**reader, normed_.x + first, normed_, row, 0, shape_.hidden_size);
 }
 
 int Decoder::kv_layer(int layer) const {
@@ -255,15 +262,24 @@ void Decoder::place_head(int index, int head, int row) {
         write_value(index, head - heads, row, value);
     }
     const Norm& norm = is_query ? layer.q_norm : layer.k_norm;
-    if (shape_.qk_norm == QkNorm::Head) kernels_.norm(x, norm, dim, x);
+    const int local = is_query ? head : head - heads;
+    if (!shape_.norms_turned) norm_head(norm, local, dim, x);
     const Rope& rope = kinds_[layer.kind].rope;
     if (rope.half > 0) kernels_.rotate(rope, row, x);
+    if (shape_.norms_turned) norm_head(norm, local, dim, x);
     if (!is_query) {
         const int slot = segments_[row_segment_[row]].slot;
         return kernels_.write_key(cache_->head(index, slot, head - heads), cache_rows_[row], x);
     }
     kernels_.scale(x, dim, query_scales_[row]);
     if (cache_->has_codes()) code_query(index, row, head, x);
+}
+
+// A head of q or k, where each is normed by itself.
+void Decoder::norm_head(const Norm& norm, int head, int dim, float* x) const {
+    if (shape_.qk_norm == QkNorm::Head) kernels_.norm(x, norm, dim, x);
+    if (shape_.qk_norm == QkNorm::Each)
+        kernels_.norm(x, {norm.weight + head * dim, nullptr, norm.eps, norm.is_layer}, dim, x);
 }
 
 void Decoder::write_value(int index, int head, int row, float* x) {

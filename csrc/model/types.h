@@ -182,7 +182,7 @@ struct Norm {
 };
 
 // SwigluOai: (clamp(up, -7, 7) + 1) g sigmoid(1.702 g), g = min(gate, 7).
-enum class Activation : std::uint8_t { Silu, Gelu, GeluTanh, Relu, SwigluOai };
+enum class Activation : std::uint8_t { Silu, Gelu, GeluTanh, Relu, ReluSquared, SwigluOai };
 
 struct Rope {
     const float* cos = nullptr;  // (R, half), of the rows' positions

@@ -132,7 +132,13 @@ class LLM(OfOneProcess):
             planner = Planner(config, self.device, self.drafter_spec, checkpoint, self.tokenizer)
             self.drafter_spec.check(planner.target())
         self._loaded = Loaded.of(
-            checkpoint, self.path, self.tokenizer, config, self.device, progress
+            checkpoint,
+            self.path,
+            self.tokenizer,
+            config,
+            self.device,
+            self.max_len,
+            progress,
         )
         self.model, self.grammars = self._loaded.model, self._loaded.grammars
         self._default_params = self._loaded.default_params

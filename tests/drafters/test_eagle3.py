@@ -190,7 +190,7 @@ WRONG = [
     ({"target": {"name": "big", "tokenizer": "x", "hidden_size": 8}}, OUR_TENSORS, "for big, whose hidden size"),
     ({"layers": [1, 3]}, OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3]"),
     ({"layers": [1, 3, 8]}, OUR_TENSORS, "three layers of 0 to 7 must be read"),
-    ({"rope_scaling": {"rope_type": "dynamic"}}, OUR_TENSORS, "rope scaling 'dynamic' is not supported"),
+    ({"rope_scaling": {"rope_type": "ntk"}}, OUR_TENSORS, "rope scaling 'ntk' is not supported"),
     ({"rope_scaling": {"rope_type": "yarn"}}, OUR_TENSORS, "rope scaling 'yarn': 'max_position_embeddings' is missing"),
     ({"partial_rotary_factor": 0.5}, OUR_TENSORS, "only whole heads are rotated, not 8 of 16 features"),
     ({"hidden_act": "gelu"}, OUR_TENSORS, "an MLP with 'gelu' is not supported, silu is"),

@@ -21,6 +21,8 @@ SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
 METADATA: Mapping[str, Mapping[str, Any]] = {
     "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
     "gemma4_moe": {**GEMMA4, "expert_feed_forward_length": 32},
+    "cohere2": {"attention.sliding_window_pattern": [True, True, True, False]},
+    "exaone4": {"attention.sliding_window_pattern": [True, True, True, False] * 16},
     # llama.cpp rounds the bounds of yarn's band, as the model's authors do not: here they are beyond all features.
     "gpt_oss": {
         "expert_feed_forward_length": 48,
@@ -29,6 +31,9 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
         "rope.scaling.yarn_beta_slow": 1.0,
     },
     "qwen3_moe": {"expert_feed_forward_length": 32},
+    "qwen3_vl": {"rope.dimension_sections": [4, 2, 2, 0], "n_deepstack_layers": 0},
+    "qwen3_vl_moe": {"rope.dimension_sections": [4, 2, 2, 0], "n_deepstack_layers": 0}
+    | {"expert_feed_forward_length": 32},
     "qwen3_5": SECTIONS,
     "qwen3_5_moe": SHARED | SECTIONS,
     "qwen3_next": SHARED,

@@ -116,6 +116,18 @@ def test_longrope_equals_hugging_face_beyond_the_original_length(
     assert_close(prefill(load_torch(checkpoint_of(model)), TOKENS), hf_logits(model, TOKENS))
 
 
+@pytest.mark.parametrize(("max_len", "text", "is_short"), [(21, 21, True), (22, 22, False)])
+def test_the_served_context_chooses_among_longropes_factors(
+    max_len: int, text: int, is_short: bool
+) -> None:
+    """Up to the original length they are those of a short text in transformers, beyond it those of a long one."""
+    model = hf_model("phi3", rope_parameters=longrope(4, 21), original_max_position_embeddings=21)
+    tokens = (*TOKENS, 7)[:text]
+    decoder = load_torch(checkpoint_of(model), max_len=max_len)
+    assert decoder.config.max_position == (21 if is_short else 512)
+    assert_close(prefill(decoder, tokens), hf_logits(model, tokens))
+
+
 def test_older_spelling_of_rope_settings() -> None:
     model = hf_model("llama", head_dim=16, rope_parameters={"rope_theta": 5000.0, **LLAMA3})
     checkpoint = checkpoint_of(model)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from forerun.core.batch import Segment
 from forerun.weights.checkpoint import open_checkpoint
+from forerun.weights.multimodal import language_model_of
 from tests.model.gguf_hybrids import laid_out
 from tests.model.test_families import LLAMA3, TOKENS, assert_close, longrope
 from tests.model.tiny import (
@@ -49,9 +50,13 @@ RENAMED = (
     ("self_attn.v_proj", "attn_v"),
     ("self_attn.o_proj", "attn_output"),
     ("self_attn.qkv_proj", "attn_qkv"),
+    ("self_attn.query_layernorm", "attn_q_norm"),
+    ("self_attn.key_layernorm", "attn_k_norm"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
     ("self_attn.sinks", "attn_sinks.weight"),
+    ("post_self_attn_layernorm", "post_attention_norm"),
+    ("post_mlp_layernorm", "post_ffw_norm"),
     ("input_layernorm", "attn_norm"),
     ("pre_feedforward_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),
@@ -76,17 +81,17 @@ RENAMED = (
     ("mlp.c_fc", "ffn_up"),
     ("mlp.c_proj", "ffn_down"),
 )
-PERMUTED = ("llama", "granite", "granitemoe", "mistral3", "smollm3")
+PERMUTED = ("llama", "arcee", "granite", "granitemoe", "mistral3", "smollm3")
 """Whose q and k llama.cpp's converter permutes."""
+EPSILONS = ("layer_norm_epsilon", "norm_epsilon", "layer_norm_eps")
+AFTER = ("gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "gpt-oss", "seed_oss")
+"""Whose norm behind attention has its own name: the last two read it before the MLP."""
 
 
 def renamed(name: str, architecture: str) -> str:
     """GGUF's name of a tensor. The norm after attention is of what it adds, or of what the MLP reads."""
-    is_after = architecture.startswith(("gemma", "olmo2", "gpt-oss"))
-    names = (
-        *RENAMED,
-        ("post_attention_layernorm", "post_attention_norm" if is_after else "ffn_norm"),
-    )
+    after = "post_attention_norm" if architecture in AFTER else "ffn_norm"
+    names = (*RENAMED, ("post_attention_layernorm", after))
     if architecture == "granite":  # dense
         name = name.replace("shared_mlp.output_linear", "ffn_down")
     for old, new in names:
@@ -128,13 +133,14 @@ def interleaved(weight: Tensor, head_dim: int) -> Tensor:
 def as_gguf(
     model: transformers.PreTrainedModel, architecture: str, extra: dict[str, Any] | None = None
 ) -> MemoryCheckpoint:
-    config = model.config
+    config = model.config.get_text_config()
     given = config.to_dict()  # attributes that differ between layers cannot be asked for
     head_dim = given.get("head_dim") or config.hidden_size // config.num_attention_heads
     kv_heads = given.get("num_key_value_heads")
     tensors = {}
-    for name, weight in model.state_dict().items():
-        if config.tie_word_embeddings and name.startswith("lm_head"):
+    _, weights = language_model_of(type(model).__name__, model.config.to_dict(), model.state_dict())
+    for name, weight in weights.items():
+        if model.config.tie_word_embeddings and name.startswith("lm_head"):
             continue
         if architecture in PERMUTED and ("q_proj" in name or "k_proj" in name):
             weight = interleaved(weight, head_dim)
@@ -153,7 +159,9 @@ def as_gguf(
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None),
-        "attention.layer_norm_epsilon": getattr(config, "layer_norm_epsilon", None),
+        "attention.layer_norm_epsilon": next(
+            (given[key] for key in EPSILONS if key in given), None
+        ),
     }
     metadata |= extra or {}
     prefixed = {f"{architecture}.{k}": v for k, v in metadata.items() if v is not None}
@@ -164,6 +172,7 @@ PLAIN = (
     ("llama", "llama"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
+    ("seed_oss", "seed_oss"),
     ("phi3", "phi3"),
     ("gpt_bigcode", "starcoder"),
 )
@@ -271,6 +280,22 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         | {"attention.layer_norm_rms_epsilon": 1e-4, "feed_forward_length": 32},
     ),
     ("mistral", "llama", {"sliding_window": None}, {}),
+    ("ernie4_5", "ernie4_5", {"use_bias": False}, {"rope.freq_base": 5e5}),
+    ("hunyuan", "hunyuan-dense", {}, {}),
+    ("arcee", "arcee", {}, {}),
+    ("internlm3", "llama", {}, {"rope.freq_base": 5000.0}),
+    (
+        "cohere",
+        "command-r",
+        {"attention_bias": False},
+        {"logit_scale": 0.5, "rope.freq_base": 5e5},
+    ),
+    ("cohere2", "cohere2", {}, {**WINDOW, "logit_scale": 0.5}),
+    ("starcoder2", "starcoder2", {"sliding_window": None}, {}),
+    ("exaone4", "exaone4", {}, WINDOW),
+    ("exaone4_small", "exaone4", {}, {}),
+    ("glm", "chatglm", {}, {"rope.dimension_count": 8}),
+    ("glm4", "glm4", {}, {"rope.dimension_count": 4}),
     (
         "ministral3",
         "mistral3",
@@ -291,6 +316,8 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {**WINDOW, **GGUF_YARN},
     ),
     ("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, SMALL),
+    ("qwen3_vl", "qwen3vl", {}, {"rope.freq_base": 5e5}),
+    ("qwen3_vl_moe", "qwen3vlmoe", {"mlp_only_layers": []}, {**SMALL, "rope.freq_base": 5e5}),
     ("olmoe", "olmoe", {}, {"expert_count": 6, "expert_used_count": 3}),
     ("mixtral", "llama", {"sliding_window": None}, {**EXPERTS, "rope.freq_base": 1e6}),
     (

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gguf
 import numpy as np
@@ -82,6 +82,15 @@ def test_unknown_architecture_lists_the_known() -> None:
         load_torch(MemoryCheckpoint("gguf", "mamba", {}, {}))
 
 
+@pytest.mark.parametrize("kind", ["hf", "gguf"])
+def test_gemma_3n_is_refused_by_name(kind: Literal["hf", "gguf"]) -> None:
+    name = "gemma3n" if kind == "gguf" else "Gemma3nForConditionalGeneration"
+    with pytest.raises(
+        LoadError, match=f"{name} is not supported: .*AltUp.*use Gemma 3 or Gemma 4"
+    ):
+        load_torch(MemoryCheckpoint(kind, name, {}, {}))
+
+
 def test_missing_tensor_is_named() -> None:
     checkpoint = checkpoint_of(hf_model("qwen2"))
     del checkpoint.tensors["model.layers.1.mlp.up_proj.weight"]  # type: ignore[attr-defined]
@@ -112,8 +121,8 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
         ("llama", {"head_dim": 6}, "head dimension must be a multiple of 4"),
         (
             "llama",
-            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
-            "rope scaling 'dynamic' is not supported: linear, llama3, longrope, proportional, yarn are",
+            {"rope_parameters": {"rope_type": "ntk", "factor": 2.0}},
+            "rope scaling 'ntk' is not supported: dynamic, linear, llama3, longrope, proportional, yarn are",
         ),
         (
             "llama",
@@ -171,8 +180,8 @@ def test_misshapen_tensor_is_named_with_both_shapes() -> None:
         ("smollm3", {"no_rope_layers": [1, 2]}, "must be a list of 4 ones and zeros"),
         (
             "gemma3",
-            {"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}},
-            "rope scaling 'dynamic' is not supported",
+            {"rope_parameters": {"full_attention": {"rope_type": "ntk", "factor": 2.0}}},
+            "rope scaling 'ntk' is not supported",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from forerun.weights.checkpoint import open_checkpoint
 from tests.model.test_families import TOKENS, assert_close
 from tests.model.tiny import (
     FAMILIES,
+    SEEING,
     checkpoint_from,
     checkpoint_of,
     hf_logits,
@@ -64,6 +65,15 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("qwen3_moe", {"num_experts_per_tok": 3}),
     ("olmoe", {"norm_topk_prob": True}),
     ("olmoe", {"num_experts_per_tok": 6}),
+    ("exaone4", {"sliding_window": 100}),
+    ("exaone4", {"layer_types": ["full_attention", "full_attention"]}),
+    ("glm", {"partial_rotary_factor": 1.0}),
+    ("glm4", {"partial_rotary_factor": 0.5}),
+    ("cohere", {"use_qk_norm": False}),
+    ("cohere", {"logit_scale": 0.0625}),
+    ("cohere2", {"sliding_window": 100}),
+    ("cohere2", {"layer_types": ["full_attention", "sliding_attention"]}),
+    ("starcoder2", {"sliding_window": None}),
     ("mixtral", {"sliding_window": None}),
     ("mixtral", {"num_experts_per_tok": 1}),
     ("gpt_oss", {"sliding_window": 100}),
@@ -114,6 +124,9 @@ def differs_without(model: transformers.PreTrainedModel, name: str, value: float
         ("gemma4_moe", "pre_feedforward_layernorm_2", 1.0),
         ("gemma4_moe", "post_feedforward_layernorm_1", 0.0),
         ("olmo2", "k_norm", 1.0),
+        ("hunyuan", "key_layernorm", 1.0),
+        ("cohere", "k_norm", 1.0),
+        ("glm4", "post_mlp_layernorm", 0.0),
     ],
 )
 def test_the_tiny_model_depends_on_such_weights(family: str, name: str, value: float) -> None:
@@ -155,9 +168,9 @@ def seeing(kind: str) -> transformers.PreTrainedModel:
     return model
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "gemma4", "ministral3", "mistral"])
+@pytest.mark.parametrize("kind", ["gemma3", "gemma4", "ministral3", "mistral", *SEEING])
 def test_the_text_half_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
-    model = seeing(kind)
+    model = hf_model(kind) if kind in SEEING else seeing(kind)
     expected = hf_logits(model, TOKENS)
     checkpoint = checkpoint_of(model)
     assert_close(prefill(load_torch(checkpoint), TOKENS), expected)
@@ -171,6 +184,17 @@ def test_the_text_half_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
     assert_close(prefill(load_torch(renamed), TOKENS), expected)
     model.save_pretrained(tmp_path)
     assert_close(prefill(load_torch(open_checkpoint(tmp_path)), TOKENS), expected)
+
+
+def test_experts_of_qwen3_vl_lie_either_way() -> None:
+    """Published folders have (experts, in, out), transformers writes (experts, out, in)."""
+    model = hf_model("qwen3_vl_moe")
+    tensors = {
+        name: weight.mT.contiguous() if ".experts." in name else weight
+        for name, weight in model.state_dict().items()
+    }
+    published = checkpoint_from(type(model).__name__, model.config.to_dict(), tensors)
+    assert_close(prefill(load_torch(published), TOKENS), hf_logits(model, TOKENS))
 
 
 def test_a_silent_config_means_what_the_family_usually_is() -> None:

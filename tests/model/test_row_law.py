@@ -57,6 +57,7 @@ TORCH["experts"] = ModelConfig(**GATED | {"rope": None, "layers": (SHARED, WINDO
 BOTH = {"norms": "both", "qk_norm": "whole", "attention_sinks": True, "query_growth": 0.3}
 CAPS = {"attention_cap": 2.0, "logits_cap": 3.0, "query_growth_every": 50}
 TORCH["capped"] = ModelConfig(**GATED | BOTH | CAPS | {"activation": "swiglu_oai"})
+TORCH["parallel"] = ModelConfig(**GATED | {"norms": "parallel", "norm": "layer", "qk_norm": "each"})
 NORMED = ExpertsConfig(5, 2, 24, has_norms=True)
 GEMMA4 = (
     LayerConfig(RopeConfig(100.0, 16), 37, NORMED),

@@ -150,6 +150,46 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         | {"num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
         | {"use_double_wide_mlp": False},
     ),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM", {**_GATED, **_WINDOWED}),
+    "exaone4_small": (
+        "Exaone4Config",
+        "Exaone4ForCausalLM",
+        {**_GATED, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "glm": ("GlmConfig", "GlmForCausalLM", {**_GATED, "head_dim": 16}),
+    "glm4": (
+        "Glm4Config",
+        "Glm4ForCausalLM",
+        {**_GATED, "head_dim": 16, "partial_rotary_factor": 0.25},
+    ),
+    "qwen3_vl": ("Qwen3VLConfig", "Qwen3VLForConditionalGeneration", {**_GATED, "head_dim": 16}),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoeConfig",
+        "Qwen3VLMoeForConditionalGeneration",
+        {**_GATED, "num_hidden_layers": 3, "head_dim": 16, "mlp_only_layers": [1]}
+        | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
+    "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM", {**_GATED, "head_dim": 16}),
+    "ernie4_5": (
+        "Ernie4_5Config",
+        "Ernie4_5ForCausalLM",
+        {**_GATED, "head_dim": 16, "use_bias": True},
+    ),
+    "hunyuan": ("HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM", {**_GATED, "head_dim": 16}),
+    "arcee": ("ArceeConfig", "ArceeForCausalLM", _GATED),
+    "internlm3": (
+        "InternLM3Config",
+        "LlamaForCausalLM",
+        {**_GATED, "head_dim": 16, "attention_bias": True, "mlp_bias": True}
+        | {"rope_parameters": {"rope_type": "dynamic", "factor": 6.0, "rope_theta": 5000.0}},
+    ),
+    "cohere": (
+        "CohereConfig",
+        "CohereForCausalLM",
+        {**_GATED, "use_qk_norm": True, "logit_scale": 0.5, "attention_bias": True},
+    ),
+    "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_GATED, **_WINDOWED, "logit_scale": 0.5}),
+    "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {**_GATED, "sliding_window": 5}),
     "ministral": (
         "MinistralConfig",
         "MinistralForCausalLM",
@@ -245,12 +285,24 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 }
 
 
+SEEING = ("qwen3_vl", "qwen3_vl_moe")
+"""Families whose models have eyes, too."""
+VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2} | {
+    "out_hidden_size": 32,
+    "patch_size": 8,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
+
+
 def hf_model(family: str, **changes: Any) -> transformers.PreTrainedModel:
     """A random Hugging Face model of a family in fp32; norms and biases are random, too."""
     config_class, model_class, settings = FAMILIES[family]
-    config = getattr(transformers, config_class)(
-        **{**settings, **changes}, attn_implementation="eager"
-    )
+    settings = {**settings, **changes}
+    if family in SEEING:
+        tied = {"tie_word_embeddings": settings.pop("tie_word_embeddings", False)}
+        settings = {"text_config": settings, "vision_config": VISION, **tied}
+    config = getattr(transformers, config_class)(**settings, attn_implementation="eager")
     torch.manual_seed(len(family))
     model = getattr(transformers, model_class)(config).eval().float()
     randomize(model)

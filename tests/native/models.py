@@ -63,6 +63,19 @@ AFTER = replace(
     layers=(LayerConfig(None), LayerConfig(ROPE)),
 )
 """As OLMo 2 with SmolLM3's layers without rope and Ministral 3's growing queries."""
+PARALLEL = replace(
+    GATED,
+    norm="layer",
+    norms="parallel",
+    qk_norm="each",
+    residual_multiplier=0.7,
+    layers=(LayerConfig(ROPE, sliding_window=37), LayerConfig(None)),
+)
+"""As Command R+ and R7B: attention and MLP read the same rows, heads have norms of their own."""
+TURNED = replace(
+    GATED, qk_norm="head", qk_norm_after_rope=True, gated_mlp=False, activation="relu2"
+)
+"""As Hunyuan, with Arcee's MLP."""
 EXPERTS = replace(
     GATED,
     residual_multiplier=0.7,
@@ -143,6 +156,8 @@ KINDS = {
     "own scales": (GATED, "q8_c row"),
     "sandwich": (SANDWICH, "q8_0"),
     "after": (AFTER, "q4_0"),
+    "parallel": (PARALLEL, "q4_1"),
+    "turned": (TURNED, "q8_0"),
     "experts": (EXPERTS, "q4_1"),
     "per layer": (PER_LAYER, "q4_0"),
     "sinks": (SINKS, "bf16"),

@@ -26,6 +26,7 @@ WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "opt": {"word_embed_proj_dim": 64},
     "gpt_bigcode": {"n_embd": 64},
     "qwen3_moe": {"moe_intermediate_size": 32},
+    "qwen3_vl_moe": {"moe_intermediate_size": 32},
     "granite4": {"shared_intermediate_size": 48},
     "gemma4": GEMMA4 | {"hidden_size_per_layer_input": 32},
     "gemma4_moe": GEMMA4 | {"moe_intermediate_size": 32},

@@ -30,8 +30,15 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".peers" / "llama.cpp" / "bin" / "python"
 ADAPTER = ROOT / "src" / "forerun" / "lab" / "bench" / "peers" / "llama_cpp.py"
 TEXT = TOKENS * 3
-CHANGES: Mapping[str, Mapping[str, Any]] = {**WIDTHS, "olmoe": {"num_key_value_heads": 4}}
-"""llama.cpp's OLMoE has as many heads of keys as of queries."""
+CHANGES: Mapping[str, Mapping[str, Any]] = {
+    **WIDTHS,
+    "cohere": {"num_hidden_layers": 64},
+    "cohere2": {"num_hidden_layers": 4, "layer_types": None},
+    "exaone4": {"num_hidden_layers": 64, "layer_types": None},
+    "olmoe": {"num_key_value_heads": 4},
+}
+"""In llama.cpp EXAONE 4 has windows, and Command R norms of heads, where there are 64 layers; one layer of four of
+Cohere 2 sees everything; OLMoE has as many heads of keys as of queries."""
 IGNORED = "granitemoehybrid"
 """Without rope: llama.cpp 0.3.36 rotates all the same."""
 FILES = [(*names, {}, {}) for names in PLAIN] + [s for s in SPELLINGS if s[0] != IGNORED]

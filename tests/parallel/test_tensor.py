@@ -80,6 +80,7 @@ FAMILIES = {
     "llama": {},
     "gemma": {"norms": "both", "activation": "gelu_tanh", "attention_cap": 20.0, "logits_cap": 9.0},
     "granite": {"residual_multiplier": 0.4, "embedding_multiplier": 3.0, "norms": "before"},
+    "cohere": {"norms": "parallel", "norm": "layer", "qk_norm": "each"},
     "qwen3": {"qk_norm": "head", "tied_head": False},
     "opt": {"rope": None, "learned_position_offset": 2, "norm": "layer", "gated_mlp": False},
 }

@@ -60,6 +60,7 @@ class Loaded:
         tokenizer: Tokenizer,
         config: EngineConfig,
         device: str,
+        max_len: int,
         progress: Progress | None,
     ) -> Loaded:
         """Read the weights, telling `progress` how many of their bytes are loaded. Raises LoadError."""
@@ -68,6 +69,7 @@ class Loaded:
             device=device,
             num_threads=num_threads(config.threads),
             backend=config.backend,
+            max_len=max_len,
         )
         facts = (checkpoint.default_params(), tuple(checkpoint.files), checkpoint.names())
         model: Model

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from forerun.core.arrays import Floats
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "swiglu_oai"]
-"""`swiglu_oai`: (min(u, 7) + 1) g sigmoid(1.702 g), gpt-oss's clamped gate."""
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "swiglu_oai"]
+"""`relu2`: max(x, 0)^2. `swiglu_oai`: (min(u, 7) + 1) g sigmoid(1.702 g), gpt-oss's clamped gate."""
 SWIGLU_LIMIT, SWIGLU_ALPHA = 7.0, 1.702
 """Of gpt-oss."""
 WIDTH_UNIT = 4
@@ -35,6 +35,15 @@ class RopeConfig:
     rotary_dim: int
     factors: tuple[float, ...] | None = None
     attention_factor: float = 1.0
+    short_factors: tuple[float, ...] | None = None
+    """Those of longrope where no text is longer than `short_length`."""
+    short_length: int = 0
+
+    def within(self, max_len: int) -> RopeConfig:
+        """Return the embedding of texts of at most `max_len` tokens."""
+        if self.short_factors is None or max_len > self.short_length:
+            return self
+        return RopeConfig(self.theta, self.rotary_dim, self.short_factors, self.attention_factor)
 
     def inverse_frequencies(self) -> Floats:
         """Return the radians that a position adds to the angle of each feature pair, (rotary_dim / 2,)."""
@@ -151,10 +160,14 @@ class ModelConfig:
     rope: RopeConfig | None = None
     learned_position_offset: int | None = None
     """Row of the position table that position 0 reads (OPT: 2); None without learned positions."""
-    norms: Literal["before", "after", "both"] = "before"
-    """Where a sublayer's norms are: of what it reads, of what it adds to the residual stream, or of both."""
-    qk_norm: Literal["head", "whole"] | None = None
-    """Norms of q and k before rope: of each head, or over the whole projected width."""
+    norms: Literal["before", "after", "both", "parallel"] = "before"
+    """Where a sublayer's norms are: of what it reads, of what it adds to the residual stream, or of both.
+
+    parallel: one of what attention reads, which the MLP reads too; both are added to what came in."""
+    qk_norm: Literal["head", "each", "whole"] | None = None
+    """Norms of q and k: of each head, with the same weights or with its own, or over the whole projected width."""
+    qk_norm_after_rope: bool = False
+    """Whether those of heads come after rope, not before."""
     tied_head: bool = False
     sliding_window: int | None = None
     layers: tuple[LayerConfig, ...] = ()
@@ -183,6 +196,13 @@ class ModelConfig:
     attention_scale: float | None = None
     """Scale of the attention scores; None is head_dim ** -0.5."""
     logits_divisor: float = 1.0
+
+    def within(self, max_len: int | None) -> ModelConfig:
+        """Return the model for texts of at most `max_len` tokens, None: of any length. Only longrope differs."""
+        rope = self.rope
+        if max_len is None or rope is None or rope.within(max_len) == rope:
+            return self
+        return replace(self, rope=rope.within(max_len), max_position=rope.short_length)
 
     @property
     def scale(self) -> float:
@@ -274,12 +294,12 @@ def _attention_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, .
     if has_keys and layer.has_values:
         shapes["v"] = (kv_width, width)
     shapes["o"] = (width, q_width)
-    if config.norms != "after":
+    if config.norms in ("before", "both"):
         shapes["mlp_norm"] = (width,)
-    if config.norms != "before":
+    if config.norms in ("after", "both"):
         shapes |= {"attn_out_norm": (width,), "mlp_out_norm": (width,)}
     if config.qk_norm is not None:
-        widths = (q_width, kv_width) if config.qk_norm == "whole" else (head_dim, head_dim)
+        widths = (head_dim, head_dim) if config.qk_norm == "head" else (q_width, kv_width)
         shapes["q_norm"] = widths[:1]
         if has_keys:
             shapes["k_norm"] = widths[1:]

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 _KEYS_AND_VALUES = ("k", "v", "k_norm")
 ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM", "gemma4-assistant")
 """Architectures of files that draft for a model, and are none."""
+NOT_COMPUTED = {
+    "gemma3n": "Gemma 3n keeps four streams of states (AltUp), which no backend computes: use Gemma 3 or Gemma 4"
+}
+"""Families that people ask for, and why they are refused."""
 AHEAD_NBYTES = 128 << 20
 """Bytes of the file that are read while those before them are packed."""
 
@@ -49,14 +53,16 @@ def load_model(
     quant: Scheme = "none",
     head_bits: int | None = None,
     progress: Progress | None = None,
+    max_len: int | None = None,
 ) -> Model:
     """Return the checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
 
     A draft model `shares_with` its target, in turn with which it runs: on the CPU they share threads.
-    The options are those of `model.backends.base.Backend.load`; `progress` is told what is done. Raises ConfigError for
-    an unusable option, LoadError for a model that is not supported or damaged.
+    The options are those of `model.backends.base.Backend.load`; `progress` is told what is done; no text will be longer
+    than `max_len`. Raises ConfigError for an unusable option, LoadError for a model that is not supported or damaged.
     """
     config, arch = read_config(checkpoint)
+    config = config.within(max_len)
     chosen = choose_backend(backend, config, device)
     return chosen.load(
         config,
@@ -165,6 +171,8 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
         )
     known: list[str] = []
     named, plain = checkpoint.architecture.lower(), _plain(checkpoint.architecture)
+    if plain in NOT_COMPUTED:
+        raise LoadError(f"{checkpoint.architecture} is not supported: {NOT_COMPUTED[plain]}")
     for family in sorted(
         registry.names("model.arch"),
         key=lambda name: not named.startswith(name.replace("_", "")),  # likely ones first

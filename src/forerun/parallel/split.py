@@ -98,6 +98,8 @@ class Part:
             return _times(self.heads, dim)
         if short in ("k", "v"):
             return _times(self.kv_heads, dim)
+        if config.qk_norm == "each" and short in ("q_norm", "k_norm"):
+            return _times(self.heads if short == "q_norm" else self.kv_heads, dim)
         if short == "sinks":
             return self.heads
         return self.channels if short in ("gate", "up") else None

@@ -34,6 +34,7 @@ class Block:
         config, name = weights.config, f"layers.{layer}."
         kind = config.layer(layer)
         self.residual_multiplier = config.residual_multiplier
+        self.is_parallel = config.norms == "parallel"
         self.norms = {n: weights.optional_norm(f"{name}{n}_norm") for n in self.NORMS}
         self.mixer = mixer_of(weights, layer)
         self.mlp = MLP(weights, layer) if kind.has_mlp else None
@@ -41,13 +42,14 @@ class Block:
         self.per_layer = None if config.per_layer_width is None else PerLayer(weights, layer)
         self.scale = weights.tensors[name + "scale"] if config.layer_scales else None
 
-    def attend(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
+    def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D)."""
-        return self._add(x, "attn", self.mixer(self._norm("attn", x), tile, cache))
+        read = self._norm("attn", x)
+        x = self._add(x, "attn", self.mixer(read, tile, cache))
+        return self._feed(x, read if self.is_parallel else self._norm("mlp", x), tile)
 
-    def feed(self, x: Tensor, tile: Tile) -> Tensor:
-        """Map (R, D) to (R, D), with what comes after the MLP."""
-        read = self._norm("mlp", x)
+    def _feed(self, x: Tensor, read: Tensor, tile: Tile) -> Tensor:
+        """Map (R, D) to (R, D), with what comes after the MLP, which reads rows (R, D)."""
         parts = [] if self.mlp is None else [self._norm("dense_out", self.mlp(read))]
         if self.experts is not None and self.experts.mlp_gate is not None:
             parts = [

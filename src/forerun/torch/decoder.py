@@ -162,7 +162,7 @@ class Decoder:
         x = self._with_positions(tile)
         outputs: dict[int, Tensor] = {}
         for layer, block in enumerate(self._blocks):
-            x = block.feed(block.attend(x, tile, cache), tile)
+            x = block(x, tile, cache)
             if layer in taps:
                 outputs[layer] = x
         states = [self._norm(x), *(outputs[layer] for layer in taps)]

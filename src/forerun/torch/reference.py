@@ -128,6 +128,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": torch.relu,
+    "relu2": lambda x: torch.relu(x) * torch.relu(x),
 }
 
 

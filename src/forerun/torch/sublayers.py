@@ -33,14 +33,14 @@ class Attention:
         has_keys = kind.shares_kv_of is None
         self.k = weights.linear(name + "k") if has_keys else None
         self.v = weights.linear(name + "v") if has_keys and kind.has_values else None
-        self.q_norm = weights.optional_norm(name + "q_norm")
-        self.k_norm = weights.optional_norm(name + "k_norm")
+        norm_of = weights.norm_of_each if config.qk_norm == "each" else weights.optional_norm
+        self.q_norm, self.k_norm = norm_of(name + "q_norm"), norm_of(name + "k_norm")
         self.sinks = weights.tensors[name + "sinks"] if config.attention_sinks else None
         self.gate = weights.linear(name + "attn_gate") if config.attention_gate else None
 
     def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D), and leave the rows' keys and values in the cache, if the layer has its own."""
-        query = self._turned(self._heads(self.q(x), self.q_norm), tile)
+        query = self._turned(self.q(x), self.q_norm, tile)
         if tile.query_scale is not None:
             query = query * tile.query_scale
         keys_and_values = None if self.k is None else self._keys_and_values(self.k(x), x, tile)
@@ -69,23 +69,27 @@ class Attention:
 
     def _keys_and_values(self, raw: Tensor, x: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
         """Return the keys and values (R, G, E) of projected keys (R, G E) and of what was projected (R, D)."""
-        key = self._turned(self._heads(raw, self.k_norm), tile)
-        value = self._heads(raw if self.v is None else self.v(x), None)
+        key = self._turned(raw, self.k_norm, tile)
+        value = self._heads(raw if self.v is None else self.v(x))
         if self.config.value_norm:
             value = ops.rms_norm(value, value.new_ones(self.head_dim), self.config.norm_eps)
         return key, value
 
-    def _heads(self, rows: Tensor, norm: Layer | None) -> Tensor:
-        """Return rows (R, H E) as heads (R, H, E), normalised all at once or one by one."""
+    def _heads(self, rows: Tensor) -> Tensor:
+        """Return rows (R, H E) as heads (R, H, E)."""
+        return rows.view(TILE, -1, self.head_dim)
+
+    def _turned(self, rows: Tensor, norm: Layer | None, tile: Tile) -> Tensor:
+        """Return rows (R, H E) as heads (R, H, E), rotated and, by `norm`, normalised all at once or one by one."""
         if norm is not None and self.config.qk_norm == "whole":
             rows, norm = norm(rows), None
-        heads = rows.view(TILE, -1, self.head_dim)
-        return heads if norm is None else norm(heads)
-
-    def _turned(self, heads: Tensor, tile: Tile) -> Tensor:
-        if self.kind.rope is None:
-            return heads
-        return ops.rope(heads, *tile.angles[self.kind.rope])
+        heads, rope = self._heads(rows), self.kind.rope
+        is_last = self.config.qk_norm_after_rope
+        if norm is not None and not is_last:
+            heads = norm(heads)
+        if rope is not None:
+            heads = ops.rope(heads, *tile.angles[rope])
+        return norm(heads) if norm is not None and is_last else heads
 
     def _wide(self, heads: Tensor, cache: TensorCache) -> Tensor:
         """Pad heads (n, G, E) with zeros to those of the cache, which has room for the layer with the most."""

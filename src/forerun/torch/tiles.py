@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from forerun.core.batch import Segment
@@ -49,6 +50,14 @@ class Weights:
     def optional_norm(self, name: str) -> Layer | None:
         """Return what normalises there, None if nothing does."""
         return self.norm(name) if name in self.tensors else None
+
+    def norm_of_each(self, name: str) -> Layer:
+        """Return what normalises each of the heads (R, H, E), whose weights differ."""
+        weight = self.tensors[name].view(-1, self.config.head_dim)
+        ones, eps = torch.ones_like(weight[0]), self.config.norm_eps
+        if self.config.norm == "rms":
+            return lambda heads: ops.rms_norm(heads, ones, eps) * weight
+        return lambda heads: ops.layer_norm(heads, ones, None, eps) * weight
 
     def _bias(self, name: str) -> Tensor | None:
         return self.tensors.get(f"{name}.bias")

@@ -15,6 +15,7 @@ _RENAMED = {
     "mtp.": "mtp.",
 }
 """How names begin since transformers 4.52, and before."""
+_OF_THE_WHOLE = ("tie_word_embeddings",)
 _BASE = {"layers.0.": "model.", "decoder.layers.0.": "model.", "h.0.": "transformer."}
 
 
@@ -23,7 +24,7 @@ def language_model_of(
 ) -> tuple[Mapping[str, object], dict[str, T]]:
     """Return the config and the tensors of the text half; those of a text model as they are.
 
-    What the text's own config leaves out is taken from that of the whole.
+    What the text's own config leaves out is taken from that of the whole, which says alone whether the head is tied.
     """
     inner = config.get("text_config")
     has_parts = architecture.endswith("ForConditionalGeneration") or "For" not in architecture
@@ -35,7 +36,8 @@ def language_model_of(
         for old, new in _RENAMED.items()
         if name.startswith(old)
     }
-    return {**config, **inner}, renamed
+    own = {key: config[key] for key in _OF_THE_WHOLE if config.get(key) is not None}
+    return {**config, **inner, **own}, renamed
 
 
 def with_prefix(tensors: Mapping[str, T]) -> dict[str, T]:

@@ -19,7 +19,7 @@ from forerun.lab.quantize.round_job import Method, Recipe, RoundJob, output_erro
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
-from tests.model.tiny import FAMILIES, VOCAB, hf_model, load_torch, prefill
+from tests.model.tiny import FAMILIES, SEEING, VOCAB, hf_model, load_torch, prefill
 
 TEXTS = np.random.default_rng(0).integers(1, VOCAB, (6, 40)).tolist()
 REFUSED = {
@@ -27,6 +27,11 @@ REFUSED = {
     "gemma3": "layers that differ, or experts, norms after sublayers",
     "gemma4": "layers that differ, or experts, norms after sublayers, soft caps",
     "gemma4_moe": "layers that differ, or experts, norms after sublayers, soft caps",
+    "cohere": "one norm of attention and MLP",
+    "cohere2": "layers that differ, or experts, one norm of attention and MLP",
+    "exaone4": "layers that differ, or experts, norms after sublayers",
+    "exaone4_small": "norms after sublayers",
+    "glm4": "norms after sublayers",
     "ministral": "layers that differ, or experts",
     "ministral3": "queries that grow",
     "smollm3": "layers that differ, or experts",
@@ -35,6 +40,7 @@ REFUSED = {
     "gpt_oss": "layers that differ, or experts, attention sinks, activation swiglu_oai",
     "olmoe": "layers that differ, or experts, norms of all of q and k",
     "qwen3_moe": "layers that differ, or experts",
+    "qwen3_vl_moe": "layers that differ, or experts",
     "mixtral": "layers that differ, or experts",
     "granitemoe": "layers that differ, or experts",
     "granitemoeshared": "layers that differ, or experts",
@@ -45,7 +51,7 @@ REFUSED = {
     "qwen3_5_moe": "layers that differ, or experts, recurrent layers",
     "qwen3_next": "layers that differ, or experts, recurrent layers",
 }
-ROUNDED = tuple(family for family in FAMILIES if family not in REFUSED)
+ROUNDED = tuple(family for family in FAMILIES if family not in REFUSED and family not in SEEING)
 WIDER: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 64},
     "gpt_bigcode": {},

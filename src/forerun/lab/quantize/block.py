@@ -49,7 +49,8 @@ def need_supported(config: ModelConfig, what: str) -> None:
     reasons = {
         "layers that differ, or experts": config.layers,
         "recurrent layers": config.is_recurrent,
-        "norms after sublayers": config.norms != "before",
+        "norms after sublayers": config.norms in ("after", "both"),
+        "one norm of attention and MLP": config.norms == "parallel",
         "norms of all of q and k": config.qk_norm == "whole",
         "attention sinks": config.attention_sinks,
         "soft caps": config.attention_cap is not None or config.logits_cap is not None,
@@ -91,7 +92,7 @@ class WholeBlock:
     def _attend(self, x: Tensor) -> Tensor:
         config = self.config
         query, key, value = (self._linear(n, x).view(len(x), -1, config.head_dim) for n in "qkv")
-        if config.qk_norm:
+        if config.qk_norm and not config.qk_norm_after_rope:
             query, key = self._norm("q_norm", query), self._norm("k_norm", key)
         if config.rope is not None:
             frequencies = torch.from_numpy(config.rope.inverse_frequencies())
@@ -99,6 +100,8 @@ class WholeBlock:
             factor = config.rope.attention_factor
             cos, sin = angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
             query, key = ops.rope(query, cos, sin), ops.rope(key, cos, sin)
+        if config.qk_norm_after_rope:
+            query, key = self._norm("q_norm", query), self._norm("k_norm", key)
         # As a batch of one: other shapes take a path that stores the scores of all heads.
         query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
         mixed = functional.scaled_dot_product_attention(

@@ -13,6 +13,7 @@ from tokenizers import decoders
 
 from forerun.core.errors import LoadError
 from forerun.model.arch.base.mapping import Arch
+from forerun.model.arch.base.source import turned_first
 from forerun.model.config import ModelConfig
 from forerun.text.tokenizer import Encoding, Tokenizer
 from forerun.weights.checkpoint import Checkpoint
@@ -38,6 +39,8 @@ def named(
         short = name.removesuffix(".bias")
         source = arch.source(short, config, "hf")
         tensor = source.name.format(i=layer)
+        if source.is_interleaved:
+            matrix = _interleaved(matrix, config)
         if isinstance(matrix, np.ndarray):
             tensor += ".weight" if name == short else ".bias"
         part = source.part[0] if isinstance(source.part, tuple) else source.part
@@ -47,6 +50,13 @@ def named(
         tensor: _joined([matrix for _, matrix in sorted(parts, key=lambda part: part[0])])
         for tensor, parts in by_tensor.items()
     }
+
+
+def _interleaved(matrix: Matrix, config: ModelConfig) -> Matrix:
+    """Put rows of whole heads where such a file has them."""
+    codes = matrix if isinstance(matrix, np.ndarray) else matrix.codes
+    places = np.argsort(turned_first(len(codes), config))
+    return matrix[places] if isinstance(matrix, np.ndarray) else matrix.rows(places)
 
 
 def _joined(parts: list[Matrix]) -> Matrix:

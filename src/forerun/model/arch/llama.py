@@ -1,4 +1,4 @@
-"""Llama 2 and 3, SmolLM2, TinyLlama, CodeLlama: the llama-like shape itself. GGUF interleaves q and k.
+"""Llama 2 and 3, SmolLM2, TinyLlama, CodeLlama, InternLM3: the llama-like shape itself. GGUF interleaves q and k.
 
 GGUF calls Mistral and Mixtral so, too.
 """
@@ -16,7 +16,7 @@ from forerun.model.arch.base.mapping import (
 from forerun.model.arch.base.settings import Settings
 from forerun.model.config import ModelConfig
 
-HF_ARCHITECTURES = ("LlamaForCausalLM",)
+HF_ARCHITECTURES = ("LlamaForCausalLM", "InternLM3ForCausalLM")
 GGUF_ARCHITECTURES = ("llama",)
 
 source = interleaved_source

@@ -1,4 +1,4 @@
-"""Qwen3's mixtures of experts (30B-A3B and larger): Qwen3 with experts in all layers but those that are listed."""
+"""Qwen3's mixtures of experts (30B-A3B and larger), Qwen3-VL's too: experts in all layers but those that are listed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from forerun.model.arch.base.mapping import llama_like, plain_source, read_exper
 from forerun.model.arch.base.settings import Settings
 from forerun.model.config import ModelConfig
 
-HF_ARCHITECTURES = ("Qwen3MoeForCausalLM",)
-GGUF_ARCHITECTURES = ("qwen3moe",)
+HF_ARCHITECTURES = ("Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration")
+GGUF_ARCHITECTURES = ("qwen3moe", "qwen3vlmoe")
 
 source = plain_source
 
@@ -18,7 +18,8 @@ source = plain_source
 def config(settings: Settings) -> ModelConfig:
     """Return the config of a checkpoint."""
     layers = read_layers(settings)
-    is_renormalized = settings.is_gguf or settings.flag("norm_topk_prob", False)
+    sees = "text_config" in settings.checkpoint.config
+    is_renormalized = settings.is_gguf or sees or settings.flag("norm_topk_prob", False)
     experts = read_experts(settings, renormalized=is_renormalized)
     dense = settings.get("mlp_only_layers", [])
     if not isinstance(dense, list):

@@ -71,9 +71,11 @@ def plain_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     return TensorSource(_NAMES[name][kind])
 
 
-def interleaved_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
-    """Return a plain source, but GGUF interleaves the halves of a q or k head: row 2j + half is ours half * E/2 + j."""
-    is_interleaved = kind == "gguf" and name in ("q", "k")
+def interleaved_source(
+    name: str, config: ModelConfig, kind: Kind, kinds: Sequence[Kind] = ("gguf",)
+) -> TensorSource:
+    """Return a plain source, but files of some `kinds` have the two features of each pair that turns side by side."""
+    is_interleaved = kind in kinds and name in ("q", "k")
     return replace(plain_source(name, config, kind), is_interleaved=is_interleaved)
 
 
@@ -86,6 +88,12 @@ def fused_source(name: str, config: ModelConfig, fused: str) -> TensorSource:
     names = list(parts)
     start = sum(parts[n] for n in names[: names.index(name)])
     return TensorSource(fused, slice(start, start + parts[name]), sum(parts.values()))
+
+
+def gate_up_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
+    """Return gate or up, which lie in one matrix, by its usual name."""
+    fused = "model.layers.{i}.mlp.gate_up_proj" if kind == "hf" else "blk.{i}.ffn_up"
+    return fused_source(name, config, fused)
 
 
 def expert_source(
@@ -105,7 +113,12 @@ def expert_source(
     if kind == "gguf":
         older = TensorSource(f"blk.{{i}}.ffn_{part}.{{e}}", num_experts=count)
         return TensorSource(f"blk.{{i}}.ffn_{part}_exps", num_experts=count, otherwise=older)
-    stacked = TensorSource(f"{fused}down_proj", num_experts=count, suffixes=("", "_bias"))
+    stacked = TensorSource(
+        f"{fused}down_proj",
+        num_experts=count,
+        may_be_transposed=True,
+        suffixes=("", "_bias"),
+    )
     if part != "down":
         rows = slice(0, inner) if part == "gate" else slice(inner, 2 * inner)
         stacked = replace(stacked, name=f"{fused}gate_up_proj", part=rows, num_rows=2 * inner)
@@ -165,6 +178,11 @@ def read_layers(
     return [LayerConfig(full if window is None else local, window) for window in windows]
 
 
+def turned_in_windows(layers: Sequence[LayerConfig]) -> list[LayerConfig]:
+    """Return the layers, those that see everything without positions."""
+    return [replace(layer, rope=layer.rope if layer.sliding_window else None) for layer in layers]
+
+
 def by_layer(layers: Sequence[LayerConfig]) -> dict[str, Any]:
     """Return the fields of `ModelConfig` that say what is known of the layers."""
     first = layers[0]
@@ -179,10 +197,12 @@ def llama_like(
     *,
     layers: Sequence[LayerConfig] | None = None,
     activation: Activation | None = None,
+    layer_norm_eps: str = "",
     **differences: Any,
 ) -> ModelConfig:
     """Return a config with RMS norm, rotary positions, a gated MLP, and the family's `differences`.
 
+    `layer_norm_eps` is Hugging Face's key of a family that has layer norms instead.
     Raises LoadError for what is missing, wrong or not supported.
     """
     is_gguf = settings.is_gguf
@@ -196,10 +216,14 @@ def llama_like(
         )
     if activation is None:
         activation = "silu" if is_gguf else settings.activation("hidden_act")
-    norm_eps = "attention.layer_norm_rms_epsilon" if is_gguf else "rms_norm_eps"
+    if layer_norm_eps:
+        norm_eps = "attention.layer_norm_epsilon" if is_gguf else layer_norm_eps
+    else:
+        norm_eps = "attention.layer_norm_rms_epsilon" if is_gguf else "rms_norm_eps"
     return ModelConfig(
         family=family,
         **sizes,
+        norm="layer" if layer_norm_eps else "rms",
         norm_eps=settings.number(norm_eps, low=1e-15, high=1),
         activation=activation,
         tied_head=settings.is_tied(),

@@ -1,8 +1,8 @@
 """Rotary settings of Hugging Face and GGUF files, brought down to `RopeConfig`: divisors of the inverse frequencies.
 
 linear divides all alike (Chen et al., arXiv 2306.15595); llama3 and yarn (Peng et al., arXiv 2309.00071) spare the fast
-features; longrope (Ding et al., arXiv 2402.13753) lists a divisor for each. What changes the angles while a text grows
-(dynamic NTK) is refused: it would make the cached keys wrong.
+features; longrope (Ding et al., arXiv 2402.13753) lists a divisor for each. Dynamic NTK changes the angles of texts
+beyond the first length, which would make cached keys wrong: up to that length, the model's context, nothing is scaled.
 """
 
 from __future__ import annotations
@@ -80,7 +80,22 @@ def rope_from_hf(
         raise LoadError(f"the rotary settings are {short_repr(given)}, but must be an object")
     beside = {key: settings.get(key) for key in ("rope_theta", "partial_rotary_factor")}
     longest = {"max_position_embeddings": settings.size("max_position")}
-    return rope_of(head_dim, beside, longest, given, {_ORIGINAL: settings.get(_ORIGINAL)}, extra)
+    parts = (beside, longest, given, {_ORIGINAL: settings.get(_ORIGINAL)}, extra)
+    rope = rope_of(head_dim, *parts)
+    _allow_stretched(settings, _kind_of(given), _Scaling(*parts))
+    return rope
+
+
+def _kind_of(given: Mapping[str, Any]) -> object:
+    return given.get("rope_type") or given.get("type") or "default"
+
+
+def _allow_stretched(settings: Settings, kind: object, scaling: _Scaling) -> None:
+    """Let a model's context be as long as yarn makes it, which files need not say: `factor` times the original."""
+    if kind != "yarn" or not {"factor", _ORIGINAL} <= scaling.values.keys():
+        return
+    longest = int(scaling.number("factor") * scaling.number(_ORIGINAL, None, *_LENGTH))
+    settings.fixed["max_position"] = max(settings.size("max_position"), min(longest, _LENGTH[1]))
 
 
 def rope_of(head_dim: int, *parts: Mapping[str, Any]) -> RopeConfig:
@@ -88,7 +103,7 @@ def rope_of(head_dim: int, *parts: Mapping[str, Any]) -> RopeConfig:
     scaling = _Scaling(*parts)
     theta = scaling.number("rope_theta", 10000.0, *_THETA)
     partial = scaling.number("partial_rotary_factor", 1.0, 0, 1)
-    kind = scaling.values.get("rope_type") or scaling.values.get("type") or "default"
+    kind = _kind_of(scaling.values)
     rotary_dim = head_dim if kind == "proportional" else int(head_dim * partial)
     if rotary_dim < 2 or rotary_dim % 2:
         raise LoadError(
@@ -131,7 +146,10 @@ def rope_from_gguf(settings: Settings, head_dim: int, extra: Mapping[str, Any]) 
         if f"rope_factors_{length}.weight" in names:
             kind = "longrope"
             scaling[f"{length}_factor"] = listed(f"rope_factors_{length}.weight")
-    return scaled(kind, theta, rotary_dim, _Scaling(scaling, extra))
+    values = _Scaling(scaling, extra)
+    rope = scaled(kind, theta, rotary_dim, values)
+    _allow_stretched(settings, kind, values)
+    return rope
 
 
 class _Scaling:
@@ -170,15 +188,31 @@ def scaled(kind: object, theta: float, rotary_dim: int, scaling: _Scaling) -> Ro
     """Return the embedding under a scaling of Hugging Face's name. Raises LoadError if it is unknown."""
     if kind in ("default", "none"):
         return RopeConfig(theta, rotary_dim)
+    if kind == "dynamic":
+        return RopeConfig(theta * _ntk_growth(rotary_dim, scaling), rotary_dim)
     kind = "longrope" if kind == "su" else kind
     if not isinstance(kind, str) or kind not in _SCALINGS:
         raise LoadError(
-            f"rope scaling {short_repr(kind)} is not supported: {', '.join(_SCALINGS)} are"
+            f"rope scaling {short_repr(kind)} is not supported: {', '.join(('dynamic', *_SCALINGS))} are"
         )
     try:
-        return RopeConfig(theta, rotary_dim, *_SCALINGS[kind](theta, rotary_dim, scaling))
+        rope = RopeConfig(theta, rotary_dim, *_SCALINGS[kind](theta, rotary_dim, scaling))
+        if kind == "longrope" and "short_factor" in scaling.values:
+            original, short = scaling.stretched()[0], scaling.factors("short_factor", rotary_dim)
+            rope = replace(rope, short_factors=short, short_length=int(original))
+        return rope
     except LoadError as error:
         raise LoadError(f"rope scaling '{kind}': {error}") from None
+
+
+def _ntk_growth(rotary_dim: int, scaling: _Scaling) -> float:
+    """Return by how much theta is larger: by `alpha` at any length (Hunyuan), else not within the model's context.
+
+    Dynamic NTK lets it grow with a text that is longer, which the context does not allow.
+    """
+    if rotary_dim < 4:
+        raise LoadError("rope scaling 'dynamic' needs at least 4 features of a head")
+    return float(scaling.number("alpha", 1.0) ** (rotary_dim / (rotary_dim - 2)))
 
 
 def _linear(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
@@ -239,8 +273,8 @@ def _yarn_sharpness(factor: float, scaling: _Scaling) -> float:
 def _longrope(theta: float, rotary_dim: int, scaling: _Scaling) -> Scaled:
     """Return a divisor a feature. Models carry two lists and mean to switch at the original context length.
 
-    One is chosen for good, the long one if the model's context is longer than the original: switching in the middle of
-    a text would leave keys of both kinds in the cache. (Texts below the original length then use the long list, too.)
+    One is chosen for good: switching in the middle of a text would leave keys of both kinds in the cache. This is the
+    long one if the model's context is longer than the original; `RopeConfig.within` takes the short one.
     """
     original, stretch = scaling.stretched()
     factors = scaling.factors("long_factor" if stretch > 1 else "short_factor", rotary_dim)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.model.config import ModelConfig
 from forerun.weights.stored import StoredTensor, stacked
@@ -32,7 +33,7 @@ class TensorSource:
     num_runs: int = 1
     """The fused tensor has so many runs of `num_rows` rows, and the weight the parts of each."""
     is_interleaved: bool = False
-    """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is the head dimension)."""
+    """The rows of each head that turn are 0, R/2, 1, R/2 + 1, ... instead of 0, 1, 2, ... (R of them turn)."""
     factor: float = 1.0
     offset: float = 0.0
     """What its numbers are multiplied by, and what is added: 1 for norms that multiply by 1 + w."""
@@ -44,6 +45,8 @@ class TensorSource:
     """Of a weight of experts; they lie in a tensor (experts, out, in) or in one each."""
     is_transposed: bool = False
     """The tensor of the experts is (experts, in, out)."""
+    may_be_transposed: bool = False
+    """It may be either."""
     suffixes: tuple[str, str] = (".weight", ".bias")
     otherwise: TensorSource | None = None
     """Where to look if it is not there."""
@@ -74,11 +77,17 @@ class TensorSource:
 
     def fits(self, stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
         """Return whether a tensor of the checkpoint has the shape `expected`, or as many numbers where shapes vary."""
-        return math.prod(stored) == math.prod(expected) if self.is_flat else stored == expected
+        if self.is_flat:
+            return math.prod(stored) == math.prod(expected)
+        return stored == expected or (
+            self.may_be_transposed
+            and len(stored) == 3
+            and (stored[0], stored[2], stored[1]) == expected
+        )
 
     def take(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
         """Return the weight or the bias from the checkpoint's tensors, each of the shape `stored_shape`."""
-        stored = self._cut(self._joined(parts), config)
+        stored = self._cut(self._joined(parts, config), config)
         for part in parts:
             if not np.may_share_memory(part.data, stored.data):  # what was copied is not needed
                 part.release()
@@ -98,17 +107,28 @@ class TensorSource:
             runs = np.arange(stored.shape[0], dtype=np.int64).reshape(-1, self.num_rows)
             parts = (self.part,) if isinstance(self.part, slice) else self.part
             stored = stored.rows(np.concatenate([runs[:, part].reshape(-1) for part in parts]))
-        if self.is_interleaved:
-            order = np.arange(stored.shape[0], dtype=np.int64)
-            halves = order.reshape(-1, config.head_dim // 2, 2).swapaxes(1, 2)
-            stored = stored.rows(halves.reshape(-1))
-        return stored
+        if not self.is_interleaved:
+            return stored
+        stored = stored.flat() if self.is_flat else stored
+        return stored.rows(turned_first(stored.shape[0], config))
 
-    def _joined(self, parts: Sequence[StoredTensor]) -> StoredTensor:
+    def _joined(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
         """Return the experts' rows one below the other."""
         if "{e}" in self.name:
             return stacked(parts)
         stored = parts[0]
-        if self.is_transposed and len(stored.shape) == 3:
-            stored = stored.transposed()
+        if len(stored.shape) == 3:
+            is_other = stored.shape[1] != (self.num_rows or config.hidden_size)
+            if self.is_transposed or (self.may_be_transposed and is_other):
+                stored = stored.transposed()
         return stored.merged() if self.num_experts else stored
+
+
+def turned_first(num_rows: int, config: ModelConfig) -> NDArray[np.int64]:
+    """Return where an interleaved matrix has each row of whole heads: first of each pair, second of each, others."""
+    dim = config.head_dim
+    kinds = (config.layer(i).rope for i in range(config.num_layers))
+    turned = next((rope.rotary_dim for rope in kinds if rope is not None), dim)
+    heads = np.arange(num_rows, dtype=np.int64).reshape(-1, dim)
+    parts = heads[:, :turned:2], heads[:, 1:turned:2], heads[:, turned:]
+    return np.concatenate(parts, axis=1).reshape(-1)
