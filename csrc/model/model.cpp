@@ -168,6 +168,8 @@ void Decoder::set(const std::string& name, Packed packed) {
     const bool is_token = name == "embed" || name == "head";
     if (given.flat && !is_dense && !(is_token && given.is_by_row()))
         throw std::invalid_argument(name + " cannot read flattened rows");
+    if (given.order && !is_dense)
+        throw std::invalid_argument(name + " cannot read columns in another order");
     *weight.linear = given;
     weight.packed = std::move(packed);
 }
@@ -236,10 +238,10 @@ void Decoder::check() {
     is_checked_ = true;
 }
 
-// Layers that read the same rows must flatten them alike.
+// Layers that read the same rows must flatten and order them alike.
 void Decoder::check_flat() const {
     const auto alike = [](const Linear& one, const Linear& other) {
-        return !other.format || flattens_alike(one, other);
+        return !other.format || reads_alike(one, other);
     };
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
@@ -249,10 +251,10 @@ void Decoder::check_flat() const {
                               alike(layer.mlp.up, layer.mlp.gate);
         if (!is_alike)
             throw std::invalid_argument("matrices of layer " + std::to_string(i) +
-                                        " that read the same inputs flatten them differently");
-        if (mixer_of(static_cast<int>(i)).exists() && layer.o.is_by_row())
+                                        " that read the same inputs flatten or order them differently");
+        if (mixer_of(static_cast<int>(i)).exists() && layer.o.needs_whole_rows())
             throw std::invalid_argument("the output of recurrent layer " + std::to_string(i) +
-                                        " cannot have scales of rows");
+                                        " cannot have scales of rows, or an order of its own");
     }
 }
 

@@ -30,6 +30,7 @@ from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, Model
 from forerun.model.packing import fill, fill_blank
+from forerun.weights.gguf_blocks import for_kernels
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class NativeDecoder:
             elif stored.read is not None:
                 self._add_codes(name, form, stored.codes(), offset)
             else:
-                rows = np.ascontiguousarray(stored.data)
+                rows = np.ascontiguousarray(for_kernels(stored.data, stored.format))
                 self._native.set(name, form, stored.shape[1], rows, offset)
         except ValueError as error:
             raise LoadError(f"'{name}' ({form}) cannot be packed: {error}") from error
