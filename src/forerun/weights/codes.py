@@ -184,8 +184,13 @@ class Codes:
             )
             return
         if self.flat is None:
-            if not (np.abs(self.scales) <= LARGEST_SCALE).all():  # NaN is not either
-                raise LoadError(f"the scales of '{name}' are not all numbers that fp16 can hold")
+            for kind, part in (("scales", self.scales), ("minima", self.mins)):
+                if (
+                    part is not None and not (np.abs(part) <= LARGEST_SCALE).all()
+                ):  # NaN is not either
+                    raise LoadError(
+                        f"the {kind} of '{name}' are not all numbers that fp16 can hold"
+                    )
             return
         layer, largest = name.removesuffix(".weight"), 2 ** (bits - 1) - 1
         is_within = -largest <= self.codes.min(initial=0) and self.codes.max(initial=0) <= largest
