@@ -116,6 +116,7 @@ Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
 
 bool reads_alike(const Linear& a, const Linear& b) {
     if (!a.flat || !b.flat) {
+        if (a.is_float() || b.is_float()) return a.flat == b.flat;
         const bool has_one = a.order && b.order && a.num_in == b.num_in;
         return a.flat == b.flat &&
                (has_one ? std::equal(a.order, a.order + a.num_in, b.order) : a.order == b.order);

@@ -62,7 +62,7 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& co
 // Throws std::invalid_argument for a format that has no such tiles, or pieces that are out of range.
 Packed pack(const WeightFormat& format, int num_out, int num_in, const FlatCodes& codes,
             const float* bias, int num_threads);
-// Whether two layers flatten and order the rows that they read alike.
+// Whether two layers flatten and order the rows that they read alike. Floats are read in their own order.
 bool reads_alike(const Linear& a, const Linear& b);
 // Zeroed tiles, and a zeroed bias if there is one, to be filled from elsewhere; apart, they are
 // mappings of their own, which take no memory until they are filled. Throws std::invalid_argument

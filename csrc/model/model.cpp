@@ -240,15 +240,19 @@ void Decoder::check() {
 
 // Layers that read the same rows must flatten and order them alike.
 void Decoder::check_flat() const {
-    const auto alike = [](const Linear& one, const Linear& other) {
-        return !other.format || reads_alike(one, other);
+    const auto alike = [](std::initializer_list<const Linear*> readers) {
+        const Linear* first = nullptr;  // which decides how rows are rounded
+        for (const Linear* reader : readers)
+            if (!first && reader->format && !reader->is_float()) first = reader;
+        return !first || std::ranges::all_of(readers, [&](const Linear* reader) {
+            return !reader->format || reads_alike(*first, *reader);
+        });
     };
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
-        const bool is_alike = alike(layer.q, layer.k) && alike(layer.q, layer.v) &&
-                              alike(layer.q, layer.attn_gate) && alike(layer.in_proj, layer.z) &&
-                              alike(layer.in_proj, layer.beta) && alike(layer.in_proj, layer.dt) &&
-                              alike(layer.mlp.up, layer.mlp.gate);
+        const bool is_alike = alike({&layer.q, &layer.k, &layer.v, &layer.attn_gate}) &&
+                              alike({&layer.in_proj, &layer.z, &layer.beta, &layer.dt}) &&
+                              alike({&layer.mlp.up, &layer.mlp.gate});
         if (!is_alike)
             throw std::invalid_argument("matrices of layer " + std::to_string(i) +
                                         " that read the same inputs flatten or order them differently");

@@ -175,8 +175,7 @@ def gptq(
     if is_ordered:
         groups = RANDOM.permutation(np.arange(NUM_IN) // GROUP).astype(np.int32)
         parts["g_idx"] = groups
-        exact = (codes - zeros[:, groups]) * scales.astype(np.float32)[:, groups]
-        values = exact.astype(np.float16).astype(np.float32)
+        values = (codes - zeros[:, groups]) * scales.astype(np.float32)[:, groups]
     else:
         parts["g_idx"] = (np.arange(NUM_IN) * num_groups // NUM_IN).astype(np.int32)
     config: dict[str, object] = {"quant_method": "gptq", "bits": bits, "group_size": group}
@@ -257,7 +256,7 @@ def compressed_in_order() -> tuple[dict[str, object], Arrays, np.ndarray]:
     groups = RANDOM.permutation(np.arange(NUM_IN) // GROUP).astype(np.int32)
     signed = int_words.unpack(parts["weight_packed"], 4, NUM_IN).astype(np.float32) - 8
     values = signed * parts["weight_scale"].astype(np.float32)[:, groups]
-    return config, parts | {"weight_g_idx": groups}, values.astype(np.float16).astype(np.float32)
+    return config, parts | {"weight_g_idx": groups}, values
 
 
 def float8(block: list[int] | None) -> tuple[dict[str, object], Arrays, np.ndarray]:
@@ -364,8 +363,8 @@ CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]
     "gptq v2": (lambda: gptq(4, version=2), "q4_z"),
     "gptq wide groups": (lambda: gptq(4, group=NUM_IN), "q4_z"),
     "gptq by row": (lambda: gptq(4, group=-1), "q4_z"),
-    "gptq act-order, 8 bits": (lambda: gptq(8, is_ordered=True, is_symmetric=False), "f16"),
-    "gptq act-order": (lambda: gptq(4, is_ordered=True), "f16"),
+    "gptq act-order, 8 bits": (lambda: gptq(8, is_ordered=True, is_symmetric=False), "q8_z"),
+    "gptq act-order": (lambda: gptq(4, is_ordered=True), "q4_z"),
     "compressed 4": (lambda: compressed(4, is_symmetric=True), "q4_0"),
     "compressed 4 asymmetric": (lambda: compressed(4, is_symmetric=False), "q4_z"),
     "compressed 3 asymmetric": (lambda: compressed(3, is_symmetric=False), "q4_z"),
@@ -373,7 +372,7 @@ CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]
     "int-quantized asymmetric": (lambda: naive("channel", symmetric=False), "q8_z"),
     "int-quantized by tensor": (lambda: naive("tensor"), "q8_0"),
     "int-quantized by group": (lambda: naive("group", group_size=GROUP), "q8_0"),
-    "compressed act-order": (compressed_in_order, "f16"),
+    "compressed act-order": (compressed_in_order, "q4_0"),
     "compressed fp8 by tensor": (lambda: naive("tensor", type="float"), "f8"),
     "compressed fp8 by channel": (lambda: naive("channel", type="float"), "f8"),
     "compressed fp8 by block": (
@@ -539,6 +538,7 @@ def without(parts: Arrays, name: str) -> Arrays:
         (awq_gemv, {}, {"qzeros": None}, "no tensor '.*up_proj.qzeros'"),
         (gptq, {"bits": 5}, {}, "'bits' of the quantization config is 5"),
         (gptq, {}, {"g_idx": np.full(64, 9, np.int32)}, "g_idx' names groups beyond 2"),
+        (gptq, {}, {"g_idx": np.ones(64, np.int32)}, "g_idx' names not every group 32 times"),
         (int_quantized, {"format": "nvfp4"}, {}, "unknown format of compressed-tensors 'nvfp4'"),
         (int_quantized, {"config_groups": {}}, {}, "no 'config_groups'"),
         (

@@ -154,6 +154,13 @@ class Codes:
             zeros=None if self.zeros is None else self.zeros[index],
         )
 
+    @property
+    def order(self) -> NDArray[np.int32] | None:
+        """The columns (K,) of the groups one after the other; None if they lie so."""
+        if self.groups is None:
+            return None
+        return np.argsort(self.groups, kind="stable").astype(np.int32)
+
     def columns(self, name: str, start: int, stop: int) -> Codes:
         """Return columns `start` to `stop`. Raises LoadError where they cut a group, or groups have no order."""
         count, size = self.scales.shape[1], self.codes.shape[1]
@@ -184,10 +191,8 @@ class Codes:
             )
             return
         if self.flat is None:
-            for kind, part in (("scales", self.scales), ("minima", self.mins)):
-                if (
-                    part is not None and not (np.abs(part) <= LARGEST_SCALE).all()
-                ):  # NaN is not either
+            for kind, numbers in {"scales": self.scales, "minima": self.mins}.items():
+                if numbers is not None and not (np.abs(numbers) <= LARGEST_SCALE).all():
                     raise LoadError(
                         f"the {kind} of '{name}' are not all numbers that fp16 can hold"
                     )

@@ -233,7 +233,7 @@ _READERS: Mapping[object, tuple[tuple[str, ...], Callable[[PackedLayer], StoredT
 def quantization_config(
     config: Config, awq: Config, gptq: Config, modelopt: Config
 ) -> Config | None:
-    """Read the quantization from config.json, or else from a file of AutoAWQ, AutoGPTQ or ModelOpt. Raises LoadError."""
+    """Read the quantization from config.json, or from a file of AutoAWQ, AutoGPTQ or ModelOpt. Raises LoadError."""
     given = config.get("quantization_config", config.get("quantization"))
     if given is None and "w_bit" in awq:
         named = {"bits": "w_bit", "group_size": "q_group_size", "version": "version"}
