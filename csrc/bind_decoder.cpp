@@ -83,9 +83,11 @@ void round_rows(const std::string& format, const Array2<const float>& values,
 
 void set_codes(Decoder& self, const std::string& name, const std::string& format,
                const Array2<const std::int8_t>& codes, const Array2<const float>& scales,
-               std::optional<Array2<const float>> mins, OptionalFloats bias) {
+               std::optional<Array2<const float>> mins, OptionalFloats bias,
+               const std::optional<Array1<const std::int32_t>>& order) {
     const int num_out = dimension(codes.shape(0)), num_in = dimension(codes.shape(1));
     const float* added = bias_of(name, num_out, bias);
+    if (order) need_shape(*order, {codes.shape(1)}, name + ": the order must name every column");
     const std::size_t groups = scales.shape(1);
     const std::string complaint = name + ": scales and minima must be (outputs, groups)";
     const WeightFormat& f = weight_format(format);
@@ -96,7 +98,8 @@ void set_codes(Decoder& self, const std::string& name, const std::string& format
          complaint);
     need_shape(scales, {codes.shape(0), groups}, complaint);
     if (mins) need_shape(*mins, {codes.shape(0), groups}, complaint);
-    const Codes source{codes.data(), scales.data(), data(mins), static_cast<int>(whole / groups)};
+    const Codes source{codes.data(), scales.data(), data(mins), static_cast<int>(whole / groups),
+                       order ? order->data() : nullptr};
     nb::gil_scoped_release unlocked;
     self.set(name, pack(f, num_out, num_in, source, added, self.num_threads()));
 }
@@ -307,7 +310,8 @@ void bind_decoder(nb::module_& m) {
             "runtime"_a, "config"_a, nb::keep_alive<1, 2>())
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert(), "bias"_a.none())
         .def("set_codes", &set_codes, "name"_a, "format"_a, "codes"_a.noconvert(),
-             "scales"_a.noconvert(), "mins"_a.none(), "bias"_a.none())
+             "scales"_a.noconvert(), "mins"_a.none(), "bias"_a.none(),
+             "order"_a.none() = nb::none())
         .def("set_flat", &set_flat, "name"_a, "format"_a, "codes"_a.noconvert(),
              "scales"_a.noconvert(), "inverse"_a.noconvert(), "pieces"_a.noconvert(), "limit"_a,
              "is_even"_a, "bias"_a.none())

@@ -76,7 +76,7 @@ kept, so what is chosen for a text's first token holds for all of it:
 FORMS = """
 ## Formats
 
-By our name, with the bits that a weight takes, its part of scales included. GGUF: from a file to logits in
+By our name, with the bits that a weight takes in memory, its part of scales included. GGUF: from a file to logits in
 `tests/model/test_gguf_formats.py`. Folders: by the cases of `tests/weights/test_hf_quantized.py` and
 `test_hf_floats.py`, to logits in `tests/model/test_hf_formats.py`. [Quantization](quantization.md#what-can-be-read)
 says what becomes of them. Torch computes with their values in fp32, the kernels with the codes as they are stored.
@@ -99,7 +99,7 @@ with 1, other commands exit with 2.
 - Layers of kinds that a listed family has besides: `layers of type 'chunked_attention' are not supported: ...`,
   `layers of type '...' are not supported`.
 - Settings that would change what is computed: `... with swiglu_limit=9.0 is not supported: only 7.0 is`.
-- GGUF tensors in IQ1, IQ2, IQ3, TQ1, TQ2: `tensor '...' is stored as IQ2_XXS, which is not supported`, with the names
+- GGUF tensors in a type that is not listed: `tensor '...' is stored as Q1_0, which is not supported`, with the names
   of the next ones. Folders in other quantizations: `unknown quantization method 'hqq'`.
 - Tensors that are missing, misshapen or not used by the family, and numbers of experts that do not fit: by the
   tensor's name, with the settings that decide on its shape.

@@ -12,7 +12,7 @@ namespace forerun {
 inline constexpr int kSuper = 256;  // values of a K block
 
 // One group of one output: codes, and fp16 scale and minimum (minus the zero point, Scales::HalfZero;
-// whole numbers, Scales::Super; the exponent's byte).
+// whole numbers, Scales::Super; the byte of an exponent or of e4m3).
 struct StoredGroup {
     std::uint8_t codes[kGroup];
     std::uint16_t scale, minimum;
@@ -63,6 +63,66 @@ static inline StoredGroup read_block(const std::uint8_t* p, int) {
         p += 4;
     }
     add_nibbles(p, out.codes);
+    return out;
+}
+
+// Scale, minimum, unsigned codes of 8 bits.
+static inline StoredGroup read_q8_m(const std::uint8_t* p, int) {
+    StoredGroup out{};
+    out.scale = half_at(p);
+    out.minimum = half_at(p + 2);
+    std::memcpy(out.codes, p + 4, kGroup);
+    return out;
+}
+
+// The factor of the output, two e4m3 scales, 16 bytes of codes: of each 16 values the first 8 are low nibbles.
+static inline StoredGroup read_nvfp4(const std::uint8_t* p, int j) {
+    StoredGroup out{};
+    out.scale = p[4 + j];
+    add_bits<8>(p + 6 + 8 * j, 0, 4, 0, out.codes);
+    add_bits<8>(p + 6 + 8 * j, 4, 4, 0, out.codes + 8);
+    return out;
+}
+
+// A block of codes of a table, as weights/gguf_grids.py lays it out: fp16 factor, a byte of scale for each GROUP
+// values, nibbles in the order of the values.
+template <int GROUP>
+static inline StoredGroup read_table(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    out.scale = block[2 + j];
+    const std::uint8_t* nibbles = block + 2 + kSuper / GROUP + GROUP / 2 * j;
+    for (int i = 0; i < GROUP; ++i)
+        out.codes[i] = static_cast<std::uint8_t>(nibbles[i / 2] >> i % 2 * 4 & 15);
+    return out;
+}
+
+// 32 values of a TQ2_0 block, which are bits of 32 bytes.
+static inline StoredGroup read_tq2_0(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    add_bits<32>(block + 32 * (j / 4), j % 4 * 2, 2, 0, out.codes);
+    return out;
+}
+
+// Digit `digit` of `count` numbers in base 3.
+static inline void add_digits(const std::uint8_t* from, int count, int digit, std::uint8_t* codes) {
+    constexpr int powers[] = {1, 3, 9, 27, 81};
+    for (int i = 0; i < count; ++i)
+        codes[i] = static_cast<std::uint8_t>((from[i] * powers[digit] & 255) * 3 >> 8);
+}
+
+// 32 values of a TQ1_0 block: digits of its first 32 bytes, of the next 16, of the last 4.
+static inline StoredGroup read_tq1_0(const std::uint8_t* block, int j) {
+    StoredGroup out{};
+    if (j < 5) {
+        add_digits(block, 32, j, out.codes);
+        return out;
+    }
+    const int digit = 2 * (j - 5);
+    add_digits(block + 32, 16, digit, out.codes);
+    if (j < 7)
+        add_digits(block + 32, 16, digit + 1, out.codes + 16);
+    else
+        for (int i = 0; i < 4; ++i) add_digits(block + 48, 4, i, out.codes + 16 + 4 * i);
     return out;
 }
 
@@ -150,6 +210,7 @@ constexpr WeightFormat kFormats[] = {
     {"q5_0", Tile::Q5, kInt8, 5, 32, 16, Scales::Half, 32, 22, read_block<5, false>},
     {"q5_1", Tile::Q5M, kInt8, 5, 32, 0, Scales::HalfMin, 32, 24, read_block<5, true>},
     {"q8_0", Tile::Q8, kInt8, 8, 32, 128, Scales::Half, 32, 34, read_block<8, false>},
+    {"q8_m", Tile::Q8M, kInt8, 8, 32, 0, Scales::HalfMin, 32, 36, read_q8_m},
     {"q8_z", Tile::Q8Z, kInt8, 8, 32, 128, Scales::HalfZero, 32, 36, read_block<8, true>},
     {"q2_k", Tile::Q2K, kInt8, 2, 16, 0, Scales::SuperNibbles, kSuper, 84, read_q2_k, 80},
     {"q3_k", Tile::Q3K, kInt8, 3, 16, 4, Scales::SuperSigned, kSuper, 110, read_q3_k, 108},
@@ -157,9 +218,26 @@ constexpr WeightFormat kFormats[] = {
     {"q5_k", Tile::Q5K, kInt8, 5, 32, 0, Scales::SuperMin, kSuper, 176, read_k<5>},
     {"q6_k", Tile::Q6K, kInt8, 6, 16, 32, Scales::SuperSigned, kSuper, 210, read_q6_k, 208},
     {"iq4_nl", Tile::IQ4, kInt8, 4, 32, 0, Scales::Half, 32, 18, read_block<4, false>, 0, kIq4Values},
-    {"iq4_xs", Tile::IQ4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 136, read_iq4_xs, 0,
+    {"iq4_xs", Tile::T4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 136, read_iq4_xs, 0,
      kIq4Values},
+    {"iq3_xxs", Tile::T4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 138, read_table<32>, 0,
+     kIq3xxsValues, 0.25f},
+    {"iq3_s", Tile::T4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 138, read_table<32>, 0,
+     kIq3sValues},
+    {"iq2_xxs", Tile::T3K, kInt8, 3, 32, 0, Scales::SuperSigned, kSuper, 138, read_table<32>, 0,
+     kIq2Values, 0.125f},
+    {"iq2_xs", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 146, read_table<16>, 0,
+     kIq2Values, 0.125f},
+    {"iq2_s", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 146, read_table<16>, 0,
+     kIq2Values, 0.125f},
+    {"iq1_s", Tile::T3K, kInt8, 3, 32, 0, Scales::SuperSigned, kSuper, 138, read_table<32>, 0,
+     kIq1Values, 0.125f},
+    {"iq1_m", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 146, read_table<16>, 0,
+     kIq1Values, 0.125f},
+    {"tq1_0", Tile::T2, kInt8, 2, 32, 1, Scales::SuperAlone, kSuper, 54, read_tq1_0, 52},
+    {"tq2_0", Tile::T2, kInt8, 2, 32, 1, Scales::SuperAlone, kSuper, 66, read_tq2_0, 64},
     {"mxfp4", Tile::FP4, kInt8, 4, 32, 0, Scales::Exponent, 32, 17, read_fp4, 0, kFp4Values},
+    {"nvfp4", Tile::NVFP4, kInt8, 4, 16, 0, Scales::Small, 32, 22, read_nvfp4, 0, kFp4Values, 0.5f},
     {"q4_c", Tile::Q4C, kFlat, 4, 32, 0, Scales::Channel, 32, 16, nullptr},
     {"q8_c", Tile::Q8C, kFlat, 8, 32, 0, Scales::Channel, 32, 32, nullptr},
 };

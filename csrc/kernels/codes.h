@@ -9,24 +9,18 @@ namespace forerun::FORERUN_ISA {
 
 // How the integer dot products of 32 inputs are taken, or of the 16 of `part`. `zero` is the code
 // that means 0, for formats without a minimum; those with one have codes that are `offset` too large.
-struct Code4 {
-    static constexpr int group = 32, nbytes = 256, zero = 8, offset = 0;
-    template <int M>
-    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-        const auto codes_at = [w](int line) __attribute__((always_inline)) -> Eight {
-            const Bytes codes = load_bytes(w + 64 * line);
-            return {bits(codes, 0, 15), bits(codes, 4, 15)};
-        };
-        sum_codes<4, 8>(codes_at, x, out);
-    }
+struct PlainCode {
+    static constexpr int offset = 0;
+    explicit PlainCode(const WeightFormat&) {}
 };
 
 // LOW bits of a code and TOP bits above them apart.
-template <int LOW, int TOP, int GROUP, int ZERO>
-struct CodeSplit {
-    static constexpr int group = GROUP, nbytes = 64 * (LOW + TOP), zero = ZERO, offset = 0;
+template <int LOW, int TOP, int GROUP, int ZERO = 0>
+struct CodeSplit : PlainCode {
+    using PlainCode::PlainCode;
+    static constexpr int group = GROUP, nbytes = 64 * (LOW + TOP), zero = ZERO;
     // So many dots fit a Narrow.
-    static constexpr int dots = LOW + TOP < 6 ? 4 : 2;
+    static constexpr int dots = LOW + TOP < 5 ? GROUP / 4 : LOW + TOP < 6 ? 4 : 2;
     static_assert(dots * 2 * 127 * ((1 << (LOW + TOP)) - 1) <= 32767);
     template <int M>
     static inline void dot(const std::uint8_t* w, int part, const std::int8_t* x, Wide (&out)[M]) {
@@ -51,27 +45,36 @@ struct CodeSplit {
         }
     }
 };
-using Code2 = CodeSplit<2, 0, 16, 0>;
+using Code2 = CodeSplit<2, 0, 16>;
+using Ternary = CodeSplit<2, 0, 32, 1>;
 using Code3 = CodeSplit<2, 1, 16, 4>;
+using Code4 = CodeSplit<4, 0, 32, 8>;
 using Code5 = CodeSplit<4, 1, 32, 16>;
 using Code6 = CodeSplit<4, 2, 16, 32>;
 
-// 4-bit codes of numbers in a table.
-template <const std::int8_t (&VALUES)[16]>
+// Codes of numbers in the format's table.
+template <class Split>
 struct CodeTable {
-    static constexpr int group = 32, nbytes = 256, zero = kByteZero;
+    static constexpr int group = Split::group, nbytes = Split::nbytes, zero = kByteZero;
+    static constexpr bool is_table = true;
+    Table values;
+    explicit CodeTable(const WeightFormat& format) : values(table(format.values)) {}
     template <int M>
-    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
-        const Table values = table(VALUES);
-        const auto codes_at = [&](int line) __attribute__((always_inline)) -> Eight {
-            const Bytes codes = load_bytes(w + 64 * line);
-            return {look_up(values, bits(codes, 0, 15)), look_up(values, bits(codes, 4, 15))};
+    inline void dot(const std::uint8_t* w, int part, const std::int8_t* x, Wide (&out)[M]) const {
+        const auto codes_at = [&](int i) __attribute__((always_inline)) -> Eight {
+            const int step = part * group / 4 + 2 * i;
+            return {look_up(values, Split::four_at(w, step)), look_up(values, Split::four_at(w, step + 1))};
         };
-        sum_bytes<4>(codes_at, x, out);
+        sum_bytes<group / 8>(codes_at, x + part * group, out);
     }
 };
+using Table3 = CodeTable<CodeSplit<2, 1, 32>>;
+using Table3Pair = CodeTable<CodeSplit<2, 1, 16>>;
+using Table4 = CodeTable<CodeSplit<4, 0, 32>>;
+using Table4Pair = CodeTable<CodeSplit<4, 0, 16>>;
 
-struct Code8 {
+struct Code8 : PlainCode {
+    using PlainCode::PlainCode;
     static constexpr int group = 32, nbytes = 512, zero = kByteZero, offset = kByteZero;
     template <int M>
     static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
@@ -80,6 +83,11 @@ struct Code8 {
         };
         sum_bytes<4>(codes_at, x, out);
     }
+};
+// Codes 0 to 255.
+struct Unsigned8 : Code8 {
+    using Code8::Code8;
+    static constexpr int offset = kByteZero - 128;
 };
 
 // Signed codes times flattened rows: one integer sum over all inputs, exact in any order.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <vector>
 
 #include "kernels/half.h"
 #include "kernels/tile_layout.h"
@@ -36,7 +37,7 @@ void copy_lane(const std::uint8_t* from, int from_lane, std::uint8_t* to, int to
 
 // What the numbers of a lane take in the scales of a group: two nibbles are one number.
 std::size_t number_nbytes(Scales scales) {
-    const bool is_byte = is_super(scales) || scales == Scales::Exponent;
+    const bool is_byte = is_super(scales) || scales == Scales::Exponent || scales == Scales::Small;
     return is_byte ? 1 : scales == Scales::Single ? 4 : 2;
 }
 
@@ -53,7 +54,7 @@ void copy_row(const Linear& linear, const std::uint8_t* from, int from_lane, std
         }
         return;
     }
-    if (f.is_flat()) copy_lane(from, from_lane, to, to_lane, 4, kFlatHead / kLine);
+    copy_lane(from, from_lane, to, to_lane, 4, head_nbytes(f.scales) / kLine);
     const std::size_t codes = codes_nbytes(f), number = number_nbytes(f.scales),
                       factors = factors_nbytes(f.scales),
                       scales = unit_nbytes(f) - codes;
@@ -113,8 +114,13 @@ Packed blank(const WeightFormat& format, int num_out, int num_in, bool has_bias,
     });
 }
 
-bool flattens_alike(const Linear& a, const Linear& b) {
-    if (!a.flat || !b.flat) return a.flat == b.flat;
+bool reads_alike(const Linear& a, const Linear& b) {
+    if (!a.flat || !b.flat) {
+        if (a.is_float() || b.is_float()) return a.flat == b.flat;
+        const bool has_one = a.order && b.order && a.num_in == b.num_in;
+        return a.flat == b.flat &&
+               (has_one ? std::equal(a.order, a.order + a.num_in, b.order) : a.order == b.order);
+    }
     const Flattening &x = *a.flat, &y = *b.flat;
     const int num_more = x.num_wide - x.num_in;
     return x.num_in == y.num_in && x.num_wide == y.num_wide && x.limit == y.limit &&
@@ -189,9 +195,14 @@ Grid grid_of(const WeightFormat& f, const std::uint8_t* tile, int u, int part, i
     switch (f.scales) {
         case Scales::Channel: std::memcpy(&grid.scale, tile + 4 * lane, 4); return grid;
         case Scales::Exponent: return {exponent_to_float(scales[lane]), 0.0f};
+        case Scales::SuperAlone: return {half_to_float(half_at(factors)), 0.0f};
         case Scales::SuperSigned: {
             const int scale = static_cast<std::int8_t>(scales[lane]);
-            return {half_to_float(half_at(factors)) * static_cast<float>(scale), 0.0f};
+            return {half_to_float(half_at(factors)) * f.step * static_cast<float>(scale), 0.0f};
+        }
+        case Scales::Small: {
+            std::memcpy(&grid.scale, tile + 4 * lane, 4);
+            return {256.0f * f.step * small_e4m3_to_float(scales[lane]) * grid.scale, 0.0f};
         }
         case Scales::SuperMin:
         case Scales::SuperNibbles: {
@@ -209,9 +220,18 @@ Grid grid_of(const WeightFormat& f, const std::uint8_t* tile, int u, int part, i
     }
 }
 
+void unpack_in_order(const Linear& linear, int row, float* out) {
+    std::vector<float> inputs(linear.num_in);
+    Linear plain = linear;
+    plain.order = nullptr;
+    unpack_row(plain, row, inputs.data());
+    for (int k = 0; k < linear.num_in; ++k) out[linear.order[k]] = inputs[k];
+}
+
 }  // namespace
 
 void unpack_row(const Linear& linear, int row, float* out) {
+    if (linear.order) return unpack_in_order(linear, row, out);
     float* const first = out;
     const WeightFormat& f = *linear.format;
     const std::uint8_t* tile = linear.tiles + row / kTile * linear.tile_nbytes;

@@ -26,7 +26,7 @@ struct Packed {
     Linear linear;
     Buffer memory, bias;
     std::unique_ptr<const Flattening> flat = nullptr;  // what `linear` points to
-    Buffer places = {};                                // and its arrays
+    Buffer places = {};                                // and its arrays, or the order of its inputs
     std::size_t nbytes() const { return memory.nbytes() + bias.nbytes() + places.nbytes(); }
 };
 
@@ -50,19 +50,20 @@ struct Codes {
     const std::int8_t* codes;
     const float *scales, *mins;  // mins null: none
     int group;
+    const std::int32_t* order = nullptr;  // which column of a row each input (num_in) is; null: as they are
 };
 
 // `rows` holds num_out stored rows, `bias` num_out floats or null.
 Packed pack(const Kernels& kernels, const WeightFormat& format, int num_out, int num_in,
             const std::uint8_t* rows, const float* bias, int num_threads);
-// Throws std::invalid_argument for a format or a group whose tiles cannot hold the codes.
+// Throws std::invalid_argument for a format or a group whose tiles cannot hold the codes, or an order that is none.
 Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& codes,
             const float* bias, int num_threads);
 // Throws std::invalid_argument for a format that has no such tiles, or pieces that are out of range.
 Packed pack(const WeightFormat& format, int num_out, int num_in, const FlatCodes& codes,
             const float* bias, int num_threads);
-// Whether two layers read the same rows alike.
-bool flattens_alike(const Linear& a, const Linear& b);
+// Whether two layers flatten and order the rows that they read alike. Floats are read in their own order.
+bool reads_alike(const Linear& a, const Linear& b);
 // Zeroed tiles, and a zeroed bias if there is one, to be filled from elsewhere; apart, they are
 // mappings of their own, which take no memory until they are filled. Throws std::invalid_argument
 // for a width that the format cannot have.

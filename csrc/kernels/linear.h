@@ -3,7 +3,7 @@
 // A tile holds 16 outputs. Per 32 inputs it stores the codes, then the scales of 16 outputs, then
 // (formats with a minimum or a zero point) those, so that one stream of bytes is read in order.
 // Scales of 16 inputs stand side by side; Scales::Super has the factors of 256 inputs in front of
-// them. A 64-byte line of codes holds, for each output, 4 bytes:
+// them, Scales::Small those of the outputs, fp32, in front of all. A 64-byte line of codes holds, for each output, 4 bytes:
 //   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines
 //   2 bits, 1 bit: likewise inputs k..k+3 in the lowest bits, and so on; 2 lines, 1 line
 //   3, 5 and 6 bits: the low 2 or 4 bits, then the other 1 or 2 likewise
@@ -46,10 +46,11 @@ struct IntegerTile {
         const float *scale = rows.scale + first, *sum = rows.sum + first;
         const std::int32_t* half_sum = rows.half_sum + 2 * first;
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
+        const Code code(*linear.format);
         for (int g = 0; g < linear.num_in / kGroup; ++g, w += nbytes) {
             Wide dot[M];
             prefetch(w, (nbytes + 63) / 64);
-            Code::dot(w, 0, x, dot);
+            code.dot(w, 0, x, dot);
             const std::uint8_t* scales = w + Code::nbytes;
             F weight_scale;
             if constexpr (SCALES == Scales::Exponent)
@@ -82,13 +83,13 @@ struct IntegerTile {
     }
 };
 
-// The same with the K formats' own grids: per 256 inputs fp16 factors of an output, then small whole
-// numbers a group. scale = number * factor is exact in fp32.
+// The same with grids of their own: per 256 inputs fp16 factors of an output, then small whole numbers a group,
+// scale = number * factor, which fp32 holds exactly; or e4m3 numbers, and a factor of the output for all of them.
 template <class Code, Scales SCALES>
 struct SuperTile {
     static constexpr int row_tile = kCodeRowTile;
     static constexpr int parts = kGroup / Code::group;
-    static constexpr bool has_min = SCALES != Scales::SuperSigned;
+    static constexpr bool has_min = SCALES == Scales::SuperMin || SCALES == Scales::SuperNibbles;
     template <int M>
     static void sum(const Linear& linear, const std::uint8_t* w, const Rows& rows, int row,
                     F (&acc)[M]) {
@@ -98,11 +99,17 @@ struct SuperTile {
         const std::int8_t* x = rows.q + first * kGroup;
         const float *scale = rows.scale + first, *sum = rows.sum + first;
         const std::int32_t* half_sum = rows.half_sum + 2 * first;
+        const Code code(*linear.format);
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
         F factor{}, min_factor{};
+        if constexpr (SCALES == Scales::Small)
+            factor = mul(load(reinterpret_cast<const float*>(w)), splat(256.0f * linear.format->step));
+        w += head_nbytes(SCALES);
         for (int g = 0; g < num_groups; ++g, w += nbytes) {
-            if (g % 8 == 0) {
+            if (is_super(SCALES) && g % 8 == 0) {
                 factor = load(reinterpret_cast<const std::uint16_t*>(w));
+                if constexpr (requires { Code::is_table; })
+                    factor = mul(factor, splat(linear.format->step));
                 if constexpr (has_min)
                     min_factor = load(reinterpret_cast<const std::uint16_t*>(w + 32));
                 w += factors_nbytes(SCALES);
@@ -111,9 +118,9 @@ struct SuperTile {
 #pragma GCC unroll 2
             for (int part = 0; part < parts; ++part) {
                 Wide dot[M];
-                Code::dot(w, part, x, dot);
+                code.dot(w, part, x, dot);
                 const std::uint8_t* at = w + Code::nbytes + part * scales_nbytes(SCALES);
-                const F weight_scale = mul(scales(at), factor);
+                const F weight_scale = scales(at, factor);
                 const F weight_min = has_min ? mul(minima(at), min_factor) : factor;
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
@@ -134,12 +141,18 @@ struct SuperTile {
             sum += kRowsAside;
             half_sum += 2 * kRowsAside;
         }
+        if constexpr (SCALES == Scales::Small)
+            for (int m = 0; m < M; ++m) acc[m] = mul(acc[m], factor);
     }
-    static F scales(const std::uint8_t* at) {
-        if constexpr (SCALES == Scales::SuperSigned)
-            return load(reinterpret_cast<const std::int8_t*>(at));
+    static F scales(const std::uint8_t* at, F factor) {
+        if constexpr (SCALES == Scales::SuperAlone)
+            return factor;
+        else if constexpr (SCALES == Scales::Small)
+            return load_e4m3(at);  // 256 times too small
+        else if constexpr (SCALES == Scales::SuperSigned)
+            return mul(load(reinterpret_cast<const std::int8_t*>(at)), factor);
         else
-            return SCALES == Scales::SuperNibbles ? load_low4(at) : load_bytes16(at);
+            return mul(SCALES == Scales::SuperNibbles ? load_low4(at) : load_bytes16(at), factor);
     }
     static F minima(const std::uint8_t* at) {
         return SCALES == Scales::SuperNibbles ? load_high4(at) : load_bytes16(at + 16);
@@ -288,7 +301,7 @@ template <class Code, int M, int T>
 void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const Output& output,
                float* out) {
     const std::uint8_t* head = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
-    const std::uint8_t* w = head + kFlatHead;
+    const std::uint8_t* w = head + head_nbytes(Scales::Channel);
     const auto* x = reinterpret_cast<const std::uint8_t*>(rows.q) + rows.first_group(row) * kGroup;
     const float* row_scales = linear.is_by_row() ? rows.scale + rows.first_group(row) : nullptr;
     Wide totals[T][M];
@@ -341,12 +354,17 @@ inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& ro
         linear_tiles<SuperTile<Code5, Scales::SuperMin>>,
         linear_tiles<SuperTile<Code6, Scales::SuperSigned>>,
         linear_tiles<IntegerTile<Code8, Scales::Half>>,
+        linear_tiles<IntegerTile<Unsigned8, Scales::HalfMin>>,
         linear_tiles<IntegerTile<Code8, Scales::HalfZero>>,
+        linear_tiles<SuperTile<Ternary, Scales::SuperAlone>>,
         linear_tiles<SuperTile<Code2, Scales::SuperNibbles>>,
         linear_tiles<SuperTile<Code3, Scales::SuperSigned>>,
-        linear_tiles<IntegerTile<CodeTable<kIq4Values>, Scales::Half>>,
-        linear_tiles<SuperTile<CodeTable<kIq4Values>, Scales::SuperSigned>>,
-        linear_tiles<IntegerTile<CodeTable<kFp4Values>, Scales::Exponent>>,
+        linear_tiles<IntegerTile<Table4, Scales::Half>>,
+        linear_tiles<SuperTile<Table4, Scales::SuperSigned>>,
+        linear_tiles<SuperTile<Table3, Scales::SuperSigned>>,
+        linear_tiles<SuperTile<Table3Pair, Scales::SuperSigned>>,
+        linear_tiles<IntegerTile<Table4, Scales::Exponent>>,
+        linear_tiles<SuperTile<Table4Pair, Scales::Small>>,
         flat_tiles<Flat4>,
         flat_tiles<Flat8>};
 #ifdef FORERUN_TILES

@@ -104,11 +104,22 @@ Packed pack_float8(const WeightFormat& format, int num_out, int num_in, const Co
     return packed;
 }
 
+void keep_order(Packed& packed, const std::int32_t* order) {
+    const int num_in = packed.linear.num_in;
+    std::vector<char> is_taken(num_in, 0);
+    for (int i = 0; i < num_in; ++i)
+        if (order[i] < 0 || order[i] >= num_in || is_taken[order[i]]++)
+            throw std::invalid_argument("an order must name every column once");
+    packed.places = weight_memory(num_in * sizeof(std::int32_t));
+    std::copy_n(order, num_in, packed.places.as<std::int32_t>());
+    packed.linear.order = packed.places.as<std::int32_t>();
+}
+
 }  // namespace
 
 Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& source,
             const float* bias, int num_threads) {
-    if (format.scales == Scales::Single)
+    if (format.scales == Scales::Single && !source.order)
         return pack_float8(format, num_out, num_in, source, bias, num_threads);
     const bool has_min = has_pair(format.scales);
     if (!(has_min || format.scales == Scales::Half) || format.values ||
@@ -118,13 +129,15 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const Codes& so
         throw std::invalid_argument("groups must be multiples of " + std::to_string(format.group));
     const std::size_t num_scales = num_in / source.group;
     Packed packed = blank(format, num_out, num_in, bias != nullptr);
+    if (source.order) keep_order(packed, source.order);
     const auto read = [&](int row, int g) {
         const std::size_t k = static_cast<std::size_t>(g) * format.group;
         const std::size_t s = row * num_scales + k / source.group;
-        const std::int8_t* codes = source.codes + row * std::size_t(num_in) + k;
+        const std::int8_t* codes = source.codes + row * std::size_t(num_in);
         StoredGroup group{};
         for (int i = 0; i < format.group; ++i)
-            group.codes[i] = static_cast<std::uint8_t>(codes[i] + format.zero);
+            group.codes[i] = static_cast<std::uint8_t>(
+                codes[source.order ? source.order[k + i] : k + i] + format.zero);
         group.scale = float_to_half(source.scales[s]);
         if (has_min) group.minimum = float_to_half(source.mins[s]);
         return group;

@@ -15,7 +15,7 @@ namespace forerun::FORERUN_ISA {
     for (int u = 0; u < num_in / kUnit; u += kSuper / kUnit, row += f.block_nbytes) {
         std::uint8_t* at = tile + unit_offset(f, u) - nbytes;
         put_half(at, lane, half_at(row + f.factors_at));
-        if (f.scales == Scales::SuperSigned) continue;
+        if (nbytes == 32) continue;
         const int minimum = half_at(row + f.factors_at + 2) ^ 0x8000;  // minima are subtracted
         put_half(at + 32, lane, static_cast<std::uint16_t>(minimum));
     }
@@ -34,19 +34,24 @@ void pack_blocks(int num_in, int count, const std::uint8_t* rows, std::size_t ro
         if constexpr (is_super(f.scales))
             for (int lane = 0; lane < count; ++lane)
                 write_factors(f, num_in, tile, lane, rows + lane * row_nbytes);
+        if constexpr (f.scales == Scales::Small)
+            for (int lane = 0; lane < count; ++lane)
+                std::memcpy(tile + 4 * lane, rows + lane * row_nbytes, 4);
     }
 }
 
 template <std::size_t... I>
-void pack_blocks_of(Tile kind, std::index_sequence<I...>, int num_in, int count,
+void pack_blocks_of(const WeightFormat& f, std::index_sequence<I...>, int num_in, int count,
                     const std::uint8_t* rows, std::size_t row_nbytes, std::uint8_t* tile) {
-    (..., (kFormats[I].tile == kind ? pack_blocks<I>(num_in, count, rows, row_nbytes, tile) : void()));
+    (..., (kFormats[I].tile == f.tile && kFormats[I].block_nbytes == f.block_nbytes
+               ? pack_blocks<I>(num_in, count, rows, row_nbytes, tile)
+               : void()));
 }
 
 // The outputs of one tile, `count` of them, which lie `row_nbytes` apart as a checkpoint stores integers.
 static void pack_rows(const Linear& linear, int count, const std::uint8_t* rows, std::size_t row_nbytes,
                       std::uint8_t* tile) {
-    pack_blocks_of(linear.format->tile, std::make_index_sequence<std::size(kFormats)>(), linear.num_in,
+    pack_blocks_of(*linear.format, std::make_index_sequence<std::size(kFormats)>(), linear.num_in,
                    count, rows, row_nbytes, tile);
 }
 

@@ -25,13 +25,13 @@ static inline std::size_t tile_nbytes(const WeightFormat& f, int num_in) {
         const int num_scales = f.scales == Scales::None ? 0 : (num_in + f.group - 1) / f.group;
         return static_cast<std::size_t>(num_in) * kTile * f.bits / 8 + num_scales * kLine;
     }
-    return (f.is_flat() ? kFlatHead : 0) + static_cast<std::size_t>(num_in / kUnit) * unit_nbytes(f) +
+    return head_nbytes(f.scales) + static_cast<std::size_t>(num_in / kUnit) * unit_nbytes(f) +
            static_cast<std::size_t>(num_in / kSuper) * factors_nbytes(f.scales);
 }
 
 // Where unit u of a tile starts: in front of 8 units of Scales::Super stand their factors.
 static inline std::size_t unit_offset(const WeightFormat& f, int u) {
-    return (f.is_flat() ? kFlatHead : 0) + static_cast<std::size_t>(u) * unit_nbytes(f) +
+    return head_nbytes(f.scales) + static_cast<std::size_t>(u) * unit_nbytes(f) +
            static_cast<std::size_t>(u / 8 + 1) * factors_nbytes(f.scales);
 }
 

@@ -45,6 +45,7 @@ template <int BITS>
 // One output's scale and minimum into lane `lane` of a group's.
 [[gnu::always_inline]] inline void write_scales(const WeightFormat& f, std::uint8_t* scales, int lane, const StoredGroup& group) {
     switch (f.scales) {
+        case Scales::SuperAlone:
         case Scales::Channel: return;
         case Scales::SuperNibbles:
             scales[lane] = static_cast<std::uint8_t>(group.scale | group.minimum << 4);
@@ -53,6 +54,7 @@ template <int BITS>
             scales[kTile + lane] = static_cast<std::uint8_t>(group.minimum);
             [[fallthrough]];
         case Scales::SuperSigned:
+        case Scales::Small:
         case Scales::Exponent: scales[lane] = static_cast<std::uint8_t>(group.scale); return;
         default:
             put_half(scales, lane, group.scale);

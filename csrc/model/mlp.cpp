@@ -40,7 +40,7 @@ void Decoder::run_mlp(Worker& worker, int index) {
         const auto up = [&](int piece) { mlp_up(layer, piece, worker.thread); };
         const auto round = [&](int row) { quantize_row(reader, activated_.of(reader), row); };
         const auto down = [&](int piece) { add_linear(reader, activated_.of(reader), piece); };
-        reader.is_by_row() ? worker.each_and_rows(up, num_rows_, round) : worker.each(up);
+        reader.needs_whole_rows() ? worker.each_and_rows(up, num_rows_, round) : worker.each(up);
         has_experts ? worker.each(down) : end_sublayer(worker, down, next);
     }
     if (!has_experts) return;

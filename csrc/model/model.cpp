@@ -168,6 +168,8 @@ void Decoder::set(const std::string& name, Packed packed) {
     const bool is_token = name == "embed" || name == "head";
     if (given.flat && !is_dense && !(is_token && given.is_by_row()))
         throw std::invalid_argument(name + " cannot read flattened rows");
+    if (given.order && !is_dense)
+        throw std::invalid_argument(name + " cannot read columns in another order");
     *weight.linear = given;
     weight.packed = std::move(packed);
 }
@@ -236,23 +238,27 @@ void Decoder::check() {
     is_checked_ = true;
 }
 
-// Layers that read the same rows must flatten them alike.
+// Layers that read the same rows must flatten and order them alike.
 void Decoder::check_flat() const {
-    const auto alike = [](const Linear& one, const Linear& other) {
-        return !other.format || flattens_alike(one, other);
+    const auto alike = [](std::initializer_list<const Linear*> readers) {
+        const Linear* first = nullptr;  // which decides how rows are rounded
+        for (const Linear* reader : readers)
+            if (!first && reader->format && !reader->is_float()) first = reader;
+        return !first || std::ranges::all_of(readers, [&](const Linear* reader) {
+            return !reader->format || reads_alike(*first, *reader);
+        });
     };
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
-        const bool is_alike = alike(layer.q, layer.k) && alike(layer.q, layer.v) &&
-                              alike(layer.q, layer.attn_gate) && alike(layer.in_proj, layer.z) &&
-                              alike(layer.in_proj, layer.beta) && alike(layer.in_proj, layer.dt) &&
-                              alike(layer.mlp.up, layer.mlp.gate);
+        const bool is_alike = alike({&layer.q, &layer.k, &layer.v, &layer.attn_gate}) &&
+                              alike({&layer.in_proj, &layer.z, &layer.beta, &layer.dt}) &&
+                              alike({&layer.mlp.up, &layer.mlp.gate});
         if (!is_alike)
             throw std::invalid_argument("matrices of layer " + std::to_string(i) +
-                                        " that read the same inputs flatten them differently");
-        if (mixer_of(static_cast<int>(i)).exists() && layer.o.is_by_row())
+                                        " that read the same inputs flatten or order them differently");
+        if (mixer_of(static_cast<int>(i)).exists() && layer.o.needs_whole_rows())
             throw std::invalid_argument("the output of recurrent layer " + std::to_string(i) +
-                                        " cannot have scales of rows");
+                                        " cannot have scales of rows, or an order of its own");
     }
 }
 

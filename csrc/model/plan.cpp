@@ -398,7 +398,7 @@ void Decoder::plan_phases() {
         if (layer_shape(i).has_mlp) {
             const int down = std::min(most, shape_.hidden_size / kTile);
             add({std::min(2 * most, channel_units(layer.mlp))});
-            if (layer.mlp.down.is_by_row()) add({row_pieces(rows)});
+            if (layer.mlp.down.needs_whole_rows()) add({row_pieces(rows)});
             has_experts ? phases_.push_back(down) : end_sublayer(down);
         }
         if (has_experts) {

@@ -157,7 +157,7 @@ void Decoder::quantize(const Linear& reader, const float* x, const Rows& rows, i
 // The same; floats where they are read, or first all of them are needed.
 void Decoder::put(const Linear& reader, const float* x, const Rows& rows, int row, int column,
                   int count) const {
-    if (reader.is_float() || reader.is_by_row())
+    if (reader.is_float() || reader.needs_whole_rows())
         std::copy_n(x, count, rows.x + static_cast<std::size_t>(row) * rows.width + column);
     else
         quantize(reader, x, rows, row, column, count);
@@ -297,7 +297,7 @@ void Decoder::code_query(int index, int row, int head, const float* x) {
 
 bool Decoder::quantizes_after_attention(int index) const {
     const Linear& o = layers_[index].o;
-    return o.is_by_row() || (head_dim(index) % kGroup != 0 && o.format && !o.is_float());
+    return o.needs_whole_rows() || (head_dim(index) % kGroup != 0 && o.format && !o.is_float());
 }
 
 // A row whose floats are complete.
@@ -374,7 +374,7 @@ void Decoder::finish_query(const AttentionUnit& unit, int query, int layer, Atte
         kernels_.finish(states[h], dim, out);
         if (shape_.has_attention_gate)
             kernels_.gate(qkv_ + row * qkv_stride(layer) + gate_column(layer) + column, out, dim, out);
-        if (dim % kGroup == 0 && !layers_[layer].o.is_by_row())
+        if (dim % kGroup == 0 && !layers_[layer].o.needs_whole_rows())
             quantize(layers_[layer].o, out, attended, row, column, dim);
     }
 }

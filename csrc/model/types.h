@@ -33,7 +33,8 @@ inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attent
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
 // layouts.
 enum class Tile : std::uint8_t {
-    F32, F16, BF16, F8, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q5K, Q6K, Q8, Q8Z, Q2K, Q3K, IQ4, IQ4K, FP4, Q4C, Q8C
+    F32, F16, BF16, F8, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q5K, Q6K, Q8, Q8M, Q8Z, T2, Q2K, Q3K, IQ4, T4K, T3K, T3P, FP4, NVFP4,
+    Q4C, Q8C
 };
 
 // What a tile kernel reads of its rows: floats, int8 with a scale per group of 32, or flattened rows
@@ -41,10 +42,11 @@ enum class Tile : std::uint8_t {
 enum class Activations : std::uint8_t { Float, Int8Groups, Flat };
 
 // Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; with minus its zero point,
-// a whole number as fp16; a byte of exponent. Super: times fp16 factors of 256 inputs, a byte each of
-// scale and minimum; 4 bits each; a signed byte of scale. Single: an fp32 scale. Channel: one an output.
+// a whole number as fp16; a byte of exponent; a byte of e4m3, times an fp32 factor of the output. Super: times fp16
+// factors of 256 inputs, a byte each of scale and minimum; 4 bits each; a signed byte of scale; nothing. Single: an
+// fp32 scale. Channel: one an output.
 enum class Scales : std::uint8_t {
-    None, Half, HalfMin, HalfZero, Exponent, SuperMin, SuperNibbles, SuperSigned, Single, Channel
+    None, Half, HalfMin, HalfZero, Exponent, Small, SuperMin, SuperNibbles, SuperSigned, SuperAlone, Single, Channel
 };
 
 // Whether a second fp16 stands beside each scale.
@@ -52,7 +54,7 @@ constexpr bool has_pair(Scales scales) {
     return scales == Scales::HalfMin || scales == Scales::HalfZero;
 }
 constexpr bool is_super(Scales scales) {
-    return scales == Scales::SuperMin || scales == Scales::SuperNibbles || scales == Scales::SuperSigned;
+    return scales >= Scales::SuperMin && scales <= Scales::SuperAlone;
 }
 // Bytes of the scales of a group of 16 outputs.
 constexpr int scales_nbytes(Scales scales) {
@@ -63,6 +65,7 @@ constexpr int scales_nbytes(Scales scales) {
         case Scales::Half:
         case Scales::SuperMin: return 32;
         case Scales::Exponent:
+        case Scales::Small:
         case Scales::SuperNibbles:
         case Scales::SuperSigned: return 16;
         default: return 0;
@@ -70,16 +73,27 @@ constexpr int scales_nbytes(Scales scales) {
 }
 // Bytes of the factors of 256 inputs of 16 outputs.
 constexpr int factors_nbytes(Scales scales) {
-    return !is_super(scales) ? 0 : scales == Scales::SuperSigned ? 32 : 64;
+    return !is_super(scales) ? 0 : scales >= Scales::SuperSigned ? 32 : 64;
+}
+// Bytes before the codes of a tile.
+constexpr int head_nbytes(Scales scales) {
+    return scales == Scales::Channel ? 128 : scales == Scales::Small ? 64 : 0;
 }
 
 inline constexpr int kFloat8Group = 128;  // inputs that share the scale of e4m3 numbers
 
-// What codes of 4 bits stand for: IQ4's grid; twice the numbers of MXFP4, e2m1.
+// What codes stand for: IQ4's grid; twice the numbers of e2m1; the grids of IQ3_XXS and IQ3_S; in 3 bits those of
+// IQ2, and of IQ1, times 8, with its shifts.
 inline constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                1,    13,   25,  38,  53,  69,  89,  113};
 inline constexpr std::int8_t kFp4Values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
+inline constexpr std::int8_t kIq3xxsValues[16] = {4,  12,  20,  28,  36,  44,  52,  62,
+                                                  -4, -12, -20, -28, -36, -44, -52, -62};
+inline constexpr std::int8_t kIq3sValues[16] = {1,  3,  5,  7,  9,  11,  13,  15,
+                                                -1, -3, -5, -7, -9, -11, -13, -15};
+inline constexpr std::int8_t kIq2Values[16] = {8, 25, 43, 0, -8, -25, -43, 0};
+inline constexpr std::int8_t kIq1Values[16] = {-7, 1, 9, 0, -9, -1, 7, 0};
 
 struct StoredGroup;
 
@@ -97,6 +111,7 @@ struct WeightFormat {
     StoredGroup (*read)(const std::uint8_t* block, int group);  // one of a block's; null: floats
     int factors_at = 0;                   // where a block's fp16 factors lie; Super
     const std::int8_t* values = nullptr;  // of 16 codes
+    float step = 1.0f;                    // what the factors are multiplied by
 
     bool is_float() const { return activations == Activations::Float; }
     bool is_flat() const { return activations == Activations::Flat; }
@@ -128,15 +143,16 @@ struct Linear {
     const std::uint8_t* tiles = nullptr;
     const float* bias = nullptr;  // padded to whole tiles, or null
     const Flattening* flat = nullptr;  // of its rows, which are num_in = num_wide wide then
+    const std::int32_t* order = nullptr;  // which column of a row (num_in) each input is; null: as they are
 
     int num_tiles() const { return (num_out + kTile - 1) / kTile; }
     bool is_float() const { return format->is_float(); }
     int num_read() const { return flat ? flat->num_in : num_in; }  // inputs before flattening
     bool is_by_row() const { return flat && flat->is_by_row(); }
+    bool needs_whole_rows() const { return order || is_by_row(); }  // before they are rounded
 };
 
 inline constexpr int kRowsAside = 8;  // rows whose groups lie side by side
-inline constexpr int kFlatHead = 128;  // bytes before the codes of a tile for flattened rows
 
 // R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never
 // depends on another. The groups of 8 rows lie side by side, (R / 8, width / 32, 8): a kernel that
@@ -340,10 +356,24 @@ struct Kernels {
     std::int64_t (*float_peak)(int num_rounds, std::int32_t* kept);
 };
 
-// Columns of a row, as a layer that reads it needs them; of rows with scales of their own, all of it.
+// A whole row, its columns in the order of a layer's inputs.
+inline void quantize_in_order(const Kernels& kernels, const Linear& reader, const float* x, const Rows& rows,
+                              int row) {
+    constexpr int most = 8 * kGroup;
+    float ordered[most];
+    for (int first = 0; first < reader.num_in; first += most) {
+        const int count = reader.num_in - first < most ? reader.num_in - first : most;
+        for (int i = 0; i < count; ++i) ordered[i] = x[reader.order[first + i]];
+        kernels.quantize(ordered, rows, row, first, count);
+    }
+}
+
+// Columns of a row, as a layer that reads it needs them; of one that needs whole rows, all of it.
 inline void quantize(const Kernels& kernels, const Linear& reader, const float* x, const Rows& rows,
                      int row, int column, int count) {
-    if (reader.is_by_row())
+    if (reader.order)
+        quantize_in_order(kernels, reader, x, rows, row);
+    else if (reader.is_by_row())
         kernels.flatten_by_row(x, *reader.flat, rows, row);
     else if (reader.flat)
         kernels.flatten(x, *reader.flat, rows, row, column, count);

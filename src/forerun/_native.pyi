@@ -169,6 +169,7 @@ class Decoder:
         scales: NDArray[np.float32],
         mins: NDArray[np.float32] | None,
         bias: NDArray[np.float32] | None,
+        order: NDArray[np.int32] | None = None,
     ) -> None: ...
     def set_flat(
         self,

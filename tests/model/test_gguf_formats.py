@@ -50,11 +50,16 @@ def write(path: Path, form: str, *, as_values: bool = False) -> Path:
     random = np.random.default_rng(3)
     for name, shape in shapes.items():
         values = random.standard_normal(shape) * (1 if name == "token_embd" else 0.1)
-        data = stored(name, values, form).data
+        data = nvfp4(shape) if form == "nvfp4" else stored(name, values, form).data
+        scale = np.float32([0.25]) if form == "nvfp4" else np.float32([])
         if as_values:
-            writer.add_tensor(f"{name}.weight", gguf.dequantize(data, Type[form.upper()]))
-        else:
-            writer.add_tensor(f"{name}.weight", data, raw_dtype=Type[form.upper()])
+            read = gguf.dequantize(data, Type[form.upper()]) * (scale if len(scale) else 1)
+            writer.add_tensor(f"{name}.weight", read.astype(np.float32))
+            continue
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=Type[form.upper()])
+        if len(scale):
+            writer.add_tensor(f"{name}.scale", scale)
+            writer.add_tensor(f"{name}.input_scale", scale)
     norms = [f"blk.{i}.{name}" for i in range(LAYERS) for name in ("attn_norm", "ffn_norm")]
     for name in [*norms, "output_norm"]:
         writer.add_tensor(f"{name}.weight", random.uniform(0.5, 1.5, WIDTH).astype(np.float32))
@@ -63,6 +68,14 @@ def write(path: Path, form: str, *, as_values: bool = False) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def nvfp4(shape: tuple[int, int]) -> np.ndarray:
+    """Random blocks of 64 numbers: four e4m3 scales, then 32 bytes of nibbles."""
+    random = np.random.default_rng(shape[0])
+    blocks = random.integers(0, 256, (shape[0], shape[1] // 64, 36), dtype=np.uint8)
+    blocks[..., :4] = random.integers(0x20, 0x48, (*blocks.shape[:2], 4))
+    return blocks.reshape(shape[0], -1)
 
 
 def model(path: Path, backend: str) -> Model:

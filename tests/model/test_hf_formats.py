@@ -58,8 +58,55 @@ def as_int8(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
     return parts | {"weight_zero_point": zeros.to(torch.int8)}, (codes - zeros) * scales
 
 
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+MLX = {"bits": 8, "group_size": 32}
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def as_nvfp4(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
+    """A weight in pairs of 4-bit floats with e4m3 scales and a factor; and what it stands for."""
+    groups = weight.view(weight.shape[0], -1, 16)
+    factor = groups.abs().max() / 6 / 448
+    scales = (groups.abs().amax(-1) / 6 / factor).to(torch.float8_e4m3fn)
+    wide = (scales.float() * factor)[..., None]
+    codes = (groups.abs()[..., None] / wide[..., None] - E2M1).abs().argmin(-1)
+    codes = (codes + 8 * (groups < 0)).view(weight.shape).to(torch.uint8)
+    values = torch.cat((E2M1, -E2M1))[codes.int()].view(groups.shape) * wide
+    packed = codes[:, ::2] | codes[:, 1::2] << 4
+    parts = {"weight": packed, "weight_scale": scales, "weight_scale_2": factor}
+    return parts | {"input_scale": factor.clone()}, values.view(weight.shape)
+
+
+def as_mlx(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
+    """A weight in 8 bits with a scale and a bias for 32, four codes a word; and what it stands for."""
+    groups = weight.view(weight.shape[0], -1, 32)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    scales, biases = ((high - low) / 255).half(), low.half()
+    codes = ((groups - biases.float()) / scales.float()).round().clamp(0, 255)
+    values = codes * scales.float() + biases.float()
+    words = codes.to(torch.uint8).view(weight.shape).contiguous().view(torch.uint32)
+    parts = {"weight": words, "scales": scales[..., 0], "biases": biases[..., 0]}
+    return parts, values.view(weight.shape)
+
+
+WRITERS = {
+    "fp8 by block": (lambda weight: as_float8(weight, False), FP8),
+    "fp8 by tensor": (lambda weight: as_float8(weight, True), {"quant_method": "fp8"}),
+    "int8": (as_int8, INT8),
+    "nvfp4": (as_nvfp4, NVFP4),
+    "mlx": (as_mlx, MLX),
+}
+
+
 @pytest.mark.parametrize(
-    ("form", "closeness"), [("fp8 by block", 1e-3), ("fp8 by tensor", 1e-3), ("int8", 0.05)]
+    ("form", "closeness"),
+    [
+        ("fp8 by block", 1e-3),
+        ("fp8 by tensor", 1e-3),
+        ("int8", 0.05),
+        ("nvfp4", 0.05),
+        ("mlx", 0.05),
+    ],
 )
 def test_a_folder_is_the_model_of_its_codes(tmp_path: Path, form: str, closeness: float) -> None:
     """Natively FP8 is as close as its fp16 keys and values leave it: rows are not rounded."""
@@ -76,19 +123,14 @@ def test_a_folder_is_the_model_of_its_codes(tmp_path: Path, form: str, closeness
     reference = transformers.LlamaForCausalLM(config).eval()
     reference.save_pretrained(tmp_path)
     tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    write, quantization = WRITERS[form]
     for name in [name for name in tensors if name.endswith("_proj.weight")]:
-        weight = tensors.pop(name)
-        parts, values = (
-            as_int8(weight) if form == "int8" else as_float8(weight, form == "fp8 by tensor")
-        )
+        parts, values = write(tensors.pop(name))
         for part, tensor in parts.items():
             tensors[name.replace("weight", part)] = tensor.contiguous()
         reference.get_parameter(name).data = values
     safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
     written = json.loads((tmp_path / "config.json").read_text())
-    quantization = INT8 if form == "int8" else FP8
-    if form == "fp8 by tensor":
-        quantization = {"quant_method": "fp8"}
     (tmp_path / "config.json").write_text(
         json.dumps(written | {"quantization_config": quantization})
     )

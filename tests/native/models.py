@@ -25,7 +25,7 @@ from forerun.model.config import (
 from forerun.model.model import Model
 from forerun.weights.codes import E4M3, FLOAT8_GROUP, FORMATS, Codes
 from forerun.weights.flat import FlatRows, Split
-from forerun.weights.gguf_blocks import quantize
+from forerun.weights.gguf_blocks import nvfp4, quantize
 from forerun.weights.stored import StoredTensor
 
 VOCAB = 77  # the last tile of the head is not whole
@@ -182,6 +182,7 @@ TYPES = ("f32", "f16", "bf16", "f8", *QUANTIZED)
 
 FACTORS = {
     "q4_z": (0, 2),
+    "q8_m": (0, 4),
     "q8_z": (0, 2),
     "q2_k": (80, 84),
     "q3_k": (108, 110),
@@ -190,15 +191,26 @@ FACTORS = {
     "q6_k": (208, 210),
     "iq4_nl": (0, 2),
     "iq4_xs": (0, 2),
+    "iq1_s": (0, 2),
+    "iq1_m": (48, 56),
+    "iq2_xxs": (0, 2),
+    "iq2_xs": (0, 2),
+    "iq2_s": (0, 2),
+    "iq3_xxs": (0, 2),
+    "iq3_s": (0, 2),
+    "tq1_0": (52, 54),
+    "tq2_0": (64, 66),
 }
-"""Where the fp16 factors of a block lie, of formats that gguf cannot write."""
+"""Where the fp16 factors of a block lie, of formats whose blocks are random; of IQ1_M in the top nibbles of words."""
 
 
 def stored(name: str, values: np.ndarray, dtype: str) -> StoredTensor:
     """Values as a checkpoint would store them; the types that nothing here can write as random blocks."""
     if dtype == "f8":
         return float8(name, np.asarray(values, np.float32))
-    if dtype in FACTORS:
+    if dtype == "nvfp4":
+        data = _random_nvfp4(values.shape)
+    elif dtype in FACTORS:
         data = _random_blocks(values.shape, dtype)
     else:
         data = quantize(np.ascontiguousarray(values, np.float32), FORMATS[dtype])
@@ -236,16 +248,35 @@ def _random_blocks(shape: tuple[int, ...], dtype: str) -> np.ndarray:
         dtype=np.uint8,
     )
     first, stop = FACTORS[dtype]
-    largest = (
-        5e-4 if dtype in ("q6_k", "iq4_xs") else 2e-3
-    )  # times scales up to 127 or values up to it
-    factors = random.uniform(largest / 10, largest, (*data.shape[:2], (stop - first) // 2))
-    factors = factors.astype(np.float16)
-    data[:, :, first:stop] = factors.view(np.uint8)
+    # Times scales up to 127 or values up to it.
+    largest = 5e-4 if dtype in ("q6_k", "iq4_xs") or dtype.startswith("iq3") else 2e-3
+    count = 1 if dtype == "iq1_m" else (stop - first) // 2
+    factors = random.uniform(largest / 10, largest, (*data.shape[:2], count))
+    put_factors(data, dtype, factors.astype(np.float16))
     if FORMATS[dtype].has_zero:
         zeros = -random.integers(0, 16, (*data.shape[:2], 1)).astype(np.float16)
         data[:, :, stop : stop + 2] = zeros.view(np.uint8)
     return data.reshape(shape[0], -1)
+
+
+def put_factors(blocks: np.ndarray, dtype: str, factors: np.ndarray) -> None:
+    """Write the fp16 factors of blocks (..., bytes)."""
+    first, stop = FACTORS[dtype]
+    if dtype != "iq1_m":
+        blocks[..., first:stop] = factors.view(np.uint8)
+        return
+    words = np.ascontiguousarray(blocks[..., first:stop]).view(np.uint16) & 0xFFF
+    nibbles = factors.view(np.uint16) >> np.arange(0, 16, 4, dtype=np.uint16) & 15
+    blocks[..., first:stop] = (words | nibbles << 12).astype(np.uint16).view(np.uint8)
+
+
+def _random_nvfp4(shape: tuple[int, ...]) -> np.ndarray:
+    """Blocks with a factor for each row, as the experts of a matrix have them."""
+    random = np.random.default_rng(shape[0] * 7 + shape[1])
+    groups = (shape[0], shape[1] // 16)
+    scales = random.integers(0x20, 0x48, groups, dtype=np.uint8)
+    packed = random.integers(0, 256, (*groups, 8), dtype=np.uint8)
+    return nvfp4(scales, packed, random.uniform(0.01, 0.1, shape[0]).astype(np.float32))
 
 
 def flat(

@@ -23,6 +23,7 @@ from tests.native.models import (
     GATED,
     QUANTIZED,
     TYPES,
+    put_factors,
     random_weights,
     stored,
 )
@@ -100,15 +101,19 @@ def test_rows_do_not_depend_on_their_company(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", QUANTIZED)
 def test_extreme_codes_do_not_overflow(dtype: str, isa: str, byte: int) -> None:
     weight = weight_of(dtype)
-    ones = np.array([0x00, 0x3C], np.uint8)  # 1.0
     blocks = weight.data.reshape(NUM_OUT, -1, weight.format.block_nbytes)
     blocks[:] = np.where(np.arange(blocks.shape[-1]) % 7 == 0, 0x7F, byte)
-    has_pair = weight.format.has_min or weight.format.has_zero
+    ones, has_pair = np.ones(1, np.float16), weight.format.has_min or weight.format.has_zero
     first, stop = (0, 4 if has_pair else 2) if weight.format.block == 32 else FACTORS[dtype]
     if dtype == "mxfp4":
         blocks[..., 0] = 127
+    elif dtype == "nvfp4":
+        blocks[..., :4] = np.ones(1, np.float32).view(np.uint8)
+        blocks[..., 4:6] = 0x7E
+    elif dtype == "iq1_m":
+        put_factors(blocks, dtype, ones)
     else:
-        blocks[..., first:stop] = np.tile(ones, (stop - first) // 2)
+        blocks[..., first:stop] = np.tile(ones.view(np.uint8), (stop - first) // 2)
     for sign in (1, -1):
         x = np.full((3, NUM_IN), sign * 1.0)
         decoder = decoder_with(weight, isa)
@@ -271,7 +276,7 @@ def test_peak_counts_its_multiplications() -> None:
 @pytest.mark.parametrize(
     ("name", "form", "num_in", "complaint"),
     [
-        ("q", "iq2_xxs", 512, "weight format 'iq2_xxs' has no kernel"),
+        ("q", "q1_0", 512, "weight format 'q1_0' has no kernel"),
         ("q", "q8_0", 48, "width 48 is not"),
         ("q", "q4_k", 96, "width 96 is not a multiple of 256"),
         ("q", "q8_0", 96, r"layers\.0\.q is \(16, 96\), expected \(128, 512\)"),

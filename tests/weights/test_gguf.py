@@ -18,6 +18,7 @@ from forerun.weights.codes import FORMATS
 from forerun.weights.gguf_header import TENSOR_TYPES, read_header
 from forerun.weights.stored import StoredTensor
 from tests.weights.files import matrix, write_gguf
+from tests.weights.raw_gguf import Entry, RawGguf
 
 Type = gguf.GGMLQuantizationType
 
@@ -80,24 +81,27 @@ def stored(name: str, num_rows: int = 5, width: int = 512) -> StoredTensor:
     format = FORMATS[name]
     shape = (num_rows, width // format.block * format.block_nbytes)
     data = np.random.default_rng(7).integers(0, 0xBF, shape, dtype=np.uint8)
-    return StoredTensor("w", (num_rows, width), format, data & 0xBB)
+    data &= 0xBB
+    if name == "iq1_m":  # whose factor's exponent is spread over the last bytes
+        data[:, 7::8] &= 0xBF
+    return StoredTensor("w", (num_rows, width), format, data)
 
 
 BLOCKS = [name for name, format in FORMATS.items() if not format.is_flat and name != "f8"]
-READ = [name for name in BLOCKS if not FORMATS[name].has_zero]
-"""The formats that GGUF has."""
+READ = [name for name in BLOCKS if not FORMATS[name].has_zero and name not in ("q8_m", "nvfp4")]
+"""The formats that GGUF has; blocks of NVFP4 come with a scale beside them."""
 QUANTIZED = [name for name in READ if FORMATS[name].group is not None]
 WRITABLE = {name: FORMATS[name].bits for name in READ if "_k" not in name and "iq" not in name}
-WRITABLE |= {"f16": 11, "bf16": 8, "mxfp4": 2}
-"""Precision of the formats that the reference can write; it only reads the K-quants and IQ4."""
+WRITABLE |= {"f16": 11, "bf16": 8, "mxfp4": 2, "tq1_0": 1, "tq2_0": 1}
+"""Precision of the formats that the reference can write; it only reads the K-quants, and the IQ."""
 
 
 @pytest.mark.parametrize("name", [name for name in WRITABLE if name != "f32"])
 def test_values_come_back_but_for_the_rounding(tmp_path: Path, name: str) -> None:
-    values = matrix(4, 96)
+    values = matrix(4, 768)
     path = write_gguf(tmp_path / "q.gguf", {"w": values}, dtype=Type[name.upper()])
     tensor = open_checkpoint(path).tensor("w")
-    assert tensor.nbytes == values.size * tensor.format.bits_per_weight / 8
+    assert tensor.nbytes == values.size * tensor.format.block_nbytes / tensor.format.block
     values_read = tensor.dequantize()
     assert values_read.dtype == np.float32
     step = np.abs(values).max() / 2 ** (WRITABLE[name] - 1)
@@ -123,13 +127,14 @@ def test_codes_are_what_the_format_says(name: str) -> None:
     assert codes.scales.shape == (5, 512 // format.group)
     assert (codes.mins is not None) == format.has_min
     assert codes.mins is None or codes.mins.shape == codes.scales.shape
-    low = 0 if format.has_min else -(1 << (format.bits - 1))
+    low = 0 if format.has_min else -1 if name.startswith("tq") else -(1 << (format.bits - 1))
     allowed = format.values or range(low, low + (1 << format.bits))
     assert np.isin(codes.codes, list(allowed)).all()
     assert len(np.unique(codes.codes)) > 1
     with np.errstate(over="ignore"):
         as_half = codes.scales.astype(np.float16).astype(np.float32)
-    assert np.array_equal(as_half, codes.scales) == (format.block == 32 and name != "mxfp4")
+    is_half = (format.block == 32 and name != "mxfp4") or name.startswith("tq")
+    assert np.array_equal(as_half, codes.scales) == is_half
     scales, mins = (
         0 if x is None else x.repeat(format.group, 1) for x in (codes.scales, codes.mins)
     )
@@ -242,30 +247,64 @@ def test_any_bytes_read_like_the_reference(name: str, seed: int) -> None:
     assert np.array_equal(read, values, equal_nan=True)
 
 
-def test_a_type_that_llama_cpp_has_is_refused_in_a_line(tmp_path: Path) -> None:
-    """As the IQ2_XXS files of TinyLlama are: what there is, what can be read, what to do."""
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    writer.add_tensor("norm", matrix(256))
-    data = np.zeros((2, 66), np.uint8)
-    writer.add_tensor("blk.0.ffn_gate.weight", data, raw_dtype=Type.IQ2_XXS)
+def nvfp4_file(path: Path, scales: np.ndarray | None) -> np.ndarray:
+    """A file with two experts' matrices in NVFP4, all of e4m3's scales among them; what the reference reads of them."""
+    random = np.random.default_rng(5)
+    data = random.integers(0, 256, (2, 4, 2, 36), dtype=np.uint8)
+    data[..., :4] = np.arange(64).reshape(2, 4, 2, 4) * 2 + random.integers(0, 2, (2, 4, 2, 4))
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("up.weight", data.reshape(2, 4, -1), raw_dtype=Type.NVFP4)
+    if scales is not None:
+        writer.add_tensor("up.scale", scales)
+        writer.add_tensor("up.input_scale", scales)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return gguf.dequantize(data.reshape(8, -1), Type.NVFP4).reshape(2, 4, 128)
+
+
+@pytest.mark.parametrize("scales", [None, [0.5], [2.0, 0.25]])
+def test_nvfp4_reads_like_the_reference_times_its_scales(
+    tmp_path: Path, scales: list[float] | None
+) -> None:
+    if not hasattr(Type, "NVFP4"):
+        pytest.skip("gguf is too old to know NVFP4")
+    factors = None if scales is None else np.float32(scales)
+    expected = nvfp4_file(tmp_path / "m.gguf", factors)
+    checkpoint = open_checkpoint(tmp_path / "m.gguf")
+    assert checkpoint.names() == {"up.weight"}
+    tensor = checkpoint.tensor("up.weight")
+    assert (tensor.nbytes, tensor.format.name) == (8 * 2 * 36, "nvfp4")
+    times = np.float32(1) if factors is None else factors.reshape(-1, 1, 1)
+    read = tensor.merged().dequantize().reshape(2, 4, 128)
+    assert np.array_equal(read, expected * times)
+    experts = tensor.merged().rows(slice(4, 8)).dequantize()
+    assert np.array_equal(experts, (expected * times)[1])
+
+
+def test_a_scale_of_nvfp4_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    if not hasattr(Type, "NVFP4"):
+        pytest.skip("gguf is too old to know NVFP4")
+    nvfp4_file(tmp_path / "m.gguf", np.ones(3, np.float32))
+    with pytest.raises(LoadError, match=r"tensor 'up\.scale' has 3 numbers for 'up\.weight'"):
+        open_checkpoint(tmp_path / "m.gguf")
+
+
+def test_a_type_that_llama_cpp_has_is_refused_in_a_line(tmp_path: Path) -> None:
+    """What there is, what can be read, what to do."""
+    raw = RawGguf({"general.architecture": "llama"})
+    raw.entries.append(Entry("blk.0.ffn_gate.weight", (256, 2), 41, 0))
+    (tmp_path / "m.gguf").write_bytes(raw.to_bytes() + bytes(2 * 66))
     with pytest.raises(LoadError) as caught:
         open_checkpoint(tmp_path / "m.gguf")
     message = str(caught.value)
     assert "\n" not in message
-    assert "tensor 'blk.0.ffn_gate.weight' is stored as IQ2_XXS, which is not supported" in message
-    assert all(name.upper() in message for name in READ)
-    assert not any(name.upper() in message for name in FORMATS if name not in READ)
+    assert "tensor 'blk.0.ffn_gate.weight' is stored as Q1_0, which is not supported" in message
+    known = [*READ, "nvfp4"]
+    assert all(name.upper() in message for name in known)
+    assert not any(f"{name.upper()}," in message for name in FORMATS if name not in known)
     assert "take the model's file in one of these" in message
-
-
-def test_an_unsupported_type_is_named_with_its_tensor(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "q.gguf", {"w": matrix(2, 256)}, dtype=Type.TQ2_0)
-    with pytest.raises(LoadError, match="tensor 'w' is stored as TQ2_0, which is not supported"):
-        open_checkpoint(path)
 
 
 @pytest.mark.parametrize(

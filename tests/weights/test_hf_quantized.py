@@ -43,7 +43,7 @@ def test_words_of_hand_computed_codes() -> None:
     assert int_words.pack(eight, 8).view(np.uint32).tolist() == [[0x800001FF]]
 
 
-@given(st.sampled_from([2, 3, 4, 8]), st.integers(1, 70), st.integers(0, 9))
+@given(st.sampled_from([2, 3, 4, 5, 6, 8]), st.integers(1, 70), st.integers(0, 9))
 def test_words_give_their_codes_back(bits: int, count: int, seed: int) -> None:
     codes = np.random.default_rng(seed).integers(0, 1 << bits, (3, count)).astype(np.uint8)
     words = int_words.pack(codes, bits)
@@ -175,8 +175,7 @@ def gptq(
     if is_ordered:
         groups = RANDOM.permutation(np.arange(NUM_IN) // GROUP).astype(np.int32)
         parts["g_idx"] = groups
-        exact = (codes - zeros[:, groups]) * scales.astype(np.float32)[:, groups]
-        values = exact.astype(np.float16).astype(np.float32)
+        values = (codes - zeros[:, groups]) * scales.astype(np.float32)[:, groups]
     else:
         parts["g_idx"] = (np.arange(NUM_IN) * num_groups // NUM_IN).astype(np.int32)
     config: dict[str, object] = {"quant_method": "gptq", "bits": bits, "group_size": group}
@@ -257,7 +256,7 @@ def compressed_in_order() -> tuple[dict[str, object], Arrays, np.ndarray]:
     groups = RANDOM.permutation(np.arange(NUM_IN) // GROUP).astype(np.int32)
     signed = int_words.unpack(parts["weight_packed"], 4, NUM_IN).astype(np.float32) - 8
     values = signed * parts["weight_scale"].astype(np.float32)[:, groups]
-    return config, parts | {"weight_g_idx": groups}, values.astype(np.float16).astype(np.float32)
+    return config, parts | {"weight_g_idx": groups}, values
 
 
 def float8(block: list[int] | None) -> tuple[dict[str, object], Arrays, np.ndarray]:
@@ -276,6 +275,83 @@ def float8(block: list[int] | None) -> tuple[dict[str, object], Arrays, np.ndarr
     return config, parts, numbers.float().numpy() * wide[:num_out, :num_in]
 
 
+def float4(form: str) -> tuple[dict[str, object], Arrays, np.ndarray]:
+    """NVFP4 and MXFP4 by the package itself: it compresses, and its own decompression is what is expected."""
+    package = pytest.importorskip(f"compressed_tensors.compressors.{form}.base")
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    is_nv = form == "nvfp4"
+    group = 16 if is_nv else 32
+    options = {"num_bits": 4, "type": "float", "symmetric": True, "group_size": group}
+    options |= {"strategy": "tensor_group" if is_nv else "group"}
+    if not is_nv:
+        options["scale_dtype"] = torch.uint8
+    args = quantization.QuantizationArgs(**options)
+    theirs = quantization.QuantizationScheme(targets=["Linear"], weights=args)
+    values = torch.from_numpy(RANDOM.standard_normal((NUM_OUT, NUM_IN)).astype(np.float32))
+    largest = values.view(NUM_OUT, -1, group).abs().amax(-1) / 6
+    state = {"weight": values}
+    if is_nv:
+        factor = 448 / largest.max()
+        scales = (largest * factor).to(torch.float8_e4m3fn).float()
+        state |= {"weight_scale": scales, "weight_global_scale": factor.reshape(1)}
+    else:
+        state["weight_scale"] = torch.exp2(torch.floor(torch.log2(largest)))
+    name = "NVFP4PackedCompressor" if is_nv else "MXFP4PackedCompressor"
+    packed = getattr(package, name).compress(state, theirs)
+    read = getattr(package, name).decompress(packed, theirs)["weight"].float().numpy()
+    if is_nv:  # which they compute in bf16
+        numbers = package.unpack_fp4_from_uint8(packed["weight_packed"], NUM_OUT, NUM_IN).float()
+        read = (numbers * (scales / factor).repeat_interleave(group, 1)).numpy()
+    config = scheme(4, str(options["strategy"]), type="float", group_size=group)
+    config["format"] = f"{form}-pack-quantized"
+    return config, packed | {"input_global_scale": torch.ones(1)}, read
+
+
+E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def modelopt_nvfp4() -> tuple[dict[str, object], Arrays, np.ndarray]:
+    """ModelOpt's NVFP4: pairs of numbers, the first one in the low half of a byte, and two levels of scales."""
+    codes = RANDOM.integers(0, 16, (NUM_OUT, NUM_IN)).astype(np.uint8)
+    scales = torch.from_numpy(RANDOM.uniform(0.1, 400, (NUM_OUT, NUM_IN // 16))).to(
+        torch.float8_e4m3fn
+    )
+    factor = np.float32(0.00025)
+    parts = {
+        "weight": codes[:, ::2] | codes[:, 1::2] << 4,
+        "weight_scale": scales,
+        "weight_scale_2": factor,
+        "input_scale": np.float32(0.5),
+    }
+    wide = np.repeat(scales.float().numpy() * factor, 16, axis=1)
+    config: dict[str, object] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    return config, parts, E2M1[codes] * wide
+
+
+def modelopt_fp8() -> tuple[dict[str, object], Arrays, np.ndarray]:
+    _, parts, values = float8(None)
+    parts = {"weight": parts["weight"], "weight_scale": parts["weight_scale_inv"]}
+    parts |= {"input_scale": np.float32(0.5), "k_scale": np.float32(1)}
+    return {"quant_method": "modelopt", "quant_algo": "FP8"}, parts, values
+
+
+def mlx(bits: int, group: int = GROUP) -> tuple[dict[str, object], Arrays, np.ndarray]:
+    """mlx-lm's affine: one stream of bits a row, scales and biases in bf16."""
+    codes, _, _ = sample(bits)
+    stream = [sum(int(code) << bits * i for i, code in enumerate(row)) for row in codes]
+    num_words = NUM_IN * bits // 32
+    words = [[value >> 32 * i & 0xFFFFFFFF for i in range(num_words)] for value in stream]
+    scales, biases = (
+        torch.from_numpy(RANDOM.uniform(low, 1, (NUM_OUT, NUM_IN // group))).to(torch.bfloat16)
+        for low in (0.01, -1)
+    )
+    packed = torch.from_numpy(np.array(words, np.uint32).view(np.int32)).view(torch.uint32)
+    wide = (np.repeat(x.float().numpy(), group, axis=1) for x in (scales, biases))
+    scale, bias = wide
+    parts = {"weight": packed, "scales": scales, "biases": biases}
+    return {"bits": bits, "group_size": group}, parts, codes * scale + bias
+
+
 CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]], str]] = {
     "awq gemm": (awq_gemm, "q4_z"),
     "awq gemv": (awq_gemv, "q4_z"),
@@ -287,8 +363,8 @@ CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]
     "gptq v2": (lambda: gptq(4, version=2), "q4_z"),
     "gptq wide groups": (lambda: gptq(4, group=NUM_IN), "q4_z"),
     "gptq by row": (lambda: gptq(4, group=-1), "q4_z"),
-    "gptq act-order, 8 bits": (lambda: gptq(8, is_ordered=True, is_symmetric=False), "f16"),
-    "gptq act-order": (lambda: gptq(4, is_ordered=True), "f16"),
+    "gptq act-order, 8 bits": (lambda: gptq(8, is_ordered=True, is_symmetric=False), "q8_z"),
+    "gptq act-order": (lambda: gptq(4, is_ordered=True), "q4_z"),
     "compressed 4": (lambda: compressed(4, is_symmetric=True), "q4_0"),
     "compressed 4 asymmetric": (lambda: compressed(4, is_symmetric=False), "q4_z"),
     "compressed 3 asymmetric": (lambda: compressed(3, is_symmetric=False), "q4_z"),
@@ -296,7 +372,7 @@ CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]
     "int-quantized asymmetric": (lambda: naive("channel", symmetric=False), "q8_z"),
     "int-quantized by tensor": (lambda: naive("tensor"), "q8_0"),
     "int-quantized by group": (lambda: naive("group", group_size=GROUP), "q8_0"),
-    "compressed act-order": (compressed_in_order, "f16"),
+    "compressed act-order": (compressed_in_order, "q4_0"),
     "compressed fp8 by tensor": (lambda: naive("tensor", type="float"), "f8"),
     "compressed fp8 by channel": (lambda: naive("channel", type="float"), "f8"),
     "compressed fp8 by block": (
@@ -306,6 +382,17 @@ CASES: dict[str, tuple[Callable[[], tuple[dict[str, object], Arrays, np.ndarray]
     "fp8 by block": (lambda: float8([16, 128]), "f8"),
     "fp8 by wide block": (lambda: float8([32, 256]), "f8"),
     "fp8 by tensor": (lambda: float8(None), "f8"),
+    "compressed nvfp4": (lambda: float4("nvfp4"), "nvfp4"),
+    "compressed mxfp4": (lambda: float4("mxfp4"), "mxfp4"),
+    "modelopt nvfp4": (modelopt_nvfp4, "nvfp4"),
+    "modelopt fp8": (modelopt_fp8, "f8"),
+    "mlx 2": (lambda: mlx(2), "q4_1"),
+    "mlx 3": (lambda: mlx(3), "q4_1"),
+    "mlx 4": (lambda: mlx(4), "q4_1"),
+    "mlx 4 wide groups": (lambda: mlx(4, NUM_IN), "q4_1"),
+    "mlx 5": (lambda: mlx(5), "q5_1"),
+    "mlx 6": (lambda: mlx(6), "q8_m"),
+    "mlx 8": (lambda: mlx(8), "q8_m"),
 }
 
 
@@ -344,12 +431,76 @@ def test_gptqs_own_config_file_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight(path).dequantize(), values)
 
 
-@pytest.mark.parametrize("layout", ["auto_round:auto_gptq", "auto_gptq", "auto_round:auto_awq"])
+AUTOROUND = {
+    "auto_round:auto_gptq": gptq,
+    "auto_gptq": gptq,
+    "auto_round:auto_awq": awq_gemm,
+    "auto_round": lambda: gptq(version=2),
+}
+
+
+@pytest.mark.parametrize("layout", AUTOROUND)
 def test_autoround_writes_the_layouts_of_others(tmp_path: Path, layout: str) -> None:
-    config, parts, values = awq_gemm() if layout.endswith("awq") else gptq()
+    """Its own is GPTQ's with zero points as they are."""
+    config, parts, values = AUTOROUND[layout]()
+    config = {name: value for name, value in config.items() if name != "checkpoint_format"}
     theirs = {"quant_method": "auto-round", "packing_format": layout, "data_type": "int"}
     path = folder(tmp_path / "m", config | theirs, parts)
     np.testing.assert_array_equal(weight(path).dequantize(), values)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
+        | {
+            "extra_config": {
+                r".*layers\.0\.mlp\..*": {"bits": 8},
+                "model.layers.0.mlp.up": {"bits": 2},
+            }
+        },
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
+        | {"extra_config": {r".*layers\.0\.mlp\..*": {"bits": 2}, LAYER: {"bits": 8}}},
+        {"dynamic": {r"-:.*v_proj": {}, r"+:.*\.0\.mlp": {"bits": 8}}},
+    ],
+)
+def test_layers_may_have_bits_of_their_own(tmp_path: Path, change: dict[str, object]) -> None:
+    config, parts, values = gptq(8)
+    path = folder(tmp_path / "m", config | {"bits": 4} | change, parts)
+    np.testing.assert_array_equal(weight(path).dequantize(), values)
+
+
+def test_mlx_says_it_under_either_name_and_by_layer(tmp_path: Path) -> None:
+    config, parts, values = mlx(8)
+    own = {"bits": 4, "group_size": 64, LAYER: config, "lm_head": False}
+    path = folder(tmp_path / "m", own, parts)
+    np.testing.assert_array_equal(weight(path).dequantize(), values)
+    whole = {"architectures": ["LlamaForCausalLM"], "quantization": own}
+    (path / "config.json").write_text(json.dumps(whole))
+    np.testing.assert_array_equal(weight(path).dequantize(), values)
+
+
+def test_modelopts_own_file_is_read(tmp_path: Path) -> None:
+    config, parts, values = modelopt_nvfp4()
+    path = folder(tmp_path / "m", config, parts)
+    (path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    theirs = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}
+    (path / "hf_quant_config.json").write_text(json.dumps({"quantization": theirs}))
+    np.testing.assert_array_equal(weight(path).dequantize(), values)
+
+
+def test_groups_of_a_mixed_config_have_their_schemes(tmp_path: Path) -> None:
+    config, parts, values = compressed(4, is_symmetric=True)
+    floats = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    groups = {
+        "group_0": {"targets": ["re:.*self_attn.*"], "weights": floats},
+        "group_1": {"targets": ["re:.*mlp.*"], **config["config_groups"]["group_0"]},  # type: ignore[index,dict-item]
+    }
+    groups["group_1"]["targets"] = ["re:.*mlp.*"]
+    mixed = config | {"format": "mixed-precision", "config_groups": groups}
+    np.testing.assert_allclose(
+        weight(folder(tmp_path / "m", mixed, parts)).dequantize(), values, rtol=1e-3
+    )
 
 
 def without(parts: Arrays, name: str) -> Arrays:
@@ -366,6 +517,17 @@ def without(parts: Arrays, name: str) -> Arrays:
             {},
             "unknown packing_format of AutoRound 'fp8'",
         ),
+        (
+            modelopt_nvfp4,
+            {"quant_algo": "W4A8_AWQ"},
+            {},
+            "unknown quant_algo of ModelOpt 'W4A8_AWQ'",
+        ),
+        (modelopt_nvfp4, {}, {"pre_quant_scale": np.ones(64)}, "take a folder in NVFP4 or FP8 wi"),
+        (modelopt_nvfp4, {}, {"weight_scale_2": np.float32(np.inf)}, "must have one factor"),
+        (lambda: mlx(4), {"mode": "mxfp8"}, {}, "quantized by MLX as 'mxfp8', which is not supp"),
+        (lambda: mlx(4), {"bits": 7}, {}, "'bits' of the quantization config is 7"),
+        (lambda: mlx(4), {}, {"biases": None}, "no tensor '.*up_proj.biases'"),
         (awq_gemm, {"version": "gemv_fast"}, {}, "unknown version of AWQ 'gemv_fast'"),
         (awq_gemm, {"bits": 3}, {}, "'bits' of the quantization config is 3, but must be 4"),
         (awq_gemm, {"group_size": 48}, {}, "'group_size' is 48, but '.*up_proj' has 64 inputs"),
@@ -376,6 +538,7 @@ def without(parts: Arrays, name: str) -> Arrays:
         (awq_gemv, {}, {"qzeros": None}, "no tensor '.*up_proj.qzeros'"),
         (gptq, {"bits": 5}, {}, "'bits' of the quantization config is 5"),
         (gptq, {}, {"g_idx": np.full(64, 9, np.int32)}, "g_idx' names groups beyond 2"),
+        (gptq, {}, {"g_idx": np.ones(64, np.int32)}, "g_idx' names not every group 32 times"),
         (int_quantized, {"format": "nvfp4"}, {}, "unknown format of compressed-tensors 'nvfp4'"),
         (int_quantized, {"config_groups": {}}, {}, "no 'config_groups'"),
         (

@@ -5,14 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight
 from forerun.model.config import ModelConfig, weight_shapes
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
 if TYPE_CHECKING:
-    from forerun.weights.codes import Bytes
+    from forerun.weights.codes import Bytes, Codes, WeightFormat
     from forerun.weights.stored import StoredTensor
+
+
+_SIDE_BY_SIDE = (
+    ("q", "k", "v", "attn_gate"),
+    ("gate", "up"),
+    ("in_proj", "z", "beta", "dt"),
+    ("o",),
+    ("down",),
+)
+"""Matrices that read the same rows, whose columns may have an order of their own."""
+
+
+class Orders:
+    """In which order of columns the matrices of each layer read their rows: those that read the same ones, alike."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._known: dict[tuple[str, tuple[str, ...]], NDArray[np.int32] | None] = {}
+
+    def take(self, name: str, format: WeightFormat, codes: Codes | None) -> bool:
+        """Note a weight's order, if it has codes; return False if rows cannot be read so, beside those before it."""
+        prefix, _, short = name.rpartition(".")
+        readers = next((each for each in _SIDE_BY_SIDE if short in each), None)
+        order = None if codes is None else codes.order
+        if readers is None or format.group is None or not prefix.startswith("layers."):
+            return order is None
+        layer = self._config.layer(int(prefix.split(".")[1]))
+        shares_rows = short in ("gate", "up") and layer.experts is not None
+        if order is not None and (shares_rows or (short == "o" and layer.recurrent is not None)):
+            return False
+        known = self._known.setdefault((prefix, readers), order)
+        return order is None or (known is not None and np.array_equal(known, order))
 
 
 class Packs(Protocol):

@@ -48,8 +48,8 @@ class WeightFormat:
     """
 
     name: str
-    """In lower case, as GGUF spells it; GGUF has no zero points, no scales a row and no e4m3: `q*_z`, `q*_c` and `f8`
-    are our names."""
+    """In lower case, as GGUF spells it; GGUF has no zero points, no minima of 8 bits, no scales a row and no e4m3:
+    `q*_z`, `q8_m`, `q*_c` and `f8` are our names."""
     bits: int
     """Of one code, or of one floating-point number."""
     group: int | None = None
@@ -58,7 +58,9 @@ class WeightFormat:
     block_nbytes: int = 0
     has_zero: bool = False
     values: tuple[int, ...] | None = None
-    """What the 16 codes stand for, if not for themselves."""
+    """What the codes stand for, if not for themselves."""
+    held_bits: float | None = None
+    """Bits a weight takes in memory, where it is not a block's bytes."""
 
     @property
     def is_flat(self) -> bool:
@@ -67,13 +69,18 @@ class WeightFormat:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits a weight takes, its part of the scales included."""
-        return 8 * self.block_nbytes / self.block
+        """Bits a weight takes in memory, its part of the scales included."""
+        return self.held_bits or 8 * self.block_nbytes / self.block
 
 
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 FP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the numbers of e2m1 (OCP Microscaling Formats 1.0), whose scales are halved in turn."""
+IQ3_XXS_VALUES = (4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62)
+IQ3_S_VALUES = (1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15)
+IQ2_VALUES = (8, 25, 43, 0, -8, -25, -43, 0)
+IQ1_VALUES = (-7, 1, 9, 0, -9, -1, 7, 0)
+"""Eight times -1, 0 and 1, shifted up or down by an eighth."""
 
 FLOAT8_GROUP = 128
 """Columns whose e4m3 numbers share a scale."""
@@ -90,6 +97,7 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("q5_0", 5, 32, False, 32, 22),
         WeightFormat("q5_1", 5, 32, True, 32, 24),
         WeightFormat("q8_0", 8, 32, False, 32, 34),
+        WeightFormat("q8_m", 8, 32, True, 32, 36),
         WeightFormat("q8_z", 8, 32, False, 32, 36, has_zero=True),
         WeightFormat("q2_k", 2, 16, True, 256, 84),
         WeightFormat("q3_k", 3, 16, False, 256, 110),
@@ -98,13 +106,23 @@ FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("q6_k", 6, 16, False, 256, 210),
         WeightFormat("iq4_nl", 4, 32, False, 32, 18, values=IQ4_VALUES),
         WeightFormat("iq4_xs", 4, 32, False, 256, 136, values=IQ4_VALUES),
+        WeightFormat("iq3_xxs", 4, 32, False, 256, 98, values=IQ3_XXS_VALUES, held_bits=4.3125),
+        WeightFormat("iq3_s", 4, 32, False, 256, 110, values=IQ3_S_VALUES, held_bits=4.3125),
+        WeightFormat("iq2_xxs", 3, 32, False, 256, 66, values=IQ2_VALUES, held_bits=3.3125),
+        WeightFormat("iq2_xs", 3, 16, False, 256, 74, values=IQ2_VALUES, held_bits=3.5625),
+        WeightFormat("iq2_s", 3, 16, False, 256, 82, values=IQ2_VALUES, held_bits=3.5625),
+        WeightFormat("iq1_s", 3, 32, False, 256, 50, values=IQ1_VALUES, held_bits=3.3125),
+        WeightFormat("iq1_m", 3, 16, False, 256, 56, values=IQ1_VALUES, held_bits=3.5625),
+        WeightFormat("tq1_0", 2, 256, False, 256, 54, held_bits=2.0625),
+        WeightFormat("tq2_0", 2, 256, False, 256, 66),
         WeightFormat("mxfp4", 4, 32, False, 32, 17, values=FP4_VALUES),
+        WeightFormat("nvfp4", 4, 16, False, 32, 22, values=FP4_VALUES, held_bits=4.5),
         WeightFormat("f8", 8, FLOAT8_GROUP, False, 1, 1),
         WeightFormat("q4_c", 4, None, False, 32, 16),
         WeightFormat("q8_c", 8, None, False, 32, 32),
     )
 }
-"""The formats that can be read, by name; GGUF files have all but `q*_z`, `q*_c` and `f8`."""
+"""The formats that can be read, by name; GGUF files have all but `q*_z`, `q8_m`, `q*_c` and `f8`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +154,13 @@ class Codes:
             zeros=None if self.zeros is None else self.zeros[index],
         )
 
+    @property
+    def order(self) -> NDArray[np.int32] | None:
+        """The columns (K,) of the groups one after the other; None if they lie so."""
+        if self.groups is None:
+            return None
+        return np.argsort(self.groups, kind="stable").astype(np.int32)
+
     def columns(self, name: str, start: int, stop: int) -> Codes:
         """Return columns `start` to `stop`. Raises LoadError where they cut a group, or groups have no order."""
         count, size = self.scales.shape[1], self.codes.shape[1]
@@ -166,8 +191,11 @@ class Codes:
             )
             return
         if self.flat is None:
-            if not (np.abs(self.scales) <= LARGEST_SCALE).all():  # NaN is not either
-                raise LoadError(f"the scales of '{name}' are not all numbers that fp16 can hold")
+            for kind, numbers in {"scales": self.scales, "minima": self.mins}.items():
+                if numbers is not None and not (np.abs(numbers) <= LARGEST_SCALE).all():
+                    raise LoadError(
+                        f"the {kind} of '{name}' are not all numbers that fp16 can hold"
+                    )
             return
         layer, largest = name.removesuffix(".weight"), 2 ** (bits - 1) - 1
         is_within = -largest <= self.codes.min(initial=0) and self.codes.max(initial=0) <= largest

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from forerun.text.gguf_tokenizer import tokenizer_from_gguf
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.codes import FORMATS, WeightFormat
+from forerun.weights.gguf_blocks import nvfp4
 from forerun.weights.gguf_header import (
     DEFAULT_ALIGNMENT,
     TENSOR_TYPES,
@@ -32,7 +35,10 @@ from forerun.weights.gguf_header import (
 from forerun.weights.gguf_parts import check_parts, check_present, part_paths
 from forerun.weights.stored import StoredTensor
 
+_NVFP4 = replace(FORMATS["nvfp4"], block=64, block_nbytes=36)
+"""A file's blocks: four e4m3 scales, then the nibbles of each."""
 _FORMATS = {name: form for name, form in FORMATS.items() if name.upper() in TENSOR_TYPES.values()}
+_FORMATS["nvfp4"] = _NVFP4
 
 IDS = WeightFormat("i64", 64, block_nbytes=8)
 """Token ids of a drafter's head; no weights."""
@@ -59,6 +65,7 @@ class GgufCheckpoint(Checkpoint):
             self._tensors: dict[str, StoredTensor] = {}
             for header, data, _ in parts:
                 _add_tensors(self._tensors, header, data)
+            _scale_nvfp4(self._tensors)
         except LoadError as error:
             raise LoadError(f"{path}: {error}") from error
         architecture = self.metadata.get("general.architecture")
@@ -119,6 +126,32 @@ def _add_tensors(tensors: dict[str, StoredTensor], header: Header, data: NDArray
         raise LoadError(
             f"the file is corrupt: it has {len(data)} bytes, but its last tensor ends at {stop}"
         )
+
+
+def _scale_nvfp4(tensors: dict[str, StoredTensor]) -> None:
+    """Give matrices in NVFP4 the factors beside them: `.scale`, one or one an expert; `.input_scale` is not used."""
+    for name, stored in list(tensors.items()):
+        if stored.format != _NVFP4:
+            continue
+        base = name.removesuffix(".weight")
+        scale = tensors.pop(f"{base}.scale", None)
+        tensors.pop(f"{base}.input_scale", None)
+        factors = np.ones(1, np.float32) if scale is None else scale.dequantize().reshape(-1)
+        if len(factors) not in (1, stored.shape[0]):
+            raise LoadError(
+                f"tensor '{base}.scale' has {len(factors)} numbers for '{name}' {stored.shape}"
+            )
+        tensors[name] = replace(
+            stored, format=FORMATS["nvfp4"], read=partial(_nvfp4, stored, factors)
+        )
+
+
+def _nvfp4(stored: StoredTensor, factors: NDArray[np.float32]) -> NDArray[np.uint8]:
+    num_rows = math.prod(stored.shape[:-1])
+    blocks = stored.data.reshape(num_rows, -1, 36)
+    of_rows = np.repeat(factors, num_rows // len(factors))
+    scales = blocks[..., :4].reshape(num_rows, -1)
+    return nvfp4(scales, blocks[..., 4:].reshape(num_rows, -1, 8), of_rows)
 
 
 def _check_types(header: Header) -> None:

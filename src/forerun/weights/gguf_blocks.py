@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.device import native_problem
-from forerun.weights.codes import Bytes, Codes, Floats, WeightFormat
+from forerun.weights import gguf_grids
+from forerun.weights.codes import E4M3, Bytes, Codes, Floats, WeightFormat
 
 _ROUNDED = ("q8_0", "q4_1")
 """What the native library rounds to."""
@@ -35,6 +36,27 @@ def unpack(data: Bytes, format: WeightFormat) -> Codes:
     )
 
 
+def for_kernels(data: Bytes, format: WeightFormat) -> Bytes:
+    """Return rows of blocks as the kernels read them: grids' points as codes, others as they are."""
+    return gguf_grids.lay_out(data, format) if format.name in gguf_grids.NAMES else data
+
+
+def nvfp4(scales: Bytes, packed: Bytes, factors: Floats) -> Bytes:
+    """Return the blocks of rows (N, bytes a row): scales (N, G) of e4m3, nibbles (N, G, 8), factors (N,).
+
+    Of a group's 16 codes the first 8 are low nibbles. As ggml reads scales, they have no sign, and none is NaN.
+    """
+    num_rows, num_groups = scales.shape
+    blocks = np.empty((num_rows, num_groups // 2, 22), np.uint8)
+    blocks[..., :4] = (
+        np.ascontiguousarray(factors, np.float32).view(np.uint8).reshape(num_rows, 1, 4)
+    )
+    scales = scales & np.uint8(0x7F)
+    blocks[..., 4:6] = np.where(scales == 0x7F, 0, scales).reshape(num_rows, -1, 2)
+    blocks[..., 6:] = packed.reshape(num_rows, -1, 16)
+    return blocks.reshape(num_rows, -1)
+
+
 def quantize(values: Floats, format: WeightFormat) -> Bytes:
     """Round fp32 (N, K) to the nearest codes of each block: (N, bytes a row)."""
     if format.name in _ROUNDED and native_problem() is None and bool(np.isfinite(values).all()):
@@ -50,7 +72,7 @@ def quantize(values: Floats, format: WeightFormat) -> Bytes:
     return plain
 
 
-Unpacked = tuple[NDArray[np.int8], Floats, Floats | None]
+Unpacked = tuple[NDArray[np.int8] | Bytes, Floats, Floats | None]
 """Codes, scales, and minima if any, of blocks."""
 
 
@@ -65,7 +87,7 @@ def _unpack_blocks(blocks: Bytes, format: WeightFormat) -> Unpacked:
     floats, packed = _halves(blocks, 1 + has_pair)
     scales, mins = floats[..., 0], floats[..., 1] if has_pair else None
     if format.bits == 8:
-        return packed.view(np.int8), scales, mins
+        return packed if format.has_min else packed.view(np.int8), scales, mins
     if format.bits == 5:
         fifth = np.unpackbits(packed[..., :4], axis=-1, bitorder="little")
         codes: Bytes = _nibbles(packed[..., 4:]) | fifth << np.uint8(4)
@@ -80,6 +102,36 @@ def _unpack_mxfp4(blocks: Bytes, _: WeightFormat) -> Unpacked:
     exponents = blocks[..., :1].astype(np.uint32)
     bits = np.where(exponents < 2, 0x200000 << exponents, (exponents - 1) << 23)
     return _nibbles(blocks[..., 1:]).view(np.int8), bits.astype(np.uint32).view(np.float32), None
+
+
+def _unpack_nvfp4(blocks: Bytes, _: WeightFormat) -> Unpacked:
+    """Unpack the factor (f32), two e4m3 scales, 16 bytes of nibbles, a half for each scale."""
+    factors = np.ascontiguousarray(blocks[..., :4]).view(np.float32)
+    codes = _nibbles(blocks[..., 6:].reshape(*blocks.shape[:-1], 2, 8))
+    return codes.view(np.int8), E4M3[blocks[..., 4:6]] * np.float32(0.5) * factors, None
+
+
+def _unpack_tq1_0(blocks: Bytes, _: WeightFormat) -> Unpacked:
+    """Unpack digits in base 3: five of 32 bytes, five of 16, four of 4, those of a place together; the float."""
+
+    def digits(packed: Bytes, count: int) -> Bytes:
+        powers = np.array([1, 3, 9, 27, 81], np.uint8)[:count, None]
+        found = (packed[..., None, :] * powers).astype(np.uint16) * 3 >> 8
+        return found.reshape(*packed.shape[:-1], -1).astype(np.uint8)
+
+    parts = (blocks[..., :32], 5), (blocks[..., 32:48], 5), (blocks[..., 48:52], 4)
+    codes = np.concatenate([digits(*part) for part in parts], axis=-1)
+    return codes.view(np.int8) - np.int8(1), _halves(blocks[..., 52:], 1)[0], None
+
+
+def _unpack_tq2_0(blocks: Bytes, _: WeightFormat) -> Unpacked:
+    """Unpack the codes (64 bytes), stored plus 1, and the float."""
+    codes = _bit_pairs(blocks[..., :64]).view(np.int8) - np.int8(1)
+    return codes, _halves(blocks[..., 64:], 1)[0], None
+
+
+def _unpack_grid(blocks: Bytes, format: WeightFormat) -> Unpacked:
+    return *gguf_grids.unpack(blocks, format), None
 
 
 def _unpack_iq4_xs(blocks: Bytes, _: WeightFormat) -> Unpacked:
@@ -144,6 +196,10 @@ _READERS: Mapping[str, Callable[[Bytes, WeightFormat], Unpacked]] = {
     "q6_k": _unpack_q6_k,
     "iq4_xs": _unpack_iq4_xs,
     "mxfp4": _unpack_mxfp4,
+    "nvfp4": _unpack_nvfp4,
+    "tq1_0": _unpack_tq1_0,
+    "tq2_0": _unpack_tq2_0,
+    **dict.fromkeys(gguf_grids.NAMES, _unpack_grid),
 }
 """Those of blocks that are not like Q4_0 to Q8_0."""
 

@@ -57,6 +57,7 @@ class HfCheckpoint(Checkpoint):
             self.config,
             awq=read_json(path / "quant_config.json", self.files),
             gptq=read_json(path / "quantize_config.json", self.files),
+            modelopt=read_json(path / "hf_quant_config.json", self.files),
         )
         if quantization is not None:
             self._tensors = join(path, quantization, self._tensors)

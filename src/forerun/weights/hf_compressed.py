@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from forerun.core.errors import LoadError, short_repr
 from forerun.weights import int_words
 from forerun.weights.codes import Codes
-from forerun.weights.hf_floats import compressed_float8
+from forerun.weights.hf_floats import compressed_float8, compressed_mxfp4, pairs_of_float4
 from forerun.weights.hf_layer import Config, PackedLayer, integer
 from forerun.weights.stored import StoredTensor
 
@@ -20,6 +20,8 @@ COMPRESSED_FORMATS = (
     "float-quantized",
     "naive-quantized",
     "mixed-precision",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
 )
 _STRATEGIES = {"int": ("group", "channel", "tensor"), "float": ("channel", "tensor", "block")}
 
@@ -28,6 +30,9 @@ def compressed(layer: PackedLayer) -> StoredTensor:
     """Read a layer by the scheme of the config's group that targets it. Raises LoadError."""
     weights = _scheme(layer)
     kind, strategy = weights.get("type", "int"), weights.get("strategy")
+    given = (kind, weights.get("num_bits"), strategy, weights.get("group_size"))
+    if given in _FLOAT4:
+        return _FLOAT4[given](layer)
     is_float = kind == "float" and weights.get("num_bits") == 8
     if strategy not in _STRATEGIES.get("float" if is_float else str(kind), ()) or (
         kind == "float" and not is_float
@@ -35,9 +40,22 @@ def compressed(layer: PackedLayer) -> StoredTensor:
         raise LoadError(
             f"'{layer.name}' is quantized as {short_repr(kind)} of {short_repr(weights.get('num_bits'))} bits "
             f"by {short_repr(strategy)}, which is not supported: int by group, channel or tensor is, "
-            "and float of 8 bits by channel, tensor or block"
+            "float of 8 bits by channel, tensor or block, and the float of 4 bits of NVFP4 and MXFP4"
         )
     return compressed_float8(layer, weights) if is_float else integers(layer, weights)
+
+
+def _nvfp4(layer: PackedLayer) -> StoredTensor:
+    """Read weight_packed, weight_scale and weight_global_scale (1,), by which scales were multiplied."""
+    with np.errstate(divide="ignore"):
+        factors = np.reciprocal(layer.floats("weight_global_scale").reshape(-1))
+    return pairs_of_float4(layer, "weight_packed", factors)
+
+
+_FLOAT4: Mapping[object, Callable[[PackedLayer], StoredTensor]] = {
+    ("float", 4, "tensor_group", 16): _nvfp4,
+    ("float", 4, "group", 32): compressed_mxfp4,
+}
 
 
 def integers(layer: PackedLayer, weights: Config) -> StoredTensor:

@@ -1,7 +1,7 @@
-"""Hugging Face's quantized floats: FP8 (e4m3) by block, channel or tensor, and the MXFP4 of gpt-oss.
+"""Hugging Face's quantized floats: FP8 (e4m3) by block, channel or tensor, the MXFP4 of gpt-oss, NVFP4.
 
-Layouts are those of transformers (integrations/finegrained_fp8, integrations/mxfp4) and compressed-tensors. N rows, K
-columns.
+Layouts are those of transformers (integrations/finegrained_fp8, integrations/mxfp4), compressed-tensors and ModelOpt. N
+rows, K columns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.weights.codes import FLOAT8_GROUP, FORMATS, Bytes, Codes
+from forerun.weights.codes import FLOAT8_GROUP, FORMATS, Bytes, Codes, Floats
+from forerun.weights.gguf_blocks import nvfp4
 from forerun.weights.hf_layer import Config, PackedLayer
 from forerun.weights.stored import StoredTensor
 
@@ -82,16 +83,72 @@ def mxfp4(layer: PackedLayer) -> StoredTensor:
         layer.bytes(part, "U8")
 
     def read() -> Bytes:
-        pairs = layer.bytes("blocks", "U8").reshape(-1, 16)
-        blocks = np.empty((len(pairs), 17), np.uint8)
-        blocks[:, 0] = layer.bytes("scales", "U8").reshape(-1)
-        # Byte b holds numbers 2 b and 2 b + 1; in a GGUF byte j holds numbers j and j + 16.
-        first, second = pairs[:, :8], pairs[:, 8:]
-        blocks[:, 1::2] = first & 15 | second << 4
-        blocks[:, 2::2] = first >> 4 | second & 0xF0
-        return blocks.reshape(experts * num_rows, -1)
+        pairs = layer.bytes("blocks", "U8").reshape(experts * num_rows, -1, 2, 8)
+        scales = layer.bytes("scales", "U8").reshape(*pairs.shape[:2], 1)
+        return np.concatenate((scales, _halved(pairs)), axis=-1).reshape(len(pairs), -1)
 
     unpacked = (experts, num_rows, 32 * num_blocks)
     return StoredTensor(
         f"{layer.name}.weight", unpacked, FORMATS["mxfp4"], layer.tensor("blocks").data, read
     )
+
+
+def compressed_mxfp4(layer: PackedLayer) -> StoredTensor:
+    """Read weight_packed (N, K / 2) of two e2m1 numbers a byte, the first one low, and weight_scale (N, K / 32)."""
+    num_out, num_bytes = layer.tensor("weight_packed").shape
+    layer.need("weight_scale", (num_out, num_bytes // 16))
+    for part in ("weight_packed", "weight_scale"):
+        layer.bytes(part, "U8")
+
+    def read() -> Bytes:
+        pairs = layer.bytes("weight_packed", "U8").reshape(num_out, -1, 2, 8)
+        scales = layer.bytes("weight_scale", "U8").reshape(num_out, -1, 1)
+        return np.concatenate((scales, _halved(pairs)), axis=-1).reshape(num_out, -1)
+
+    data = layer.tensor("weight_packed").data
+    return StoredTensor(
+        f"{layer.name}.weight", (num_out, 2 * num_bytes), FORMATS["mxfp4"], data, read
+    )
+
+
+def _halved(pairs: Bytes) -> Bytes:
+    """Return bytes of numbers j and j + n, as GGUF's blocks have them, of bytes (N, G, 2, n / 2) of 2 j and 2 j + 1."""
+    first, second = pairs[:, :, 0], pairs[:, :, 1]
+    both = np.stack((first & 15 | second << 4, first >> 4 | second & 0xF0), axis=-1)
+    return both.reshape(*first.shape[:2], -1)
+
+
+def modelopt(layer: PackedLayer) -> StoredTensor:
+    """Read ModelOpt's NVFP4, which has weight_scale_2 (), or its FP8. Raises LoadError for inputs that are scaled."""
+    if layer.has("pre_quant_scale"):
+        raise LoadError(
+            f"tensor '{layer.name_of('pre_quant_scale')}' scales inputs, which is not supported: "
+            "take a folder in NVFP4 or FP8 without AWQ"
+        )
+    if not layer.has("weight_scale_2"):
+        return float8(layer)
+    return pairs_of_float4(layer, "weight", layer.floats("weight_scale_2").reshape(-1))
+
+
+def pairs_of_float4(layer: PackedLayer, part: str, factors: Floats) -> StoredTensor:
+    """Read bytes of two e2m1 numbers (N, K / 2), the first one low, and weight_scale (N, K / 16) of e4m3.
+
+    `factors` (1,) multiply what they stand for. Raises LoadError.
+    """
+    num_out, num_bytes = layer.tensor(part).shape
+    num_in = 2 * num_bytes
+    if num_in % 32:
+        raise LoadError(f"'{layer.name}' has {num_in} inputs: NVFP4 is read in multiples of 32")
+    layer.need("weight_scale", (num_out, num_in // 16))
+    if factors.shape != (1,) or not np.isfinite(factors).all():
+        raise LoadError(f"'{layer.name}' must have one factor of its scales, which is a number")
+    layer.bytes(part, "U8")
+    layer.bytes("weight_scale", "F8_E4M3")
+
+    def read() -> Bytes:
+        pairs = layer.bytes(part, "U8").reshape(num_out, -1, 2, 4)
+        scales = layer.bytes("weight_scale", "F8_E4M3").reshape(num_out, -1)
+        return nvfp4(scales, _halved(pairs), np.broadcast_to(factors, num_out))
+
+    data = layer.tensor(part).data
+    return StoredTensor(f"{layer.name}.weight", (num_out, num_in), FORMATS["nvfp4"], data, read)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -79,24 +79,27 @@ class PackedLayer:
         is_symmetric: bool = False,
         has_order: bool = False,
     ) -> StoredTensor:
-        """Return the layer's weight in the format that holds its codes exactly; in another order, as fp16.
+        """Return the layer's weight in the format that holds its codes exactly.
 
-        `read` gives unsigned codes with zero points.
+        Columns in another order stay codes where a row is gathered in that order before it is read: not of experts,
+        nor of the embedding and the head, which become fp16. `read` gives unsigned codes with zero points.
         """
         name, middle = f"{self.name}.weight", 1 << (bits - 1)
         grid = {8: "q8_0", 4: "q4_0"}.get(bits, "q4_z") if is_symmetric else "q4_z"
         if bits == 8 and not is_symmetric:
             grid = "q8_z"
-        format = FORMATS["f16" if has_order else grid]
+        is_gathered = ".layers." in name and ".experts." not in name
+        format = FORMATS["f16" if has_order and not is_gathered else grid]
 
         def codes() -> Codes:
             codes = read()
-            if has_order or grid == "q4_z":
+            if grid == "q4_z":
                 return codes
             signed = (codes.codes - np.uint8(middle)).view(np.int8)
+            zeros = None
             if grid == "q8_z" and codes.zeros is not None:
-                return Codes(signed, codes.scales, zeros=codes.zeros - np.float32(middle))
-            return Codes(signed, codes.scales)
+                zeros = codes.zeros - np.float32(middle)
+            return replace(codes, codes=signed, zeros=zeros)
 
         return StoredTensor(name, shape, format, self.tensor(part).data, codes)
 
@@ -110,6 +113,8 @@ class PackedLayer:
             return None
         if order.min() < 0 or order.max() >= num_in // group:
             raise LoadError(f"tensor '{self.name_of(part)}' names groups beyond {num_in // group}")
+        if (np.bincount(order, minlength=num_in // group) != group).any():
+            raise LoadError(f"tensor '{self.name_of(part)}' names not every group {group} times")
         return order
 
     def _data(self, part: str, dtype: str) -> Bytes:

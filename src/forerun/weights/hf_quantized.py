@@ -6,6 +6,7 @@ Layouts are those of AutoAWQ (modules/linear) and AutoGPTQ (qlinear).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,15 @@ from forerun.weights import int_words
 from forerun.weights.codes import FORMATS, Bytes, Codes
 from forerun.weights.flat import SPLITS, FlatRows, Split
 from forerun.weights.hf_compressed import COMPRESSED_FORMATS, compressed, integers
-from forerun.weights.hf_floats import float8, mxfp4
+from forerun.weights.hf_floats import float8, modelopt, mxfp4
 from forerun.weights.hf_layer import Config, PackedLayer, Tensors, integer
+from forerun.weights.hf_mlx import is_mlx, mlx
 from forerun.weights.stored import StoredTensor
 
 
 def _awq_gemm(layer: PackedLayer) -> StoredTensor:
     """Read qweight (K, N / 8) and qzeros (K / g, N / 8) in AWQ's order along N, scales (K / g, N)."""
+    integer(layer.config, "bits", (4,))
     qweight = layer.words("qweight")
     num_in, num_out = qweight.shape[0], 8 * qweight.shape[1]
     group = layer.group("group_size", layer.config.get("group_size"), num_in)
@@ -45,6 +48,7 @@ def _awq_gemm(layer: PackedLayer) -> StoredTensor:
 
 def _awq_gemv(layer: PackedLayer) -> StoredTensor:
     """Read qweight (N, K / 8), qzeros (N, P) and scales (N, 8 P) along K; P is K / g / 8, rounded up and padded."""
+    integer(layer.config, "bits", (4,))
     qweight = layer.words("qweight")
     num_out, num_in = qweight.shape[0], 8 * qweight.shape[1]
     num_groups = num_in // layer.group("group_size", layer.config.get("group_size"), num_in)
@@ -136,36 +140,72 @@ def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
 
 
 _AWQ_VERSIONS = {"gemm": _awq_gemm, "gemv": _awq_gemv}
-_AUTOROUND = {"auto_gptq": "gptq", "auto_awq": "awq"}
-_METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "flatten")
+_AUTOROUND = {
+    **dict.fromkeys(("auto_gptq", "gptq"), ("gptq", "gptq")),
+    **dict.fromkeys(("auto_round", "gptqmodel", "exllamav2"), ("gptq", "gptq_v2")),
+    **dict.fromkeys(("auto_awq", "awq"), ("awq", "")),
+}
+"""Whose layout a packing format of AutoRound is, and which version of it."""
+_MODELOPT = ("NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION")
+_METHODS = (
+    "awq",
+    "gptq",
+    "auto-round",
+    "compressed-tensors",
+    "modelopt",
+    "fp8",
+    "mxfp4",
+    "flatten",
+)
+_ROUNDED = tuple(
+    f".{part}" for part in ("input_scale", "input_zero_point", "input_global_scale", "output_scale")
+) + tuple(f".{part}_{kind}" for part in "qkv" for kind in ("scale", "zero_point"))
+"""How tensors end that say how activations, keys or values are rounded: here that is done as for any other file."""
 
 
-def _method(config: Config) -> object:
-    """Return whose layout it is; of AutoRound's folders, GPTQ's or AWQ's. Raises LoadError for another of its own."""
-    method = config.get("quant_method")
-    if method not in ("auto-round", "autoround"):
-        return method
+def _plain(config: Config) -> Config:
+    """Return AutoRound's config as that of whose layout it has, and mlx-lm's with a name. Raises LoadError."""
+    if is_mlx(config):
+        return {"quant_method": "mlx", **config}
+    if config.get("quant_method") not in ("auto-round", "autoround"):
+        return config
     layout = str(config.get("packing_format")).removeprefix("auto_round:")
     if layout not in _AUTOROUND:
         raise LoadError(unknown("packing_format of AutoRound", layout, _AUTOROUND))
-    return _AUTOROUND[layout]
+    method, version = _AUTOROUND[layout]
+    return {**config, "quant_method": method, "checkpoint_format": version}
+
+
+def _of_layer(config: Config, name: str) -> Config:
+    """Return the config as it holds for a layer: AutoRound's `extra_config`, GPTQModel's `dynamic`, MLX's own."""
+    if config.get("quant_method") == "mlx":
+        own = config.get(name)
+        return {**config, **own} if isinstance(own, Mapping) else config
+    for key, match in (("extra_config", re.fullmatch), ("dynamic", re.match)):
+        changes = config.get(key)
+        if not isinstance(changes, Mapping):
+            continue
+        meant = [name] if name in changes else []
+        meant += [each for each in changes if match(each.removeprefix("+:"), name)]
+        if meant and isinstance(changes[meant[0]], Mapping):
+            return {**config, **changes[meant[0]]}
+    return config
 
 
 def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], StoredTensor]]:
     """Return how tensors that mark a quantized layer end, and what reads it. Raises LoadError for an unknown method."""
-    method = _method(config)
+    method = config.get("quant_method")
     if method == "awq":
         version = str(config.get("version", "gemm")).lower()
         if version not in _AWQ_VERSIONS:
             raise LoadError(unknown("version of AWQ", version, _AWQ_VERSIONS))
-        integer(config, "bits", (4,))
         return (".qweight",), _AWQ_VERSIONS[version]
-    if method == "gptq":
-        return (".qweight",), _gptq
-    if method == "fp8":
-        return (".weight_scale_inv", ".weight_scale"), float8
-    if method == "mxfp4":
-        return ("_blocks",), mxfp4
+    if method == "modelopt":
+        if config.get("quant_algo") not in _MODELOPT:
+            raise LoadError(
+                unknown("quant_algo of ModelOpt", str(config.get("quant_algo")), _MODELOPT)
+            )
+        return (".weight_scale",), modelopt
     if method == "compressed-tensors":
         format = str(config.get("format"))
         if format not in COMPRESSED_FORMATS:
@@ -177,17 +217,32 @@ def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], St
             raise LoadError(unknown("split", str(split), SPLITS))
         read = partial(_flatten, split="even" if split == "even" else "spill")
         return (".weight_scale", ".input_step", ".input_pieces"), read
-    raise LoadError(unknown("quantization method", str(method), _METHODS))
+    if method not in _READERS:
+        raise LoadError(unknown("quantization method", str(method), _METHODS))
+    return _READERS[method]
 
 
-def quantization_config(config: Config, awq: Config, gptq: Config) -> Config | None:
-    """Read the quantization from config.json, or else AutoAWQ's or AutoGPTQ's own file. Raises LoadError."""
-    given = config.get("quantization_config")
+_READERS: Mapping[object, tuple[tuple[str, ...], Callable[[PackedLayer], StoredTensor]]] = {
+    "gptq": ((".qweight",), _gptq),
+    "fp8": ((".weight_scale_inv", ".weight_scale"), float8),
+    "mxfp4": (("_blocks",), mxfp4),
+    "mlx": ((".scales",), mlx),
+}
+
+
+def quantization_config(
+    config: Config, awq: Config, gptq: Config, modelopt: Config
+) -> Config | None:
+    """Read the quantization from config.json, or from a file of AutoAWQ, AutoGPTQ or ModelOpt. Raises LoadError."""
+    given = config.get("quantization_config", config.get("quantization"))
     if given is None and "w_bit" in awq:
         named = {"bits": "w_bit", "group_size": "q_group_size", "version": "version"}
         return {"quant_method": "awq"} | {new: awq.get(old) for new, old in named.items()}
     if given is None and "bits" in gptq:
         return {"quant_method": "gptq", **gptq}
+    theirs = modelopt.get("quantization")
+    if given is None and isinstance(theirs, Mapping):
+        return {"quant_method": "modelopt", **theirs}
     if given is not None and not isinstance(given, Mapping):
         raise LoadError(f"'quantization_config' is {short_repr(given)}, but must be an object")
     return given
@@ -196,6 +251,7 @@ def quantization_config(config: Config, awq: Config, gptq: Config) -> Config | N
 def join(path: Path, config: Config, tensors: Tensors) -> dict[str, StoredTensor]:
     """Return a folder's tensors, one weight in place of each quantized layer's parts. Raises LoadError naming it."""
     try:
+        config = _plain(config)
         marks, read = _reader(config)
         bases = [
             name.removesuffix(mark) for name in tensors for mark in marks if name.endswith(mark)
@@ -206,9 +262,17 @@ def join(path: Path, config: Config, tensors: Tensors) -> dict[str, StoredTensor
                 f"is called '*{marks[0]}'"
             )
         separator = marks[0][0]
-        layers = [PackedLayer(base, config, tensors, separator) for base in dict.fromkeys(bases)]
+        layers = [
+            PackedLayer(base, _of_layer(config, base), tensors, separator)
+            for base in dict.fromkeys(bases)
+        ]
         weights = {f"{layer.name}.weight": read(layer) for layer in layers}
     except LoadError as error:
         raise LoadError(f"{path}: {error}") from error
     used = {name for layer in layers for name in layer.used}
-    return {name: tensor for name, tensor in tensors.items() if name not in used} | weights
+    left = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name not in used and not name.endswith(_ROUNDED)
+    }
+    return left | weights

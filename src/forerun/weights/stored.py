@@ -56,6 +56,8 @@ class StoredTensor:
             unpacked = self.unpacked()
             if unpacked.read is None:
                 return unpacked.columns(start, stop)
+            if unpacked.codes().groups is not None:
+                return unpacked.in_order().columns(start, stop)
             codes = unpacked.codes().columns(self.name, start, stop)
             return replace(unpacked, shape=shape, read=lambda: codes, index=None)
         block, nbytes = self.format.block, self.format.block_nbytes
@@ -116,15 +118,21 @@ class StoredTensor:
         return values.reshape(self.shape)
 
     def unpacked(self) -> StoredTensor:
-        """Return this tensor with codes in another layout unpacked once, and columns in another order as fp16."""
+        """Return this tensor with codes in another layout unpacked once; in the format fp16, as that."""
         if self.read is None:
             return self
         read = self.read()
         if not isinstance(read, Codes):
             return self._laid_out(read)
         codes = self._checked(read)
-        if codes.groups is None:
-            return replace(self, read=lambda: codes, index=None)
+        unpacked = replace(self, read=lambda: codes, index=None)
+        return unpacked.in_order() if self.format.name == "f16" else unpacked
+
+    def in_order(self) -> StoredTensor:
+        """Return columns in another order as fp16 numbers, which have none."""
+        codes = self.codes() if self.read is not None else None
+        if codes is None or codes.groups is None:
+            return self
         data = codes.values().astype(np.float16).view(np.uint8)
         return StoredTensor(self.name, self.shape, FORMATS["f16"], data)
 
@@ -174,7 +182,7 @@ def stacked(parts: Sequence[StoredTensor]) -> StoredTensor:
         return first
     shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
     if any(part.read is not None for part in parts):
-        return _stacked_codes([part.unpacked() for part in parts], shape)
+        return _stacked_codes([part.unpacked().in_order() for part in parts], shape)
     axis = 0 if len(shape) > 1 else 1
     return StoredTensor(
         first.name, shape, first.format, np.concatenate([part.data for part in parts], axis=axis)

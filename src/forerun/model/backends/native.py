@@ -29,7 +29,8 @@ from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, Model
-from forerun.model.packing import fill, fill_blank
+from forerun.model.packing import Orders, fill, fill_blank
+from forerun.weights.gguf_blocks import for_kernels
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class NativeDecoder:
         """Threads and scratch memory; models that share one compute in turn."""
         self._native = _native.Decoder(runtime, config)
         self._names: dict[str, None] = {}
+        self._orders = Orders(config)
         for i in range(config.num_layers):
             if config.layer(i).recurrent is None:
                 self._set_attention(i)
@@ -135,14 +137,17 @@ class NativeDecoder:
         """Pack one weight, by its canonical name. Raises LoadError for a shape or a format that has no kernel."""
         offset = None if bias is None else bias.dequantize()
         stored = stored.unpacked()
+        codes = None if stored.read is None else stored.codes()
+        if not self._orders.take(name, stored.format, codes):
+            stored, codes = stored.in_order(), None
         form = stored.format.name
         try:
             if len(stored.shape) == 1:
                 self._native.set_norm(name, stored.dequantize(), offset)
-            elif stored.read is not None:
-                self._add_codes(name, form, stored.codes(), offset)
+            elif codes is not None:
+                self._add_codes(name, form, codes, offset)
             else:
-                rows = np.ascontiguousarray(stored.data)
+                rows = np.ascontiguousarray(for_kernels(stored.data, stored.format))
                 self._native.set(name, form, stored.shape[1], rows, offset)
         except ValueError as error:
             raise LoadError(f"'{name}' ({form}) cannot be packed: {error}") from error
@@ -152,7 +157,7 @@ class NativeDecoder:
         signed, scales = np.ascontiguousarray(codes.codes).view(np.int8), codes.scales
         if codes.flat is None:
             mins = codes.mins if codes.zeros is None else -codes.zeros
-            self._native.set_codes(name, form, signed, scales, mins, offset)
+            self._native.set_codes(name, form, signed, scales, mins, offset, codes.order)
             return
         flat = codes.flat
         self._native.set_flat(
