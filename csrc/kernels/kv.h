@@ -1,5 +1,5 @@
 // How keys and values lie in a cache page, for each form: how rows are written, scores of blocks of
-// keys, and lanes of values. attention.h uses them. Keys and values may have different forms.
+// keys, and lanes of values. attention.h uses them. Keys and values may have different forms, and widths E.
 //
 // Keys, per block of 16 rows:   floats (E, 16)   int8 (E / 4, 16, 4)   int4 (E / 8, 16, 4), dimensions
 //                               8 i + 0..3 in the low halves of bytes, 8 i + 4..7 in the high ones
@@ -301,15 +301,15 @@ inline void write_key<Int4>(const KvHead& head, int chunk, int row, const float*
 
 template <class T>
 void write_value(const KvHead& head, int chunk, int row, const float* v) {
-    T* values = head.values<T>(chunk) + row * head.head_dim;
-    for (int e = 0; e < head.head_dim; e += kTile) store(values + e, load(v + e));
+    T* values = head.values<T>(chunk) + row * head.value_dim;
+    for (int e = 0; e < head.value_dim; e += kTile) store(values + e, load(v + e));
 }
 template <>
 inline void write_value<Int8>(const KvHead& head, int chunk, int row, const float* v) {
-    const RowScale scale = row_scale(v, head.head_dim);
+    const RowScale scale = row_scale(v, head.value_dim);
     head.value_factors<float>(chunk)[row] = scale.scale;
-    std::int8_t* values = head.values<std::int8_t>(chunk) + row / 4 * 4 * head.head_dim + row % 4;
-    for (int e = 0; e < head.head_dim; e += kTile) {
+    std::int8_t* values = head.values<std::int8_t>(chunk) + row / 4 * 4 * head.value_dim + row % 4;
+    for (int e = 0; e < head.value_dim; e += kTile) {
         std::int8_t codes[kTile];
         row_codes(v + e, scale, codes);
         for (int i = 0; i < kTile; ++i) values[(e + i) * 4] = codes[i];
@@ -317,9 +317,9 @@ inline void write_value<Int8>(const KvHead& head, int chunk, int row, const floa
 }
 template <>
 inline void write_value<Int4>(const KvHead& head, int chunk, int row, const float* v) {
-    std::uint8_t* values = head.values<std::uint8_t>(chunk) + row * int4_row_nbytes(head.head_dim);
-    auto* factors = reinterpret_cast<GroupFactors*>(values + head.head_dim / 2);
-    for (int g = 0; g < head.head_dim / kGroup; ++g, values += kTile) {
+    std::uint8_t* values = head.values<std::uint8_t>(chunk) + row * int4_row_nbytes(head.value_dim);
+    auto* factors = reinterpret_cast<GroupFactors*>(values + head.value_dim / 2);
+    for (int g = 0; g < head.value_dim / kGroup; ++g, values += kTile) {
         std::int8_t codes[kGroup];
         factors[g] = group_codes(v + g * kGroup, codes);
         for (int i = 0; i < kTile; ++i)

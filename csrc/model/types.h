@@ -181,8 +181,8 @@ struct Norm {
     bool is_layer = false;  // else rms
 };
 
-// SwigluOai: (clamp(up, -7, 7) + 1) g sigmoid(1.702 g), g = min(gate, 7).
-enum class Activation : std::uint8_t { Silu, Gelu, GeluTanh, Relu, SwigluOai };
+// Relu2: max(x, 0)^2. SwigluOai: (clamp(up, -7, 7) + 1) g sigmoid(1.702 g), g = min(gate, 7).
+enum class Activation : std::uint8_t { Silu, Gelu, GeluTanh, Relu, Relu2, SwigluOai };
 
 struct Rope {
     const float* cos = nullptr;  // (R, half), of the rows' positions
@@ -229,7 +229,7 @@ struct KvHead {
     std::size_t block_nbytes = 0;          // from a page to that of the next block
     const std::int32_t* blocks = nullptr;  // of the slot, in order
     const KvPage* page = nullptr;
-    int head_dim = 0;
+    int head_dim = 0, value_dim = 0;  // of keys and of values
 
     // Of the rows of a chunk. T is the type of the numbers.
     template <class T>
@@ -261,7 +261,7 @@ struct CodedQueries {
 };
 
 // Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials,
-// output (E).
+// output (value dim).
 struct Attended {
     float largest, total;
     float* out;

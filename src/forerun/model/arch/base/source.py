@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from forerun.model.config import ModelConfig
+from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.stored import StoredTensor, stacked
-
-if TYPE_CHECKING:
-    pass
 
 Kind = Literal["hf", "gguf"]
 
@@ -32,7 +30,8 @@ class TensorSource:
     num_runs: int = 1
     """The fused tensor has so many runs of `num_rows` rows, and the weight the parts of each."""
     is_interleaved: bool = False
-    """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is the head dimension)."""
+    """The rows of each head are 0, E/2, 1, E/2 + 1, ... instead of 0, 1, 2, ... (E is `head_dim`, 0: the model's)."""
+    head_dim: int = 0
     factor: float = 1.0
     offset: float = 0.0
     """What its numbers are multiplied by, and what is added: 1 for norms that multiply by 1 + w."""
@@ -44,6 +43,8 @@ class TensorSource:
     """Of a weight of experts; they lie in a tensor (experts, out, in) or in one each."""
     is_transposed: bool = False
     """The tensor of the experts is (experts, in, out)."""
+    num_turned: int = 0
+    """Of a weight that has so many matrices one below the other: each is stored transposed."""
     suffixes: tuple[str, str] = (".weight", ".bias")
     otherwise: TensorSource | None = None
     """Where to look if it is not there."""
@@ -64,6 +65,8 @@ class TensorSource:
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of each of the checkpoint's tensors, from that of the weight or of its bias."""
         rows, *others = shape
+        if self.num_turned:
+            rows, others = others[0] * self.num_turned, [rows // self.num_turned]
         rows = rows // (self.num_experts or 1)
         if self.part is not None:
             rows = self.num_rows * self.num_runs
@@ -100,9 +103,22 @@ class TensorSource:
             stored = stored.rows(np.concatenate([runs[:, part].reshape(-1) for part in parts]))
         if self.is_interleaved:
             order = np.arange(stored.shape[0], dtype=np.int64)
-            halves = order.reshape(-1, config.head_dim // 2, 2).swapaxes(1, 2)
-            stored = stored.rows(halves.reshape(-1))
-        return stored
+            half = (self.head_dim or config.head_dim) // 2
+            stored = stored.rows(order.reshape(-1, half, 2).swapaxes(1, 2).reshape(-1))
+        return self._turned(stored) if self.num_turned else stored
+
+    def _turned(self, stored: StoredTensor) -> StoredTensor:
+        """Return matrices one below the other, each transposed: codes as fp16."""
+        if stored.read is not None or stored.format.group is not None:
+            data = stored.dequantize().astype(np.float16).view(np.uint8)
+            stored = StoredTensor(stored.name, stored.shape, FORMATS["f16"], data)
+        rows, columns = stored.shape
+        parts = replace(stored, shape=(self.num_turned, rows // self.num_turned, columns))
+        return parts.transposed().merged()
+
+    def stored_format(self, form: WeightFormat) -> WeightFormat:
+        """Return the format that `take` gives of a tensor's."""
+        return FORMATS["f16"] if self.num_turned and form.group is not None else form
 
     def _joined(self, parts: Sequence[StoredTensor]) -> StoredTensor:
         """Return the experts' rows one below the other."""
