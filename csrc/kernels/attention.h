@@ -49,10 +49,32 @@ inline void by_tiles(int num_pairs, int head_dim, const Run& run) {
     });
 }
 
+// The same of P pairs with keys that lie row after row: lanes across E, added up at the end.
+template <class T, int P>
+void score_rows(const KvHead& head, int first, int stop, const float* const* q, float* out, std::size_t stride) {
+    const int dim = head.head_dim;
+    for (int row = first; row < stop; ++row) {
+        const T* key = head.keys<T>(row / kChunk) + row % kChunk * dim;
+        F acc[P];
+        for (F& sums : acc) sums = splat(0.0f);
+        for (int e = 0; e < dim; e += kTile) {
+            const F numbers = load(key + e);
+#pragma GCC unroll 6
+            for (int p = 0; p < P; ++p) acc[p] = fma(load(q[p] + e), numbers, acc[p]);
+        }
+        for (int p = 0; p < P; ++p) out[p * stride + (row - first)] = sum(acc[p]);
+    }
+}
+
 // Scores of the slot's rows first..stop (whole tiles) for every pair, at out + pair * stride.
 template <class T>
 void score(const KvHead& head, int first, int stop, const typename KvTypes<T>::Query* q,
            int num_pairs, float* out, std::size_t stride) {
+    if constexpr (std::is_same_v<typename KvTypes<T>::Query, const float*>)
+        if (head.page->is_joint)
+            return by_parts<kPairsAside>(num_pairs, [&]<int P>(int p) {
+                score_rows<T, P>(head, first, stop, q + p, out + p * stride, stride);
+            });
     constexpr int kSide = KvTypes<T>::kSide;
     const auto blocks = [&]<int B>(int row) {
         by_parts<kPairsAside>(num_pairs, [&]<int P>(int p) {
@@ -262,7 +284,7 @@ struct ValueRows {
     const Value* rows[kChunk];
 
     static std::size_t stride_of(const KvHead& head) {
-        const auto dim = static_cast<std::size_t>(head.value_dim);
+        const auto dim = static_cast<std::size_t>(head.value_width());
         return std::is_same_v<T, Int4> ? int4_row_nbytes(head.value_dim) : dim;
     }
     void find(const KvHead& head, int chunk) {

@@ -26,7 +26,7 @@ void move_shares(std::uint8_t* from, std::uint8_t* to, int source, int target, s
 // codes at a time. Values lie row after row; int8 ones in fours of rows, a byte of each in turn.
 void move_row(const KvHead& head, int from, int to) {
     const KvPage& page = *head.page;
-    const int dim = head.head_dim, value_dim = head.value_dim, source = from % kChunk, target = to % kChunk,
+    const int dim = head.head_dim, value_dim = head.value_width(), source = from % kChunk, target = to % kChunk,
               old = from / kChunk, now = to / kChunk;
     using Byte = std::uint8_t;
     const auto keys = [&](std::size_t size, int count) {
@@ -43,7 +43,7 @@ void move_row(const KvHead& head, int from, int to) {
                     size * kChunk, count);
     };
     const std::size_t width = static_cast<std::size_t>(value_dim);
-    switch (page.forms.keys) {
+    if (!page.is_joint) switch (page.forms.keys) {
         case KvForm::F32: keys(4, dim); break;
         case KvForm::F16: keys(2, dim); break;
         case KvForm::Int8: keys(4, dim / 4), factors(2, key_groups(dim)); break;
@@ -73,6 +73,11 @@ constexpr std::size_t whole_lines(std::size_t nbytes) { return (nbytes + 63) / 6
 KvPage page_of(KvForms forms, int head_dim, int value_dim) {
     const std::size_t rows = kChunk;
     KvPage page{forms};
+    if (value_dim < head_dim && !page.has_codes()) {
+        page.is_joint = true;
+        page.nbytes = whole_lines(rows * head_dim * (forms.keys == KvForm::F32 ? 4 : 2));
+        return page;
+    }
     std::size_t keys = rows * head_dim, factors = 0, values = rows * value_dim, value_factors = 0;
     switch (forms.keys) {
         case KvForm::F32: keys *= 4; break;
@@ -132,7 +137,8 @@ std::size_t Cache::lay_out(KvForms forms) {
              "int4 keys or values need a head size that is a multiple of 32");
         need(forms.values != KvForm::Int4 || value_dim <= kWidestInt4,
              "int4 values need a head size of 512 at most");
-        need(std::max(dim, value_dim) <= 1 << 20, "the cache would be absurdly large");
+        need(value_dim <= dim, "values cannot be wider than their keys");
+        need(dim <= 1 << 20, "the cache would be absurdly large");
         pages_.push_back(page_of(forms, dim, value_dim));
         offsets_.push_back(static_cast<std::size_t>(nbytes));
         nbytes += static_cast<double>(pages_.back().nbytes) * layer.num_heads;

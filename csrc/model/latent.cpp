@@ -1,4 +1,4 @@
-// Attention to latents (MLA, DeepSeek-V2, arXiv 2405.04434): one key [rotated part | latent] for all heads,
+// Attention to latents (MLA, DeepSeek-V2, arXiv 2405.04434): one key [latent | rotated part] for all heads,
 // whose latent is the value, too. Head matrices turn queries into those of latents, and what is read of
 // latents into outputs, for every row alike. Its phases:
 //   latents, the key's rotated part, and queries or what they are made of -> of each row: norms, rotations,
@@ -83,8 +83,8 @@ void Decoder::run_latent(Worker& worker, int index) {
 void Decoder::project_latents(int index, const Part& tiles) {
     const Layer& layer = layers_[index];
     const LatentColumns at(shape_.latent, shape_.num_heads);
-    const std::array parts{std::pair{&layer.kv_a, at.key + shape_.latent.rope_dim},
-                           std::pair{&layer.k_rope, at.key}, std::pair{&layer.q_a, at.made_of}};
+    const std::array parts{std::pair{&layer.kv_a, at.key},
+                           std::pair{&layer.k_rope, at.key + shape_.latent.rank}, std::pair{&layer.q_a, at.made_of}};
     int before = 0;
     for (const auto& [linear, column] : parts) {
         if (!linear->format) continue;
@@ -111,7 +111,7 @@ void Decoder::project_queries(int index, const Part& tiles, int first_tile, cons
         const int head = tile / rope_tiles, inside = tile % rope_tiles;
         next = std::min((head + 1) * rope_tiles, stop - plain);
         kernels_.linear(layer.q_rope, tile, next - tile, from, 0, num_rows_,
-                        {qkv_ + head * at.key_dim + inside * kTile, at.stride});
+                        {qkv_ + head * at.key_dim + shape_.latent.rank + inside * kTile, at.stride});
     }
 }
 
@@ -134,15 +134,15 @@ void Decoder::place_latent(int index, int row) {
     const LatentColumns at(latent, shape_.num_heads);
     const Rope& rope = kinds_[layer.kind].rope;
     float* x = qkv_ + row * at.stride;
-    float *key = x + at.key, *value = key + latent.rope_dim;
-    kernels_.norm(value, layer.kv_a_norm, latent.rank, value);
-    kernels_.rotate(rope, row, key);
+    float* key = x + at.key;
+    kernels_.norm(key, layer.kv_a_norm, latent.rank, key);
+    kernels_.rotate(rope, row, key + latent.rank);
     const KvHead head = cache_->head(index, segments_[row_segment_[row]].slot, 0);
     kernels_.write_key(head, cache_rows_[row], key);
-    kernels_.write_value(head, cache_rows_[row], value);
+    kernels_.write_value(head, cache_rows_[row], key);
     const Rows plain = head_queries_.of(layer.k_b);
     for (int h = 0; h < shape_.num_heads; ++h) {
-        kernels_.rotate(rope, row, x + h * at.key_dim);
+        kernels_.rotate(rope, row, x + h * at.key_dim + latent.rank);
         put(layer.k_b, x + at.plain + h * latent.query_dim, plain, h * latent_rows() + row, 0,
             latent.query_dim);
     }
@@ -156,7 +156,7 @@ void Decoder::absorb_head(int index, int head) {
     const int tiles = latent.rank / kTile;
     float* first = qkv_ + head * at.key_dim;
     kernels_.linear(layer.k_b, head * tiles, tiles, head_queries_.of(layer.k_b), head * latent_rows(),
-                    num_rows_, {first + latent.rope_dim, at.stride});
+                    num_rows_, {first, at.stride});
     for (int row = 0; row < num_rows_; ++row) {
         float* query = first + row * at.stride;
         kernels_.scale(query, at.key_dim, query_scales_[row]);

@@ -219,6 +219,7 @@ constexpr std::size_t int4_row_nbytes(int head_dim) {
 struct KvPage {
     KvForms forms;
     std::size_t key_factors = 0, values = 0, value_factors = 0, nbytes = 0;
+    bool is_joint = false;  // values are the first numbers of their keys, which lie as values do
 
     bool has_codes() const { return forms.keys == KvForm::Int8 || forms.keys == KvForm::Int4; }
 };
@@ -230,6 +231,9 @@ struct KvHead {
     const std::int32_t* blocks = nullptr;  // of the slot, in order
     const KvPage* page = nullptr;
     int head_dim = 0, value_dim = 0;  // of keys and of values
+
+    // Numbers of a row of values, or of what they are part of.
+    int value_width() const { return page->is_joint ? head_dim : value_dim; }
 
     // Of the rows of a chunk. T is the type of the numbers.
     template <class T>

@@ -122,7 +122,7 @@ class RecurrentConfig:
 class LatentConfig:
     """Attention whose keys and values are one vector for all heads (DeepSeek-V2, arXiv 2405.04434), MLA.
 
-    A row leaves [rotated part | latent], which is its key; its value is the latent. A head's query is turned by `k_b`
+    A row leaves [latent | rotated part], which is its key; its value is the latent. A head's query is turned by `k_b`
     into one of latents, and what it has read of them by `v_b` into its output: so the one key has `rope_dim` + `rank`
     dimensions, `ModelConfig.head_dim`, and the one kv head serves all.
     """

@@ -41,7 +41,7 @@ class LatentAttention:
     def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D), and leave the rows' keys and latents in the cache."""
         query, latent = self._queries(x, tile), self.kv_a_norm(self.kv_a(x))[:, None]
-        key = torch.cat((self._turned(self.k_rope(x), tile), latent), -1)  # (R, 1, P + L)
+        key = torch.cat((latent, self._turned(self.k_rope(x), tile)), -1)  # (R, 1, L + P)
         mixed = query.new_zeros(TILE, self.config.num_heads, self.latent.rank)
         for part in tile.segments:
             slot, start = part.segment.slot, part.segment.base + part.segment.first
@@ -56,12 +56,12 @@ class LatentAttention:
         return self.o(torch.cat([*read], -1))
 
     def _queries(self, x: Tensor, tile: Tile) -> Tensor:
-        """Return what heads ask of keys (R, H, P + L)."""
+        """Return what heads ask of keys (R, H, L + P)."""
         if self.q_a is not None and self.q_a_norm is not None:
             x = self.q_a_norm(self.q_a(x))
         plain = self.q(x).view(TILE, -1, self.latent.query_dim)
         of_latents = [each(plain[:, head].contiguous()) for head, each in enumerate(self.k_b)]
-        query = torch.cat((self._turned(self.q_rope(x), tile), torch.stack(of_latents, 1)), -1)
+        query = torch.cat((torch.stack(of_latents, 1), self._turned(self.q_rope(x), tile)), -1)
         return query if tile.query_scale is None else query * tile.query_scale
 
     def _turned(self, rows: Tensor, tile: Tile) -> Tensor:

@@ -29,8 +29,9 @@ _FROM_GGUF = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3":
 def named(
     arch: Arch, config: ModelConfig, layer: int | None, weights: Mapping[str, Matrix]
 ) -> dict[str, Matrix]:
-    """Name the weights and biases (`q`, `q.bias`) of a layer, or those outside all, as tensors; fused ones are joined.
+    """Name the weights and biases (`q`, `q.bias`) of a layer, or those outside all, as tensors, with rows as they have.
 
+    Fused ones are joined, halves of heads interleaved where the family does so.
     A plain array's name ends in `.weight` or `.bias`, that of codes is the layer's alone.
     """
     by_tensor: dict[str, list[tuple[int, Matrix]]] = {}
@@ -40,6 +41,9 @@ def named(
         tensor = source.name.format(i=layer)
         if isinstance(matrix, np.ndarray):
             tensor += ".weight" if name == short else ".bias"
+        if source.is_interleaved:
+            order = np.argsort(source.halves(_num_rows(matrix), config))
+            matrix = matrix[order] if isinstance(matrix, np.ndarray) else matrix.rows(order)
         part = source.part[0] if isinstance(source.part, tuple) else source.part
         start = 0 if part is None else part.start
         by_tensor.setdefault(tensor, []).append((start, matrix))
@@ -47,6 +51,10 @@ def named(
         tensor: _joined([matrix for _, matrix in sorted(parts, key=lambda part: part[0])])
         for tensor, parts in by_tensor.items()
     }
+
+
+def _num_rows(matrix: Matrix) -> int:
+    return len(matrix) if isinstance(matrix, np.ndarray) else len(matrix.codes)
 
 
 def _joined(parts: list[Matrix]) -> Matrix:

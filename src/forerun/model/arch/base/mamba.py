@@ -51,6 +51,8 @@ def step_limits(settings: Settings) -> tuple[float, float]:
     limits = settings.get("time_step_limit") or (0.0, math.inf)
     if not isinstance(limits, list | tuple) or len(limits) != 2:
         raise LoadError(f"'time_step_limit' is {short_repr(limits)}, but must be two numbers")
+    # transformers writes {"__float__": "Infinity"}, as JSON has no such number.
+    limits = [math.inf if limit == {"__float__": "Infinity"} else limit for limit in limits]
     low, high = (number_in("time_step_limit", limit, 0.0, math.inf) for limit in limits)
     return low, high
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.model.config import ModelConfig
 from forerun.weights.codes import FORMATS, WeightFormat
@@ -102,10 +103,14 @@ class TensorSource:
             parts = (self.part,) if isinstance(self.part, slice) else self.part
             stored = stored.rows(np.concatenate([runs[:, part].reshape(-1) for part in parts]))
         if self.is_interleaved:
-            order = np.arange(stored.shape[0], dtype=np.int64)
-            half = (self.head_dim or config.head_dim) // 2
-            stored = stored.rows(order.reshape(-1, half, 2).swapaxes(1, 2).reshape(-1))
+            stored = stored.rows(self.halves(stored.shape[0], config))
         return self._turned(stored) if self.num_turned else stored
+
+    def halves(self, num_rows: int, config: ModelConfig) -> NDArray[np.int64]:
+        """Return which rows of an interleaved weight its own are, in their order."""
+        half = (self.head_dim or config.head_dim) // 2
+        order = np.arange(num_rows, dtype=np.int64)
+        return order.reshape(-1, half, 2).swapaxes(1, 2).reshape(-1)
 
     def _turned(self, stored: StoredTensor) -> StoredTensor:
         """Return matrices one below the other, each transposed: codes as fp16."""
