@@ -55,9 +55,12 @@ void bind_cache(nb::module_& m) {
             "__init__",
             [](Cache* self, const std::vector<std::pair<int, int>>& heads, int num_slots,
                int max_len, const std::string& form, int num_blocks, nb::sequence recurrent,
-               int hidden_size, int num_states, int draft_rows) {
+               int hidden_size, int num_states, int draft_rows, const std::vector<int>& value_dims) {
                 std::vector<KvShape> layers;
                 for (const auto& [count, width] : heads) layers.push_back({count, width});
+                need(value_dims.empty() || value_dims.size() == layers.size(),
+                     "each layer's values need a width");
+                for (std::size_t i = 0; i < value_dims.size(); ++i) layers[i].value_dim = value_dims[i];
                 std::vector<MixerShape> states;
                 for (nb::handle layer : recurrent) states.push_back(mixer_shape_of(layer, hidden_size));
                 need(draft_rows >= 0 && draft_rows <= 1 << 16, "a draft's rows are out of range");
@@ -66,7 +69,7 @@ void bind_cache(nb::module_& m) {
             },
             "heads"_a, "num_slots"_a, "max_len"_a, "form"_a, "num_blocks"_a = 0,
             "recurrent"_a = nb::make_tuple(), "hidden_size"_a = 0, "num_states"_a = 0,
-            "draft_rows"_a = kChunk)
+            "draft_rows"_a = kChunk, "value_dims"_a = std::vector<int>{})
         .def_prop_ro_static("block_rows", [](nb::handle) { return kChunk; })
         .def_ro("block_nbytes", &Cache::block_nbytes)
         .def("place", &Cache::place, "slot"_a, "index"_a, "block"_a)

@@ -21,7 +21,7 @@ Activation activation_of(const std::string& name) {
     if (name == "gelu") return Activation::Gelu;
     if (name == "gelu_tanh") return Activation::GeluTanh;
     if (name == "swiglu_oai") return Activation::SwigluOai;
-    if (name == "relu2") return Activation::ReluSquared;
+    if (name == "relu2") return Activation::Relu2;
     need(name == "relu", "unknown activation '" + name + "'");
     return Activation::Relu;
 }
@@ -32,18 +32,28 @@ LayerShape layer_shape_of(nb::handle layer) {
                      .has_mlp = get<bool>(layer, "has_mlp"),
                      .inner = get<std::optional<int>>(layer, "intermediate_size").value_or(0),
                      .shares_kv_of = shared.value_or(-1),
-                     .has_values = get<bool>(layer, "has_values")};
+                     .has_values = get<bool>(layer, "has_values"),
+                     .has_mixer = get<bool>(layer, "has_mixer")};
     const nb::object experts = layer.attr("experts");
     if (experts.is_none()) return shape;
     shape.experts = {.num = get<int>(experts, "num_experts"),
                      .num_active = get<int>(experts, "num_active"),
                      .inner = get<int>(experts, "intermediate_size"),
                      .is_renormalized = get<bool>(experts, "renormalized"),
+                     .is_sigmoid = get<std::string>(experts, "scoring") == "sigmoid",
+                     .has_choice_bias = get<bool>(experts, "has_choice_bias"),
+                     .sum_offset = get<float>(experts, "sum_offset"),
+                     .scale = get<float>(experts, "scale"),
+                     .num_groups = get<int>(experts, "num_groups"),
+                     .num_active_groups = get<int>(experts, "num_active_groups"),
+                     .group_best = get<int>(experts, "group_best"),
                      .has_norms = get<bool>(experts, "has_norms"),
                      .gates_mlp = get<bool>(experts, "gates_mlp")};
     const ExpertsShape& e = shape.experts;
     need(std::min({e.num, e.num_active, e.inner}) > 0 && e.num <= 1 << 16 && e.inner <= 1 << 20 &&
-             e.num_active <= kMostActive,
+             e.num_active <= kMostActive && e.num_groups > 0 && e.num % e.num_groups == 0 &&
+             e.num_active_groups > 0 && e.num_active_groups <= std::min(e.num_groups, kMostActive) &&
+             e.group_best > 0 && e.group_best <= 2,
          "experts are out of range");
     return shape;
 }
@@ -51,6 +61,21 @@ LayerShape layer_shape_of(nb::handle layer) {
 QkNorm qk_norm_of(const std::optional<std::string>& name) {
     if (!name) return QkNorm::None;
     return *name == "whole" ? QkNorm::Whole : *name == "each" ? QkNorm::Each : QkNorm::Head;
+}
+
+LatentShape latent_shape_of(nb::handle latent) {
+    LatentShape shape;
+    if (latent.is_none()) return shape;
+    const auto size = [&](const char* name) {
+        const auto value = get<std::optional<long long>>(latent, name).value_or(0);
+        need(value >= 0 && value <= 1 << 16, std::string(name) + " is out of range");
+        return static_cast<int>(value);
+    };
+    shape = {size("rank"), size("rope_dim"), size("query_dim"), size("value_dim"), size("query_rank"),
+             get<float>(latent, "norm_eps")};
+    need(std::min({shape.rank, shape.rope_dim, shape.query_dim, shape.value_dim}) > 0,
+         "sizes of latents are out of range");
+    return shape;
 }
 
 }  // namespace
@@ -97,8 +122,8 @@ Shape shape_of(nb::handle config) {
     for (int i = 0; i < size("num_layers", 0); ++i) {
         LayerShape& layer = layers.emplace_back(layer_shape_of(config.attr("layer")(i)));
         const auto heads = nb::cast<std::pair<int, int>>(config.attr("heads")(i));
-        layer.kv = {heads.first, heads.second};
-        need(heads.first > 0 && heads.first <= kLargest && heads.second > 0 &&
+        layer.kv = {heads.first, heads.second, nb::cast<int>(config.attr("value_dim")(i))};
+        need(layer.kv.value_dim > 0 && layer.kv.value_dim <= kLargest && heads.first > 0 && heads.first <= kLargest && heads.second > 0 &&
                  heads.second <= kLargest && layer.inner >= 0 && layer.inner <= kLargest &&
                  layer.shares_kv_of < (borrows ? kLargest : i) &&
                  (!borrows || layer.shares_kv_of >= 0),
@@ -119,6 +144,7 @@ Shape shape_of(nb::handle config) {
             .is_parallel = norms == "parallel",
             .qk_norm = qk_norm_of(get<std::optional<std::string>>(config, "qk_norm")),
             .norms_turned = get<bool>(config, "qk_norm_after_rope"),
+            .latent = latent_shape_of(config.attr("latent")),
             .has_sinks = get<bool>(config, "attention_sinks"),
             .has_attention_gate = get<bool>(config, "attention_gate"),
             .norm_eps = get<float>(config, "norm_eps"),

@@ -21,7 +21,8 @@ struct CacheSample {
     Cache cache;
     KvHead head;
 
-    explicit CacheSample(KvForms forms) : cache({{1, kHeadDim}}, 1, kCacheRows, forms, 2) {
+    explicit CacheSample(KvForms forms, int value_dim = kHeadDim)
+        : cache({{1, kHeadDim, value_dim}}, 1, kCacheRows, forms, 2) {
         cache.place(0, 0, 1);
         cache.place(0, 1, 0);
         head = cache.head(0, 0, 0);
@@ -90,6 +91,13 @@ struct StateSample {
     }
 };
 
+// All forms, and values that are the first half of their keys.
+std::vector<std::pair<KvForms, int>> attended_samples() {
+    std::vector<std::pair<KvForms, int>> samples{{{KvForm::F16, KvForm::F16}, kHeadDim / 2}};
+    for (const KvForms forms : kForms) samples.emplace_back(forms, kHeadDim);
+    return samples;
+}
+
 }  // namespace
 
 void check_quantize_query(const Kernels& kernels, Results& results) {
@@ -114,8 +122,8 @@ void check_write_value(const Kernels& kernels, Results& results) {
 }
 
 void check_attend(const Kernels& kernels, Results& results) {
-    for (const KvForms forms : kForms) {
-        CacheSample cache(forms);
+    for (const auto& [forms, value_dim] : attended_samples()) {
+        CacheSample cache(forms, value_dim);
         for (int row = 0; row < 67; ++row) {  // those that are seen
             const std::vector<float> kv = numbers(2 * kHeadDim, static_cast<std::uint32_t>(row));
             portable::kernels.write_key(cache.head, row, kv.data());

@@ -49,10 +49,32 @@ inline void by_tiles(int num_pairs, int head_dim, const Run& run) {
     });
 }
 
+// The same of P pairs with keys that lie row after row: lanes across E, added up at the end.
+template <class T, int P>
+void score_rows(const KvHead& head, int first, int stop, const float* const* q, float* out, std::size_t stride) {
+    const int dim = head.head_dim;
+    for (int row = first; row < stop; ++row) {
+        const T* key = head.keys<T>(row / kChunk) + row % kChunk * dim;
+        F acc[P];
+        for (F& sums : acc) sums = splat(0.0f);
+        for (int e = 0; e < dim; e += kTile) {
+            const F numbers = load(key + e);
+#pragma GCC unroll 6
+            for (int p = 0; p < P; ++p) acc[p] = fma(load(q[p] + e), numbers, acc[p]);
+        }
+        for (int p = 0; p < P; ++p) out[p * stride + (row - first)] = sum(acc[p]);
+    }
+}
+
 // Scores of the slot's rows first..stop (whole tiles) for every pair, at out + pair * stride.
 template <class T>
 void score(const KvHead& head, int first, int stop, const typename KvTypes<T>::Query* q,
            int num_pairs, float* out, std::size_t stride) {
+    if constexpr (std::is_same_v<typename KvTypes<T>::Query, const float*>)
+        if (head.page->is_joint)
+            return by_parts<kPairsAside>(num_pairs, [&]<int P>(int p) {
+                score_rows<T, P>(head, first, stop, q + p, out + p * stride, stride);
+            });
     constexpr int kSide = KvTypes<T>::kSide;
     const auto blocks = [&]<int B>(int row) {
         by_parts<kPairsAside>(num_pairs, [&]<int P>(int p) {
@@ -121,7 +143,7 @@ void add_dots(const KvHead& head, const CodedWeights (&weights)[N], int pair, in
         for (int g = 0; g < part.num_groups; ++g) {
             const int row = part.first + 4 * g;
             const std::uint8_t* values = head.values<std::uint8_t>(row / kChunk) +
-                                         row % kChunk * head.head_dim + 4 * first;
+                                         row % kChunk * head.value_dim + 4 * first;
             Bytes value[E];
             for (int e = 0; e < E; ++e) fetch(values + e * 4 * kTile, 4 * kTile, ahead);
             for (int e = 0; e < E; ++e) value[e] = load_bytes(values + e * 4 * kTile);
@@ -262,8 +284,8 @@ struct ValueRows {
     const Value* rows[kChunk];
 
     static std::size_t stride_of(const KvHead& head) {
-        const auto dim = static_cast<std::size_t>(head.head_dim);
-        return std::is_same_v<T, Int4> ? int4_row_nbytes(head.head_dim) : dim;
+        const auto dim = static_cast<std::size_t>(head.value_width());
+        return std::is_same_v<T, Int4> ? int4_row_nbytes(head.value_dim) : dim;
     }
     void find(const KvHead& head, int chunk) {
         const std::size_t stride = stride_of(head);
@@ -328,7 +350,7 @@ inline void exp_scores_of(const Attention& a, int i, int chunk, float* weights, 
         if (a.cap > 0.0f) cap(s, kChunk, a.cap);
         for (int j = 0; j < span.first - start; ++j) s[j] = kNothing;
         for (int j = span.stop - start; j < kChunk; ++j) s[j] = kNothing;
-        exp_scores(s, states[pair], a.head.head_dim);
+        exp_scores(s, states[pair], a.head.value_dim);
     }
 }
 
@@ -348,7 +370,7 @@ void add_chunk(const Attention& a, int chunk, float* weights, float*, Attended* 
     const auto add = [&](Span span, const ValueRows<V>& values, int query, int num_queries) {
         if (span.first >= span.stop) return;
         const int j = span.first - start, pair = query * a.group, count = num_queries * a.group;
-        add_values(values.rows + j, head.head_dim, span.stop - span.first, weights + pair * kChunk + j,
+        add_values(values.rows + j, head.value_dim, span.stop - span.first, weights + pair * kChunk + j,
                    states + pair, count, ahead);
     };
     ValueRows<V> common, own;
@@ -412,7 +434,7 @@ void add_chunk(const Attention& a, int chunk, float* weights, float* above, Atte
         }
     }
     const std::ptrdiff_t ahead = next_chunk(a, chunk);
-    by_tiles(num_pairs, head.head_dim, [&]<int P, int E>(int pair, int e) {
+    by_tiles(num_pairs, head.value_dim, [&]<int P, int E>(int pair, int e) {
         add_dots<P, E>(head, coded, pair, e, factors, states, ahead);
     });
 }
@@ -437,7 +459,7 @@ inline void attend(const Attention& a, int first, int stop, Attended* states) {
     for (int pair = 0; pair < a.num_queries * a.group; ++pair) {
         states[pair].largest = kNothing;
         states[pair].total = 0.0f;
-        for (int e = 0; e < a.head.head_dim; e += kTile) store(states[pair].out + e, splat(0.0f));
+        for (int e = 0; e < a.head.value_dim; e += kTile) store(states[pair].out + e, splat(0.0f));
     }
     const KvForms forms = a.head.page->forms;
     if (forms.keys == KvForm::Int8 && forms.values == KvForm::Int4)

@@ -1,6 +1,7 @@
 // How keys and values lie in a cache page, for each form: how rows are written, scores of blocks of
-// keys, and lanes of values. attention.h uses them. Keys and values may have different forms.
+// keys, and lanes of values. attention.h uses them. Keys and values may have different forms, and widths E.
 //
+// Floats whose values are part of their keys lie as values do, once (is_joint). Else:
 // Keys, per block of 16 rows:   floats (E, 16)   int8 (E / 4, 16, 4)   int4 (E / 8, 16, 4), dimensions
 //                               8 i + 0..3 in the low halves of bytes, 8 i + 4..7 in the high ones
 // key factors, of 64 rows:      -                scales (E / 32, 64)   scales, then minima (E / 32, 64)
@@ -259,8 +260,16 @@ inline GroupFactors group_codes(const float* x, std::int8_t* codes) {
     return factors;
 }
 
+// A row of floats, `width` wide, where values lie.
+template <class T>
+void write_row(const KvHead& head, int chunk, int row, const float* x, int width) {
+    T* values = head.values<T>(chunk) + row * width;
+    for (int e = 0; e < width; e += kTile) store(values + e, load(x + e));
+}
+
 template <class T>
 void write_key(const KvHead& head, int chunk, int row, const float* k) {
+    if (head.page->is_joint) return write_row<T>(head, chunk, row, k, head.head_dim);
     T* block = head.keys<T>(chunk) + row / kTile * kTile * head.head_dim;
     for (int e = 0; e < head.head_dim; e += kTile) {
         T part[kTile];
@@ -301,15 +310,14 @@ inline void write_key<Int4>(const KvHead& head, int chunk, int row, const float*
 
 template <class T>
 void write_value(const KvHead& head, int chunk, int row, const float* v) {
-    T* values = head.values<T>(chunk) + row * head.head_dim;
-    for (int e = 0; e < head.head_dim; e += kTile) store(values + e, load(v + e));
+    if (!head.page->is_joint) write_row<T>(head, chunk, row, v, head.value_dim);
 }
 template <>
 inline void write_value<Int8>(const KvHead& head, int chunk, int row, const float* v) {
-    const RowScale scale = row_scale(v, head.head_dim);
+    const RowScale scale = row_scale(v, head.value_dim);
     head.value_factors<float>(chunk)[row] = scale.scale;
-    std::int8_t* values = head.values<std::int8_t>(chunk) + row / 4 * 4 * head.head_dim + row % 4;
-    for (int e = 0; e < head.head_dim; e += kTile) {
+    std::int8_t* values = head.values<std::int8_t>(chunk) + row / 4 * 4 * head.value_dim + row % 4;
+    for (int e = 0; e < head.value_dim; e += kTile) {
         std::int8_t codes[kTile];
         row_codes(v + e, scale, codes);
         for (int i = 0; i < kTile; ++i) values[(e + i) * 4] = codes[i];
@@ -317,9 +325,9 @@ inline void write_value<Int8>(const KvHead& head, int chunk, int row, const floa
 }
 template <>
 inline void write_value<Int4>(const KvHead& head, int chunk, int row, const float* v) {
-    std::uint8_t* values = head.values<std::uint8_t>(chunk) + row * int4_row_nbytes(head.head_dim);
-    auto* factors = reinterpret_cast<GroupFactors*>(values + head.head_dim / 2);
-    for (int g = 0; g < head.head_dim / kGroup; ++g, values += kTile) {
+    std::uint8_t* values = head.values<std::uint8_t>(chunk) + row * int4_row_nbytes(head.value_dim);
+    auto* factors = reinterpret_cast<GroupFactors*>(values + head.value_dim / 2);
+    for (int g = 0; g < head.value_dim / kGroup; ++g, values += kTile) {
         std::int8_t codes[kGroup];
         factors[g] = group_codes(v + g * kGroup, codes);
         for (int i = 0; i < kTile; ++i)

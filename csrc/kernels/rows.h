@@ -42,7 +42,7 @@ inline F activation(Activation kind, F x) {
         case Activation::Gelu: return gelu(x);
         case Activation::GeluTanh: return gelu_tanh(x);
         case Activation::Relu: return max(splat(0.0f), x);
-        case Activation::ReluSquared: return mul(max(splat(0.0f), x), max(splat(0.0f), x));
+        case Activation::Relu2: return mul(max(splat(0.0f), x), max(splat(0.0f), x));
         case Activation::SwigluOai: return mul(x, sigmoid(mul(splat(1.702f), x)));
     }
     return x;

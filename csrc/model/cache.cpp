@@ -26,7 +26,7 @@ void move_shares(std::uint8_t* from, std::uint8_t* to, int source, int target, s
 // codes at a time. Values lie row after row; int8 ones in fours of rows, a byte of each in turn.
 void move_row(const KvHead& head, int from, int to) {
     const KvPage& page = *head.page;
-    const int dim = head.head_dim, source = from % kChunk, target = to % kChunk,
+    const int dim = head.head_dim, value_dim = head.value_width(), source = from % kChunk, target = to % kChunk,
               old = from / kChunk, now = to / kChunk;
     using Byte = std::uint8_t;
     const auto keys = [&](std::size_t size, int count) {
@@ -42,8 +42,8 @@ void move_row(const KvHead& head, int from, int to) {
         move_shares(head.key_factors<Byte>(old), head.key_factors<Byte>(now), source, target, size,
                     size * kChunk, count);
     };
-    const std::size_t width = static_cast<std::size_t>(dim);
-    switch (page.forms.keys) {
+    const std::size_t width = static_cast<std::size_t>(value_dim);
+    if (!page.is_joint) switch (page.forms.keys) {
         case KvForm::F32: keys(4, dim); break;
         case KvForm::F16: keys(2, dim); break;
         case KvForm::Int8: keys(4, dim / 4), factors(2, key_groups(dim)); break;
@@ -54,20 +54,31 @@ void move_row(const KvHead& head, int from, int to) {
         case KvForm::F16: values(2 * width); break;
         case KvForm::Int8:
             move_shares(head.values<Byte>(old) + source / 4 * 4 * width,
-                        head.values<Byte>(now) + target / 4 * 4 * width, source % 4, target % 4, 1, 4, dim);
+                        head.values<Byte>(now) + target / 4 * 4 * width, source % 4, target % 4, 1, 4, value_dim);
             move_shares(head.value_factors<Byte>(old), head.value_factors<Byte>(now), source,
                         target, 4, 0, 1);
             break;
-        case KvForm::Int4: values(int4_row_nbytes(dim)); break;
+        case KvForm::Int4: values(int4_row_nbytes(value_dim)); break;
     }
+}
+
+std::vector<KvShape> with_value_dims(std::vector<KvShape> layers) {
+    for (KvShape& layer : layers)
+        if (layer.value_dim == 0) layer.value_dim = layer.head_dim;
+    return layers;
 }
 
 constexpr std::size_t whole_lines(std::size_t nbytes) { return (nbytes + 63) / 64 * 64; }
 
-KvPage page_of(KvForms forms, int head_dim) {
-    const std::size_t dim = static_cast<std::size_t>(std::max(head_dim, 0)), rows = kChunk;
+KvPage page_of(KvForms forms, int head_dim, int value_dim) {
+    const std::size_t rows = kChunk;
     KvPage page{forms};
-    std::size_t keys = rows * dim, factors = 0, values = rows * dim, value_factors = 0;
+    if (value_dim < head_dim && !page.has_codes()) {
+        page.is_joint = true;
+        page.nbytes = whole_lines(rows * head_dim * (forms.keys == KvForm::F32 ? 4 : 2));
+        return page;
+    }
+    std::size_t keys = rows * head_dim, factors = 0, values = rows * value_dim, value_factors = 0;
     switch (forms.keys) {
         case KvForm::F32: keys *= 4; break;
         case KvForm::F16: keys *= 2; break;
@@ -79,7 +90,7 @@ KvPage page_of(KvForms forms, int head_dim) {
         case KvForm::F16: values *= 2; break;
         case KvForm::Int8: value_factors = rows * sizeof(float); break;
         case KvForm::Int4:
-            values = rows * int4_row_nbytes(head_dim) + 64;  // factors are read 16 at a time
+            values = rows * int4_row_nbytes(value_dim) + 64;  // factors are read 16 at a time
             break;
     }
     page.key_factors = keys;
@@ -93,7 +104,7 @@ KvPage page_of(KvForms forms, int head_dim) {
 
 Cache::Cache(std::vector<KvShape> shapes, int slots, int most, KvForms forms, int blocks,
              std::vector<MixerShape> recurrent, int num_states, int draft_rows)
-    : layers(std::move(shapes)),
+    : layers(with_value_dims(std::move(shapes))),
       num_slots(slots),
       max_len(most),
       states(std::move(recurrent), slots, num_states, draft_rows),
@@ -119,14 +130,16 @@ std::size_t Cache::lay_out(KvForms forms) {
     const bool is_int4 = forms.keys == KvForm::Int4 || forms.values == KvForm::Int4;
     double nbytes = 0;
     for (const KvShape& layer : layers) {
-        need(layer.num_heads >= 0 && layer.head_dim > 0, "a cache's dimensions must be positive");
-        need(layer.head_dim % kTile == 0, "head size must be a multiple of 16");
-        need(!is_int4 || layer.head_dim % kGroup == 0,
+        const int dim = layer.head_dim, value_dim = layer.value_dim;
+        need(layer.num_heads >= 0 && std::min(dim, value_dim) > 0, "a cache's dimensions must be positive");
+        need(dim % kTile == 0 && value_dim % kTile == 0, "head size must be a multiple of 16");
+        need(!is_int4 || (dim % kGroup == 0 && value_dim % kGroup == 0),
              "int4 keys or values need a head size that is a multiple of 32");
-        need(forms.values != KvForm::Int4 || layer.head_dim <= kWidestInt4,
+        need(forms.values != KvForm::Int4 || value_dim <= kWidestInt4,
              "int4 values need a head size of 512 at most");
-        need(layer.head_dim <= 1 << 20, "the cache would be absurdly large");
-        pages_.push_back(page_of(forms, layer.head_dim));
+        need(value_dim <= dim, "values cannot be wider than their keys");
+        need(dim <= 1 << 20, "the cache would be absurdly large");
+        pages_.push_back(page_of(forms, dim, value_dim));
         offsets_.push_back(static_cast<std::size_t>(nbytes));
         nbytes += static_cast<double>(pages_.back().nbytes) * layer.num_heads;
         need(nbytes < 1e15, "the cache would be absurdly large");
@@ -139,7 +152,7 @@ KvHead Cache::head(int layer, int slot, int head) const {
     const KvPage& page = pages_[layer];
     return {memory_.as<std::uint8_t>() + offsets_[layer] + head * page.nbytes, block_nbytes,
             tables_.data() + static_cast<std::size_t>(slot) * blocks_per_slot(), &page,
-            layers[layer].head_dim};
+            layers[layer].head_dim, layers[layer].value_dim};
 }
 
 void Cache::check_slot(int slot) const {

@@ -13,9 +13,10 @@
 
 namespace forerun {
 
-// kv heads of a layer, and their width; none if it reads another layer's.
+// kv heads of a layer, and the widths of their keys and values, 0: as wide; none if it reads another layer's. Values
+// that are less wide are the first numbers of their keys.
 struct KvShape {
-    int num_heads = 0, head_dim = 0;
+    int num_heads = 0, head_dim = 0, value_dim = 0;
     bool operator==(const KvShape&) const = default;
 };
 

@@ -19,11 +19,14 @@ struct Layer {
     // An absent weight is null. `sinks` has a logit for each head.
     Norm attn_norm, mlp_norm, attn_out_norm, mlp_out_norm, q_norm, k_norm, sinks;
     Norm experts_norm, router_norm, dense_out_norm, experts_out_norm, experts_scale, inp_norm, scale,
-        mlp_gate;
+        mlp_gate, choice_bias;
     Linear q, k, v, o, attn_gate, router, inp_gate, inp_proj;
     // Of a recurrent state; `conv` is (taps, channels).
     Norm conv, conv_bias, dt_bias, decay, skip, state_norm;
     Linear in_proj, z, beta, dt;
+    // Of attention to latents.
+    Linear q_a, q_rope, kv_a, k_rope, k_b, v_b;
+    Norm q_a_norm, kv_a_norm;
     std::vector<float> key_scale;  // (key dim): 1 / sqrt(key dim)
     Mlp mlp, experts;
     int kind = 0;

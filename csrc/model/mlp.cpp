@@ -35,18 +35,19 @@ void Decoder::run_mlp(Worker& worker, int index) {
     const auto next = [&](int row) {
         shape_.per_layer_width > 0 ? begin_inputs(index, row) : begin_layer(index + 1, row);
     };
+    const auto finish = [&] { rows_began(index + 1); };
     if (layer_shape(index).has_mlp) {
         const Linear& reader = layer.mlp.down;
         const auto up = [&](int piece) { mlp_up(layer, piece, worker.thread); };
         const auto round = [&](int row) { quantize_row(reader, activated_.of(reader), row); };
         const auto down = [&](int piece) { add_linear(reader, activated_.of(reader), piece); };
         reader.needs_whole_rows() ? worker.each_and_rows(up, num_rows_, round) : worker.each(up);
-        has_experts ? worker.each(down) : end_sublayer(worker, down, next);
+        has_experts ? worker.each(down) : end_sublayer(worker, down, next, finish);
     }
     if (!has_experts) return;
     worker.each([&](int pair) { gather_pair(index, pair); });
     worker.each([&](int piece) { experts_up(index, piece, worker.thread); });
-    end_sublayer(worker, [&](int piece) { experts_down(index, piece, worker.thread); }, next);
+    end_sublayer(worker, [&](int piece) { experts_down(index, piece, worker.thread); }, next, finish);
 }
 
 // What the MLP beside experts is multiplied by: in 16 sums, which are added in order.
@@ -97,33 +98,77 @@ void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column
     }
 }
 
-// The experts of the largest logits, of equal ones the first, and their shares of the softmax.
+namespace {
+
+// Router logits become what is compared, and what weights are made of. A softmax alone stays as it is: its
+// logits have the order of its scores.
+void to_scores(const ExpertsShape& shape, float* logits) {
+    if (shape.is_sigmoid) {
+        for (int i = 0; i < shape.num; ++i) logits[i] = 1.0f / (1.0f + std::exp(-logits[i]));
+    } else if (shape.has_choice_bias) {
+        const float largest = *std::max_element(logits, logits + shape.num);
+        float total = 0.0f;
+        for (int i = 0; i < shape.num; ++i) total += logits[i] = std::exp(logits[i] - largest);
+        for (int i = 0; i < shape.num; ++i) logits[i] /= total;
+    }
+}
+
+// The best groups of neighbours, by their one or two best scores.
+template <class Score>
+void choose_groups(const ExpertsShape& shape, const Score& score, Scored* groups) {
+    const int size = shape.num / shape.num_groups, count = std::min(shape.group_best, size);
+    std::fill_n(groups, shape.num_active_groups, kNobody);
+    for (int group = 0; group < shape.num_groups; ++group) {
+        Scored best[2]{kNobody, kNobody};
+        for (int i = group * size; i < (group + 1) * size; ++i) insert({score(i), i}, best, count);
+        const float sum = count == 2 ? best[0].value + best[1].value : best[0].value;
+        insert({sum, group}, groups, shape.num_active_groups);
+    }
+    std::sort(groups, groups + shape.num_active_groups,
+              [](const Scored& a, const Scored& b) { return a.id < b.id; });
+}
+
+}  // namespace
+
+// The experts of the largest scores, of equal ones the first, ascending.
 void Decoder::choose_experts(int index, int row) {
     const ExpertsShape& shape = experts_of(index);
     const Linear& router = layers_[index].router;
-    float* logits = router_logits_ + static_cast<std::size_t>(row) * router_stride_;
+    float* scores = router_logits_ + static_cast<std::size_t>(row) * router_stride_;
     kernels_.linear(router, 0, router.num_tiles(), normed_, row, 1,
-                    {logits, static_cast<std::size_t>(router_stride_)});
-    int* chosen = routing_.experts + row * shape.num_active;
-    float* weights = routing_.weights + row * shape.num_active;
-    Scored best[kMostActive]{};
+                    {scores, static_cast<std::size_t>(router_stride_)});
+    to_scores(shape, scores);
+    const float* bias = layers_[index].choice_bias.weight;
+    const auto score = [&](int i) { return bias ? scores[i] + bias[i] : scores[i]; };
+    Scored groups[kMostActive]{{0.0f, 0}}, best[kMostActive]{};
+    if (shape.num_groups > 1) choose_groups(shape, score, groups);
     std::fill_n(best, shape.num_active, kNobody);
-    for (int i = 0; i < shape.num; ++i) insert({logits[i], i}, best, shape.num_active);
-    const float largest = best[0].value;
+    for (int g = 0, size = shape.num / shape.num_groups; g < shape.num_active_groups; ++g)
+        for (int i = groups[g].id * size; i < (groups[g].id + 1) * size; ++i)
+            insert({score(i), i}, best, shape.num_active);
+    int* chosen = routing_.experts + row * shape.num_active;
     for (int i = 0; i < shape.num_active; ++i) chosen[i] = best[i].id;
     std::sort(chosen, chosen + shape.num_active);
+    weigh_experts(index, scores, best[0].value, chosen, routing_.weights + row * shape.num_active);
+}
+
+// Weights of chosen experts: their scores, divided by the sum of these or, of a softmax, by that of all.
+void Decoder::weigh_experts(int index, const float* scores, float largest, const int* chosen, float* weights) {
+    const ExpertsShape& shape = experts_of(index);
+    const bool is_softmax = !shape.is_sigmoid && !shape.has_choice_bias;
     float total = 0.0f;
     for (int i = 0; i < shape.num_active; ++i) {
-        weights[i] = std::exp(logits[chosen[i]] - largest);
+        weights[i] = is_softmax ? std::exp(scores[chosen[i]] - largest) : scores[chosen[i]];
         total += weights[i];
     }
+    total += shape.sum_offset;
     if (!shape.is_renormalized) {
-        total = 0.0f;
-        for (int i = 0; i < shape.num; ++i) total += std::exp(logits[i] - largest);
+        total = is_softmax ? 0.0f : 1.0f;
+        for (int i = 0; is_softmax && i < shape.num; ++i) total += std::exp(scores[i] - largest);
     }
     const float* scale = layers_[index].experts_scale.weight;
     for (int i = 0; i < shape.num_active; ++i)
-        weights[i] = weights[i] / total * (scale ? scale[chosen[i]] : 1.0f);
+        weights[i] = weights[i] / total * (scale ? scale[chosen[i]] : 1.0f) * shape.scale;
 }
 
 void Decoder::place_pairs(int index) {

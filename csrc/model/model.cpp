@@ -19,6 +19,10 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
         throw std::invalid_argument("the hidden size must be a multiple of 16");
     for (const LayerShape& layer : shape.layers) {
         const ExpertsShape& experts = layer.experts;
+        if ((!layer.has_mixer || !layer.has_feed()) && (shape.norms_after || shape.per_layer_width > 0))
+            throw std::invalid_argument("layers of one sublayer with such norms or embeddings are unknown");
+        if (layer.has_mixer == layer.has_feed() && !layer.has_mixer)
+            throw std::invalid_argument("a layer needs a sublayer");
         most_dim_ = std::max({most_dim_, layer.kv.head_dim, layer.mixer.value_dim});
         if (shape.num_heads % layer.kv.num_heads)
             throw std::invalid_argument("heads must be a multiple of kv heads");
@@ -38,6 +42,7 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
     units_ = std::vector<Counter>(most_split_units());
     name_weights();
     check_mixers();
+    check_latent();
 }
 
 Decoder::~Decoder() {
@@ -79,17 +84,17 @@ void Decoder::name_weights() {
         const int q = s.num_heads * l.kv.head_dim, kv = l.kv.num_heads * l.kv.head_dim;
         const bool has_keys = l.shares_kv_of < 0;
         prefix = "layers." + std::to_string(i) + ".";
-        if (s.norms_before) {
-            norm("attn_norm", layer.attn_norm, width);
-            if (!s.is_parallel) norm("mlp_norm", layer.mlp_norm, width);
-        }
+        if (s.norms_before && l.has_mixer) norm("attn_norm", layer.attn_norm, width);
+        if (s.norms_before && !s.is_parallel && l.has_feed()) norm("mlp_norm", layer.mlp_norm, width);
         if (s.norms_after) {
             norm("attn_out_norm", layer.attn_out_norm, width);
             norm("mlp_out_norm", layer.mlp_out_norm, width);
         }
         if (l.mixer.exists()) {
             name_mixer(layer, l.mixer, prefix);
-        } else {
+        } else if (s.latent.exists() && l.has_mixer) {
+            name_latent(layer, prefix);
+        } else if (l.has_mixer) {
             matrix("q", layer.q, q, width);
             if (has_keys) matrix("k", layer.k, kv, width);
             if (has_keys && l.has_values) matrix("v", layer.v, kv, width);
@@ -110,6 +115,7 @@ void Decoder::name_weights() {
         if (s.has_layer_scales) norm("scale", layer.scale, 1);
         const ExpertsShape& experts = l.experts;
         if (experts.num == 0) continue;
+        if (experts.has_choice_bias) norm("choice_bias", layer.choice_bias, experts.num);
         if (experts.gates_mlp) norm("mlp_gate", layer.mlp_gate, width);
         if (experts.has_norms) {
             norm("experts_norm", layer.experts_norm, width);
@@ -119,8 +125,32 @@ void Decoder::name_weights() {
             norm("experts_scale", layer.experts_scale, experts.num);
         }
         matrix("router", layer.router, experts.num, width);
-        mlp("expert_", layer.experts, experts.inner, experts.num, true);
+        mlp("expert_", layer.experts, experts.inner, experts.num, s.is_gated);
     }
+}
+
+void Decoder::name_latent(Layer& layer, const std::string& prefix) {
+    const LatentShape& latent = shape_.latent;
+    const int width = shape_.hidden_size, heads = shape_.num_heads;
+    const auto matrix = [&](const char* name, Linear& to, int num_out, int num_in) {
+        weights_[prefix + name] = {num_out, num_in, false, &to, nullptr, {}};
+    };
+    const auto norm = [&](const char* name, Norm& to, int size) {
+        weights_[prefix + name] = {1, size, false, nullptr, &to, {}};
+    };
+    const int made_of = latent.query_rank > 0 ? latent.query_rank : width;
+    if (latent.query_rank > 0) {
+        matrix("q_a", layer.q_a, made_of, width);
+        norm("q_a_norm", layer.q_a_norm, made_of);
+    }
+    matrix("q", layer.q, heads * latent.query_dim, made_of);
+    matrix("q_rope", layer.q_rope, heads * latent.rope_dim, made_of);
+    matrix("kv_a", layer.kv_a, latent.rank, width);
+    norm("kv_a_norm", layer.kv_a_norm, latent.rank);
+    matrix("k_rope", layer.k_rope, latent.rope_dim, width);
+    matrix("k_b", layer.k_b, heads * latent.rank, latent.query_dim);
+    matrix("v_b", layer.v_b, heads * latent.value_dim, latent.rank);
+    matrix("o", layer.o, width, heads * latent.value_dim);
 }
 
 void Decoder::name_mixer(Layer& layer, const MixerShape& mixer, const std::string& prefix) {
@@ -163,7 +193,7 @@ void Decoder::set(const std::string& name, Packed packed) {
         throw std::invalid_argument(
             name + " is (" + std::to_string(given.num_out) + ", " + std::to_string(given.num_read()) +
             "), expected (" + std::to_string(num_out) + ", " + std::to_string(weight.num_in) + ")");
-    const bool is_dense = name.starts_with("layers.") && name.find("expert_") == name.npos &&
+    const bool is_dense = name.starts_with("layers.") && !shape_.latent.exists() && name.find("expert_") == name.npos &&
                           name.find("router") == name.npos && name.find("inp_") == name.npos;
     const bool is_token = name == "embed" || name == "head";
     if (given.flat && !is_dense && !(is_token && given.is_by_row()))
@@ -190,8 +220,9 @@ void Decoder::set_norm(const std::string& name, std::span<const float> values,
         return buffer;
     };
     weight.packed = {{}, copy(values), copy(bias)};
-    *weight.norm = {weight.packed.memory.as<float>(), weight.packed.bias.as<float>(),
-                    shape_.norm_eps, shape_.is_layer_norm};
+    const float eps = name.ends_with("_a_norm") ? shape_.latent.norm_eps : shape_.norm_eps;
+    *weight.norm = {weight.packed.memory.as<float>(), weight.packed.bias.as<float>(), eps,
+                    shape_.is_layer_norm};
 }
 
 void Decoder::set_attention(int layer, int window, std::span<const float> frequencies,
@@ -215,7 +246,8 @@ void Decoder::set_attention(int layer, int window, std::span<const float> freque
 
 void Decoder::set_ranks(Ranks& ranks) {
     for (const LayerShape& layer : shape_.layers)
-        if (layer.mixer.exists() || layer.experts.num > 0 || !layer.has_mlp)
+        if (layer.mixer.exists() || layer.experts.num > 0 || !layer.has_mlp || !layer.has_mixer ||
+            shape_.latent.exists())
             throw std::invalid_argument("recurrent layers and experts cannot be cut over ranks");
     if (shape_.per_layer_width > 0 || shape_.qk_norm == QkNorm::Whole)
         throw std::invalid_argument("per-layer embeddings and norms over all heads cannot be cut over ranks");
@@ -260,6 +292,20 @@ void Decoder::check_flat() const {
             throw std::invalid_argument("the output of recurrent layer " + std::to_string(i) +
                                         " cannot have scales of rows, or an order of its own");
     }
+}
+
+void Decoder::check_latent() const {
+    const LatentShape& latent = shape_.latent;
+    if (!latent.exists()) return;
+    for (int size : {latent.rank, latent.rope_dim, latent.query_dim, latent.value_dim, latent.query_rank})
+        if (size % kTile) throw std::invalid_argument("sizes of latents must be multiples of 16");
+    const KvShape kv{1, latent.rope_dim + latent.rank, latent.rank};
+    const bool is_alike = std::ranges::all_of(shape_.layers, [&](const LayerShape& layer) {
+        return layer.kv == kv && layer.shares_kv_of < 0;
+    });
+    if (!is_alike || shape_.qk_norm != QkNorm::None || shape_.has_sinks || shape_.has_attention_gate ||
+        shape_.norms_values || shape_.borrows_kv)
+        throw std::invalid_argument("attention to latents with other heads, norms, sinks or gates is unknown");
 }
 
 void Decoder::check_mixers() const {

@@ -104,7 +104,9 @@ class Decoder {
     Weight& find(const std::string& name);
     void name_weights();
     void name_mixer(Layer& layer, const MixerShape& mixer, const std::string& prefix);
+    void name_latent(Layer& layer, const std::string& prefix);
     void check_mixers() const;
+    void check_latent() const;
     void check_flat() const;
     void check_id(std::int64_t id) const;
     bool quantizes_after_attention(int layer) const;
@@ -114,6 +116,7 @@ class Decoder {
     const LayerShape& layer_shape(int layer) const { return shape_.layers[layer]; }
     const MixerShape& mixer_of(int layer) const { return shape_.layers[layer].mixer; }
     int head_dim(int layer) const { return layer_shape(layer).kv.head_dim; }
+    int value_dim(int layer) const { return layer_shape(layer).kv.value_dim; }
     int kv_layer(int layer) const;
     bool has_mixers() const {
         return std::ranges::any_of(shape_.layers,
@@ -157,12 +160,14 @@ class Decoder {
     void plan_phases();
     int num_active() const;
     void lay_out_experts(Scratch& scratch);
+    void lay_out_latent(Scratch& scratch);
     std::size_t lay_out_mixers(Scratch& scratch);
     void lay_out(Scratch& scratch, int rows_above, std::size_t num_states);
 
     void run(Worker& worker);
     void begin_layer(int layer, int row);
     void begin_mlp(int layer, int row);
+    void rows_began(int layer);
     // The phases of a sublayer's last product: its pieces, then of each row what the next one reads, then `finish`.
     template <class Piece, class Row, class Finish>
     void end_sublayer(Worker& worker, Piece piece, Row row, Finish finish) {
@@ -205,6 +210,18 @@ class Decoder {
     void add_linear(const Linear& linear, const Rows& rows, int piece);
     Output residual(int tile) const;
 
+    std::size_t latent_stride() const;
+    std::vector<int> latent_pieces(int layer) const;
+    int latent_rows() const { return (num_rows_ + kRowsAside - 1) / kRowsAside * kRowsAside; }
+    void run_latent(Worker& worker, int layer);
+    void project_latents(int layer, const Part& tiles);
+    void project_queries(int layer, const Part& tiles, int first_tile, const Rows& from);
+    void make_query_input(int layer, int row);
+    void place_latent(int layer, int row);
+    void absorb_head(int layer, int head);
+    void finish_latent(const AttentionUnit& unit, int row, int layer, Attended* states);
+    void read_head(int layer, int head);
+
     std::size_t mixer_stride(int layer) const;
     int row_parts(int units) const;
     int mixed_units(int layer) const;
@@ -236,6 +253,7 @@ class Decoder {
     void gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
                  int first, int stop, const Rows& out, int thread, const float* shares = nullptr);
     void choose_experts(int layer, int row);
+    void weigh_experts(int layer, const float* scores, float largest, const int* chosen, float* weights);
     void place_pairs(int layer);
     void gather_pair(int layer, int pair);
     void experts_up(int layer, int piece, int thread);
@@ -315,6 +333,8 @@ class Decoder {
     Routing routing_;
     float* router_logits_ = nullptr;  // (R, experts in whole tiles)
     int router_stride_ = 0;
+    Rows query_input_;               // (R, query rank): what queries are made of
+    Rows head_queries_, head_read_;  // (H, R in whole groups): what a head's matrices read
     Rows gathered_, expert_rows_;  // by slot: what experts read, and their activations
     CodedQueries coded_;  // if the cache holds codes
     float* scratch_ = nullptr;  // (threads, scratch_stride_)

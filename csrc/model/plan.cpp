@@ -14,8 +14,8 @@ namespace forerun {
 void Decoder::check_segments() const {
     const Cache& cache = *cache_;
     const auto stored = [](const LayerShape& layer) {
-        const bool has_none = layer.shares_kv_of >= 0 || layer.mixer.exists();
-        return KvShape{has_none ? 0 : layer.kv.num_heads, layer.kv.head_dim};
+        const bool has_none = layer.shares_kv_of >= 0 || layer.mixer.exists() || !layer.has_mixer;
+        return KvShape{has_none ? 0 : layer.kv.num_heads, layer.kv.head_dim, layer.kv.value_dim};
     };
     const auto lends = [&](const LayerShape& layer) {
         return static_cast<std::size_t>(layer.shares_kv_of) < cache.layers.size() &&
@@ -215,6 +215,7 @@ void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) 
     inputs_of_layers_ = scratch.take<float>(rows * s.num_layers * s.per_layer_width);
     gated_inputs_ = scratch.take_rows(s.per_layer_width > 0 ? num_rows_ : 0, s.per_layer_width);
     lay_out_experts(scratch);
+    lay_out_latent(scratch);
     const std::size_t state = lay_out_mixers(scratch);
 
     const std::size_t above = (rows_above / kChunk + 2) * kChunk;
@@ -384,21 +385,23 @@ void Decoder::plan_phases() {
     if (ranks_) add({ranks_->rank() == 0 ? rows : 0, 1});
     add({rows});
     for (int i = 0; i < shape_.num_layers; ++i) {
-        const Layer& layer = layers_[i];
+        const LayerShape& layer = layer_shape(i);
         if (mixer_of(i).exists()) {
             for (int count : mixer_pieces(i)) add({count});
-        } else {
+        } else if (shape_.latent.exists()) {
+            for (int count : latent_pieces(i)) add({count});
+        } else if (layer.has_mixer) {
             add({projected_pieces(i)});
             if (attends_by_row()) add({row_pieces(rows)});
-            add({static_cast<int>(kinds_[layer.kind].tasks.size())});
+            add({static_cast<int>(kinds_[layers_[i].kind].tasks.size())});
             if (quantizes_after_attention(i)) add({row_pieces(rows)});
         }
-        end_sublayer(std::min(most, shape_.hidden_size / kTile));
+        if (layer.has_mixer) end_sublayer(std::min(most, shape_.hidden_size / kTile));
         const bool has_experts = experts_of(i).num > 0;
-        if (layer_shape(i).has_mlp) {
+        if (layer.has_mlp) {
             const int down = std::min(most, shape_.hidden_size / kTile);
-            add({std::min(2 * most, channel_units(layer.mlp))});
-            if (layer.mlp.down.needs_whole_rows()) add({row_pieces(rows)});
+            add({std::min(2 * most, channel_units(layers_[i].mlp))});
+            if (layers_[i].mlp.down.needs_whole_rows()) add({row_pieces(rows)});
             has_experts ? phases_.push_back(down) : end_sublayer(down);
         }
         if (has_experts) {

@@ -16,6 +16,10 @@ inline constexpr int kMostActive = 64;  // experts of a row
 struct ExpertsShape {
     int num = 0, num_active = 0, inner = 0;  // num 0: none
     bool is_renormalized = true;
+    bool is_sigmoid = false;       // scores, else a softmax
+    bool has_choice_bias = false;  // added to the scores that choose, not to weights
+    float sum_offset = 0.0f, scale = 1.0f;
+    int num_groups = 1, num_active_groups = 1, group_best = 1;  // experts of other groups cannot be chosen
     bool has_norms = false;  // of their inputs, their router's, their sum and the dense MLP's
     bool gates_mlp = false;  // the dense MLP is multiplied by a sigmoid of the row
 };
@@ -28,12 +32,22 @@ struct LayerShape {
     int shares_kv_of = -1;   // the layer whose keys and values they are; -1: its own
     bool has_values = true;  // else they are the keys before norm and rotation
     MixerShape mixer = {};   // in attention's place, if it exists
+    bool has_mixer = true;   // attention or what is in its place
 
+    bool has_feed() const { return has_mlp || experts.num > 0; }
     int num_projected() const { return shares_kv_of >= 0 ? 0 : kv.num_heads * (1 + has_values); }
 };
 
 // Each: of each head, with weights of its own.
 enum class QkNorm : std::uint8_t { None, Head, Each, Whole };
+// Attention to latents, which are keys and values of all heads: see latent.cpp. `rank` 0: none.
+struct LatentShape {
+    int rank = 0, rope_dim = 0, query_dim = 0, value_dim = 0, query_rank = 0;
+    float norm_eps = 1e-6f;
+
+    bool exists() const { return rank > 0; }
+};
+
 
 struct Shape {
     int vocab_size, hidden_size, num_layers, num_heads, max_position;
@@ -43,6 +57,7 @@ struct Shape {
     bool is_parallel = false;  // an MLP reads what attention read, and both are added
     QkNorm qk_norm = QkNorm::None;
     bool norms_turned = false;  // heads of q and k, after rope
+    LatentShape latent = {};
     bool has_sinks = false;
     bool has_attention_gate = false;  // heads' outputs are multiplied by a sigmoid of the row
     float norm_eps = 1e-5f;

@@ -17,10 +17,13 @@ void Decoder::run(Worker& worker) {
         });
         worker.each([&](int) { all_reduce(); });
     }
-    worker.each([&](int row) { begin_layer(0, row); });
+    worker.each([&](int row) { begin_layer(0, row); }, [&] { rows_began(0); });
     for (int i = 0; i < shape_.num_layers; ++i) {
-        mixer_of(i).exists() ? run_mixer(worker, i) : run_attention(worker, i);
-        run_mlp(worker, i);
+        if (mixer_of(i).exists())
+            run_mixer(worker, i);
+        else if (layer_shape(i).has_mixer)
+            shape_.latent.exists() ? run_latent(worker, i) : run_attention(worker, i);
+        if (layer_shape(i).has_feed()) run_mlp(worker, i);
         if (shape_.per_layer_width > 0) run_per_layer(worker, i);
     }
 }
@@ -32,11 +35,20 @@ void Decoder::begin_layer(int index, int row) {
         const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
         return kernels_.norm(x_ + first, final_norm_, shape_.hidden_size, hidden_ + first);
     }
+    if (!layer_shape(index).has_mixer) return begin_mlp(index, row);
     const Layer& layer = layers_[index];
     if (mixer_of(index).exists())
         norm(row, layer.attn_norm, std::array{&layer.in_proj, &layer.z, &layer.beta, &layer.dt});
+    else if (shape_.latent.exists())
+        norm(row, layer.attn_norm, std::array{&layer.q_a, &layer.q, &layer.q_rope, &layer.kv_a, &layer.k_rope});
     else
         norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate});
+}
+
+// After `begin_layer` of all rows: what a layer that is experts alone needs of them.
+void Decoder::rows_began(int index) {
+    if (index < shape_.num_layers && !layer_shape(index).has_mixer && experts_of(index).num > 0)
+        place_pairs(index);
 }
 
 void Decoder::run_attention(Worker& worker, int index) {
@@ -52,10 +64,12 @@ void Decoder::run_attention(Worker& worker, int index) {
 // The output projection of attention, or of what stands in its place.
 void Decoder::end_attention(Worker& worker, int index) {
     const Layer& layer = layers_[index];
+    const bool has_feed = layer_shape(index).has_feed();
     end_sublayer(
         worker, [&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); },
-        [&](int row) { begin_mlp(index, row); },
+        [&](int row) { has_feed ? begin_mlp(index, row) : begin_layer(index + 1, row); },
         [&] {
+            if (!has_feed) rows_began(index + 1);
             if (experts_of(index).num > 0) place_pairs(index);
         });
 }
@@ -188,6 +202,7 @@ int Decoder::kv_layer(int layer) const {
 }
 
 std::size_t Decoder::qkv_stride(int layer) const {
+    if (shape_.latent.exists()) return latent_stride();
     const int gates = shape_.has_attention_gate ? shape_.num_heads * head_dim(layer) : 0;
     return static_cast<std::size_t>(gate_column(layer)) + gates;
 }
@@ -297,6 +312,7 @@ void Decoder::code_query(int index, int row, int head, const float* x) {
 
 bool Decoder::quantizes_after_attention(int index) const {
     const Linear& o = layers_[index].o;
+    if (shape_.latent.exists()) return false;  // run_latent does
     return o.needs_whole_rows() || (head_dim(index) % kGroup != 0 && o.format && !o.is_float());
 }
 
@@ -343,7 +359,7 @@ void Decoder::attend_task(int index, int layer, int thread) {
     for (; chunk < task.stop_chunk; chunk = stop_of(chunk)) {
         kernels_.attend(a, chunk, stop_of(chunk), next);
         for (int p = 0; p < unit.num_queries * unit.num_heads; ++p)
-            kernels_.merge(next[p], states[p], head_dim(layer));
+            kernels_.merge(next[p], states[p], value_dim(layer));
     }
     if (kind.is_split) {
         const int tasks = unit.stop_task - unit.first_task;
@@ -358,12 +374,13 @@ Attended* Decoder::merge_tasks(const AttentionKind& kind, const AttentionUnit& u
     Attended* states = &states_[unit.first_task * kind.unit_pairs];
     for (int i = unit.first_task + 1; i < unit.stop_task; ++i)
         for (int pair = 0; pair < unit.num_queries * unit.num_heads; ++pair)
-            kernels_.merge(states_[i * kind.unit_pairs + pair], states[pair], head_dim(layer));
+            kernels_.merge(states_[i * kind.unit_pairs + pair], states[pair], value_dim(layer));
     return states;
 }
 
 void Decoder::finish_query(const AttentionUnit& unit, int query, int layer, Attended* states) {
-    const int dim = head_dim(layer), row = queries_[unit.query + query].row;
+    const int dim = value_dim(layer), row = queries_[unit.query + query].row;
+    if (shape_.latent.exists()) return finish_latent(unit, row, layer, states);
     const Rows attended = attended_.of(layers_[layer].o);
     const float* sinks = layers_[layer].sinks.weight;
     for (int h = 0; h < unit.num_heads; ++h) {

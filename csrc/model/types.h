@@ -197,8 +197,8 @@ struct Norm {
     bool is_layer = false;  // else rms
 };
 
-// SwigluOai: (clamp(up, -7, 7) + 1) g sigmoid(1.702 g), g = min(gate, 7).
-enum class Activation : std::uint8_t { Silu, Gelu, GeluTanh, Relu, ReluSquared, SwigluOai };
+// Relu2: max(x, 0)^2. SwigluOai: (clamp(up, -7, 7) + 1) g sigmoid(1.702 g), g = min(gate, 7).
+enum class Activation : std::uint8_t { Silu, Gelu, GeluTanh, Relu, Relu2, SwigluOai };
 
 struct Rope {
     const float* cos = nullptr;  // (R, half), of the rows' positions
@@ -235,6 +235,7 @@ constexpr std::size_t int4_row_nbytes(int head_dim) {
 struct KvPage {
     KvForms forms;
     std::size_t key_factors = 0, values = 0, value_factors = 0, nbytes = 0;
+    bool is_joint = false;  // values are the first numbers of their keys, which lie as values do
 
     bool has_codes() const { return forms.keys == KvForm::Int8 || forms.keys == KvForm::Int4; }
 };
@@ -245,7 +246,10 @@ struct KvHead {
     std::size_t block_nbytes = 0;          // from a page to that of the next block
     const std::int32_t* blocks = nullptr;  // of the slot, in order
     const KvPage* page = nullptr;
-    int head_dim = 0;
+    int head_dim = 0, value_dim = 0;  // of keys and of values
+
+    // Numbers of a row of values, or of what they are part of.
+    int value_width() const { return page->is_joint ? head_dim : value_dim; }
 
     // Of the rows of a chunk. T is the type of the numbers.
     template <class T>
@@ -277,7 +281,7 @@ struct CodedQueries {
 };
 
 // Softmax state of one pair, and its weighted sum of values: largest score, sum of exponentials,
-// output (E).
+// output (value dim).
 struct Attended {
     float largest, total;
     float* out;

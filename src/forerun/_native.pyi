@@ -109,6 +109,7 @@ class Cache:
         hidden_size: int = 0,
         num_states: int = 0,
         draft_rows: int = ...,
+        value_dims: Sequence[int] = (),
     ) -> None: ...
     block_rows: ClassVar[int]
     @property

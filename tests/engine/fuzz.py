@@ -96,7 +96,9 @@ def budgets(model: str, threads: int, drafter: str, kv: Precision, num_seqs: int
 def precisions(model: str) -> list[Precision]:
     """Those that the model's heads allow."""
     config = loaded(model, 1).model.config
-    has_all = all(fits_int4(config.heads(i)[1]) for i in range(config.num_layers))
+    has_all = all(
+        fits_int4(config.heads(i)[1], config.value_dim(i)) for i in range(config.num_layers)
+    )
     return [kv for kv in PRECISIONS if has_all or kv not in ("k8v4", "int4")]
 
 

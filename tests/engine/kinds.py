@@ -25,7 +25,16 @@ from tests.model.tiny import hf_model
 from tests.native.test_families import WIDTHS
 
 KINDS = ("gemma3", "gemma4", "gemma4_moe", "gpt_oss", "qwen3_moe", "olmo2")
-KINDS += ("qwen3_5", "qwen3_next", "granite4_mamba", "lfm2")
+KINDS += (
+    "qwen3_5",
+    "qwen3_next",
+    "granite4_mamba",
+    "lfm2",
+    "lfm2_moe",
+    "nemotron_h",
+    "nemotron_h_moe",
+)
+KINDS += ("glm4_moe", "ernie4_5_moe", "deepseek_v2", "deepseek_v3")
 TEXTS = (
     "One two three four. One two three four. One two",
     "List the months of the year, then list the months of the year again, then once more:",

@@ -58,7 +58,16 @@ def reads_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "drafter", ["suffix", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
-@pytest.mark.parametrize("kind", ["qwen3_next", pytest.param("gemma4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "qwen3_next",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("gemma4", "deepseek_v3", "nemotron_h_moe")
+        ),
+    ],
+)
 def test_drafts_over_prompts_from_disk_change_no_token(kind, drafter, files, tmp_path) -> None:
     with opened(files(kind), prompt_cache=str(tmp_path)) as plain:
         given = [plain.encode(" ".join([text] * 6)) for text in TEXTS]
@@ -70,7 +79,7 @@ def test_drafts_over_prompts_from_disk_change_no_token(kind, drafter, files, tmp
     assert tokens_of(outputs) == expected
     num_cached = [output.num_cached_tokens for output in outputs]
     assert max(num_cached) >= 64
-    assert min(num_cached) >= 64 or kind == "qwen3_next"  # which keeps few states
+    assert min(num_cached) >= 64 or kind in ("qwen3_next", "nemotron_h_moe")  # few states are kept
     totals = SpecStats.total(output.outputs[0].stats for output in outputs)
     assert min(totals.drafted, totals.accepted, totals.rejected) > 0
 

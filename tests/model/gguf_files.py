@@ -17,6 +17,16 @@ GEMMA4 = {
     "embedding_length_per_layer_input": 0,
 }
 SHARED = {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 64}
+ROUTED = {"expert_feed_forward_length": 32}
+LATENT = {
+    **ROUTED,
+    "attention.kv_lora_rank": 32,
+    "attention.key_length": 48,
+    "attention.value_length": 32,
+    "attention.key_length_mla": 32,
+    "attention.value_length_mla": 16,
+    "rope.dimension_count": 16,
+}
 SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
 METADATA: Mapping[str, Mapping[str, Any]] = {
     "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
@@ -37,7 +47,16 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
     "qwen3_5": SECTIONS,
     "qwen3_5_moe": SHARED | SECTIONS,
     "qwen3_next": SHARED,
+    "granite4_micro": {"ssm.inner_size": 128},
     "granite4_mamba": {**SHARED, "ssm.inner_size": 128},
+    "lfm2_moe": ROUTED,
+    "glm4_moe": ROUTED,
+    "ernie4_5_moe": {**ROUTED, "expert_shared_feed_forward_length": 64},
+    "nemotron_h_moe": {**ROUTED, "expert_shared_feed_forward_length": 48}
+    | {"feed_forward_length": [0, 32, 0, 0, 0, 32]},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": {**LATENT, "attention.q_lora_rank": 32},
+    "glm4_moe_lite": {**LATENT, "attention.q_lora_rank": 32},
     "granite4": {"feed_forward_length": 48},
     "granitemoe": {"expert_feed_forward_length": 32},
     "granitemoeshared": {"expert_feed_forward_length": 32}

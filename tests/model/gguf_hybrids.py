@@ -51,7 +51,38 @@ NAMES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("feed_forward.w3", "ffn_up"),
         ("feed_forward.w2", "ffn_down"),
         ("model.embedding_norm", "token_embd_norm"),
+        ("feed_forward.gate.", "mlp.gate."),
+        ("feed_forward.expert_bias", "exp_probs_b.bias"),
+        ("feed_forward.experts", "mlp.experts"),
     ),
+    "nemotron_h": (
+        ("mixer.in_proj", "ssm_in"),
+        ("mixer.conv1d", "ssm_conv1d"),
+        ("mixer.A_log", "ssm_a"),
+        ("mixer.dt_bias", "ssm_dt.bias"),
+        ("mixer.D", "ssm_d"),
+        ("mixer.norm", "ssm_norm"),
+        ("mixer.out_proj", "ssm_out"),
+        ("model.embeddings", "token_embd"),
+        ("model.norm_f", "output_norm"),
+        (".norm.", ".attn_norm."),
+        ("mixer.experts.up_proj", "ffn_up_exps.weight"),
+        ("mixer.experts.down_proj", "ffn_down_exps.weight"),
+        *((f"mixer.{n}_proj", f"self_attn.{n}_proj") for n in "qkvo"),
+        ("mixer.", "mlp."),
+    ),
+    "deepseek2": (
+        ("self_attn.q_a_proj", "attn_q_a"),
+        ("self_attn.q_b_proj", "attn_q_b"),
+        ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+        ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+        ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+    ),
+}
+KINDS = {
+    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), "qwen"),
+    "lfm2moe": "lfm2",
+    "nemotron_h_moe": "nemotron_h",
 }
 
 
@@ -59,20 +90,41 @@ def laid_out(
     name: str, weight: Tensor, architecture: str, config: PretrainedConfig
 ) -> dict[str, Tensor]:
     """A tensor as it is in a GGUF of the architecture, its layers still named as before."""
-    kind = "qwen" if architecture in ("qwen3next", "qwen35", "qwen35moe") else architecture
+    kind = KINDS.get(architecture, architecture)
     if kind not in NAMES:
         return {name: weight}
+    if parts := _split(name, weight, config):
+        return parts
     if name.endswith("A_log"):
         weight = -weight.exp()
     if name.endswith(("conv1d.weight", "conv.conv.weight")):
         weight = weight[:, 0]
     if kind == "qwen":
         return _qwen(name, weight, architecture, config)
-    if name.endswith(("A_log", "mamba.D")):
+    if name.endswith(("A_log", "mamba.D", "mixer.D")):
         weight = weight[:, None]
     if name.endswith("mamba.norm.weight"):
         weight = weight.view(config.mamba_n_groups, -1)
+    if name.endswith("mixer.norm.weight"):
+        weight = weight.view(config.n_groups, -1)
     return {_renamed(name, kind): weight}
+
+
+def _split(name: str, weight: Tensor, config: PretrainedConfig) -> dict[str, Tensor] | None:
+    """What is one tensor in a folder: keys and values of latents, and the MLP of a Granite without experts."""
+    if name.endswith("kv_b_proj.weight"):
+        both = weight.unflatten(0, (config.num_attention_heads, -1))
+        keys, values = both.split([config.qk_nope_head_dim, config.v_head_dim], 1)
+        stem = name.removesuffix("self_attn.kv_b_proj.weight")
+        parts = {"attn_k_b": keys.mT.contiguous(), "attn_v_b": values.contiguous()}
+    elif "shared_mlp" in name and not config.num_local_experts:
+        stem, _, last = name.partition("shared_mlp.")
+        parts = {"ffn_down": weight}
+        if last.startswith("input"):
+            parts = dict(zip(("ffn_gate", "ffn_up"), weight.chunk(2), strict=True))
+    else:
+        return None
+    return {f"{stem}{part}.weight": rows for part, rows in parts.items()}
 
 
 def _renamed(name: str, kind: str) -> str:

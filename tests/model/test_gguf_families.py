@@ -64,6 +64,9 @@ RENAMED = (
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+    ("mlp.gate.moe_statics.e_score_correction_bias", "exp_probs_b.bias"),
+    ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
+    *((f"mlp.shared_experts.{n}_proj", f"ffn_{n}_shexp") for n in ("gate", "up", "down")),
     ("mlp.gate.", "ffn_gate_inp."),
     ("mlp.router", "ffn_gate_inp"),
     ("router.proj", "ffn_gate_inp"),
@@ -84,8 +87,8 @@ RENAMED = (
 PERMUTED = ("llama", "arcee", "granite", "granitemoe", "mistral3", "smollm3")
 """Whose q and k llama.cpp's converter permutes."""
 EPSILONS = ("layer_norm_epsilon", "norm_epsilon", "layer_norm_eps")
-AFTER = ("gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "gpt-oss", "seed_oss")
-"""Whose norm behind attention has its own name: the last two read it before the MLP."""
+AFTER = ("gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "gpt-oss", "seed_oss", "glm4moe")
+"""Whose norm behind attention has its own name: the last three read it before the MLP."""
 
 
 def renamed(name: str, architecture: str) -> str:
@@ -203,6 +206,30 @@ GGUF_YARN = {
 EXPERTS = {"expert_count": 6, "expert_used_count": 2}
 BANDS = {"rope.scaling.yarn_beta_fast": 8.0, "rope.scaling.yarn_beta_slow": 0.5}
 SMALL = {**EXPERTS, "expert_feed_forward_length": 24}
+SIGMOID = {"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.5} | {
+    "leading_dense_block_count": 1
+}
+NEMOTRON = {
+    "ssm.conv_kernel": 4,
+    "ssm.time_step_rank": 4,
+    "ssm.group_count": 2,
+    "ssm.state_size": 16,
+    "ssm.inner_size": 64,
+    "attention.layer_norm_rms_epsilon": 1e-4,
+}
+LATENT = {
+    **SMALL,
+    "expert_count": 8,
+    "leading_dense_block_count": 1,
+    "attention.head_count_kv": 1,
+    "attention.kv_lora_rank": 24,
+    "attention.key_length": 32,
+    "attention.value_length": 24,
+    "attention.key_length_mla": 20,
+    "attention.value_length_mla": 16,
+    "rope.dimension_count": 8,
+}
+SHARPER = {**GGUF_YARN, "rope.scaling.yarn_log_multiplier": 0.0707}
 WINDOW = {"attention.sliding_window": 5, "attention.sliding_window_pattern": [True, False]}
 GEMMA4 = {
     "attention.sliding_window": 5,
@@ -273,11 +300,77 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         | {"ssm.state_size": 16, "ssm.inner_size": 64},
     ),
     (
+        "granite4_micro",
+        "granitehybrid",
+        {},
+        {**GRANITE, "attention.head_count_kv": [0, 0, 2], "rope.scaling.finetuned": False}
+        | {"ssm.conv_kernel": 4, "ssm.time_step_rank": 4, "ssm.group_count": 1}
+        | {"ssm.state_size": 16, "ssm.inner_size": 64},
+    ),
+    (
         "lfm2",
         "lfm2",
         {"conv_bias": False},
         {"attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "rope.freq_base": 1e6}
         | {"attention.layer_norm_rms_epsilon": 1e-4, "feed_forward_length": 32},
+    ),
+    (
+        "lfm2_moe",
+        "lfm2moe",
+        {"conv_bias": False, "routed_scaling_factor": 1.0},
+        {"attention.head_count_kv": [0, 2, 0], "shortconv.l_cache": 3, "rope.freq_base": 1e6}
+        | {"attention.layer_norm_rms_epsilon": 1e-4, **SMALL, **SIGMOID}
+        | {"expert_weights_scale": 1.0},
+    ),
+    (
+        "glm4_moe",
+        "glm4moe",
+        {},
+        {**SMALL, **SIGMOID, "expert_count": 8, "expert_group_count": 4}
+        | {"expert_group_used_count": 2, "expert_shared_count": 1, "rope.dimension_count": 8},
+    ),
+    (
+        "ernie4_5_moe",
+        "ernie4_5-moe",
+        {"moe_layer_interval": 1},
+        {**SMALL, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1}
+        | {"expert_shared_count": 2, "expert_shared_feed_forward_length": 48}
+        | {"rope.freq_base": 500_000.0},
+    ),
+    (
+        "nemotron_h",
+        "nemotron_h",
+        {"time_step_min": 1e-6},
+        {**NEMOTRON, "attention.head_count_kv": [0, 0, 0, 2, 0]}
+        | {"feed_forward_length": [0, 48, 0, 0, 48]},
+    ),
+    (
+        "nemotron_h_moe",
+        "nemotron_h_moe",
+        {"time_step_min": 1e-6},
+        {**NEMOTRON, **SMALL, **SIGMOID, "attention.head_count_kv": [0, 0, 0, 0, 2, 0]}
+        | {"feed_forward_length": [0, 24, 0, 0, 0, 24], "expert_shared_count": 1}
+        | {"expert_shared_feed_forward_length": 40},
+    ),
+    (
+        "deepseek_v2",
+        "deepseek2",
+        {"topk_method": "greedy"},
+        {**LATENT, **SHARPER, "expert_shared_count": 2, "expert_weights_scale": 1.5},
+    ),
+    (
+        "deepseek_v3",
+        "deepseek2",
+        {},
+        {**LATENT, **SHARPER, **SIGMOID, "expert_shared_count": 1, "expert_weights_scale": 2.5}
+        | {"attention.q_lora_rank": 20, "expert_group_count": 4, "expert_group_used_count": 2},
+    ),
+    (
+        "glm4_moe_lite",
+        "deepseek2",
+        {},
+        {**LATENT, **SIGMOID, "expert_shared_count": 1, "expert_weights_scale": 1.8}
+        | {"attention.q_lora_rank": 20, "rope.freq_base": 5000.0},
     ),
     ("mistral", "llama", {"sliding_window": None}, {}),
     ("ernie4_5", "ernie4_5", {"use_bias": False}, {"rope.freq_base": 5e5}),
@@ -397,6 +490,23 @@ def test_older_files_have_a_tensor_an_expert() -> None:
             tensors[name] = weight
     older = MemoryCheckpoint("gguf", "llama", gguf.config, tensors)
     assert "blk.1.ffn_down.5.weight" in tensors
+    assert_close(prefill(load_torch(older), TOKENS), hf_logits(model, TOKENS))
+
+
+def test_older_files_have_latents_keys_and_values_in_one_matrix() -> None:
+    family, architecture, _, metadata = next(each for each in SPELLINGS if each[0] == "deepseek_v3")
+    model = hf_model(family)
+    gguf = as_gguf(model, architecture, metadata)
+    tensors = {name: weight for name, weight in gguf.tensors.items() if "attn_v_b" not in name}
+    for name in [name for name in tensors if "attn_k_b" in name]:
+        values = gguf.tensors[name.replace("attn_k_b", "attn_v_b")]
+        both = torch.cat((tensors.pop(name).mT, values), 1)
+        tensors[name.replace("attn_k_b", "attn_kv_b")] = both.flatten(0, 1)
+    sizes = {"attention.head_count_kv": 4, "attention.key_length": 20}
+    sizes |= {"attention.value_length": 16}
+    config = {key: value for key, value in gguf.config.items() if not key.endswith("_mla")}
+    config |= {f"{architecture}.{key}": value for key, value in sizes.items()}
+    older = MemoryCheckpoint("gguf", architecture, config, tensors)
     assert_close(prefill(load_torch(older), TOKENS), hf_logits(model, TOKENS))
 
 

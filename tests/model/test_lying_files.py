@@ -17,7 +17,7 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import Checkpoint, open_checkpoint
 from tests.model.test_families import longrope
-from tests.model.test_gguf_families import as_gguf
+from tests.model.test_gguf_families import SPELLINGS, as_gguf
 from tests.model.tiny import MemoryCheckpoint, checkpoint_of, hf_model, prefill
 from tests.weights.files import byte_level_vocabulary, sentencepiece_vocabulary
 from tests.weights.raw_gguf import RawGguf
@@ -77,6 +77,10 @@ FAMILIES: Mapping[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         | {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
         | {"attention.temperature_scale": 0.5},
     ),
+    **{
+        name: next(each for each in SPELLINGS if each[0] == name)
+        for name in ("deepseek_v3", "nemotron_h_moe", "glm4_moe")
+    },
 }
 
 

@@ -16,6 +16,7 @@ from forerun.core.arrays import Floats
 from forerun.core.batch import Segment
 from forerun.model.config import (
     ExpertsConfig,
+    LatentConfig,
     LayerConfig,
     ModelConfig,
     RecurrentConfig,
@@ -79,6 +80,18 @@ HYBRID = tuple(
 TORCH["hybrid"] = ModelConfig(
     **GATED | {"layers": HYBRID, "num_layers": 4, "rope": None, "attention_gate": True}
 )
+GROUPED = {"scoring": "sigmoid", "has_choice_bias": True, "num_groups": 4, "num_active_groups": 2}
+GROUPED_EXPERTS = ExpertsConfig(8, 2, 24, sum_offset=1e-20, scale=1.5, group_best=2, **GROUPED)
+ALONE = (
+    LayerConfig(None, recurrent=RecurrentConfig("mamba2", 4, 4, 2, 8, 12), has_mlp=False),
+    LayerConfig(None, experts=GROUPED_EXPERTS, has_mixer=False),
+    LayerConfig(None, has_mlp=False),
+)
+TORCH["alone"] = ModelConfig(
+    **GATED | {"layers": ALONE, "num_layers": 3, "rope": None, "gated_mlp": False}
+)
+LATENT = {"latent": LatentConfig(24, 8, 12, 20, 16), "num_kv_heads": 1, "head_dim": 32}
+TORCH["latent"] = ModelConfig(**GATED | LATENT | {"rope": RopeConfig(100.0, 8)})
 NATIVE = {f"native {name}": kind for name, kind in models.KINDS.items()}
 # Under an emulator (`dev/arm`) the kernels alone: torch's decoders show nothing of them and take an hour.
 EMULATED = "EMULATED" in os.environ

@@ -96,6 +96,26 @@ _HYBRID = {
     "linear_value_head_dim": 16,
 }
 
+_ROUTED = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+_NEMOTRON = {
+    **{name: value for name, value in _GATED.items() if name != "num_hidden_layers"},
+    **{"head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "layer_norm_epsilon": 1e-4},
+    **{"mamba_num_heads": 4, "mamba_head_dim": 16, "time_step_min": 0.05},
+}
+_SHARPER = {"rope_theta": 5000.0, **YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
+_LATENT = {
+    **_GATED,
+    **_ROUTED,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 16,
+    "n_routed_experts": 8,
+}
+
 _GEMMA4 = {
     **_GATED,
     "num_hidden_layers": 6,
@@ -269,11 +289,69 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         | {"num_hidden_layers": 3, "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 16}
         | {"mamba_d_head": 16, "time_step_limit": (0.05, 0.7)},
     ),
+    "granite4_micro": (  # the published config of granite-4.0-h-micro, at other sizes
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {**_GATED, **_GRANITE, "num_local_experts": 0, "num_experts_per_tok": 0}
+        | {"layer_types": ["mamba", "mamba", "attention"], "num_hidden_layers": 3}
+        | {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
+        | {"mamba_expand": 2, "mamba_conv_bias": True, "position_embedding_type": "nope"}
+        | {"shared_intermediate_size": 48, "tie_word_embeddings": True},
+    ),
     "lfm2": (
         "Lfm2Config",
         "Lfm2ForCausalLM",
         {**_GATED, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}
         | {"conv_bias": True, "block_multiple_of": 16, "norm_eps": 1e-4},
+    ),
+    "lfm2_moe": (
+        "Lfm2MoeConfig",
+        "Lfm2MoeForCausalLM",
+        {**_GATED, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}
+        | {"num_dense_layers": 1, "norm_eps": 1e-4, "routed_scaling_factor": 1.5, **_ROUTED}
+        | {"num_experts": 6},
+    ),
+    "glm4_moe": (
+        "Glm4MoeConfig",
+        "Glm4MoeForCausalLM",
+        {**_GATED, **_ROUTED, "num_hidden_layers": 3, "head_dim": 16, "use_qk_norm": True}
+        | {"attention_bias": True, "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
+        | {"routed_scaling_factor": 1.5},
+    ),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeConfig",
+        "Ernie4_5_MoeForCausalLM",
+        {**_GATED, "num_hidden_layers": 4, "moe_num_experts": 6, "moe_k": 2}
+        | {"moe_intermediate_size": 24, "moe_num_shared_experts": 2, "moe_layer_interval": 2},
+    ),
+    "nemotron_h": (
+        "NemotronHConfig",
+        "NemotronHForCausalLM",
+        {**_NEMOTRON, "hybrid_override_pattern": "M-M*-"},
+    ),
+    "nemotron_h_moe": (
+        "NemotronHConfig",
+        "NemotronHForCausalLM",
+        {**_NEMOTRON, "hybrid_override_pattern": "MEMM*E", "routed_scaling_factor": 1.5}
+        | {"n_routed_experts": 6, "moe_shared_expert_intermediate_size": 40, **_ROUTED},
+    ),
+    "deepseek_v2": (
+        "DeepseekV2Config",
+        "DeepseekV2ForCausalLM",
+        {**_LATENT, "q_lora_rank": None, "first_k_dense_replace": 1, "n_shared_experts": 2}
+        | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}
+        | {"routed_scaling_factor": 1.5, "rope_parameters": _SHARPER},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        {**_LATENT, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
+        | {"routed_scaling_factor": 2.5, "rope_parameters": _SHARPER},
+    ),
+    "glm4_moe_lite": (
+        "Glm4MoeLiteConfig",
+        "Glm4MoeLiteForCausalLM",
+        {**_LATENT, "rope_parameters": {"rope_theta": 5000.0}, "rms_norm_eps": 1e-6},
     ),
     "opt": ("OPTConfig", "OPTForCausalLM", {**_SHARED, "ffn_dim": 48, "word_embed_proj_dim": 32}),
     "gpt_bigcode": (
@@ -319,6 +397,8 @@ def randomize(model: transformers.PreTrainedModel) -> None:
             else:
                 weight.copy_(torch.randn_like(weight) * _spread(name, model))
         for name, buffer in model.named_buffers():
+            if name.endswith("_bias"):  # of routers
+                buffer.copy_(torch.randn_like(buffer) * 0.3)
             if name.endswith("layer_scalar"):
                 buffer.copy_(0.7 + torch.rand_like(buffer))
 

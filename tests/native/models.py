@@ -16,6 +16,7 @@ from forerun.model.backends.native import load as load_native
 from forerun.model.cache.base import KVCache
 from forerun.model.config import (
     ExpertsConfig,
+    LatentConfig,
     LayerConfig,
     ModelConfig,
     RecurrentConfig,
@@ -148,6 +149,58 @@ SHORT = replace(
 )
 """As Granite 4's hybrids and LFM2 in one: Mamba-2 and short convolutions."""
 
+ROUTED = ExpertsConfig(
+    8,
+    2,
+    32,
+    scoring="sigmoid",
+    has_choice_bias=True,
+    sum_offset=1e-20,
+    scale=1.5,
+    num_groups=4,
+    num_active_groups=2,
+    group_best=2,
+)
+"""As DeepSeek-V3's."""
+BIASED_SOFTMAX = ExpertsConfig(5, 2, 64, has_choice_bias=True, sum_offset=1e-12)
+"""As ERNIE 4.5's."""
+ALONE = replace(
+    GATED,
+    num_layers=6,
+    gated_mlp=False,
+    activation="relu2",
+    layers=(
+        LayerConfig(None, recurrent=MAMBA, has_mlp=False),
+        LayerConfig(None, experts=ROUTED, intermediate_size=64, has_mixer=False),
+        LayerConfig(None, experts=BIASED_SOFTMAX, has_mixer=False, has_mlp=False),
+        LayerConfig(None, has_mlp=False),
+        LayerConfig(None, has_mixer=False),
+        LayerConfig(None, recurrent=replace(MAMBA, num_key_heads=1), has_mlp=False),
+    ),
+)
+"""As Nemotron-H: each layer is its mixer or its MLP alone."""
+SMALL_ROPE = RopeConfig(10000.0, 32)
+LATENT = replace(
+    GATED,
+    num_heads=6,
+    num_kv_heads=1,
+    head_dim=64,
+    attention_scale=0.2,
+    latent=LatentConfig(rank=32, rope_dim=32, query_dim=32, value_dim=48, query_rank=64),
+    layers=(LayerConfig(SMALL_ROPE), LayerConfig(SMALL_ROPE, None, ROUTED, intermediate_size=64)),
+)
+"""As DeepSeek-V3 and GLM-4.7-Flash: attention to latents."""
+LATENTS = replace(
+    LATENT,
+    num_heads=28,
+    latent=LatentConfig(rank=32, rope_dim=32, query_dim=16, value_dim=16),
+    layers=(
+        LayerConfig(SMALL_ROPE, sliding_window=37),
+        LayerConfig(SMALL_ROPE, None, replace(ROUTED, scoring="softmax", has_choice_bias=False)),
+    ),
+)
+"""As DeepSeek-V2, and more heads than attend together."""
+
 KINDS = {
     "q4": (GATED, "q4_1"),
     "mixed": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None), "q8_0"),
@@ -167,6 +220,9 @@ KINDS = {
     "hybrid": (HYBRID, "q4_0"),
     "tiled": (TILED, "bf16"),
     "short": (SHORT, "q8_0"),
+    "alone": (ALONE, "q4_0"),
+    "latent": (LATENT, "q4_0"),
+    "latents": (LATENTS, "bf16"),
     "float": (replace(GATED, norm="layer", gated_mlp=False, activation="gelu"), "bf16"),
 }
 """Configurations with a type of weights, which together take all ways through the kernels."""

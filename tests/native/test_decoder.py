@@ -26,6 +26,8 @@ from tests.native.models import (
     AFTER,
     EXPERTS,
     GATED,
+    LATENT,
+    LATENTS,
     PER_LAYER,
     QUANTIZED,
     SANDWICH,
@@ -52,6 +54,8 @@ VARIANTS = {
     "sandwich": SANDWICH,
     "after": AFTER,
     "experts": EXPERTS,
+    "latent": LATENT,
+    "latents": LATENTS,
     "sinks": SINKS,
     "per layer": PER_LAYER,
     "multipliers": replace(
@@ -348,3 +352,11 @@ def test_passes_from_several_threads_take_turns(is_shared: bool) -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda i: prefill(models[i % 2], text(70)), range(16)))
     assert all(same_bits(expected, result) for result in results)
+
+
+def test_latents_lie_once_in_the_cache_but_for_codes_of_keys_and_values() -> None:
+    numbers = 64 * LATENT.num_layers * LATENT.head_dim
+    model = native(LATENT)
+    assert model.new_cache(1, 64).pool.block_nbytes == 2 * numbers
+    assert model.new_cache(1, 64, "fp32").pool.block_nbytes == 4 * numbers
+    assert model.new_cache(1, 64, "int8").pool.block_nbytes < 2 * numbers

@@ -22,6 +22,8 @@ NODES, PARENTS = TOKENS[3:12], (-1, 0, 0, 1, 2, 2, 5, -1, 7)
 GRANITE = {"intermediate_size": 32}
 GEMMA4 = {"head_dim": 16, "global_head_dim": 32}
 SHARED = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+ROUTED = {"moe_intermediate_size": 32}
+LATENT = {**ROUTED, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16}
 WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "opt": {"word_embed_proj_dim": 64},
     "gpt_bigcode": {"n_embd": 64},
@@ -33,9 +35,17 @@ WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "granitemoe": GRANITE,
     "granitemoeshared": GRANITE | {"shared_intermediate_size": 48},
     "granitemoehybrid": GRANITE | {"shared_intermediate_size": 48},
+    "granite4_micro": {"mamba_d_head": 32},
     "granite4_mamba": GRANITE | {"shared_intermediate_size": 64, "mamba_d_head": 32},
     "qwen3_5_moe": SHARED,
     "qwen3_next": SHARED,
+    "lfm2_moe": ROUTED,
+    "glm4_moe": ROUTED,
+    "ernie4_5_moe": ROUTED,
+    "nemotron_h_moe": {**ROUTED, "moe_shared_expert_intermediate_size": 48},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": {**LATENT, "q_lora_rank": 32},
+    "glm4_moe_lite": {**LATENT, "q_lora_rank": 32},
 }
 """Multiples of 16, which the kernels need."""
 

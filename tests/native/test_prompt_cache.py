@@ -87,7 +87,7 @@ def test_a_text_from_disk_has_the_bits_of_one_that_was_read(kind, kv, tmp_path) 
     assert same_bits(logits, read(model, model.new_cache(2, MAX_LEN, kv), TEXT[:150])[1])
 
 
-@pytest.mark.parametrize("kind", ["q4", "sandwich", "hybrid", "short"])
+@pytest.mark.parametrize("kind", ["q4", "sandwich", "hybrid", "short", "alone", "latent"])
 def test_instruction_sets_read_what_others_have_written(kind, tmp_path) -> None:
     config, dtype = KINDS[kind]
     weights = random_weights(config, dtype)

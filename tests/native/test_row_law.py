@@ -191,7 +191,9 @@ class InOrder(KVCache):
 
     def __init__(self, config: ModelConfig, num_slots: int, max_len: int, kv: Precision) -> None:
         super().__init__(num_slots, max_len)
-        self.native = _native.Cache(config.stored_heads(), num_slots, max_len, kv)
+        widths = [config.value_dim(i) for i in range(config.num_layers)]
+        heads = config.stored_heads()
+        self.native = _native.Cache(heads, num_slots, max_len, kv, value_dims=widths)
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:
         self.native.move(slot, rows, start)

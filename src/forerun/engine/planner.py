@@ -266,7 +266,8 @@ class Planner:
     def _others(self) -> list[Precision]:
         """Return how keys and values may be kept instead, the best first."""
         config = self.model.config
-        fits = all(fits_int4(config.heads(layer)[1]) for layer in range(config.num_layers))
+        layers = range(config.num_layers)
+        fits = all(fits_int4(config.heads(i)[1], config.value_dim(i)) for i in layers)
         grouped: list[Precision] = ["k8v4", "int4"] if fits else []
         return [kv for kv in ("fp16", "int8", *grouped) if kv != self.config.kv]
 

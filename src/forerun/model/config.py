@@ -58,10 +58,10 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
-    """A mixture of experts: `num_active` of `num_experts` gated MLPs for each row (Shazeer et al., arXiv 1701.06538).
+    """A mixture of experts: `num_active` of `num_experts` MLPs for each row (Shazeer et al., arXiv 1701.06538).
 
-    The router's logits z (num_experts,) choose the largest; their weights are softmax(z) over all experts, or over the
-    chosen ones where they are `renormalized`.
+    The router's logits z (num_experts,) become scores: softmax(z) over all experts, or sigmoid(z). The largest are
+    chosen, and are their experts' weights; where they are `renormalized`, divided by their sum.
     """
 
     num_experts: int
@@ -70,6 +70,18 @@ class ExpertsConfig:
     renormalized: bool = True
     gates_mlp: bool = False
     """Whether what the MLP beside the experts gives is multiplied by sigmoid of a product of the row (Qwen3-Next)."""
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    has_choice_bias: bool = False
+    """Whether a bias of the checkpoint is added to the scores that choose, and not to weights (arXiv 2408.15664)."""
+    sum_offset: float = 0.0
+    """What is added to the sum that renormalized weights are divided by."""
+    scale: float = 1.0
+    """What weights are multiplied by at the end."""
+    num_groups: int = 1
+    """Groups of as many neighbours each, of which the best `num_active_groups` alone have experts to be chosen."""
+    num_active_groups: int = 1
+    group_best: int = 1
+    """A group is as good as the sum of its so many best scores (DeepSeek-V2: 1, V3: 2)."""
     has_norms: bool = False
     """Experts, their router and the MLP beside them read the same rows through norms of their own; what experts and
     MLP give is normed before it is added, and an expert's weight is multiplied by one of the checkpoint (Gemma 4)."""
@@ -116,6 +128,28 @@ class RecurrentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Attention whose keys and values are one vector for all heads (DeepSeek-V2, arXiv 2405.04434), MLA.
+
+    A row leaves [latent | rotated part], which is its key; its value is the latent. A head's query is turned by `k_b`
+    into one of latents, and what it has read of them by `v_b` into its output: so the one key has `rope_dim` + `rank`
+    dimensions, `ModelConfig.head_dim`, and the one kv head serves all.
+    """
+
+    rank: int
+    rope_dim: int
+    """Of a query and of the key, which are rotated."""
+    query_dim: int
+    """The part of a head's query that is not."""
+    value_dim: int
+    """Of a head's output."""
+    query_rank: int | None = None
+    """Width of the projection that queries are made of; None: they are made of the row."""
+    norm_eps: float = 1e-6
+    """Of the norms of latents, whatever the others have."""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerConfig:
     """In what the layers of one model differ."""
 
@@ -135,6 +169,14 @@ class LayerConfig:
     """Whether values have a projection; else they are the keys before norm and rope."""
     recurrent: RecurrentConfig | None = None
     """What there is instead of attention."""
+    has_mixer: bool = True
+    """Whether there is attention or what stands in its place; else the layer is its MLP or its experts alone, as
+    others have neither (Nemotron-H)."""
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether there is an MLP, experts, or both."""
+        return self.has_mlp or self.experts is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +213,8 @@ class ModelConfig:
     tied_head: bool = False
     sliding_window: int | None = None
     layers: tuple[LayerConfig, ...] = ()
+    latent: LatentConfig | None = None
+    """How attention compresses keys and values, if it does."""
     attention_gate: bool = False
     """Whether each head's output is multiplied by sigmoid of a projection of the row (Qwen3-Next)."""
     attention_sinks: bool = False
@@ -218,10 +262,16 @@ class ModelConfig:
         layer = self.layer(index)
         return layer.num_kv_heads or self.num_kv_heads, layer.head_dim or self.head_dim
 
+    def value_dim(self, index: int) -> int:
+        """Return the dimension of a layer's values in the cache."""
+        return self.heads(index)[1] if self.latent is None else self.latent.rank
+
     def stored_heads(self) -> list[tuple[int, int]]:
         """Return the kv heads that each layer leaves in the cache, none if it shares another's, and their dimension."""
         kinds = [self.layer(i) for i in range(self.num_layers)]
-        has_none = [k.shares_kv_of is not None or k.recurrent is not None for k in kinds]
+        has_none = [
+            k.shares_kv_of is not None or k.recurrent is not None or not k.has_mixer for k in kinds
+        ]
         heads = [self.heads(i) for i in range(self.num_layers)]
         return [(0 if none else n, dim) for (n, dim), none in zip(heads, has_none, strict=True)]
 
@@ -253,32 +303,52 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     width, layer = config.hidden_size, config.layer(index)
-    kind = layer.recurrent
-    shapes = _attention_shapes(config, index) if kind is None else _recurrent_shapes(width, kind)
+    shapes = _mixer_shapes(config, index)
+    if not layer.has_feed:
+        del shapes["mlp_norm"]
     if layer.has_mlp:
         inner = layer.intermediate_size or config.intermediate_size
         shapes |= {"up": (inner, width), "down": (width, inner)}
         if config.gated_mlp:
             shapes["gate"] = (inner, width)
     if layer.experts is not None:
-        n, inner = layer.experts.num_experts, layer.experts.intermediate_size
-        shapes |= {
-            "router": (n, width),
-            "expert_gate": (n * inner, width),
-            "expert_up": (n * inner, width),
-            "expert_down": (n * width, inner),
-        }
-        if layer.experts.gates_mlp:
-            shapes["mlp_gate"] = (width,)
-        if layer.experts.has_norms:
-            names = ("dense_out_norm", "experts_norm", "experts_out_norm", "router_norm")
-            shapes |= dict.fromkeys(names, (width,)) | {"experts_scale": (n,)}
+        shapes |= _expert_shapes(width, layer.experts, config.gated_mlp)
     if config.per_layer_width is not None:
         size = config.per_layer_width
         shapes |= {"inp_gate": (size, width), "inp_proj": (width, size), "inp_norm": (width,)}
     if config.layer_scales:
         shapes["scale"] = (1,)
     return shapes
+
+
+def _expert_shapes(
+    width: int, experts: ExpertsConfig, is_gated: bool
+) -> dict[str, tuple[int, ...]]:
+    n, inner = experts.num_experts, experts.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {"router": (n, width)}
+    if is_gated:
+        shapes["expert_gate"] = (n * inner, width)
+    shapes |= {"expert_up": (n * inner, width), "expert_down": (n * width, inner)}
+    if experts.has_choice_bias:
+        shapes["choice_bias"] = (n,)
+    if experts.gates_mlp:
+        shapes["mlp_gate"] = (width,)
+    if experts.has_norms:
+        names = ("dense_out_norm", "experts_norm", "experts_out_norm", "router_norm")
+        shapes |= dict.fromkeys(names, (width,)) | {"experts_scale": (n,)}
+    return shapes
+
+
+def _mixer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
+    """Return those of attention or of what stands in its place, with the norms of both sublayers."""
+    width, layer = config.hidden_size, config.layer(index)
+    if not layer.has_mixer:
+        return {"mlp_norm": (width,)}
+    if layer.recurrent is not None:
+        return _recurrent_shapes(width, layer.recurrent)
+    if config.latent is not None:
+        return _latent_shapes(config, config.latent)
+    return _attention_shapes(config, index)
 
 
 def _attention_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
@@ -308,6 +378,27 @@ def _attention_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, .
     if config.attention_gate:
         shapes["attn_gate"] = (q_width, width)
     return shapes
+
+
+def _latent_shapes(config: ModelConfig, latent: LatentConfig) -> dict[str, tuple[int, ...]]:
+    """Return those of attention to latents, norms included. `k_b` and `v_b` have a head's rows below another's."""
+    width, heads = config.hidden_size, config.num_heads
+    shapes: dict[str, tuple[int, ...]] = {"attn_norm": (width,)}
+    made_of = width
+    if latent.query_rank is not None:
+        made_of = latent.query_rank
+        shapes |= {"q_a": (made_of, width), "q_a_norm": (made_of,)}
+    return shapes | {
+        "q": (heads * latent.query_dim, made_of),
+        "q_rope": (heads * latent.rope_dim, made_of),
+        "kv_a": (latent.rank, width),
+        "kv_a_norm": (latent.rank,),
+        "k_rope": (latent.rope_dim, width),
+        "k_b": (heads * latent.rank, latent.query_dim),
+        "v_b": (heads * latent.value_dim, latent.rank),
+        "o": (width, heads * latent.value_dim),
+        "mlp_norm": (width,),
+    }
 
 
 def _recurrent_shapes(width: int, kind: RecurrentConfig) -> dict[str, tuple[int, ...]]:
@@ -347,7 +438,12 @@ _SIZES_OF: Mapping[str, tuple[str, ...]] = {
     "sinks": ("num_heads",),
     **dict.fromkeys(("up", "gate", "down"), ("intermediate_size", "hidden_size")),
     "router": ("num_experts", "hidden_size"),
-    "experts_scale": ("num_experts",),
+    **dict.fromkeys(("experts_scale", "choice_bias"), ("num_experts",)),
+    **dict.fromkeys(("q_a", "q_a_norm", "q_rope"), ("query_rank", "num_heads", "hidden_size")),
+    **dict.fromkeys(
+        ("kv_a", "kv_a_norm", "k_rope", "k_b", "v_b"),
+        ("latent_rank", "num_heads", "query_dim", "value_dim", "rope_dim"),
+    ),
     **dict.fromkeys(
         ("per_layer_embed", "per_layer_proj", "per_layer_norm", "inp_gate", "inp_proj"),
         ("per_layer_width", "num_layers", "hidden_size"),
@@ -394,11 +490,12 @@ def _num_weights(config: ModelConfig) -> tuple[int, int]:
 def attention_flops(config: ModelConfig, context: int) -> int:
     """Return floating-point operations of one row's attention to `context` positions."""
     seen = sum(
-        min(context, config.layer(i).sliding_window or context) * config.heads(i)[1]
+        min(context, config.layer(i).sliding_window or context)
+        * (config.heads(i)[1] + config.value_dim(i))
         for i in range(config.num_layers)
-        if config.layer(i).recurrent is None
+        if config.layer(i).has_mixer and config.layer(i).recurrent is None
     )
-    return 4 * config.num_heads * seen
+    return 2 * config.num_heads * seen
 
 
 def state_size(config: ModelConfig) -> int:

@@ -104,8 +104,9 @@ def blank_weights(
 ) -> Iterator[BlankWeight]:
     """Yield what is known of every weight, rounded as `quant` says, before it is read. Raises LoadError."""
     for name, shape in weight_shapes(config).items():
-        (_, located, *_), *bias = _located(name, shape, checkpoint, arch, config)
-        format = quantized_format(name, shape, checkpoint.tensor(located[0]).format, quant)
+        (_, located, source, _), *bias = _located(name, shape, checkpoint, arch, config)
+        stored = source.stored_format(checkpoint.tensor(located[0]).format)
+        format = quantized_format(name, shape, stored, quant)
         yield BlankWeight(name, shape, format, bool(bias))
 
 

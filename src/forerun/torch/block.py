@@ -11,6 +11,7 @@ from torch import Tensor
 
 from forerun.torch import reference as ops
 from forerun.torch.cache import TensorCache
+from forerun.torch.latent import LatentAttention
 from forerun.torch.recurrent import Recurrent
 from forerun.torch.sublayers import MLP, Attention, Experts, PerLayer
 from forerun.torch.tiles import Tile, Weights
@@ -19,10 +20,16 @@ Mixer = Callable[[Tensor, Tile, TensorCache], Tensor]
 """Maps (R, D) to (R, D), and leaves what it will read again in the cache."""
 
 
-def mixer_of(weights: Weights, layer: int) -> Mixer:
-    """Return what mixes the rows of a sequence in a layer."""
-    kind = weights.config.layer(layer).recurrent
-    return Attention(weights, layer) if kind is None else Recurrent(weights, layer, kind)
+def mixer_of(weights: Weights, layer: int) -> Mixer | None:
+    """Return what mixes the rows of a sequence in a layer, None if nothing does."""
+    config, kind = weights.config, weights.config.layer(layer)
+    if not kind.has_mixer:
+        return None
+    if kind.recurrent is not None:
+        return Recurrent(weights, layer, kind.recurrent)
+    if config.latent is not None:
+        return LatentAttention(weights, layer, config.latent)
+    return Attention(weights, layer)
 
 
 class Block:
@@ -45,7 +52,8 @@ class Block:
     def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, D) to (R, D)."""
         read = self._norm("attn", x)
-        x = self._add(x, "attn", self.mixer(read, tile, cache))
+        if self.mixer is not None:
+            x = self._add(x, "attn", self.mixer(read, tile, cache))
         return self._feed(x, read if self.is_parallel else self._norm("mlp", x), tile)
 
     def _feed(self, x: Tensor, read: Tensor, tile: Tile) -> Tensor:
@@ -60,7 +68,8 @@ class Block:
             has_norms = self.norms["experts"] is not None
             rows, routed = (self._norm(n, x) if has_norms else read for n in ("experts", "router"))
             parts.append(self._norm("experts_out", self.experts(rows, routed)))
-        x = self._add(x, "mlp", parts[0] if len(parts) == 1 else parts[0] + parts[1])
+        if parts:
+            x = self._add(x, "mlp", parts[0] if len(parts) == 1 else parts[0] + parts[1])
         if self.per_layer is not None:
             x = x + self.per_layer(x, tile)
         return x if self.scale is None else x * self.scale

@@ -40,7 +40,8 @@ class TensorCache(KVCache):
         attending = [layer for layer, (num_heads, _) in enumerate(heads) if num_heads]
         self._index = {layer: i for i, layer in enumerate(attending)}
         self.heads = max(n for n, _ in heads), max(head_dim for _, head_dim in heads)
-        self._forms = forms_of(kv, self.heads[1])
+        widths = self.heads[1], max(config.value_dim(i) for i in range(config.num_layers))
+        self._forms = forms_of(kv, *widths)
         self.recurrent: TensorStates | None = None
         if config.is_recurrent:
             checkpoints = num_slots if num_checkpoints is None else num_checkpoints
@@ -49,10 +50,10 @@ class TensorCache(KVCache):
             )
             self.keep_states(self.recurrent, checkpoints, draft_rows)
         shape = (len(self._index), self.heads[0], self.pool.num_blocks, BLOCK_ROWS)
-        row = torch.zeros(self.heads[1], device=device)
+        rows = (torch.zeros(width, device=device) for width in widths)
         self._keys, self._values = (
             tuple(part.new_zeros(*shape, len(part)) for part in form.encode(row))
-            for form in self._forms
+            for form, row in zip(self._forms, rows, strict=True)
         )
         nbytes = sum(part.nbytes for part in self._parts())
         self.pool.block_nbytes = nbytes // self.pool.num_blocks

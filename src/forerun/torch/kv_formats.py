@@ -116,9 +116,9 @@ class Int4:
 Form = Floats | Int8 | Int4
 
 
-def forms_of(kv: Precision, head_dim: int) -> tuple[Form, Form]:
+def forms_of(kv: Precision, head_dim: int, value_dim: int | None = None) -> tuple[Form, Form]:
     """Return the forms of keys and values; `auto` is fp32. Raises ConfigError as `check_head_dim` does."""
-    check_head_dim(kv, head_dim)
+    check_head_dim(kv, head_dim, value_dim)
     if kv == "k8v4":
         return Int8Keys(), Int4()
     if kv == "int8":

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.model.config import SWIGLU_ALPHA, SWIGLU_LIMIT
+from forerun.model.config import SWIGLU_ALPHA, SWIGLU_LIMIT, ExpertsConfig
 
 TILE = 8
 """Rows of every pass; fewer are padded."""
@@ -128,7 +128,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": torch.relu,
-    "relu2": lambda x: torch.relu(x) * torch.relu(x),
+    "relu2": lambda x: torch.relu(x).square(),
 }
 
 
@@ -150,16 +150,38 @@ def capped(x: Tensor, cap: float | None) -> Tensor:
     return x if cap is None else cap * torch.tanh(x / cap)
 
 
-def expert_shares(logits: Tensor, num_active: int, renormalized: bool) -> Tensor:
+def expert_shares(logits: Tensor, experts: ExpertsConfig, bias: Tensor | None = None) -> Tensor:
     """Return the weight of each expert's output (R, experts), 0 of those that a row did not choose.
 
-    Of equal `logits` (R, experts) the lowest expert is chosen first. `renormalized` weights sum to 1.
+    Of equal scores of `logits` (R, experts), with `bias` (experts,) added, the lowest expert is chosen first.
     """
-    chosen = logits.sort(descending=True, stable=True).indices[:, :num_active]
-    is_chosen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, chosen, True)
-    shares = torch.exp(logits - logits.amax(-1, keepdim=True))
-    active = shares * is_chosen
-    return active / (active if renormalized else shares).sum(-1, keepdim=True)
+    if experts.scoring == "sigmoid":
+        scores, total = sigmoid(logits), None
+    else:
+        scores = torch.exp(logits - logits.amax(-1, keepdim=True))
+        total = scores.sum(-1, keepdim=True)
+    if bias is not None and total is not None:
+        scores, total = scores / total, None
+    choice = scores if bias is None else scores + bias
+    if total is not None:
+        choice = logits  # in the same order, and without ties by rounding
+    if experts.num_groups > 1:
+        choice = choice.masked_fill(_outside_groups(choice, experts), -math.inf)
+    chosen = choice.sort(descending=True, stable=True).indices[:, : experts.num_active]
+    active = scores * torch.zeros_like(scores, dtype=torch.bool).scatter_(1, chosen, True)
+    if experts.renormalized:
+        total = active.sum(-1, keepdim=True) + experts.sum_offset
+    shares = active if total is None else active / total
+    return shares if experts.scale == 1 else shares * experts.scale
+
+
+def _outside_groups(choice: Tensor, experts: ExpertsConfig) -> Tensor:
+    """Return whether an expert (R, experts) is in none of the row's best groups."""
+    groups = choice.unflatten(-1, (experts.num_groups, -1))
+    best = groups.sort(descending=True).values[..., : experts.group_best].sum(-1)
+    first = best.sort(descending=True, stable=True).indices[:, : experts.num_active_groups]
+    is_outside = torch.ones_like(best, dtype=torch.bool).scatter_(1, first, False)
+    return is_outside.repeat_interleave(groups.shape[-1], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +207,7 @@ def attention(
     cap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Let query (R, H, E) attend to keys and values (G, S, E): (R, H, E).
+    """Let query (R, H, E) attend to keys (G, S, E) and values (G, S, F): (R, H, F).
 
     Query head h reads kv head h // (H / G). Every row must see at least one key. Scores are `capped`; `sinks` (H,)
     are logits without a value, one a head.
@@ -197,7 +219,8 @@ def attention(
     stacked = stacked.permute(1, 2, 0, 3).contiguous()
     scores = [_scores(stacked, keys, block, cap) for block in blocks]
     top = torch.stack([block.amax(-1, keepdim=True) for block in scores]).amax(0)
-    total, mixed = torch.zeros_like(top), torch.zeros_like(stacked)
+    total = torch.zeros_like(top)
+    mixed = stacked.new_zeros(*stacked.shape[:-1], values.shape[-1])
     if sinks is not None:
         sink = sinks.view(num_groups, -1, 1, 1).expand_as(top)
         top = torch.maximum(top, sink)
@@ -206,7 +229,7 @@ def attention(
         weights = torch.exp(score - top)
         total += weights.sum(-1, keepdim=True)
         mixed += _matmul_rows(weights, values, block.rows, transpose=False)
-    return (mixed / total).permute(2, 0, 1, 3).reshape(query.shape)
+    return (mixed / total).permute(2, 0, 1, 3).reshape(num_rows, num_heads, -1)
 
 
 def _scores(query: Tensor, keys: Tensor, block: KeyBlock, cap: float | None) -> Tensor:

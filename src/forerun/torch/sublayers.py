@@ -115,7 +115,7 @@ class MLP:
 
 
 class Experts:
-    """A mixture of gated MLPs. Each one that a row chose computes the whole tile, so that no shape depends on others.
+    """A mixture of MLPs. Each one that a row chose computes the whole tile, so that no shape depends on others.
 
     A row's outputs are added in ascending order of experts; of an expert that it did not choose it gets an exact zero.
     """
@@ -125,25 +125,33 @@ class Experts:
         self.experts, self.activation = experts, weights.config.activation
         self.router = weights.linear(name + "router")
         self.scale = weights.tensors.get(name + "experts_scale")
+        self.choice_bias = weights.tensors.get(name + "choice_bias")
         self.mlp_gate = weights.tensors.get(name + "mlp_gate")
-        self.gate, self.up, self.down = (
-            weights.each(f"{name}expert_{part}", experts.num_experts)
-            for part in ("gate", "up", "down")
+        self.up, self.down = (
+            weights.each(f"{name}expert_{part}", experts.num_experts) for part in ("up", "down")
         )
+        self.gate = None
+        if weights.config.gated_mlp:
+            self.gate = weights.each(f"{name}expert_gate", experts.num_experts)
 
     def __call__(self, x: Tensor, routed: Tensor) -> Tensor:
         """Map (R, D) to (R, D); the router reads `routed` (R, D)."""
-        shares = ops.expert_shares(
-            self.router(routed), self.experts.num_active, self.experts.renormalized
-        )  # (R, experts)
+        logits = self.router(routed)  # (R, experts)
+        shares = ops.expert_shares(logits, self.experts, self.choice_bias)
         if self.scale is not None:
             shares = shares * self.scale
         mixed = torch.zeros_like(x)
         for expert in (shares != 0).any(0).nonzero().flatten().tolist():
-            inner = ops.gated(self.activation, self.gate[expert](x), self.up[expert](x))
+            inner = self._widened(expert, x)
             share = shares[:, expert, None]
             mixed += torch.where(share != 0, self.down[expert](inner) * share, 0.0)
         return mixed
+
+    def _widened(self, expert: int, x: Tensor) -> Tensor:
+        up = self.up[expert](x)
+        if self.gate is None:
+            return ops.ACTIVATIONS[self.activation](up)
+        return ops.gated(self.activation, self.gate[expert](x), up)
 
 
 class PerLayerInputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -22,14 +23,14 @@ _BASE = {"layers.0.": "model.", "decoder.layers.0.": "model.", "h.0.": "transfor
 def language_model_of(
     architecture: str, config: Mapping[str, object], tensors: Mapping[str, T]
 ) -> tuple[Mapping[str, object], dict[str, T]]:
-    """Return the config and the tensors of the text half; those of a text model as they are.
+    """Return the config and the tensors of the text half; those of a text model as they are, `backbone.` as `model.`.
 
     What the text's own config leaves out is taken from that of the whole, which says alone whether the head is tied.
     """
     inner = config.get("text_config")
     has_parts = architecture.endswith("ForConditionalGeneration") or "For" not in architecture
     if not has_parts or not isinstance(inner, Mapping):
-        return config, dict(tensors)
+        return config, {re.sub(r"^backbone\.", "model.", name): t for name, t in tensors.items()}
     renamed = {
         new + name.removeprefix(old): tensor
         for name, tensor in tensors.items()

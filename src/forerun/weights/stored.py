@@ -114,7 +114,10 @@ class StoredTensor:
         if stored.read is not None or stored.format.group is not None:
             values = stored.codes().values()
         else:
-            values = _floats(np.ascontiguousarray(stored.data), self.format.name)
+            form = stored.format.name
+            if form not in ("f32", "f16", "bf16"):
+                raise LoadError(f"'{self.name}' is stored as {form}: its numbers must be floats")
+            values = _floats(np.ascontiguousarray(stored.data), form)
         return values.reshape(self.shape)
 
     def unpacked(self) -> StoredTensor:

@@ -50,6 +50,15 @@ REFUSED = {
     "qwen3_5": "layers that differ, or experts, recurrent layers",
     "qwen3_5_moe": "layers that differ, or experts, recurrent layers",
     "qwen3_next": "layers that differ, or experts, recurrent layers",
+    "granite4_micro": "layers that differ, or experts, recurrent layers",
+    "lfm2_moe": "layers that differ, or experts, recurrent layers",
+    "glm4_moe": "layers that differ, or experts",
+    "ernie4_5_moe": "layers that differ, or experts",
+    "nemotron_h": "layers that differ, or experts, recurrent layers",
+    "nemotron_h_moe": "layers that differ, or experts, recurrent layers",
+    "deepseek_v2": "layers that differ, or experts, attention to latents",
+    "deepseek_v3": "layers that differ, or experts, attention to latents",
+    "glm4_moe_lite": "layers that differ, or experts, attention to latents",
 }
 ROUNDED = tuple(family for family in FAMILIES if family not in REFUSED and family not in SEEING)
 WIDER: dict[str, dict[str, Any]] = {

@@ -49,6 +49,7 @@ def need_supported(config: ModelConfig, what: str) -> None:
     reasons = {
         "layers that differ, or experts": config.layers,
         "recurrent layers": config.is_recurrent,
+        "attention to latents": config.latent is not None,
         "norms after sublayers": config.norms in ("after", "both"),
         "one norm of attention and MLP": config.norms == "parallel",
         "norms of all of q and k": config.qk_norm == "whole",

@@ -13,7 +13,6 @@ from tokenizers import decoders
 
 from forerun.core.errors import LoadError
 from forerun.model.arch.base.mapping import Arch
-from forerun.model.arch.base.source import turned_first
 from forerun.model.config import ModelConfig
 from forerun.text.tokenizer import Encoding, Tokenizer
 from forerun.weights.checkpoint import Checkpoint
@@ -30,8 +29,9 @@ _FROM_GGUF = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3":
 def named(
     arch: Arch, config: ModelConfig, layer: int | None, weights: Mapping[str, Matrix]
 ) -> dict[str, Matrix]:
-    """Name the weights and biases (`q`, `q.bias`) of a layer, or those outside all, as tensors; fused ones are joined.
+    """Name the weights and biases (`q`, `q.bias`) of a layer, or those outside all, as tensors, with rows as they have.
 
+    Fused ones are joined, halves of heads interleaved where the family does so.
     A plain array's name ends in `.weight` or `.bias`, that of codes is the layer's alone.
     """
     by_tensor: dict[str, list[tuple[int, Matrix]]] = {}
@@ -39,10 +39,11 @@ def named(
         short = name.removesuffix(".bias")
         source = arch.source(short, config, "hf")
         tensor = source.name.format(i=layer)
-        if source.is_interleaved:
-            matrix = _interleaved(matrix, config)
         if isinstance(matrix, np.ndarray):
             tensor += ".weight" if name == short else ".bias"
+        if source.is_interleaved:
+            order = np.argsort(source.halves(_num_rows(matrix), config))
+            matrix = matrix[order] if isinstance(matrix, np.ndarray) else matrix.rows(order)
         part = source.part[0] if isinstance(source.part, tuple) else source.part
         start = 0 if part is None else part.start
         by_tensor.setdefault(tensor, []).append((start, matrix))
@@ -52,11 +53,8 @@ def named(
     }
 
 
-def _interleaved(matrix: Matrix, config: ModelConfig) -> Matrix:
-    """Put rows of whole heads where such a file has them."""
-    codes = matrix if isinstance(matrix, np.ndarray) else matrix.codes
-    places = np.argsort(turned_first(len(codes), config))
-    return matrix[places] if isinstance(matrix, np.ndarray) else matrix.rows(places)
+def _num_rows(matrix: Matrix) -> int:
+    return len(matrix) if isinstance(matrix, np.ndarray) else len(matrix.codes)
 
 
 def _joined(parts: list[Matrix]) -> Matrix:

@@ -6,23 +6,14 @@ Granite 4 has an MLP that all experts share, in some models no rotary embedding,
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
-from forerun.core.errors import LoadError, short_repr
+from forerun.model.arch.base.mamba import mamba_out, mamba_source, read_mamba, step_limits
 from forerun.model.arch.base.mapping import experts_of, interleaved_source, llama_like, read_experts
-from forerun.model.arch.base.recurrent import (
-    attends,
-    either,
-    heads_by_layer,
-    mixed,
-    read_state,
-    recurrent_of,
-    state_source,
-)
+from forerun.model.arch.base.recurrent import attends, either, heads_by_layer, mixed
 from forerun.model.arch.base.rope import ropes
-from forerun.model.arch.base.settings import Settings, number_in
+from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import Kind, TensorSource
 from forerun.model.config import LayerConfig, ModelConfig, RecurrentConfig
 
@@ -38,33 +29,7 @@ _HF_STATE = {
     "key_dim": "mamba_d_state",
     "value_dim": "mamba_expand",
 }
-_GGUF_STATE = {
-    "kernel": "ssm.conv_kernel",
-    "state_heads": "ssm.time_step_rank",
-    "state_key_heads": "ssm.group_count",
-    "key_dim": "ssm.state_size",
-    "value_dim": "ssm.inner_size",
-}
 _MAMBA = "model.layers.{i}.mamba."
-_STATE_NAMES: dict[Kind, dict[str, str]] = {
-    "hf": {
-        "conv": _MAMBA + "conv1d",
-        "conv_bias": _MAMBA + "conv1d.bias",
-        "decay": _MAMBA + "A_log",
-        "dt_bias": _MAMBA + "dt_bias",
-        "skip": _MAMBA + "D",
-        "state_norm": _MAMBA + "norm",
-    },
-    "gguf": {
-        "conv": "blk.{i}.ssm_conv1d",
-        "conv_bias": "blk.{i}.ssm_conv1d.bias",
-        "decay": "blk.{i}.ssm_a",
-        "dt_bias": "blk.{i}.ssm_dt.bias",
-        "skip": "blk.{i}.ssm_d",
-        "state_norm": "blk.{i}.ssm_norm",
-    },
-}
-_BARE = ("conv_bias", "decay", "dt_bias", "skip")
 
 _HF_KEYS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 _GGUF_KEYS = ("embedding_scale", "residual_scale", "attention.scale", "logit_scale")
@@ -95,13 +60,12 @@ def config(settings: Settings) -> ModelConfig:
 
 def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Return where a canonical weight lies: beside experts, and in Granite 4, gate and up are one tensor."""
-    state = _state_source(name, config, kind)
+    state = mamba_source(name, config, kind, _MAMBA)
     if state is not None:
         return state
     usual = interleaved_source(name, config, kind)
     if name == "o" and config.is_recurrent:
-        mamba = _MAMBA + "out_proj" if kind == "hf" else "blk.{i}.ssm_out"
-        return either(usual, TensorSource(mamba))
+        return either(usual, mamba_out(kind, _MAMBA))
     has_experts = bool(config.layers) and config.layers[0].experts is not None
     if kind == "gguf":
         is_shared = has_experts and name in ("gate", "up", "down")
@@ -161,34 +125,9 @@ def _has_attention(settings: Settings) -> list[bool]:
 
 
 def _state(settings: Settings) -> RecurrentConfig:
-    keys = _GGUF_STATE if settings.is_gguf else _HF_STATE
-    settings.keys |= keys
-    width, has_bias = settings.integer(keys["value_dim"], high=1 << 20), True
-    if not settings.is_gguf:
-        width *= settings.size("hidden_size")
-        has_bias = settings.flag("mamba_conv_bias", True)
-    limits = _step_limits(settings)
-    return read_state(settings, "mamba2", width, keys, conv_bias=has_bias, step_limits=limits)
-
-
-def _step_limits(settings: Settings) -> tuple[float, float]:
-    limits = settings.get("time_step_limit") or (0.0, math.inf)
-    if not isinstance(limits, list | tuple) or len(limits) != 2:
-        raise LoadError(f"'time_step_limit' is {short_repr(limits)}, but must be two numbers")
-    low, high = (number_in("time_step_limit", limit, 0.0, math.inf) for limit in limits)
-    return low, high
-
-
-def _state_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource | None:
-    """Return a weight of a Mamba layer; its projections lie in one matrix: [z | x | B | C | dt]."""
-    state = state_source(name, _STATE_NAMES[kind], _BARE)
-    if state is not None:
-        return replace(state, is_log=name == "decay" and kind == "hf")
-    if name not in ("z", "in_proj", "dt"):
-        return None
-    mamba = recurrent_of(config)
-    ends = mamba.value_width, mamba.value_width + mamba.num_channels(config.hidden_size)
-    total = ends[1] + mamba.num_heads
-    parts = {"z": slice(0, ends[0]), "in_proj": slice(*ends), "dt": slice(ends[1], total)}
-    tensor = _MAMBA + "in_proj" if kind == "hf" else "blk.{i}.ssm_in"
-    return TensorSource(tensor, parts[name], total)
+    if settings.is_gguf:
+        return read_mamba(settings)
+    width = settings.integer(_HF_STATE["value_dim"], high=1 << 20) * settings.size("hidden_size")
+    has_bias = settings.flag("mamba_conv_bias", True)
+    limits = step_limits(settings)
+    return read_mamba(settings, _HF_STATE, width, conv_bias=has_bias, step_limits=limits)

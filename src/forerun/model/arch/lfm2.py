@@ -1,16 +1,17 @@
-"""Liquid AI's LFM2: short convolutions between two gates in most layers, attention in the others."""
+"""Liquid AI's LFM2, dense or with experts: short convolutions between two gates in most layers, else attention."""
 
 from __future__ import annotations
 
-from forerun.model.arch.base.mapping import llama_like, plain_source
+from forerun.model.arch.base.mapping import expert_source, llama_like, read_experts
 from forerun.model.arch.base.recurrent import attends, either, heads_by_layer, mixed, state_source
 from forerun.model.arch.base.rope import ropes
+from forerun.model.arch.base.routing import after_dense, routed, routed_source, with_experts
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import Kind, TensorSource
 from forerun.model.config import LayerConfig, ModelConfig, RecurrentConfig
 
-HF_ARCHITECTURES = ("Lfm2ForCausalLM",)
-GGUF_ARCHITECTURES = ("lfm2",)
+HF_ARCHITECTURES = ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM")
+GGUF_ARCHITECTURES = ("lfm2", "lfm2moe")
 
 _LAYER = "model.layers.{i}."
 _HF_NAMES = {
@@ -22,6 +23,7 @@ _HF_NAMES = {
     "gate": _LAYER + "feed_forward.w1",
     "up": _LAYER + "feed_forward.w3",
     "down": _LAYER + "feed_forward.w2",
+    "router": _LAYER + "feed_forward.gate",
 }
 _STATE_NAMES: dict[Kind, dict[str, str]] = {
     "hf": {
@@ -45,8 +47,10 @@ def config(settings: Settings) -> ModelConfig:
         "tie_word_embeddings": True,
         "rms_norm_eps": settings.get("norm_eps", 1e-5),
         "hidden_act": "silu",
+        "num_dense_layers": 2,
     }
-    if not is_gguf:
+    is_moe = settings.checkpoint.architecture in ("Lfm2MoeForCausalLM", "lfm2moe")
+    if not is_gguf and not is_moe:
         settings.fixed["intermediate_size"] = _mlp_width(settings)
     listed = settings.get("full_attn_idxs") or range(num_layers)
     usual = [i in listed for i in range(num_layers)]
@@ -59,6 +63,13 @@ def config(settings: Settings) -> ModelConfig:
     kind = RecurrentConfig("conv", kernel, conv_bias=has_bias)
     sizes = settings.sizes()
     layers = [LayerConfig(ropes(settings, sizes["head_dim"])[0])] * num_layers
+    experts = read_experts(settings, is_scaled=True) if is_moe else None
+    if experts is not None:
+        always = True if is_gguf else settings.flag("norm_topk_prob", True)
+        experts = routed(
+            settings, experts, bias="expert_bias", sum_offset=1e-6, renormalized=always
+        )
+        layers = with_experts(layers, experts, after_dense(settings, "num_dense_layers"))
     return llama_like(settings, "lfm2", layers=mixed(layers, has_attention, kind), qk_norm="head")
 
 
@@ -75,7 +86,12 @@ def source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
         return TensorSource("token_embd_norm")
     if kind == "hf" and name in _HF_NAMES:
         return TensorSource(_HF_NAMES[name])
-    return plain_source(name, config, kind)
+    if name.startswith("expert_"):
+        stored, parts = _LAYER + "feed_forward.experts.", {"gate": "w1", "up": "w3", "down": "w2"}
+        return expert_source(name, config, kind, stored + "{e}.", stored, parts)
+    if name == "choice_bias" and kind == "hf":
+        return TensorSource(_LAYER + "feed_forward.expert_bias", suffixes=("", ".bias"))
+    return routed_source(name, config, kind)
 
 
 def _mlp_width(settings: Settings) -> int:

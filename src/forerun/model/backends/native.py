@@ -57,6 +57,10 @@ def unsupported(config: ModelConfig, device: str) -> str | None:
     sizes_by_layer = {
         size for each in layers for size in (each.intermediate_size, each.head_dim) if size
     }
+    if config.latent is not None:
+        latent = config.latent
+        sizes_by_layer |= {latent.rank, latent.rope_dim, latent.query_dim, latent.value_dim}
+        sizes_by_layer |= {latent.query_rank or _UNIT}
     sizes_by_layer |= {
         each.experts.intermediate_size for each in layers if each.experts is not None
     }
@@ -108,7 +112,7 @@ class NativeDecoder:
         self._names: dict[str, None] = {}
         self._orders = Orders(config)
         for i in range(config.num_layers):
-            if config.layer(i).recurrent is None:
+            if config.layer(i).has_mixer and config.layer(i).recurrent is None:
                 self._set_attention(i)
 
     def _set_attention(self, index: int) -> None:

@@ -54,8 +54,8 @@ class NativeCache(KVCache):
 
         super().__init__(num_slots, max_len, num_blocks)
         stored = config.stored_heads()
-        for _, head_dim in stored:
-            check_head_dim(kv, head_dim)
+        for layer, (_, head_dim) in enumerate(stored):
+            check_head_dim(kv, head_dim, config.value_dim(layer))
         form = "fp16" if kv == "auto" else kv
         checkpoints = num_slots if num_checkpoints is None else num_checkpoints
         kinds = [config.layer(i).recurrent for i in range(config.num_layers)]
@@ -70,6 +70,7 @@ class NativeCache(KVCache):
                 config.hidden_size,
                 num_slots + checkpoints,
                 draft_rows,
+                [config.value_dim(i) for i in range(config.num_layers)],
             )
         if config.is_recurrent:
             assert runtime is not None, "states are brought forward by a runtime's threads"

@@ -136,14 +136,21 @@ def read_experts(
     *,
     size: str = "moe_intermediate_size",
     active: str = "num_experts_per_tok",
+    count: str | None = None,
     renormalized: bool = True,
+    is_scaled: bool = False,
 ) -> ExpertsConfig | None:
-    """Read the numbers of experts, None if there are none; `size` is Hugging Face's key of width. Raises LoadError."""
-    is_local = settings.get("num_local_experts") is not None
-    count = "num_local_experts" if is_local else "num_experts"
+    """Read the numbers of experts, None if there are none; Hugging Face's keys are `size`, `count` and `active`.
+
+    Raises LoadError, also for weights that a GGUF scales, but with `is_scaled`.
+    """
+    if count is None:
+        is_local = settings.get("num_local_experts") is not None
+        count = "num_local_experts" if is_local else "num_experts"
     keys = (count, active, size)
     if settings.is_gguf:
-        settings.reject("expert_weights_scale", 1.0)
+        if not is_scaled:
+            settings.reject("expert_weights_scale", 1.0)
         keys = ("expert_count", "expert_used_count", "expert_feed_forward_length")
         if settings.get(keys[2]) is None:
             keys = (*keys[:2], "feed_forward_length")
@@ -210,7 +217,7 @@ def llama_like(
     if is_gguf and not any(layer.experts for layer in layers):
         settings.reject("expert_count", 0)
     sizes = settings.sizes()
-    if is_gguf:
+    if is_gguf and "latent" not in differences:
         settings.reject(
             "attention.value_length", settings.get("attention.key_length", sizes["head_dim"])
         )

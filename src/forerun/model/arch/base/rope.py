@@ -48,7 +48,7 @@ def ropes(
         full = rope_from_gguf(settings, head_dim, extra)
         key = "rope.freq_base_swa"
     else:
-        given = _given(settings)
+        given = given_scaling(settings)
         if any(isinstance(value, Mapping) for value in given.values()):
             kinds = [given.get(f"{kind}_attention") for kind in ("full", "sliding")]
             full, local = (
@@ -64,7 +64,7 @@ def ropes(
     return full, replace(full, theta=theta)
 
 
-def _given(settings: Settings) -> Mapping[str, Any]:
+def given_scaling(settings: Settings) -> Mapping[str, Any]:
     """Return `rope_parameters`, or `rope_scaling` as older files have it."""
     given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if not isinstance(given, Mapping):

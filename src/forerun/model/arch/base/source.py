@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.model.config import ModelConfig
+from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.stored import StoredTensor, stacked
-
-if TYPE_CHECKING:
-    pass
 
 Kind = Literal["hf", "gguf"]
 
@@ -33,7 +31,9 @@ class TensorSource:
     num_runs: int = 1
     """The fused tensor has so many runs of `num_rows` rows, and the weight the parts of each."""
     is_interleaved: bool = False
-    """The rows of each head that turn are 0, R/2, 1, R/2 + 1, ... instead of 0, 1, 2, ... (R of them turn)."""
+    """The rows of each head that are rotated are 0, R/2, 1, R/2 + 1, ... instead of 0, 1, 2, ... (R of `head_dim`)."""
+    head_dim: int = 0
+    """Of such heads; 0: the model's."""
     factor: float = 1.0
     offset: float = 0.0
     """What its numbers are multiplied by, and what is added: 1 for norms that multiply by 1 + w."""
@@ -47,6 +47,8 @@ class TensorSource:
     """The tensor of the experts is (experts, in, out)."""
     may_be_transposed: bool = False
     """It may be either."""
+    num_transposed: int = 0
+    """Of a weight that has so many matrices one below the other: each is stored transposed."""
     suffixes: tuple[str, str] = (".weight", ".bias")
     otherwise: TensorSource | None = None
     """Where to look if it is not there."""
@@ -67,6 +69,8 @@ class TensorSource:
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of each of the checkpoint's tensors, from that of the weight or of its bias."""
         rows, *others = shape
+        if self.num_transposed:
+            rows, others = others[0] * self.num_transposed, [rows // self.num_transposed]
         rows = rows // (self.num_experts or 1)
         if self.part is not None:
             rows = self.num_rows * self.num_runs
@@ -107,10 +111,33 @@ class TensorSource:
             runs = np.arange(stored.shape[0], dtype=np.int64).reshape(-1, self.num_rows)
             parts = (self.part,) if isinstance(self.part, slice) else self.part
             stored = stored.rows(np.concatenate([runs[:, part].reshape(-1) for part in parts]))
-        if not self.is_interleaved:
-            return stored
-        stored = stored.flat() if self.is_flat else stored
-        return stored.rows(turned_first(stored.shape[0], config))
+        if self.is_interleaved:
+            stored = stored.flat() if self.is_flat else stored
+            stored = stored.rows(self.halves(stored.shape[0], config))
+        return self._transposed(stored) if self.num_transposed else stored
+
+    def halves(self, num_rows: int, config: ModelConfig) -> NDArray[np.int64]:
+        """Return where an interleaved weight has each of its rows: first of each pair, second of each, others."""
+        dim = rotated = self.head_dim or config.head_dim
+        if not self.head_dim:
+            kinds = (config.layer(i).rope for i in range(config.num_layers))
+            rotated = next((rope.rotary_dim for rope in kinds if rope is not None), dim)
+        heads = np.arange(num_rows, dtype=np.int64).reshape(-1, dim)
+        parts = heads[:, :rotated:2], heads[:, 1:rotated:2], heads[:, rotated:]
+        return np.concatenate(parts, axis=1).reshape(-1)
+
+    def _transposed(self, stored: StoredTensor) -> StoredTensor:
+        """Return matrices one below the other, each transposed: codes as fp16."""
+        if stored.read is not None or stored.format.group is not None:
+            data = stored.dequantize().astype(np.float16).view(np.uint8)
+            stored = StoredTensor(stored.name, stored.shape, FORMATS["f16"], data)
+        rows, columns = stored.shape
+        parts = replace(stored, shape=(self.num_transposed, rows // self.num_transposed, columns))
+        return parts.transposed().merged()
+
+    def stored_format(self, form: WeightFormat) -> WeightFormat:
+        """Return the format that `take` gives of a tensor's."""
+        return FORMATS["f16"] if self.num_transposed and form.group is not None else form
 
     def _joined(self, parts: Sequence[StoredTensor], config: ModelConfig) -> StoredTensor:
         """Return the experts' rows one below the other."""
@@ -122,13 +149,3 @@ class TensorSource:
             if self.is_transposed or (self.may_be_transposed and is_other):
                 stored = stored.transposed()
         return stored.merged() if self.num_experts else stored
-
-
-def turned_first(num_rows: int, config: ModelConfig) -> NDArray[np.int64]:
-    """Return where an interleaved matrix has each row of whole heads: first of each pair, second of each, others."""
-    dim = config.head_dim
-    kinds = (config.layer(i).rope for i in range(config.num_layers))
-    turned = next((rope.rotary_dim for rope in kinds if rope is not None), dim)
-    heads = np.arange(num_rows, dtype=np.int64).reshape(-1, dim)
-    parts = heads[:, :turned:2], heads[:, 1:turned:2], heads[:, turned:]
-    return np.concatenate(parts, axis=1).reshape(-1)
