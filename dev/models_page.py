@@ -69,8 +69,7 @@ kept, so what is chosen for a text's first token holds for all of it:
 - `yarn`: as it stands at any length. A text may have `factor` × `original_max_position_embeddings` tokens, also where
   `max_position_embeddings` says less, as Qwen's model cards leave it.
 - `longrope`: the context that is served chooses, as in llama.cpp and vLLM: the short factors up to the original length
-  (`--max-model-len 4096`), the long ones beyond, for short texts too. transformers chooses by each text's length. Over
-  several processes the factors are the long ones.
+  (`--max-model-len 4096`), the long ones beyond, for short texts too. transformers chooses by each text's length.
 - `dynamic` (NTK): plain positions up to `max_position_embeddings`, where the context ends: beyond, transformers changes
   the angles of tokens that are in the cache. Hunyuan's `alpha` holds at any length."""
 FORMS = """

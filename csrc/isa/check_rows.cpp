@@ -181,8 +181,8 @@ void check_activate(const Kernels& kernels, Results& results) {
     const int count = static_cast<int>(gate.size());
     std::vector<float> out(gate.size());
     for (const Activation activation :
-         {Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Relu2,
-          Activation::SwigluOai})
+         {Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu,
+          Activation::Relu2, Activation::SwigluOai})
         for (const float* other : {up.data(), static_cast<const float*>(nullptr)}) {
             if (activation == Activation::SwigluOai && !other) continue;
             kernels.activate(activation, gate.data(), other, count, out.data());

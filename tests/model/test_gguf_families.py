@@ -510,6 +510,19 @@ def test_older_files_have_latents_keys_and_values_in_one_matrix() -> None:
     assert_close(prefill(load_torch(older), TOKENS), hf_logits(model, TOKENS))
 
 
+def test_older_glm_files_have_one_matrix_of_q_k_and_v() -> None:
+    model = hf_model("glm")
+    gguf = as_gguf(model, "chatglm", {"rope.dimension_count": 8})
+    tensors = {name: t for name, t in gguf.tensors.items() if ".attn_q." not in name}
+    for name, query in gguf.tensors.items():
+        if ".attn_q." in name:
+            others = [tensors.pop(name.replace("attn_q", f"attn_{part}")) for part in "kv"]
+            tensors[name.replace("attn_q", "attn_qkv")] = torch.cat((query, *others))
+    assert "blk.1.attn_qkv.bias" in tensors
+    older = MemoryCheckpoint("gguf", "chatglm", gguf.config, tensors)
+    assert_close(prefill(load_torch(older), TOKENS), hf_logits(model, TOKENS))
+
+
 @pytest.mark.parametrize(
     ("scaling", "metadata"),
     [

@@ -69,6 +69,13 @@ FAMILIES: Mapping[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24}
         | {"expert_shared_feed_forward_length": 40, "rope.scaling.finetuned": True},
     ),
+    "cohere": (
+        "cohere",
+        "command-r",
+        {"attention_bias": False},
+        {"logit_scale": 0.5, "rope.freq_base": 5e5, "rope.dimension_count": 8},
+    ),
+    "glm4": ("glm4", "glm4", {}, {"rope.dimension_count": 4}),
     "ministral3": (
         "ministral3",
         "mistral3",
@@ -272,6 +279,8 @@ HF_MODELS: Mapping[str, dict[str, Any]] = {
     "qwen2": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0}},
     "phi3": {"rope_parameters": longrope(4, 16), "original_max_position_embeddings": 16},
     "granite": {"rope_parameters": {"rope_type": "linear", "factor": 3.0}},
+    "cohere": {},
+    "hunyuan": {"rope_parameters": {"rope_type": "dynamic", "alpha": 100.0, "factor": 1.0}},
     "opt": {},
     "gpt_bigcode": {},
 }

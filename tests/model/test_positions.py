@@ -174,6 +174,13 @@ def test_a_text_may_be_as_long_as_yarn_makes_it() -> None:
     assert_close(prefill(decoder, TOKENS), hf_logits(model, TOKENS))
 
 
+def test_command_r_is_as_long_as_it_was_trained() -> None:
+    checkpoint = checkpoint_of(hf_model("cohere"))
+    published = replace(checkpoint, config={**checkpoint.config, "model_max_length": 8192})
+    assert load_torch(checkpoint).config.max_position == 512
+    assert load_torch(published).config.max_position == 8192
+
+
 def test_internlm3_is_llama() -> None:
     """Its folders name a class of their own, with code that transformers no longer needs."""
     model = hf_model("internlm3")

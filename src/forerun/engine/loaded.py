@@ -77,7 +77,7 @@ class Loaded:
             if config.tensor_parallel_size > 1:
                 from forerun.parallel import load as parallel  # imports torch
 
-                model = parallel.load(checkpoint, config)
+                model = parallel.load(checkpoint, config, max_len)
             else:
                 model = load(
                     checkpoint, quant=config.quant, head_bits=config.head_bits, progress=progress

@@ -34,11 +34,18 @@ if TYPE_CHECKING:
     from forerun.weights.base import Checkpoint
 
 
-def load(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
-    """Return rank 0's model once all ranks are connected. Raises ConfigError, LoadError."""
+def load(checkpoint: Checkpoint, config: EngineConfig, max_len: int) -> NativeDecoder:
+    """Return rank 0's model, for texts of at most `max_len` tokens, once all ranks are connected.
+
+    Raises ConfigError, LoadError.
+    """
     model, arch = _read(checkpoint, config)
+    model = model.within(max_len)
     parts = split_checkpoint(checkpoint, arch, model, config.tensor_parallel_size, config.quant)
-    group = _join(_connect(checkpoint, config), model, parts)
+    link = _connect(checkpoint, config)
+    assert isinstance(link, Leader)
+    link.send(max_len)
+    group = _join(link, model, parts)
     decoder = TensorParallel(model, parts, group, config.threads)
     _fill(decoder, checkpoint, arch, config)
     decoder.wait_for_others()
@@ -107,7 +114,8 @@ def _join(link: Leader | Follower, model: ModelConfig, parts: Sequence[Part]) ->
 def _loaded(leader: Follower, checkpoint: Checkpoint, config: EngineConfig) -> Commands:
     """Load the part of a rank above 0; return the commands that it runs."""
     model, arch = _read(checkpoint, config)
-    rank = Launch.of().rank
+    (max_len,) = leader.receive()
+    model, rank = model.within(max_len), Launch.of().rank
     parts = split_checkpoint(checkpoint, arch, model, config.tensor_parallel_size, config.quant)
     group = _join(leader, model, parts)
     decoder = PartDecoder(model, parts[rank], group, config.threads)

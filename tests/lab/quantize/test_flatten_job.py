@@ -23,6 +23,7 @@ TEXTS = np.random.default_rng(0).integers(1, VOCAB, (6, 40)).tolist()
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"intermediate_size": 64},
     "mistral": {"intermediate_size": 64},
+    "glm": {"intermediate_size": 64},
     "opt": {"ffn_dim": 64},
     "gpt_bigcode": {},
 }

@@ -31,6 +31,8 @@ def config(settings: Settings) -> ModelConfig:
     else:
         settings.assumed |= {"rope_theta": 500_000.0}
         layers = read_layers(settings)
+    if settings.get("model_max_length") is not None:  # Command R's: the other key has a sixteenth
+        settings.keys["max_position"] = "model_max_length"
     has_norms = settings.flag("use_qk_norm", False)
     if settings.is_gguf:
         has_norms = "blk.0.attn_q_norm.weight" in settings.checkpoint.names()

@@ -24,7 +24,6 @@ def config(settings: Settings) -> ModelConfig:
     """Return the config of a checkpoint."""
     settings.assumed = {"sliding_window": 4096}
     layers = read_layers(settings, period=4)
-    key = "attention.sliding_window" if settings.is_gguf else "sliding_window"
-    if settings.get(key) is not None:
+    if settings.get("attention.sliding_window" if settings.is_gguf else "sliding_window"):
         layers = turned_in_windows(layers)
     return llama_like(settings, "exaone4", layers=layers, norms="after", qk_norm="head")

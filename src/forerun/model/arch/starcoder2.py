@@ -18,7 +18,11 @@ _HF_MLP = {"up": "model.layers.{i}.mlp.c_fc", "down": "model.layers.{i}.mlp.c_pr
 
 def config(settings: Settings) -> ModelConfig:
     """Return the config of a checkpoint."""
-    settings.assumed = {"hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5}
+    settings.assumed = {
+        "hidden_act": "gelu_pytorch_tanh",
+        "norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+    }
     return llama_like(
         settings,
         "starcoder2",
