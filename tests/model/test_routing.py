@@ -8,10 +8,15 @@ pytest.importorskip("torch")
 
 from typing import Any
 
+import numpy as np
+
 from forerun.core.errors import LoadError
+from forerun.model.arch.base.source import TensorSource
+from forerun.weights.codes import FORMATS
 from tests.model.test_gguf_families import SPELLINGS, as_gguf
 from tests.model.test_loader import changed
 from tests.model.tiny import checkpoint_of, hf_model, load_torch
+from tests.native.models import GATED, stored
 
 
 @pytest.mark.parametrize(
@@ -48,3 +53,16 @@ def test_gguf(family: str, metadata: dict[str, Any], complaint: str) -> None:
     model = hf_model(family, **changes)
     with pytest.raises(LoadError, match=complaint):
         load_torch(as_gguf(model, architecture, {**usual, **metadata}))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8_0"])
+def test_the_half_for_keys_of_an_older_file_is_turned_by_head(dtype: str) -> None:
+    """3 heads of 4 rows for keys and 6 for values, of 32 columns; codes become fp16, which keeps these."""
+    both = stored("kv_b", np.random.default_rng(0).standard_normal((30, 32)), dtype)
+    source = TensorSource("kv_b", slice(0, 4), 10, 3, num_turned=3)
+    assert source.stored_shape((3 * 32, 4)) == both.shape
+    taken = source.take([both], GATED)
+    expected = both.dequantize().reshape(3, 10, 32)[:, :4].swapaxes(1, 2).reshape(96, 4)
+    form = source.stored_format(FORMATS[dtype])
+    assert taken.format is form
+    assert np.allclose(taken.dequantize(), expected, rtol=0 if dtype != "q8_0" else 1e-3)
