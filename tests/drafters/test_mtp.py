@@ -19,6 +19,7 @@ from forerun.drafting.spec import DrafterSpec
 from tests.drafters.helpers import ASKED, GREEDY, SAMPLED, WANTED, check_lossless, decoded, refusal
 from tests.drafters.mtp_files import Oracle, target_of
 from tests.model.test_gguf_families import HYBRID, SMALL
+from tests.native.test_families import WIDTHS
 from tests.oracles.growth import Step
 
 PROMPT = [5, 17, 3, 44, 21, 8, 30, 2, 60, 11, 7]
@@ -97,6 +98,17 @@ def test_a_gguf_file_gives_them_too(family, architecture, changes, extra, tmp_pa
     target = target_of(oracle.gguf(tmp_path / "model.gguf", architecture, extra))
     assert target.model.config.num_layers == oracle.config.num_hidden_layers
     check_steps(target, oracle, 2e-4)
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3"])
+def test_heads_with_a_router_of_sigmoids_and_with_latents_do(family, backend, tmp_path):
+    """Blocks of GLM-4.5's kind and of DeepSeek-V3's."""
+    sizes = {"hidden_size": 64, **WIDTHS[family]} if backend == "native" else {}
+    oracle = Oracle(family, **sizes, first_k_dense_replace=0)
+    check_steps(
+        target_of(oracle.folder(tmp_path), backend), oracle, 0.02 if backend == "native" else 2e-4
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
