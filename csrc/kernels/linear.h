@@ -3,7 +3,8 @@
 // A tile holds 16 outputs. Per 32 inputs it stores the codes, then the scales of 16 outputs, then
 // (formats with a minimum or a zero point) those, so that one stream of bytes is read in order.
 // Scales of 16 inputs stand side by side; Scales::Super has the factors of 256 inputs in front of
-// them, Scales::Small those of the outputs, fp32, in front of all. A 64-byte line of codes holds, for each output, 4 bytes:
+// them, Scales::Small those of the outputs, fp32, in front of all. A 64-byte line of codes holds, for
+// each output, 4 bytes:
 //   4 bits: inputs k..k+3 in the low nibbles, k+4..k+7 in the high ones; 4 lines
 //   2 bits, 1 bit: likewise inputs k..k+3 in the lowest bits, and so on; 2 lines, 1 line
 //   3, 5 and 6 bits: the low 2 or 4 bits, then the other 1 or 2 likewise

@@ -33,8 +33,8 @@ inline constexpr int kMaxPairs = 24;  // (row, query head) pairs that one attent
 // How codes, scales and minima lie in a tile, which decides on the kernel; kernels/linear.h has the
 // layouts.
 enum class Tile : std::uint8_t {
-    F32, F16, BF16, F8, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q5K, Q6K, Q8, Q8M, Q8Z, T2, Q2K, Q3K, IQ4, T4K, T3K, T3P, FP4, NVFP4,
-    Q4C, Q8C
+    F32, F16, BF16, F8, Q4, Q4M, Q4Z, Q4K, Q5, Q5M, Q5K, Q6K, Q8, Q8M, Q8Z, T2, Q2K, Q3K, IQ4, T4K, T3K,
+    T3P, FP4, NVFP4, Q4C, Q8C
 };
 
 // What a tile kernel reads of its rows: floats, int8 with a scale per group of 32, or flattened rows
@@ -43,8 +43,8 @@ enum class Activations : std::uint8_t { Float, Int8Groups, Flat };
 
 // Of a group of an output: nothing; an fp16 scale; with an fp16 minimum; with minus its zero point,
 // a whole number as fp16; a byte of exponent; a byte of e4m3, times an fp32 factor of the output. Super: times fp16
-// factors of 256 inputs, a byte each of scale and minimum; 4 bits each; a signed byte of scale; nothing. Single: an
-// fp32 scale. Channel: one an output.
+// factors of 256 inputs, a byte each of scale and minimum; 4 bits each; a signed byte of scale; nothing.
+// Single: an fp32 scale. Channel: one an output.
 enum class Scales : std::uint8_t {
     None, Half, HalfMin, HalfZero, Exponent, Small, SuperMin, SuperNibbles, SuperSigned, SuperAlone, Single, Channel
 };

@@ -64,6 +64,16 @@ METADATA: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
+    """Add a vocabulary that llama.cpp accepts."""
+    special = ["<unk>", "<s>", "</s>"]
+    words = [f"▁w{i}" for i in range(size - len(special))]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*special, *words])
+    writer.add_token_scores([0.0] * size)
+    writer.add_token_types([2, 3, 3, *[1] * len(words)])
+
+
 def add(writer: gguf.GGUFWriter, checkpoint: MemoryCheckpoint) -> None:
     """Add a checkpoint's numbers and tensors."""
     for key, value in checkpoint.config.items():

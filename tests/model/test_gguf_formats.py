@@ -14,6 +14,7 @@ from forerun.model.model import Model
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.codes import FORMATS
 from tests.arrays import cosine
+from tests.model.gguf_files import add_vocabulary
 from tests.native.models import prefill, stored
 
 WIDTH, VOCAB, LAYERS = 256, 77, 2
@@ -43,6 +44,7 @@ def write(path: Path, form: str, *, as_values: bool = False) -> Path:
         (writer.add_vocab_size, VOCAB),
     ):
         add(value)
+    add_vocabulary(writer, VOCAB)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(WIDTH // 8)
     shapes = {"token_embd": (VOCAB, WIDTH), "output": (VOCAB, WIDTH)}
@@ -51,7 +53,8 @@ def write(path: Path, form: str, *, as_values: bool = False) -> Path:
     for name, shape in shapes.items():
         values = random.standard_normal(shape) * (1 if name == "token_embd" else 0.1)
         data = nvfp4(shape) if form == "nvfp4" else stored(name, values, form).data
-        scale = np.float32([0.25]) if form == "nvfp4" else np.float32([])
+        has_scale = form == "nvfp4" and name != "token_embd"
+        scale = np.float32([0.25] * has_scale)
         if as_values:
             read = gguf.dequantize(data, Type[form.upper()]) * (scale if len(scale) else 1)
             writer.add_tensor(f"{name}.weight", read.astype(np.float32))

@@ -217,6 +217,8 @@ KINDS = {
     "float8": (replace(GATED, num_kv_heads=1), "f8"),
     "table": (replace(GATED, num_kv_heads=1), "mxfp4"),
     "super": (replace(GATED, hidden_size=256, intermediate_size=256, head_dim=64), "q2_k"),
+    "factor": (replace(GATED, num_kv_heads=1), "nvfp4"),
+    "grid": (replace(GATED, hidden_size=256, intermediate_size=256, head_dim=64), "iq2_xs"),
     "hybrid": (HYBRID, "q4_0"),
     "tiled": (TILED, "bf16"),
     "short": (SHORT, "q8_0"),

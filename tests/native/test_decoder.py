@@ -243,7 +243,7 @@ def test_wrong_weights_are_refused_by_name() -> None:
     cut = weights | {"layers.0.k": weights["layers.0.k"].rows(slice(0, 3))}
     with pytest.raises(LoadError, match=r"layers\.0\.k is \(3, 64\)"):
         load_native(GATED, cut)
-    odd = replace(weights["layers.0.k"], format=WeightFormat("iq2_xs", 2))
+    odd = replace(weights["layers.0.k"], format=WeightFormat("q1_0", 2))
     with pytest.raises(LoadError, match="has no kernel"):
         load_native(GATED, weights | {"layers.0.k": odd})
 

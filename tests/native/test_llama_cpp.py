@@ -19,7 +19,9 @@ import torch
 from forerun.core.batch import Segment
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
-from tests.model.gguf_files import METADATA, add
+from forerun.weights.codes import FORMATS
+from tests.model import test_gguf_formats as formats
+from tests.model.gguf_files import METADATA, add, add_vocabulary
 from tests.model.test_families import TOKENS
 from tests.model.test_gguf_families import PLAIN, SPELLINGS, as_gguf
 from tests.model.tiny import VOCAB, MemoryCheckpoint, hf_model
@@ -46,15 +48,17 @@ FILES = [(*names, {}, {}) for names in PLAIN] + [s for s in SPELLINGS if s[0] !=
 """What is compared: as `SPELLINGS`."""
 
 
+def llama_logits(file: Path, out: Path) -> np.ndarray:
+    script = Path(__file__).with_name("llama_logits.py")
+    command = [PYTHON, script, file, ADAPTER, out, *map(str, TEXT)]
+    subprocess.run(command, check=True, capture_output=True)
+    return np.load(out)
+
+
 def write(checkpoint: MemoryCheckpoint, path: Path) -> None:
     """A file with a vocabulary that llama.cpp accepts."""
     writer = gguf.GGUFWriter(str(path), checkpoint.architecture)
-    special = ["<unk>", "<s>", "</s>"]
-    words = [f"▁w{i}" for i in range(VOCAB - len(special))]
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([*special, *words])
-    writer.add_token_scores([0.0] * VOCAB)
-    writer.add_token_types([2, 3, 3, *[1] * len(words)])
+    add_vocabulary(writer, VOCAB)
     add(writer, checkpoint)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -90,13 +94,22 @@ def test_logits_are_llama_cpps(
             checkpoint, tensors={**checkpoint.tensors, "rope_freqs.weight": turned}
         )
     write(checkpoint, file)
-    script = Path(__file__).with_name("llama_logits.py")
-    command = [PYTHON, script, file, ADAPTER, out, *map(str, TEXT)]
-    subprocess.run(command, check=True, capture_output=True)
-    theirs = np.load(out)
+    theirs = llama_logits(file, out)
     native = load_model(open_checkpoint(file), backend="native")
     ours = logits_of(native, native.new_cache(1, 128), Segment(0, 0, TEXT))
     is_close = np.abs(ours - theirs).max(-1) < 0.05 * theirs.std()
     # Where two experts are nearly as good, a rounding elsewhere chooses the other one; later rows see that one.
     assert is_close.mean() > 0.7
     assert np.corrcoef(ours[is_close].ravel(), theirs[is_close].ravel())[0, 1] > 0.9999
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHON.exists(), reason="needs make peers")
+@pytest.mark.parametrize("form", [name for name in formats.READ if FORMATS[name].group])
+def test_logits_of_any_format_are_llama_cpps(tmp_path: Path, form: str) -> None:
+    """But for what both round: activations, here in groups of 32, there of as many as a block has."""
+    file = formats.write(tmp_path / "m.gguf", form)
+    theirs = llama_logits(file, tmp_path / "logits.npy")
+    native = load_model(open_checkpoint(file), backend="native")
+    ours = logits_of(native, native.new_cache(1, 128), Segment(0, 0, TEXT))
+    assert np.abs(ours - theirs).std() < 0.1 * theirs.std()

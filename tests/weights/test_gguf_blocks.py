@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import gguf
 import numpy as np
 import pytest
@@ -35,3 +38,19 @@ def test_other_formats_and_sizes_are_refused(form: str, out: tuple[int, int]) ->
     values = np.zeros((2, 256 if form == "q4_k" else 32), np.float32)
     with pytest.raises(ValueError, match=r"rounded to q8_0 or q4_1|wrong shape"):
         native.round_blocks(form, values, np.zeros(out, np.uint8))
+
+
+def test_the_gguf_package_is_imported_for_grids_alone() -> None:
+    code = """
+import sys
+import numpy as np
+from forerun.weights.codes import FORMATS
+from forerun.weights.gguf_blocks import for_kernels
+for name in ("q4_k", "tq1_0", "iq2_xxs"):
+    blocks = for_kernels(np.zeros((2, FORMATS[name].block_nbytes), np.uint8), FORMATS[name])
+    print(name, blocks.shape[1], "gguf.quants" in sys.modules)
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.split() == ["q4_k", "144", "False", "tq1_0", "54", "False", "iq2_xxs", "138", "True"]

@@ -526,6 +526,13 @@ def without(parts: Arrays, name: str) -> Arrays:
         (modelopt_nvfp4, {}, {"pre_quant_scale": np.ones(64)}, "take a folder in NVFP4 or FP8 wi"),
         (modelopt_nvfp4, {}, {"weight_scale_2": np.float32(np.inf)}, "must have one factor"),
         (lambda: mlx(4), {"mode": "mxfp8"}, {}, "quantized by MLX as 'mxfp8', which is not supp"),
+        (
+            lambda: mlx(4),
+            {},
+            {"weight": np.zeros((2, 16, 8), np.uint32)},
+            "a tensor for each expert",
+        ),
+        (modelopt_nvfp4, {}, {"weight": np.zeros((2, 16, 32), np.uint8)}, "is read as a matrix"),
         (lambda: mlx(4), {"bits": 7}, {}, "'bits' of the quantization config is 7"),
         (lambda: mlx(4), {}, {"biases": None}, "no tensor '.*up_proj.biases'"),
         (awq_gemm, {"version": "gemv_fast"}, {}, "unknown version of AWQ 'gemv_fast'"),

@@ -95,7 +95,7 @@ def mxfp4(layer: PackedLayer) -> StoredTensor:
 
 def compressed_mxfp4(layer: PackedLayer) -> StoredTensor:
     """Read weight_packed (N, K / 2) of two e2m1 numbers a byte, the first one low, and weight_scale (N, K / 32)."""
-    num_out, num_bytes = layer.tensor("weight_packed").shape
+    num_out, num_bytes = layer.matrix("weight_packed")
     layer.need("weight_scale", (num_out, num_bytes // 16))
     for part in ("weight_packed", "weight_scale"):
         layer.bytes(part, "U8")
@@ -135,7 +135,7 @@ def pairs_of_float4(layer: PackedLayer, part: str, factors: Floats) -> StoredTen
 
     `factors` (1,) multiply what they stand for. Raises LoadError.
     """
-    num_out, num_bytes = layer.tensor(part).shape
+    num_out, num_bytes = layer.matrix(part)
     num_in = 2 * num_bytes
     if num_in % 32:
         raise LoadError(f"'{layer.name}' has {num_in} inputs: NVFP4 is read in multiples of 32")

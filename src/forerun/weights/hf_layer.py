@@ -50,6 +50,16 @@ class PackedLayer:
         """Return what one of its tensors is called."""
         return f"{self.name}{self.separator}{part}"
 
+    def matrix(self, part: str) -> tuple[int, int]:
+        """Return the shape of a matrix. Raises LoadError for other tensors, such as experts in one."""
+        shape = self.tensor(part).shape
+        if len(shape) != 2:
+            raise LoadError(
+                f"tensor '{self.name_of(part)}' is {shape}, but is read as a matrix: take the model as a GGUF, "
+                "or a folder with a tensor for each expert"
+            )
+        return shape[0], shape[1]
+
     def need(self, part: str, expected: tuple[int, ...], why: str = "") -> None:
         """Raise LoadError if a tensor has another shape."""
         shape = self.tensor(part).shape

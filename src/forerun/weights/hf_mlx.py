@@ -27,7 +27,7 @@ def mlx(layer: PackedLayer) -> StoredTensor:
             f"'{layer.name}' is quantized by MLX as {short_repr(mode)}, which is not supported: affine is"
         )
     bits = integer(layer.config, "bits", tuple(_GRIDS))
-    num_out, num_words = layer.tensor("weight").shape
+    num_out, num_words = layer.matrix("weight")
     num_in = num_words * 32 // bits
     group = layer.group("group_size", layer.config.get("group_size"), num_in)
     for part in ("scales", "biases"):

@@ -234,7 +234,9 @@ def quantization_config(
     config: Config, awq: Config, gptq: Config, modelopt: Config
 ) -> Config | None:
     """Read the quantization from config.json, or from a file of AutoAWQ, AutoGPTQ or ModelOpt. Raises LoadError."""
-    given = config.get("quantization_config", config.get("quantization"))
+    given, other = config.get("quantization_config"), config.get("quantization")
+    if given is None and isinstance(other, Mapping) and is_mlx(other):
+        return other
     if given is None and "w_bit" in awq:
         named = {"bits": "w_bit", "group_size": "q_group_size", "version": "version"}
         return {"quant_method": "awq"} | {new: awq.get(old) for new, old in named.items()}

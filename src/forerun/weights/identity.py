@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from forerun.weights.base import Checkpoint
 
 _PRECISION = re.compile(
-    r"[-. ](gguf|awq|gptq|exl2|mlx|bnb|[34568]-?bit|int[48]|fp(4|8|16|32)|bf16|f16|f32|nf4|mxfp4"
+    r"[-. ](gguf|awq|gptq|autoround|exl2|mlx|bnb|[2-68]-?bit|int[48]|(nv|mx)?fp(4|8|16|32)|bf16|f16|f32|nf4"
     r"|w[48]a(8|16)|(ud-)?i?q\d[_a-z\d]*|tq\d_\d|qat|dynamic|unsloth)$"
 )
 """The last part of a name that says how the weights are stored, not which they are."""
