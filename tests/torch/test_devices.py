@@ -23,7 +23,7 @@ from tests.torch.decoders import random_decoder
 
 TOKENS = tuple(np.random.default_rng(0).integers(0, 61, decoders.TILE + 140).tolist())
 PARENTS = (-1, 0, 0, 1, 2, 2, -1, 6, 3, 8)
-CHOOSES_EXPERTS = {"experts", "gemma4"}
+CHOOSES_EXPERTS = {"experts", "gemma4", "alone"}
 """Which experts are computed depends on numbers, of which `meta` has none."""
 
 
