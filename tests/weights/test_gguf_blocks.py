@@ -53,4 +53,14 @@ for name in ("q4_k", "tq1_0", "iq2_xxs"):
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert printed.stdout.split() == ["q4_k", "144", "False", "tq1_0", "54", "False", "iq2_xxs", "138", "True"]
+    assert printed.stdout.split() == [
+        "q4_k",
+        "144",
+        "False",
+        "tq1_0",
+        "54",
+        "False",
+        "iq2_xxs",
+        "138",
+        "True",
+    ]
