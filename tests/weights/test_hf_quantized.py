@@ -533,6 +533,7 @@ def without(parts: Arrays, name: str) -> Arrays:
             "a tensor for each expert",
         ),
         (modelopt_nvfp4, {}, {"weight": np.zeros((2, 16, 32), np.uint8)}, "is read as a matrix"),
+        (gptq, {"dynamic": {"+:(": {"bits": 8}}}, {}, "'dynamic' has a pattern that is none"),
         (lambda: mlx(4), {"bits": 7}, {}, "'bits' of the quantization config is 7"),
         (lambda: mlx(4), {}, {"biases": None}, "no tensor '.*up_proj.biases'"),
         (awq_gemm, {"version": "gemv_fast"}, {}, "unknown version of AWQ 'gemv_fast'"),

@@ -177,7 +177,10 @@ def _plain(config: Config) -> Config:
 
 
 def _of_layer(config: Config, name: str) -> Config:
-    """Return the config as it holds for a layer: AutoRound's `extra_config`, GPTQModel's `dynamic`, MLX's own."""
+    """Return the config as it holds for a layer: AutoRound's `extra_config`, GPTQModel's `dynamic`, MLX's own.
+
+    Raises LoadError for a pattern that is none.
+    """
     if config.get("quant_method") == "mlx":
         own = config.get(name)
         return {**config, **own} if isinstance(own, Mapping) else config
@@ -186,7 +189,10 @@ def _of_layer(config: Config, name: str) -> Config:
         if not isinstance(changes, Mapping):
             continue
         meant = [name] if name in changes else []
-        meant += [each for each in changes if match(each.removeprefix("+:"), name)]
+        try:
+            meant += [each for each in changes if match(each.removeprefix("+:"), name)]
+        except re.error as error:
+            raise LoadError(f"'{key}' has a pattern that is none: {error}") from error
         if meant and isinstance(changes[meant[0]], Mapping):
             return {**config, **changes[meant[0]]}
     return config
