@@ -22,7 +22,7 @@ from tests.model.tiny import hf_model
 from tests.weights.raw_gguf import Entry
 from tests.weights.test_hf import byte_level_encoder
 
-IQ2_XXS = 16
+Q8_K = 15
 
 
 @pytest.fixture
@@ -134,12 +134,12 @@ def test_a_folder_is_described_with_its_chat_form_and_what_is_left_alone(
 def test_a_model_that_cannot_be_loaded_says_why_in_a_line(forerun, tmp_path: Path) -> None:
     path, raw = tmp_path / "model.gguf", honest("llama")
     for entry in raw.entries[2:7]:
-        entry.type_id = IQ2_XXS
+        entry.type_id = Q8_K
     path.write_bytes(raw.to_bytes())
     code, out, err = forerun("check", path)
     assert (code, err, out.count("\n")) == (1, "", 1)
     names = [entry.name for entry in raw.entries[2:5]]
-    assert f"tensor '{names[0]}' is stored as IQ2_XXS, which is not supported" in out
+    assert f"tensor '{names[0]}' is stored as Q8_K, which is not supported" in out
     assert f"nor is that of '{names[1]}' and '{names[2]}' and 2 more" in out
     document = the_json(forerun("check", path, "--json")[1])
     assert document["loads"] is False

@@ -59,7 +59,7 @@ def test_gguf(family: str, metadata: dict[str, Any], complaint: str) -> None:
 def test_the_half_for_keys_of_an_older_file_is_turned_by_head(dtype: str) -> None:
     """3 heads of 4 rows for keys and 6 for values, of 32 columns; codes become fp16, which keeps these."""
     both = stored("kv_b", np.random.default_rng(0).standard_normal((30, 32)), dtype)
-    source = TensorSource("kv_b", slice(0, 4), 10, 3, num_turned=3)
+    source = TensorSource("kv_b", slice(0, 4), 10, 3, num_transposed=3)
     assert source.stored_shape((3 * 32, 4)) == both.shape
     taken = source.take([both], GATED)
     expected = both.dequantize().reshape(3, 10, 32)[:, :4].swapaxes(1, 2).reshape(96, 4)

@@ -170,13 +170,13 @@ def test_a_configuration_means_the_same_in_all_places(config: dict, meant: str) 
     ("config", "message"),
     [
         ({"method": "medusa"}, "drafter 'medusa': option 'model' must be given"),
-        ({"method": "ngrams"}, "unknown drafter 'ngrams' .allowed: auto, draft_model"),
+        ({"method": "ngrams"}, "unknown drafter 'ngrams' .allowed: auto, dflash"),
         ({"method": "ngram", "num_speculative_tokens": 0},
          r"'prompt_lookup': num_draft must be at least 1, got 0 \(given as num_speculative_tokens\)"),
         ({"method": "ngram", "num_speculative_tokens": "x"},
          r"option 'num_draft' must be a whole number.*\(given as num_speculative_tokens\)"),
         ({"method": "suffix", "draft_p_min": 0.5},
-         r"'suffix' has no option min_chance=0.5 .*these have it: draft_model, .* \(given as draft_p_min\)"),
+         r"'suffix' has no option min_chance=0.5 .*these have it: dflash, .* \(given as draft_p_min\)"),
         ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size=2 is not possible here"),
     ],
 )  # fmt: skip
