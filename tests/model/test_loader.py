@@ -82,15 +82,6 @@ def test_unknown_architecture_lists_the_known() -> None:
         load_torch(MemoryCheckpoint("gguf", "mamba", {}, {}))
 
 
-@pytest.mark.parametrize("kind", ["hf", "gguf"])
-def test_gemma_3n_is_refused_by_name(kind: Literal["hf", "gguf"]) -> None:
-    name = "gemma3n" if kind == "gguf" else "Gemma3nForConditionalGeneration"
-    with pytest.raises(
-        LoadError, match=f"{name} is not supported: .*AltUp.*use Gemma 3 or Gemma 4"
-    ):
-        load_torch(MemoryCheckpoint(kind, name, {}, {}))
-
-
 def test_missing_tensor_is_named() -> None:
     checkpoint = checkpoint_of(hf_model("qwen2"))
     del checkpoint.tensors["model.layers.1.mlp.up_proj.weight"]  # type: ignore[attr-defined]
