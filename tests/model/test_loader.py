@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gguf
 import numpy as np

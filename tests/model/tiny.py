@@ -189,6 +189,7 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         | {"num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
         | {"use_double_wide_mlp": False},
     ),
+    "gemma3n": ("Gemma3nTextConfig", "Gemma3nForCausalLM", _GEMMA3N),
     "exaone4": ("Exaone4Config", "Exaone4ForCausalLM", {**_GATED, **_WINDOWED}),
     "exaone4_small": (
         "Exaone4Config",

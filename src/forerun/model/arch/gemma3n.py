@@ -20,7 +20,7 @@ from forerun.model.arch.base.gemma import (
 from forerun.model.arch.base.mapping import plain_source, read_layers
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import Kind, TensorSource
-from forerun.model.config import LayerConfig, ModelConfig, StreamsConfig
+from forerun.model.config import ModelConfig, StreamsConfig
 
 HF_ARCHITECTURES = ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration")
 GGUF_ARCHITECTURES = ("gemma3n",)
