@@ -31,13 +31,15 @@ LATENT = {
 SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
 METADATA: Mapping[str, Mapping[str, Any]] = {
     "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
-    # llama.cpp has 20 layers with keys of their own, of which the first 10 are sparse.
+    # llama.cpp has 20 layers with keys of their own, of which the first 10 are sparse, and caps logits at 30. Its
+    # deviation is that of a sample: sqrt(256 / 255) of what transformers computes.
     "gemma3n": {
         "embedding_length_per_layer_input": 256,
         "attention.sliding_window_pattern": ([True] * 4 + [False]) * 5,
         "attention.shared_kv_layers": 5,
         "feed_forward_length": 256,
-        "activation_sparsity_scale": [1.6448536] * 10 + [-math.inf] * 15,
+        "final_logit_softcapping": 30.0,
+        "activation_sparsity_scale": [1.6448536 * math.sqrt(256 / 255)] * 10 + [-math.inf] * 15,
     },
     "gemma4_moe": {**GEMMA4, "expert_feed_forward_length": 32},
     "cohere2": {"attention.sliding_window_pattern": [True, True, True, False]},

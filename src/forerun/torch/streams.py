@@ -38,7 +38,9 @@ class StreamBlock(Block):
 
     def __call__(self, x: Tensor, tile: Tile, cache: TensorCache) -> Tensor:
         """Map (R, S, D) to (R, S, D)."""
-        assert self.mixer is not None and self.mlp is not None and self.per_layer is not None
+        assert self.mixer is not None
+        assert self.mlp is not None
+        assert self.per_layer is not None
         predicted = self._predict(x)
         first = predicted[:, 0]
         read = self._norm("attn", first)

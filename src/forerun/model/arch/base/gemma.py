@@ -25,7 +25,7 @@ ASSUMED: Mapping[str, Any] = {
     "tie_word_embeddings": True,
 }
 """What the configs of Gemma 3 and 4 mean where they leave it out."""
-PER_LAYER_NAMES: Mapping[str, tuple[str, str]] = {
+PER_LAYER_NAMES: dict[str, tuple[str, str]] = {
     "per_layer_embed": ("model.embed_tokens_per_layer", "per_layer_token_embd"),
     "per_layer_proj": ("model.per_layer_model_projection", "per_layer_model_proj"),
     "per_layer_norm": ("model.per_layer_projection_norm", "per_layer_proj_norm"),
