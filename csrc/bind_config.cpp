@@ -34,6 +34,9 @@ LayerShape layer_shape_of(nb::handle layer) {
                      .shares_kv_of = shared.value_or(-1),
                      .has_values = get<bool>(layer, "has_values"),
                      .has_mixer = get<bool>(layer, "has_mixer")};
+    const auto cutoff = get<std::optional<float>>(layer, "cutoff");
+    shape.is_sparse = cutoff.has_value();
+    shape.cutoff = cutoff.value_or(0.0f);
     const nb::object experts = layer.attr("experts");
     if (experts.is_none()) return shape;
     shape.experts = {.num = get<int>(experts, "num_experts"),
@@ -75,6 +78,14 @@ LatentShape latent_shape_of(nb::handle latent) {
              get<float>(latent, "norm_eps")};
     need(std::min({shape.rank, shape.rope_dim, shape.query_dim, shape.value_dim}) > 0,
          "sizes of latents are out of range");
+    return shape;
+}
+
+StreamsShape streams_shape_of(nb::handle streams) {
+    if (streams.is_none()) return {};
+    const StreamsShape shape{get<int>(streams, "num"), get<int>(streams, "laurel_rank")};
+    need(shape.num > 1 && shape.num <= kMostStreams && shape.laurel_rank > 0 && shape.laurel_rank <= 1 << 16,
+         "streams are out of range");
     return shape;
 }
 
@@ -160,6 +171,7 @@ Shape shape_of(nb::handle config) {
             .norms_values = get<bool>(config, "value_norm"),
             .has_layer_scales = get<bool>(config, "layer_scales"),
             .per_layer_width = size("per_layer_width", 0),
+            .streams = streams_shape_of(config.attr("streams")),
             .borrows_kv = borrows,
             .layers = std::move(layers)};
 }

@@ -13,6 +13,8 @@ namespace forerun {
 struct Mlp {
     Linear gate, up, down;
     int inner = 0;  // of one
+    bool is_sparse = false;  // gates are cut off, so many standard deviations above their mean
+    float cutoff = 0.0f;
 };
 
 struct Layer {
@@ -27,6 +29,9 @@ struct Layer {
     // Of attention to latents.
     Linear q_a, q_rope, kv_a, k_rope, k_b, v_b;
     Norm q_a_norm, kv_a_norm;
+    // Of streams; `altup_router` is (streams, D), `altup_predict` and `altup_correct` (..., streams).
+    Norm laurel_norm, altup_router, altup_router_norm, altup_predict, altup_correct, altup_scale;
+    Linear laurel_left, laurel_right;
     std::vector<float> key_scale;  // (key dim): 1 / sqrt(key dim)
     Mlp mlp, experts;
     int kind = 0;

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "model/model.h"
+#include "model/sums.h"
 
 namespace forerun {
 
@@ -38,6 +39,10 @@ void Decoder::run_mlp(Worker& worker, int index) {
     const auto finish = [&] { rows_began(index + 1); };
     if (layer_shape(index).has_mlp) {
         const Linear& reader = layer.mlp.down;
+        const Mlp& mlp = layer.mlp;
+        if (mlp.is_sparse)
+            worker.each_and_rows([&](int piece) { gate_alone(mlp, piece); }, num_rows_,
+                                 [&](int row) { find_cutoff(mlp, row); });
         const auto up = [&](int piece) { mlp_up(layer, piece, worker.thread); };
         const auto round = [&](int row) { quantize_row(reader, activated_.of(reader), row); };
         const auto down = [&](int piece) { add_linear(reader, activated_.of(reader), piece); };
@@ -50,15 +55,33 @@ void Decoder::run_mlp(Worker& worker, int index) {
     end_sublayer(worker, [&](int piece) { experts_down(index, piece, worker.thread); }, next, finish);
 }
 
-// What the MLP beside experts is multiplied by: in 16 sums, which are added in order.
+// What the MLP beside experts is multiplied by.
 void Decoder::gate_mlp(int index, int row) {
     const float *x = normed_.x + static_cast<std::size_t>(row) * shape_.hidden_size,
                 *weight = layers_[index].mlp_gate.weight;
-    float sums[kTile] = {}, total = 0.0f;
-    for (int i = 0; i < shape_.hidden_size; i += kTile)
-        for (int lane = 0; lane < kTile; ++lane) sums[lane] += x[i + lane] * weight[i + lane];
-    for (float sum : sums) total += sum;
-    mlp_gates_[row] = 1.0f / (1.0f + std::exp(-total));
+    mlp_gates_[row] = 1.0f / (1.0f + std::exp(-dot(x, weight, shape_.hidden_size)));
+}
+
+// Gates whose cutoffs depend on all of a row's, of some channels.
+void Decoder::gate_alone(const Mlp& mlp, int piece) {
+    const Part part(mlp.gate.num_tiles(), piece, std::min(8 * pool_.size(), channel_units(mlp)));
+    kernels_.linear(mlp.gate, part.first, part.stop - part.first, normed_, 0, num_rows_,
+                    {gates_ + part.first * kTile, static_cast<std::size_t>(mlp.inner)});
+}
+
+void Decoder::find_cutoff(const Mlp& mlp, int row) {
+    const float *gates = gates_ + static_cast<std::size_t>(row) * mlp.inner, count = static_cast<float>(mlp.inner);
+    const float mean = sum_of(mlp.inner, [&](int i) { return gates[i]; }) / count;
+    const float squares = sum_of(mlp.inner, [&](int i) { return (gates[i] - mean) * (gates[i] - mean); });
+    cutoffs_[row] = mean + std::sqrt(squares / count) * mlp.cutoff;
+}
+
+// What some rows' gates have beyond their cutoffs.
+void Decoder::take_gates(const Mlp& mlp, int first, int count, int column, int channels, float* gate) const {
+    for (int i = 0; i < count; ++i) {
+        const float* from = gates_ + static_cast<std::size_t>(first + i) * mlp.inner + column;
+        for (int j = 0; j < channels; ++j) gate[i * channels + j] = std::max(from[j] - cutoffs_[first + i], 0.0f);
+    }
 }
 
 int Decoder::channel_units(const Mlp& mlp) const {
@@ -87,7 +110,10 @@ void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column
     for (; first < stop; first += kRowBlock) {
         const int count = std::min(kRowBlock, stop - first);
         kernels_.linear(mlp.up, tile, tiles, in, first, count, {up, stride});
-        if (is_gated) kernels_.linear(mlp.gate, tile, tiles, in, first, count, {gate, stride});
+        if (mlp.is_sparse)
+            take_gates(mlp, first, count, column, channels, gate);
+        else if (is_gated)
+            kernels_.linear(mlp.gate, tile, tiles, in, first, count, {gate, stride});
         kernels_.activate(shape_.activation, is_gated ? gate : up, is_gated ? up : nullptr,
                           count * channels, up);
         // Quantized rows are read as codes only: their floats stay here, in the cache.

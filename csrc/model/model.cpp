@@ -28,6 +28,8 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
             throw std::invalid_argument("heads must be a multiple of kv heads");
         if (layer.kv.head_dim % kTile || layer.inner % kTile)
             throw std::invalid_argument("head size and MLP size must be multiples of 16");
+        if (layer.is_sparse && (!layer.has_mlp || !shape.is_gated))
+            throw std::invalid_argument("only gates of MLPs can be cut off");
         if (experts.inner % kTile || experts.num_active > experts.num)
             throw std::invalid_argument(
                 "experts' MLP size must be a multiple of 16, and no more active than there are");
@@ -43,6 +45,7 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
     name_weights();
     check_mixers();
     check_latent();
+    check_streams();
 }
 
 Decoder::~Decoder() {
@@ -67,9 +70,13 @@ void Decoder::name_weights() {
     if (s.position_offset >= 0) matrix("positions", positions_, 0, width);
     norm("norm", final_norm_, width);
     if (own > 0) {
-        matrix("per_layer_embed", per_layer_embed_, s.vocab_size, s.num_layers * own);
+        matrix("per_layer_embed", per_layer_embed_, 0, s.num_layers * own);
         matrix("per_layer_proj", per_layer_proj_, s.num_layers * own, width);
         norm("per_layer_norm", per_layer_norm_, own);
+    }
+    if (s.streams.exists()) {
+        matrix("altup_proj", altup_proj_, (s.streams.num - 1) * width, width);
+        matrix("altup_unembed", altup_unembed_, (s.streams.num - 1) * width, width);
     }
     const auto mlp = [&](std::string name, Mlp& to, int size, int count, bool is_gated) {
         to.inner = size;
@@ -107,6 +114,9 @@ void Decoder::name_weights() {
             if (s.has_sinks) norm("sinks", layer.sinks, s.num_heads);
         }
         if (l.has_mlp) mlp("", layer.mlp, l.inner, 1, s.is_gated);
+        layer.mlp.is_sparse = l.is_sparse;
+        layer.mlp.cutoff = l.cutoff;
+        if (s.streams.exists()) name_streams(layer, prefix);
         if (own > 0) {
             matrix("inp_gate", layer.inp_gate, own, width);
             matrix("inp_proj", layer.inp_proj, width, own);
@@ -194,7 +204,8 @@ void Decoder::set(const std::string& name, Packed packed) {
             name + " is (" + std::to_string(given.num_out) + ", " + std::to_string(given.num_read()) +
             "), expected (" + std::to_string(num_out) + ", " + std::to_string(weight.num_in) + ")");
     const bool is_dense = name.starts_with("layers.") && !shape_.latent.exists() && name.find("expert_") == name.npos &&
-                          name.find("router") == name.npos && name.find("inp_") == name.npos;
+                          name.find("router") == name.npos && name.find("inp_") == name.npos &&
+                          name.find("laurel") == name.npos;
     const bool is_token = name == "embed" || name == "head";
     if (given.flat && !is_dense && !(is_token && given.is_by_row()))
         throw std::invalid_argument(name + " cannot read flattened rows");
@@ -282,7 +293,7 @@ void Decoder::check_flat() const {
     };
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         const Layer& layer = layers_[i];
-        const bool is_alike = alike({&layer.q, &layer.k, &layer.v, &layer.attn_gate}) &&
+        const bool is_alike = alike({&layer.q, &layer.k, &layer.v, &layer.attn_gate, &layer.laurel_left}) &&
                               alike({&layer.in_proj, &layer.z, &layer.beta, &layer.dt}) &&
                               alike({&layer.mlp.up, &layer.mlp.gate});
         if (!is_alike)

@@ -107,6 +107,8 @@ class Decoder {
     void name_latent(Layer& layer, const std::string& prefix);
     void check_mixers() const;
     void check_latent() const;
+    void check_streams() const;
+    void name_streams(Layer& layer, const std::string& prefix);
     void check_flat() const;
     void check_id(std::int64_t id) const;
     bool quantizes_after_attention(int layer) const;
@@ -161,6 +163,7 @@ class Decoder {
     int num_active() const;
     void lay_out_experts(Scratch& scratch);
     void lay_out_latent(Scratch& scratch);
+    void lay_out_streams(Scratch& scratch);
     std::size_t lay_out_mixers(Scratch& scratch);
     void lay_out(Scratch& scratch, int rows_above, std::size_t num_states);
 
@@ -246,9 +249,48 @@ class Decoder {
     void begin_inputs(int layer, int row);
     void run_per_layer(Worker& worker, int layer);
     void gate_inputs(int layer, int piece, int thread);
+    // Groups of outputs of a narrow layer, changed by `change(row, column, x)`, as the layer that reads them needs them.
+    template <class Change>
+    void put_groups(const Linear& linear, const Linear& reader, const Rows& rows, const Part& groups, int thread,
+                    const Change& change) {
+        const Rows out = rows.of(reader);
+        float* block = scratch_ + thread * scratch_stride_;
+        for (int column = groups.first * kGroup; column < groups.stop * kGroup; column += kGroup)
+            for (int first = 0; first < num_rows_; first += kRowBlock) {
+                const int count = std::min(kRowBlock, num_rows_ - first);
+                kernels_.linear(linear, column / kTile, kGroup / kTile, normed_, first, count,
+                                {block, static_cast<std::size_t>(kGroup)});
+                for (int i = 0; i < count; ++i) {
+                    float* x = block + i * kGroup;
+                    change(first + i, column, x);
+                    put(reader, x, out, first + i, column, kGroup);
+                }
+            }
+    }
+
+    float* stream(int row, int index) const;
+    int stream_pieces() const;
+    int laurel_pieces(bool is_left) const;
+    int stream_places() const { return (num_rows_ + kRowsAside - 1) / kRowsAside * kRowsAside; }
+    void project_streams(int piece);
+    void begin_streams(int row);
+    void route_streams(const Layer& layer, int row, float* routed);
+    void mix_routed(const Norm& matrix, const float* routed, int count, float* out) const;
+    void predict_streams(const Layer& layer, int row);
+    void correct_streams(const Layer& layer, int row);
+    void add_to_streams(const Layer& layer, int row);
+    void narrow_rows(const Layer& layer, int piece, int thread);
+    void widen_rows(const Layer& layer, int piece);
+    void add_laurel(const Layer& layer, int row);
+    void leave_streams(int row);
+    void end_streams(Worker& worker);
+    void join_streams(int row);
 
     void run_mlp(Worker& worker, int layer);
     void gate_mlp(int layer, int row);
+    void gate_alone(const Mlp& mlp, int piece);
+    void find_cutoff(const Mlp& mlp, int row);
+    void take_gates(const Mlp& mlp, int first, int count, int column, int channels, float* gate) const;
     void mlp_up(const Layer& layer, int piece, int thread);
     void gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
                  int first, int stop, const Rows& out, int thread, const float* shares = nullptr);
@@ -281,7 +323,7 @@ class Decoder {
     Pool& pool_;
     std::map<std::string, Weight> weights_;
     std::vector<Layer> layers_;
-    Linear embed_, positions_, head_, per_layer_embed_, per_layer_proj_;
+    Linear embed_, positions_, head_, per_layer_embed_, per_layer_proj_, altup_proj_, altup_unembed_;
     Norm final_norm_, per_layer_norm_;
     bool is_checked_ = false;
     std::size_t layers_nbytes_ = 0;
@@ -327,6 +369,9 @@ class Decoder {
     float* experts_input_ = nullptr;  // (R, D), normed for them
     float* inputs_of_layers_ = nullptr;  // (R, layers, width)
     Rows normed_, attended_, activated_, gated_inputs_;
+    float *streams_ = nullptr, *laurel_ = nullptr;  // (R, streams, D), (R, D)
+    Rows laurel_input_, stream_rows_;               // (R, rank), (streams - 1, R in whole groups)
+    float *gates_ = nullptr, *cutoffs_ = nullptr;   // of sparse MLPs: (R, inner), (R)
     float* convolved_ = nullptr;  // (R, channels)
     float* scores_ = nullptr;     // of keys: scores_of
     float* mlp_gates_ = nullptr;  // (R)

@@ -14,11 +14,12 @@ namespace forerun {
 void Decoder::run_inputs(Worker& worker) {
     worker.each([&](int row) {
         start(row, x_ + static_cast<std::size_t>(row) * shape_.hidden_size);
-        norm(row, {}, std::array<const Linear*, 1>{&per_layer_proj_});
+        norm(row, {}, std::array<const Linear*, 2>{&per_layer_proj_, &altup_proj_});
     });
     worker.each([&](int piece) {
-        const int tiles = per_layer_proj_.num_tiles();
-        const Part part(tiles, piece, std::min(4 * pool_.size(), tiles));
+        const int tiles = per_layer_proj_.num_tiles(), pieces = std::min(4 * pool_.size(), tiles);
+        if (piece >= pieces) return project_streams(piece - pieces);
+        const Part part(tiles, piece, pieces);
         kernels_.linear(per_layer_proj_, part.first, part.stop - part.first, normed_, 0, num_rows_,
                         {inputs_of_layers_ + part.first * kTile,
                          static_cast<std::size_t>(per_layer_proj_.num_out)});
@@ -32,17 +33,21 @@ void Decoder::mix_inputs(int row, int thread) {
                 grow = std::sqrt(static_cast<float>(width)), half = std::sqrt(0.5f);
     float* inputs = inputs_of_layers_ + static_cast<std::size_t>(row) * total;
     float* table = scratch_ + thread * scratch_stride_;
-    unpack_row(per_layer_embed_, tokens_[row], table);
+    const int token = tokens_[row] < per_layer_embed_.num_out ? tokens_[row] : 0;
+    unpack_row(per_layer_embed_, token, table);
     kernels_.scale(inputs, total, shrink);
     for (int first = 0; first < total; first += width)
         kernels_.norm(inputs + first, per_layer_norm_, width, inputs + first);
     for (int i = 0; i < total; ++i) inputs[i] = (inputs[i] + table[i] * grow) * half;
+    if (shape_.streams.exists()) begin_streams(row);
 }
 
 void Decoder::begin_inputs(int index, int row) {
     const Layer& layer = layers_[index];
     add_mlp(row, layer);
-    norm(row, {}, std::array{&layer.inp_gate});
+    if (!shape_.streams.exists()) return norm(row, {}, std::array{&layer.inp_gate});
+    correct_streams(layer, row);
+    hand_normed(row, std::array<const Linear*, 1>{&layer.inp_gate});
 }
 
 void Decoder::run_per_layer(Worker& worker, int index) {
@@ -57,24 +62,12 @@ void Decoder::run_per_layer(Worker& worker, int index) {
 // Some channels of the gate, times the layer's inputs.
 void Decoder::gate_inputs(int index, int piece, int thread) {
     const Layer& layer = layers_[index];
-    const int width = shape_.per_layer_width, units = width / kGroup, tiles = kGroup / kTile;
+    const int width = shape_.per_layer_width, units = width / kGroup;
     const Part part(units, piece, std::min(4 * pool_.size(), units));
-    const Rows out = gated_inputs_.of(layer.inp_proj);
-    float* gate = scratch_ + thread * scratch_stride_;
-    for (int unit = part.first; unit < part.stop; ++unit)
-        for (int first = 0; first < num_rows_; first += kRowBlock) {
-            const int count = std::min(kRowBlock, num_rows_ - first), column = unit * kGroup;
-            kernels_.linear(layer.inp_gate, unit * tiles, tiles, normed_, first, count,
-                            {gate, static_cast<std::size_t>(kGroup)});
-            for (int i = 0; i < count; ++i) {
-                const std::size_t row = first + i;
-                const float* own = inputs_of_layers_ +
-                                   (row * shape_.num_layers + index) * width + column;
-                float* x = gate + i * kGroup;
-                kernels_.activate(shape_.activation, x, own, kGroup, x);
-                put(layer.inp_proj, x, out, first + i, column, kGroup);
-            }
-        }
+    put_groups(layer.inp_gate, layer.inp_proj, gated_inputs_, part, thread, [&](int row, int column, float* x) {
+        const std::size_t first = (static_cast<std::size_t>(row) * shape_.num_layers + index) * width + column;
+        kernels_.activate(shape_.activation, x, inputs_of_layers_ + first, kGroup, x);
+    });
 }
 
 }  // namespace forerun

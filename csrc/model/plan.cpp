@@ -216,6 +216,7 @@ void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) 
     gated_inputs_ = scratch.take_rows(s.per_layer_width > 0 ? num_rows_ : 0, s.per_layer_width);
     lay_out_experts(scratch);
     lay_out_latent(scratch);
+    lay_out_streams(scratch);
     const std::size_t state = lay_out_mixers(scratch);
 
     const std::size_t above = (rows_above / kChunk + 2) * kChunk;
@@ -381,7 +382,7 @@ void Decoder::plan_phases() {
         phases_.push_back(row_pieces(rows));
     };
     phases_.clear();
-    if (shape_.per_layer_width > 0) add({rows, std::min(most, per_layer_proj_.num_tiles()), rows});
+    if (shape_.per_layer_width > 0) add({rows, std::min(most, per_layer_proj_.num_tiles()) + stream_pieces(), rows});
     if (ranks_) add({ranks_->rank() == 0 ? rows : 0, 1});
     add({rows});
     for (int i = 0; i < shape_.num_layers; ++i) {
@@ -391,16 +392,18 @@ void Decoder::plan_phases() {
         } else if (shape_.latent.exists()) {
             for (int count : latent_pieces(i)) add({count});
         } else if (layer.has_mixer) {
-            add({projected_pieces(i)});
+            add({projected_pieces(i) + laurel_pieces(true)});
             if (attends_by_row()) add({row_pieces(rows)});
             add({static_cast<int>(kinds_[layers_[i].kind].tasks.size())});
             if (quantizes_after_attention(i)) add({row_pieces(rows)});
         }
-        if (layer.has_mixer) end_sublayer(std::min(most, shape_.hidden_size / kTile));
+        if (layer.has_mixer) end_sublayer(std::min(most, shape_.hidden_size / kTile) + laurel_pieces(false));
         const bool has_experts = experts_of(i).num > 0;
         if (layer.has_mlp) {
             const int down = std::min(most, shape_.hidden_size / kTile);
-            add({std::min(2 * most, channel_units(layers_[i].mlp))});
+            const int units = std::min(2 * most, channel_units(layers_[i].mlp));
+            if (layer.is_sparse) add({units, row_pieces(rows)});
+            add({units});
             if (layers_[i].mlp.down.needs_whole_rows()) add({row_pieces(rows)});
             has_experts ? phases_.push_back(down) : end_sublayer(down);
         }
@@ -413,6 +416,7 @@ void Decoder::plan_phases() {
             end_sublayer(std::min(most, shape_.hidden_size / kTile));
         }
     }
+    if (shape_.streams.exists()) add({stream_pieces(), row_pieces(rows)});
     // A phase leaves its counters at 0, but for one that a fork left behind.
     if (const std::int64_t now = platform::process(); std::exchange(process_, now) != now)
         for (std::vector<Counter>* counters : {&heads_, &units_})

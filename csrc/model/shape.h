@@ -33,6 +33,9 @@ struct LayerShape {
     bool has_values = true;  // else they are the keys before norm and rotation
     MixerShape mixer = {};   // in attention's place, if it exists
     bool has_mixer = true;   // attention or what is in its place
+    // An MLP's gates below a row's mean and so many standard deviations are cut off.
+    bool is_sparse = false;
+    float cutoff = 0.0f;
 
     bool has_feed() const { return has_mlp || experts.num > 0; }
     int num_projected() const { return shares_kv_of >= 0 ? 0 : kv.num_heads * (1 + has_values); }
@@ -48,6 +51,13 @@ struct LatentShape {
     bool exists() const { return rank > 0; }
 };
 
+inline constexpr int kMostStreams = 8;
+// Streams of states of each row, and a pair of matrices beside attention: see streams.cpp. `num` 0: none.
+struct StreamsShape {
+    int num = 0, laurel_rank = 0;
+
+    bool exists() const { return num > 0; }
+};
 
 struct Shape {
     int vocab_size, hidden_size, num_layers, num_heads, max_position;
@@ -70,6 +80,7 @@ struct Shape {
     bool norms_values = false;      // each head of them, without a weight
     bool has_layer_scales = false;  // what a layer leaves is multiplied by a number
     int per_layer_width = 0;        // of embeddings for each layer; 0: none
+    StreamsShape streams = {};
     // Layers read another model's cache, whose layers `shares_kv_of` names: a row sees what is committed
     // there, and not itself.
     bool borrows_kv = false;

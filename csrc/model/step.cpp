@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "model/model.h"
@@ -26,23 +27,27 @@ void Decoder::run(Worker& worker) {
         if (layer_shape(i).has_feed()) run_mlp(worker, i);
         if (shape_.per_layer_width > 0) run_per_layer(worker, i);
     }
+    if (shape_.streams.exists()) end_streams(worker);
 }
 
 // What the first phase of a layer reads of a row; behind the last one, what the pass gives.
 void Decoder::begin_layer(int index, int row) {
     enter(row, 2 * index);
     if (index == shape_.num_layers) {
+        if (shape_.streams.exists()) return leave_streams(row);
         const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
         return kernels_.norm(x_ + first, final_norm_, shape_.hidden_size, hidden_ + first);
     }
     if (!layer_shape(index).has_mixer) return begin_mlp(index, row);
     const Layer& layer = layers_[index];
+    if (shape_.streams.exists()) predict_streams(layer, row);
     if (mixer_of(index).exists())
         norm(row, layer.attn_norm, std::array{&layer.in_proj, &layer.z, &layer.beta, &layer.dt});
     else if (shape_.latent.exists())
         norm(row, layer.attn_norm, std::array{&layer.q_a, &layer.q, &layer.q_rope, &layer.kv_a, &layer.k_rope});
     else
-        norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate});
+        norm(row, layer.attn_norm,
+             std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate, &layer.laurel_left});
 }
 
 // After `begin_layer` of all rows: what a layer that is experts alone needs of them.
@@ -52,7 +57,10 @@ void Decoder::rows_began(int index) {
 }
 
 void Decoder::run_attention(Worker& worker, int index) {
-    const auto piece = [&](int piece) { project(index, piece); };
+    const int pieces = projected_pieces(index);
+    const auto piece = [&](int piece) {
+        piece < pieces ? project(index, piece) : narrow_rows(layers_[index], piece - pieces, worker.thread);
+    };
     if (attends_by_row())
         worker.each_and_rows(piece, num_rows_, [&](int row) { norm_heads(index, row); });
     else
@@ -66,7 +74,11 @@ void Decoder::end_attention(Worker& worker, int index) {
     const Layer& layer = layers_[index];
     const bool has_feed = layer_shape(index).has_feed();
     end_sublayer(
-        worker, [&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); },
+        worker,
+        [&](int piece) {
+            const int pieces = std::min(4 * pool_.size(), layer.o.num_tiles());
+            piece < pieces ? add_linear(layer.o, attended_.of(layer.o), piece) : widen_rows(layer, piece - pieces);
+        },
         [&](int row) { has_feed ? begin_mlp(index, row) : begin_layer(index + 1, row); },
         [&] {
             if (!has_feed) rows_began(index + 1);
@@ -110,8 +122,15 @@ void Decoder::add_parts(int row) {
 void Decoder::add_sublayer(int row, int sublayer) {
     const std::size_t width = shape_.hidden_size, first = row * width;
     const Layer& layer = layers_[sublayer / 2];
-    if (sublayer % 2 == 0) return add_normed(row, layer.attn_out_norm, added_ + first);
-    if (shape_.per_layer_width > 0)
+    if (sublayer % 2 == 0) {
+        if (shape_.streams.exists()) add_laurel(layer, row);
+        add_normed(row, layer.attn_out_norm, added_ + first);
+        if (shape_.streams.exists()) kernels_.scale(x_ + first, shape_.hidden_size, std::sqrt(0.5f));
+        return;
+    }
+    if (shape_.streams.exists())
+        add_to_streams(layer, row);
+    else if (shape_.per_layer_width > 0)
         add_normed(row, layer.inp_norm, added_ + first);
     else
         add_mlp(row, layer);

@@ -24,7 +24,7 @@ from tests.model.test_gguf_families import SPELLINGS, as_gguf
 from tests.model.tiny import hf_model
 from tests.native.test_llama_cpp import CHANGES
 
-KINDS = ("gemma3", "gemma4", "gemma4_moe", "gpt_oss", "qwen3_moe", "olmo2")
+KINDS = ("gemma3", "gemma3n", "gemma4", "gemma4_moe", "gpt_oss", "qwen3_moe", "olmo2")
 KINDS += ("cohere2", "hunyuan", "glm4")
 KINDS += (
     "qwen3_5",
@@ -53,7 +53,9 @@ def write(kind: str, tokenizer: Path, path: Path) -> Path:
     sizes: dict[str, Any] = {"vocab_size": vocab, "hidden_size": 64, "tie_word_embeddings": False}
     if kind == "gemma4":
         sizes["vocab_size_per_layer_input"] = vocab
-    model = hf_model(kind, **{**sizes, **changes, **CHANGES.get(kind, {})})
+    # Of Gemma 3n few tokens have embeddings for each layer, the others those of token 0.
+    few = {"vocab_size_per_layer_input": 64} if kind == "gemma3n" else {}
+    model = hf_model(kind, **{**sizes, **changes, **CHANGES.get(kind, {}), **few})
     checkpoint = as_gguf(model, architecture, {**metadata, **METADATA.get(kind, {})})
     tensors = dict(checkpoint.tensors)
     head = torch.zeros_like(tensors["output.weight"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,16 @@ LATENT = {
 SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
 METADATA: Mapping[str, Mapping[str, Any]] = {
     "gemma4": {**GEMMA4, "embedding_length_per_layer_input": 32},
+    # llama.cpp has 20 layers with keys of their own, of which the first 10 are sparse, and caps logits at 30. Its
+    # deviation is that of a sample: sqrt(256 / 255) of what transformers computes.
+    "gemma3n": {
+        "embedding_length_per_layer_input": 256,
+        "attention.sliding_window_pattern": ([True] * 4 + [False]) * 5,
+        "attention.shared_kv_layers": 5,
+        "feed_forward_length": 256,
+        "final_logit_softcapping": 30.0,
+        "activation_sparsity_scale": [1.6448536 * math.sqrt(256 / 255)] * 10 + [-math.inf] * 15,
+    },
     "gemma4_moe": {**GEMMA4, "expert_feed_forward_length": 32},
     "cohere2": {"attention.sliding_window_pattern": [True, True, True, False]},
     "exaone4": {"attention.sliding_window_pattern": [True, True, True, False] * 16},
@@ -81,9 +92,7 @@ def add(writer: gguf.GGUFWriter, checkpoint: MemoryCheckpoint) -> None:
         kind = gguf.GGUFValueType.UINT32 if kind == gguf.GGUFValueType.INT32 else kind
         sub = None
         if isinstance(value, list):
-            sub = (
-                gguf.GGUFValueType.BOOL if isinstance(value[0], bool) else gguf.GGUFValueType.INT32
-            )
+            sub = gguf.GGUFValueType.get_type(value[0])
         writer.add_key_value(key, value, kind, sub_type=sub)
     for name, tensor in checkpoint.tensors.items():
         writer.add_tensor(name, tensor.detach().float().contiguous().numpy())

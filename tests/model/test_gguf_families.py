@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.model.gguf_hybrids import laid_out
 from tests.model.test_families import LLAMA3, TOKENS, assert_close, longrope
 from tests.model.tiny import (
     FAMILIES,
+    VOCAB,
     YARN,
     MemoryCheckpoint,
     hf_logits,
@@ -37,6 +39,14 @@ RENAMED = (
     ("per_layer_projection", "proj"),
     ("post_per_layer_input_norm", "post_norm"),
     ("layer_scalar", "layer_output_scale.weight"),
+    ("altup.modality_router", "altup_router"),
+    ("altup.router_norm", "altup_router_norm"),
+    ("altup.prediction_coefs", "altup_predict_coef"),
+    ("altup.correction_coefs", "altup_correct_coef"),
+    ("altup.correct_output_scale", "altup_correct_scale.weight"),
+    ("laurel.linear_left", "laurel_l"),
+    ("laurel.linear_right", "laurel_r"),
+    ("laurel.post_laurel_norm", "laurel_post_norm"),
     ("router.scale", "ffn_gate_inp.scale"),
     ("router.per_expert_scale", "ffn_down_exps.scale"),
     ("post_feedforward_layernorm_", "post_ffw_norm_"),
@@ -87,7 +97,17 @@ RENAMED = (
 PERMUTED = ("llama", "arcee", "granite", "granitemoe", "mistral3", "smollm3")
 """Whose q and k llama.cpp's converter permutes."""
 EPSILONS = ("layer_norm_epsilon", "norm_epsilon", "layer_norm_eps")
-AFTER = ("gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "gpt-oss", "seed_oss", "glm4moe")
+AFTER = (
+    "gemma2",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "olmo2",
+    "exaone4",
+    "gpt-oss",
+    "seed_oss",
+    "glm4moe",
+)
 """Whose norm behind attention has its own name: the last three read it before the MLP."""
 
 
@@ -151,6 +171,8 @@ def as_gguf(
             weight = weight + 1
         for gguf_name, part in laid_out(name, weight, architecture, config).items():
             tensors |= split(renamed(gguf_name, architecture), part, architecture)
+    if architecture == "gemma3n":
+        tensors = stacked(tensors)
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     metadata = {
         "block_count": config.num_hidden_layers,
@@ -169,6 +191,19 @@ def as_gguf(
     metadata |= extra or {}
     prefixed = {f"{architecture}.{k}": v for k, v in metadata.items() if v is not None}
     return MemoryCheckpoint("gguf", architecture, prefixed, tensors)
+
+
+def stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gemma 3n's projections of streams, of which a folder has one each, in one tensor."""
+    names = {
+        "model.altup_projections": "altup_proj",
+        "model.altup_unembed_projections": "altup_unembd_proj",
+    }
+    found = {
+        f"{new}.weight": torch.stack([t for name, t in tensors.items() if name.startswith(old)])
+        for old, new in names.items()
+    }
+    return {n: t for n, t in tensors.items() if not n.startswith(tuple(names))} | found
 
 
 PLAIN = (
@@ -247,6 +282,19 @@ GEMMA4 = {
     "rope.dimension_count_swa": 8,
     "final_logit_softcapping": 3.0,
 }
+GEMMA3N = {
+    **WINDOW,
+    "attention.sliding_window_pattern": [True, False] * 3,
+    "attention.shared_kv_layers": 2,
+    "feed_forward_length": [48, 48, 96, 48, 48, 48],
+    "rope.freq_base": 5000.0,
+    "rope.freq_base_swa": 100.0,
+    "final_logit_softcapping": 3.0,
+    "embedding_length_per_layer_input": 12,
+    "activation_sparsity_scale": [0.8416212, 0.8416212, 0.0, *[-math.inf] * 3],
+    "altup.num_inputs": 4,
+    "altup.active_idx": 0,
+}
 HYBRID = {
     "ssm.conv_kernel": 4,
     "ssm.time_step_rank": 4,
@@ -273,6 +321,7 @@ SPELLINGS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {**WINDOW, "rope.freq_base": 5000.0, "rope.freq_base_swa": 100.0}
         | {"rope.scaling.type": "linear", "rope.scaling.factor": 3.0},
     ),
+    ("gemma3n", "gemma3n", {"vocab_size_per_layer_input": VOCAB}, GEMMA3N),
     ("gemma4", "gemma4", {}, GEMMA4 | {"embedding_length_per_layer_input": 12}),
     (
         "gemma4_moe",

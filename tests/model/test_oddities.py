@@ -48,6 +48,9 @@ CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("gemma3", {"layer_types": ["full_attention", "sliding_attention"]}),
     ("gemma3", without("gemma3", "sliding_attention", "rope_theta", 5000.0)),
     ("gemma3", without("gemma3", "full_attention", "factor", 1.0)),
+    ("gemma3n", {"activation_sparsity_pattern": [0.0] * 6}),
+    ("gemma3n", {"num_kv_shared_layers": 0}),
+    ("gemma3n", {"altup_num_inputs": 2}),
     ("gemma4", {"sliding_window": 100}),
     ("gemma4", {"final_logit_softcapping": None}),
     ("gemma4", without("gemma4", "full_attention", "partial_rotary_factor", 1.0)),
@@ -115,6 +118,13 @@ def differs_without(model: transformers.PreTrainedModel, name: str, value: float
         ("gpt_oss", "o_proj.bias", 0.0),
         ("granitemoehybrid", "shared_mlp.output", 0.0),
         ("gemma3", "post_feedforward_layernorm", 0.0),
+        ("gemma3n", "prediction_coefs", 0.0),
+        ("gemma3n", "correction_coefs", 0.0),
+        ("gemma3n", "correct_output_scale", 1.0),
+        ("gemma3n", "altup_projections", 0.0),
+        ("gemma3n", "altup_unembed_projections", 0.0),
+        ("gemma3n", "post_laurel_norm", 0.0),
+        ("gemma3n", "per_layer_projection.", 0.0),
         ("gemma4", "layer_scalar", 1.0),
         ("gemma4", "embed_tokens_per_layer", 0.0),
         ("gemma4", "per_layer_model_projection", 0.0),
@@ -184,6 +194,42 @@ def test_the_text_half_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
     assert_close(prefill(load_torch(renamed), TOKENS), expected)
     model.save_pretrained(tmp_path)
     assert_close(prefill(load_torch(open_checkpoint(tmp_path)), TOKENS), expected)
+
+
+def test_the_text_half_of_gemma_3n() -> None:
+    """Beside towers for pictures and sound, and with keys and values that no layer uses."""
+    model = hf_model("gemma3n")
+    tensors = {
+        name.replace("model.", "model.language_model."): weight
+        for name, weight in checkpoint_of(model).tensors.items()
+    }
+    first = "model.language_model.layers.0.self_attn."
+    for part in ("k_proj", "v_proj", "k_norm"):
+        unused = f"model.language_model.layers.5.self_attn.{part}.weight"
+        tensors[unused] = tensors[f"{first}{part}.weight"]
+    tensors["model.audio_tower.norm.weight"] = tensors["model.embed_vision.norm.weight"] = (
+        torch.ones(4)
+    )
+    config = {"model_type": "gemma3n", "text_config": model.config.to_dict()}
+    whole = checkpoint_from("Gemma3nForConditionalGeneration", config, tensors)
+    assert_close(prefill(load_torch(whole), TOKENS), hf_logits(model, TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"altup_active_idx": 1}, "altup_active_idx=1 is not supported: only 0 is"),
+        ({"altup_correct_scale": False}, "altup_correct_scale=False is not supported"),
+        ({"altup_num_inputs": 9}, "must be a whole number from 2 to 8"),
+        ({"activation_sparsity_pattern": [0.5]}, "must be 6 numbers from 0 to below 1"),
+        ({"hidden_size_per_layer_input": 0}, "is 0, but Gemma 3n needs it"),
+    ],
+)
+def test_what_no_gemma_3n_has_is_refused(changes: dict[str, Any], message: str) -> None:
+    model = hf_model("gemma3n")
+    config = model.config.to_dict() | changes
+    with pytest.raises(LoadError, match=message):
+        read_config(checkpoint_from("Gemma3nForCausalLM", config, checkpoint_of(model).tensors))
 
 
 def test_experts_of_qwen3_vl_lie_either_way() -> None:

@@ -21,6 +21,7 @@ from forerun.model.config import (
     ModelConfig,
     RecurrentConfig,
     RopeConfig,
+    StreamsConfig,
 )
 from forerun.model.kernels import native as kernels
 from forerun.model.model import Model
@@ -68,6 +69,9 @@ GEMMA4 = (
 OTHERS = {"layers": GEMMA4, "num_layers": 3, "layer_scales": True, "per_layer_width": 12}
 OTHERS |= {"norms": "both", "qk_norm": "head", "value_norm": True, "rope": None}
 TORCH["gemma4"] = ModelConfig(**GATED | OTHERS)
+GEMMA3N = (LayerConfig(RopeConfig(100.0, 16), 37, cutoff=0.5), LayerConfig(None, shares_kv_of=0))
+STREAMS = {"layers": GEMMA3N, "num_layers": 2, "layer_scales": False, "per_layer_vocab": 50}
+TORCH["streams"] = ModelConfig(**GATED | OTHERS | STREAMS | {"streams": StreamsConfig(4, 12)})
 HYBRID = tuple(
     LayerConfig(RopeConfig(100.0, 8) if kind is None else None, recurrent=kind)
     for kind in (

@@ -138,6 +138,25 @@ _GEMMA4 = {
     },
 }
 
+_GEMMA3N = {
+    **_GATED,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "sliding_window": 5,
+    "head_dim": 16,
+    "intermediate_size": [48, 48, 96, 48, 48, 48],
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": VOCAB - 5,
+    "laurel_rank": 8,
+    "activation_sparsity_pattern": [0.8, 0.8, 0.5, 0.0, 0.0, 0.0],
+    "final_logit_softcapping": 3.0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+    },
+}
+
 FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "llama": (
         "LlamaConfig",
@@ -170,6 +189,7 @@ FAMILIES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
         | {"num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
         | {"use_double_wide_mlp": False},
     ),
+    "gemma3n": ("Gemma3nTextConfig", "Gemma3nForCausalLM", _GEMMA3N),
     "exaone4": ("Exaone4Config", "Exaone4ForCausalLM", {**_GATED, **_WINDOWED}),
     "exaone4_small": (
         "Exaone4Config",

@@ -21,6 +21,7 @@ from forerun.model.config import (
     ModelConfig,
     RecurrentConfig,
     RopeConfig,
+    StreamsConfig,
     weight_shapes,
 )
 from forerun.model.model import Model
@@ -102,6 +103,18 @@ PER_LAYER = replace(
     ),
 )
 """As Gemma 4: heads and MLPs by layer, keys that are values too, shared ones, per-layer embeddings, normed experts."""
+STREAMS = replace(
+    PER_LAYER,
+    layer_scales=False,
+    per_layer_vocab=VOCAB - 3,
+    streams=StreamsConfig(4, 32),
+    layers=(
+        LayerConfig(ROPE, sliding_window=37, cutoff=0.5),
+        LayerConfig(RopeConfig(1e6, 32), intermediate_size=64, cutoff=-0.3),
+        LayerConfig(ROPE, 37, shares_kv_of=0),
+    ),
+)
+"""As Gemma 3n: four streams, LAuReL, sparse MLPs."""
 SINKS = replace(
     GATED,
     attention_sinks=True,
@@ -213,6 +226,8 @@ KINDS = {
     "turned": (TURNED, "q8_0"),
     "experts": (EXPERTS, "q4_1"),
     "per layer": (PER_LAYER, "q4_0"),
+    "streams": (STREAMS, "q4_0"),
+    "float streams": (STREAMS, "bf16"),
     "sinks": (SINKS, "bf16"),
     "float8": (replace(GATED, num_kv_heads=1), "f8"),
     "table": (replace(GATED, num_kv_heads=1), "mxfp4"),

@@ -32,6 +32,7 @@ from tests.native.models import (
     QUANTIZED,
     SANDWICH,
     SINKS,
+    STREAMS,
     VOCAB,
     logits_of,
     native,
@@ -58,6 +59,7 @@ VARIANTS = {
     "latents": LATENTS,
     "sinks": SINKS,
     "per layer": PER_LAYER,
+    "streams": STREAMS,
     "multipliers": replace(
         GATED,
         embedding_multiplier=3.0,

@@ -32,6 +32,7 @@ WIDTHS: Mapping[str, Mapping[str, Any]] = {
     "granite4": {"shared_intermediate_size": 48},
     "gemma4": GEMMA4 | {"hidden_size_per_layer_input": 32},
     "gemma4_moe": GEMMA4 | {"moe_intermediate_size": 32},
+    "gemma3n": {"hidden_size_per_layer_input": 32, "laurel_rank": 32},
     "granitemoe": GRANITE,
     "granitemoeshared": GRANITE | {"shared_intermediate_size": 48},
     "granitemoehybrid": GRANITE | {"shared_intermediate_size": 48},

@@ -36,6 +36,16 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     **WIDTHS,
     "cohere": {"num_hidden_layers": 64},
     "cohere2": {"num_hidden_layers": 4, "layer_types": None},
+    "gemma3n": {
+        "num_hidden_layers": 25,
+        "layer_types": None,
+        "num_kv_shared_layers": 5,
+        "intermediate_size": 256,
+        "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 15,
+        "hidden_size_per_layer_input": 256,
+        "laurel_rank": 64,
+        "final_logit_softcapping": 30.0,
+    },
     "exaone4": {"num_hidden_layers": 64, "layer_types": None},
     "olmoe": {"num_key_value_heads": 4},
     "deepseek_v2": {**WIDTHS["deepseek_v2"], "num_hidden_layers": 27},
@@ -93,6 +103,13 @@ def test_logits_are_llama_cpps(
         checkpoint = replace(
             checkpoint, tensors={**checkpoint.tensors, "rope_freqs.weight": turned}
         )
+    if architecture == "gemma3n":  # files have what layers with others' keys and values do not use
+        unused = {
+            f"blk.{i}.attn_{part}.weight": checkpoint.tensors[f"blk.0.attn_{part}.weight"]
+            for i in range(20, 25)
+            for part in ("k", "v", "k_norm")
+        }
+        checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, **unused})
     write(checkpoint, file)
     theirs = llama_logits(file, out)
     native = load_model(open_checkpoint(file), backend="native")

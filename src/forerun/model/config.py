@@ -150,6 +150,18 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamsConfig:
+    """Several states of a row, of which layers compute the first (AltUp, arXiv 2301.13310; Gemma 3n).
+
+    Before a layer a linear map predicts all of them; behind it, what the layer changed in the first corrects them.
+    """
+
+    num: int
+    laurel_rank: int
+    """Of the two matrices whose product is added beside attention (LAuReL, arXiv 2411.07501)."""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerConfig:
     """In what the layers of one model differ."""
 
@@ -172,6 +184,9 @@ class LayerConfig:
     has_mixer: bool = True
     """Whether there is attention or what stands in its place; else the layer is its MLP or its experts alone, as
     others have neither (Nemotron-H)."""
+    cutoff: float | None = None
+    """What an MLP's gates must exceed, in standard deviations of a row's gates above their mean: what they have beyond
+    is activated, and 0 of the others. None: all are activated as they are."""
 
     @property
     def has_feed(self) -> bool:
@@ -232,6 +247,10 @@ class ModelConfig:
     """Whether each layer's output is multiplied by a number of the checkpoint."""
     per_layer_width: int | None = None
     """Width of per-layer embeddings: each layer ends with a gated addition of a vector of its own for the token."""
+    per_layer_vocab: int | None = None
+    """Tokens that have such embeddings, the others those of token 0; None: all have."""
+    streams: StreamsConfig | None = None
+    """States of a row beside that which layers compute, if there are any."""
     borrows_kv: bool = False
     """Whether all layers read another model's cache, whose layers `shares_kv_of` names: a row sees what is committed
     there and not itself, and leaves nothing (Gemma 4's assistants)."""
@@ -294,8 +313,12 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes["positions"] = (config.max_position + config.learned_position_offset, width)
     if config.per_layer_width is not None:
         total = config.num_layers * config.per_layer_width
-        shapes |= {"per_layer_embed": (config.vocab_size, total), "per_layer_proj": (total, width)}
+        rows = config.per_layer_vocab or config.vocab_size
+        shapes |= {"per_layer_embed": (rows, total), "per_layer_proj": (total, width)}
         shapes["per_layer_norm"] = (config.per_layer_width,)
+    if config.streams is not None:
+        others = (config.streams.num - 1) * width
+        shapes |= {"altup_proj": (others, width), "altup_unembed": (others, width)}
     for i in range(config.num_layers):
         shapes |= {f"layers.{i}.{name}": shape for name, shape in _layer_shapes(config, i).items()}
     return shapes
@@ -318,7 +341,24 @@ def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]
         shapes |= {"inp_gate": (size, width), "inp_proj": (width, size), "inp_norm": (width,)}
     if config.layer_scales:
         shapes["scale"] = (1,)
+    if config.streams is not None:
+        shapes |= _stream_shapes(width, config.streams)
     return shapes
+
+
+def _stream_shapes(width: int, streams: StreamsConfig) -> dict[str, tuple[int, ...]]:
+    """Return those of a layer's streams. The router is (streams, width), flat, as are the maps of its numbers."""
+    num, rank = streams.num, streams.laurel_rank
+    return {
+        "altup_router": (num * width,),
+        "altup_router_norm": (width,),
+        "altup_predict": (num**3,),
+        "altup_correct": (num**2,),
+        "altup_scale": (width,),
+        "laurel_left": (rank, width),
+        "laurel_right": (width, rank),
+        "laurel_norm": (width,),
+    }
 
 
 def _expert_shapes(

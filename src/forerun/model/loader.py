@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 _KEYS_AND_VALUES = ("k", "v", "k_norm")
 ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM", "gemma4-assistant")
 """Architectures of files that draft for a model, and are none."""
-NOT_COMPUTED = {
-    "gemma3n": "Gemma 3n keeps four streams of states (AltUp), which no backend computes: use Gemma 3 or Gemma 4"
-}
-"""Families that people ask for, and why they are refused."""
 AHEAD_NBYTES = 128 << 20
 """Bytes of the file that are read while those before them are packed."""
 
@@ -172,8 +168,6 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
         )
     known: list[str] = []
     named, plain = checkpoint.architecture.lower(), _plain(checkpoint.architecture)
-    if plain in NOT_COMPUTED:
-        raise LoadError(f"{checkpoint.architecture} is not supported: {NOT_COMPUTED[plain]}")
     for family in sorted(
         registry.names("model.arch"),
         key=lambda name: not named.startswith(name.replace("_", "")),  # likely ones first

@@ -31,6 +31,7 @@ from forerun.torch import reference as ops
 from forerun.torch.block import Block
 from forerun.torch.cache import TensorCache
 from forerun.torch.reference import TILE
+from forerun.torch.streams import StreamBlock, StreamEnds
 from forerun.torch.sublayers import PerLayerInputs
 from forerun.torch.tiles import Tile, TileSegment, Weights
 from forerun.torch.visibility import key_blocks
@@ -49,7 +50,9 @@ class Decoder:
         self.weights = dict(weights)
         self._embed = weights["embed"]
         self._positions = weights.get("positions")
-        self._blocks = [Block(named, i) for i in range(config.num_layers)]
+        block = Block if config.streams is None else StreamBlock
+        self._blocks = [block(named, i) for i in range(config.num_layers)]
+        self._ends = None if config.streams is None else StreamEnds(named, config.streams)
         self._per_layer = None if config.per_layer_width is None else PerLayerInputs(named)
         self._norm = named.norm("norm")
         self._head = named.linear("embed" if config.tied_head else "head")
@@ -160,11 +163,13 @@ class Decoder:
     def _run(self, tile: Tile, cache: TensorCache, taps: tuple[int, ...]) -> list[Tensor]:
         """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)
+        x = x if self._ends is None else self._ends.begin(x)
         outputs: dict[int, Tensor] = {}
         for layer, block in enumerate(self._blocks):
             x = block(x, tile, cache)
             if layer in taps:
-                outputs[layer] = x
+                outputs[layer] = x if self._ends is None else x[:, 0]
+        x = x if self._ends is None else self._ends.end(x)
         states = [self._norm(x), *(outputs[layer] for layer in taps)]
         return [state[: tile.num_rows] for state in states]
 

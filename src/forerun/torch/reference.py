@@ -145,6 +145,13 @@ def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor:
     return ACTIVATIONS[activation](gate) * up
 
 
+def beyond(gate: Tensor, deviations: float) -> Tensor:
+    """Return by how much each of the gates (R, I) exceeds the row's mean and so many standard deviations, else 0."""
+    mean = gate.mean(-1, keepdim=True)
+    deviation = (gate - mean).square().mean(-1, keepdim=True).sqrt()
+    return torch.clamp(gate - (mean + deviation * deviations), min=0)
+
+
 def capped(x: Tensor, cap: float | None) -> Tensor:
     """Return cap tanh(x / cap), or x without a cap. Bello et al., arXiv 1611.09940; Gemma 2."""
     return x if cap is None else cap * torch.tanh(x / cap)

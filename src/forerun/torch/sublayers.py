@@ -106,12 +106,16 @@ class MLP:
         self.up, self.down = weights.linear(name + "up"), weights.linear(name + "down")
         self.gate = weights.linear(name + "gate") if weights.config.gated_mlp else None
         self.activation = weights.config.activation
+        self.cutoff = weights.config.layer(layer).cutoff
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (R, D) to (R, D)."""
         if self.gate is None:
             return self.down(ops.ACTIVATIONS[self.activation](self.up(x)))
-        return self.down(ops.gated(self.activation, self.gate(x), self.up(x)))
+        gate = self.gate(x)
+        if self.cutoff is not None:
+            gate = ops.beyond(gate, self.cutoff)
+        return self.down(ops.gated(self.activation, gate, self.up(x)))
 
 
 class Experts:
@@ -166,13 +170,14 @@ class PerLayerInputs:
         width = self.config.per_layer_width
         assert width is not None
         shape = (TILE, self.config.num_layers, width)
+        ids = torch.where(ids < len(self.table), ids, 0)
         stored = self.table[ids].view(shape) * math.sqrt(width)
         projected = self.norm((self.proj(inputs) * self.config.hidden_size**-0.5).view(shape))
         return (stored + projected) * math.sqrt(0.5)
 
 
 class PerLayer:
-    """A vector of each token for each layer, gated by the rows and added to them (Gemma 3n and 4)."""
+    """A vector of each token for each layer, gated by the rows, to be added to them (Gemma 3n and 4)."""
 
     def __init__(self, weights: Weights, layer: int) -> None:
         name = f"layers.{layer}.inp_"

@@ -26,7 +26,7 @@ HEAD_BITS = (4, 8)
 
 _FORMATS = {"int8": FORMATS["q8_0"], "int4": FORMATS["q4_1"]}
 _VOCABULARY = frozenset({"embed", "head", "per_layer_embed"})
-_LEFT_ALONE = ("positions", "router")
+_LEFT_ALONE = ("positions", "router", "laurel_left", "laurel_right", "altup_proj", "altup_unembed")
 _ROWS_AT_A_TIME = 512
 
 
@@ -45,8 +45,8 @@ def quantized_format(
     """Return how `quantize_weight` stores a weight.
 
     Vectors, position tables and rows whose width is not a multiple of 32 stay, and so do routers: each is small
-    and decides between close experts. The embedding and the head, which decide between close tokens, keep 8
-    bits. Raises ConfigError for an unknown scheme.
+    and decides between close experts. So do the matrices of AltUp and LAuReL, as in llama.cpp's files. The embedding
+    and the head, which decide between close tokens, keep 8 bits. Raises ConfigError for an unknown scheme.
     """
     if scheme not in SCHEMES:
         raise ConfigError(unknown("quantization", scheme, SCHEMES))

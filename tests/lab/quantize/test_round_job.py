@@ -25,6 +25,7 @@ TEXTS = np.random.default_rng(0).integers(1, VOCAB, (6, 40)).tolist()
 REFUSED = {
     "gemma2": "layers that differ, or experts, norms after sublayers, soft caps",
     "gemma3": "layers that differ, or experts, norms after sublayers",
+    "gemma3n": "layers that differ, or experts, norms after sublayers, soft caps, several streams of states",
     "gemma4": "layers that differ, or experts, norms after sublayers, soft caps",
     "gemma4_moe": "layers that differ, or experts, norms after sublayers, soft caps",
     "cohere": "one norm of attention and MLP",

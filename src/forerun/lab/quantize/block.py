@@ -55,6 +55,7 @@ def need_supported(config: ModelConfig, what: str) -> None:
         "norms of all of q and k": config.qk_norm == "whole",
         "attention sinks": config.attention_sinks,
         "soft caps": config.attention_cap is not None or config.logits_cap is not None,
+        "several streams of states": config.streams is not None,
         "queries that grow": config.query_growth,
         f"activation {config.activation}": config.activation not in ops.ACTIVATIONS,
     }

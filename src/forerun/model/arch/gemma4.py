@@ -9,7 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.model.arch.base.gemma import ASSUMED, gemma_like
+from forerun.model.arch.base.gemma import (
+    ASSUMED,
+    PER_LAYER_NAMES,
+    gemma_like,
+    per_layer_width,
+    sharing_kv,
+)
 from forerun.model.arch.base.mapping import expert_source, experts_of, plain_source, read_experts
 from forerun.model.arch.base.rope import ropes
 from forerun.model.arch.base.settings import Settings
@@ -27,13 +33,7 @@ _ROPES = {
         "rope_theta": 1_000_000.0,
     },
 }
-_NAMES: dict[str, tuple[str, str]] = {
-    "per_layer_embed": ("model.embed_tokens_per_layer", "per_layer_token_embd"),
-    "per_layer_proj": ("model.per_layer_model_projection", "per_layer_model_proj"),
-    "per_layer_norm": ("model.per_layer_projection_norm", "per_layer_proj_norm"),
-    "inp_gate": ("per_layer_input_gate", "inp_gate"),
-    "inp_proj": ("per_layer_projection", "proj"),
-    "inp_norm": ("post_per_layer_input_norm", "post_norm"),
+_NAMES = PER_LAYER_NAMES | {
     "router": ("router.proj", "ffn_gate_inp"),
     "dense_out_norm": ("post_feedforward_layernorm_1", "post_ffw_norm_1"),
     "experts_norm": ("pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
@@ -59,10 +59,7 @@ def config(settings: Settings) -> ModelConfig:
         "sliding_window": 512,
         "hidden_size_per_layer_input": 256,
     }
-    is_gguf = settings.is_gguf
-    layers = _shared(settings, (_gguf_layers if is_gguf else _hf_layers)(settings))
-    key = "embedding_length_per_layer_input" if is_gguf else "hidden_size_per_layer_input"
-    settings.keys["per_layer_width"] = key
+    layers = sharing_kv(settings, (_gguf_layers if settings.is_gguf else _hf_layers)(settings))
     return gemma_like(
         settings,
         "gemma4",
@@ -71,7 +68,7 @@ def config(settings: Settings) -> ModelConfig:
         qk_norm="head",
         value_norm=True,
         layer_scales=True,
-        per_layer_width=settings.integer(key, 0, low=0, high=1 << 16) or None,
+        per_layer_width=per_layer_width(settings),
     )
 
 
@@ -205,17 +202,3 @@ def _finished(
 def _unless(value: int | None, usual: int) -> int | None:
     """Return the value, None if it is the usual one."""
     return None if value == usual else value
-
-
-def _shared(settings: Settings, layers: list[LayerConfig]) -> list[LayerConfig]:
-    """Let the last layers read the keys and values of the last of their kind before them."""
-    key = "attention.shared_kv_layers" if settings.is_gguf else "num_kv_shared_layers"
-    first = len(layers) - settings.integer(key, 0, low=0, high=len(layers) - 1)
-    shared = []
-    for layer in layers[first:]:
-        is_local = layer.sliding_window is not None
-        alike = [i for i in range(first) if (layers[i].sliding_window is not None) == is_local]
-        if not alike:
-            raise LoadError(f"'{key}' leaves no layer whose keys and values the last could share")
-        shared.append(replace(layer, shares_kv_of=alike[-1], has_values=True))
-    return [*layers[:first], *shared]

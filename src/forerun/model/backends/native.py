@@ -74,6 +74,8 @@ def unsupported(config: ModelConfig, device: str) -> str | None:
         return f"hidden, MLP, expert and head sizes must be multiples of {_UNIT}, but are {widths}"
     if (config.per_layer_width or 0) % (2 * _UNIT):
         return f"per-layer embeddings must have a multiple of {2 * _UNIT} numbers, not {config.per_layer_width}"
+    if config.streams is not None and config.streams.laurel_rank % (2 * _UNIT):
+        return f"the rank of LAuReL must be a multiple of {2 * _UNIT}, not {config.streams.laurel_rank}"
     kinds = {each.recurrent for each in layers if each.recurrent is not None}
     heads = {size for kind in kinds for size in (kind.key_dim, kind.value_dim)}
     if any(size % _UNIT for size in heads):

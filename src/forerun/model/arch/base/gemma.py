@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from forerun.core.errors import LoadError
 from forerun.model.arch.base.mapping import llama_like, plain_source
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import Kind, TensorSource
@@ -24,6 +25,15 @@ ASSUMED: Mapping[str, Any] = {
     "tie_word_embeddings": True,
 }
 """What the configs of Gemma 3 and 4 mean where they leave it out."""
+PER_LAYER_NAMES: dict[str, tuple[str, str]] = {
+    "per_layer_embed": ("model.embed_tokens_per_layer", "per_layer_token_embd"),
+    "per_layer_proj": ("model.per_layer_model_projection", "per_layer_model_proj"),
+    "per_layer_norm": ("model.per_layer_projection_norm", "per_layer_proj_norm"),
+    "inp_gate": ("per_layer_input_gate", "inp_gate"),
+    "inp_proj": ("per_layer_projection", "proj"),
+    "inp_norm": ("post_per_layer_input_norm", "post_norm"),
+}
+"""Tensors of per-layer embeddings in a folder and in a GGUF; of a layer, without its prefix."""
 
 
 def gemma_like(
@@ -68,3 +78,30 @@ def gemma_source(name: str, config: ModelConfig, kind: Kind) -> TensorSource:
     """Return a plain source; a Hugging Face folder has norms less 1. It is an `Arch.source`."""
     is_less = kind == "hf" and name.endswith("norm")
     return replace(plain_source(name, config, kind), offset=1.0 if is_less else 0.0)
+
+
+def per_layer_width(settings: Settings) -> int | None:
+    """Return the width of per-layer embeddings, None without them. Raises LoadError."""
+    is_gguf = settings.is_gguf
+    key = "embedding_length_per_layer_input" if is_gguf else "hidden_size_per_layer_input"
+    settings.keys["per_layer_width"] = key
+    return settings.integer(key, 0, low=0, high=1 << 16) or None
+
+
+def sharing_kv(
+    settings: Settings, layers: list[LayerConfig], default: int | None = 0
+) -> list[LayerConfig]:
+    """Let the last layers read the keys and values of the last of their kind before them.
+
+    `default` is how many do where the file does not say it. Raises LoadError.
+    """
+    key = "attention.shared_kv_layers" if settings.is_gguf else "num_kv_shared_layers"
+    first = len(layers) - settings.integer(key, default, low=0, high=len(layers) - 1)
+    shared = []
+    for layer in layers[first:]:
+        is_local = layer.sliding_window is not None
+        alike = [i for i in range(first) if (layers[i].sliding_window is not None) == is_local]
+        if not alike:
+            raise LoadError(f"'{key}' leaves no layer whose keys and values the last could share")
+        shared.append(replace(layer, shares_kv_of=alike[-1], has_values=True))
+    return [*layers[:first], *shared]

@@ -193,7 +193,7 @@ def turned_in_windows(layers: Sequence[LayerConfig]) -> list[LayerConfig]:
 def by_layer(layers: Sequence[LayerConfig]) -> dict[str, Any]:
     """Return the fields of `ModelConfig` that say what is known of the layers."""
     first = layers[0]
-    if first.has_mlp and first.experts is None and all(layer == first for layer in layers):
+    if all(layer == LayerConfig(first.rope, first.sliding_window) for layer in layers):
         return {"rope": first.rope, "sliding_window": first.sliding_window}
     return {"layers": tuple(layers)}
 
