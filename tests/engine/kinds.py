@@ -56,7 +56,10 @@ def write(kind: str, tokenizer: Path, path: Path) -> Path:
     # Of Gemma 3n few tokens have embeddings for each layer, the others those of token 0.
     few = {"vocab_size_per_layer_input": 64} if kind == "gemma3n" else {}
     model = hf_model(kind, **{**sizes, **changes, **CHANGES.get(kind, {}), **few})
-    checkpoint = as_gguf(model, architecture, {**metadata, **METADATA.get(kind, {})})
+    metadata = {**metadata, **METADATA.get(kind, {})}
+    if "final_logit_softcapping" in metadata:  # with a low cap no token is likely, and nothing would be drafted
+        metadata["final_logit_softcapping"] = 30.0
+    checkpoint = as_gguf(model, architecture, metadata)
     tensors = dict(checkpoint.tensors)
     head = torch.zeros_like(tensors["output.weight"])
     head[known] = SHARPNESS * tensors["output.weight"][known]
