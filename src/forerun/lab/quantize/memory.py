@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from forerun.lab.quantize.block import READERS
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.lab.quantize.block import READERS, matrices_of
+from forerun.model.config import ModelConfig
 
 _ALLOWANCE = 28_000_000
 """Parts of torch that are loaded when first used, and gaps between what is held: measured."""
@@ -38,14 +38,25 @@ class _Block:
 
     @classmethod
     def of(cls, config: ModelConfig, length: int) -> _Block:
-        shapes = weight_shapes(config)
-        sizes = {n: 4 * math.prod(s) for n, s in shapes.items() if n.startswith("layers.0.")}
-        sites = [sum(sizes.get(f"layers.0.{n}", 0) for n in names) for names in READERS.values()]
+        layers = [matrices_of(config, i) for i in range(config.num_layers)]
+        kinds = zip(layers, (config.layer(i).experts for i in range(config.num_layers)), strict=True)
+        # Of experts one at a time is rounded.
+        each = [
+            {
+                n: 4 * math.prod(s) // (experts.num_experts if experts and "expert_" in n else 1)
+                for n, s in shapes.items()
+            }
+            for shapes, experts in kinds
+        ]
+        sites = [
+            sum(sizes.get(n, 0) for n in names) for sizes in each for names in READERS.values()
+        ]
+        held = [sum(4 * math.prod(s) for s in shapes.values()) for shapes in layers]
         width, inner = config.hidden_size, config.intermediate_size
-        widths = (width, config.num_heads * config.head_dim, width, inner)
+        widths = (width, max(config.num_heads * config.head_dim, width), width, inner)
         return cls(
-            weights=sum(sizes.values()),
-            largest=max(sizes.values()),
+            weights=max(held),
+            largest=max(size for sizes in each for size in sizes.values()),
             site=max(sites),
             grams=sum(4 * size**2 for size in widths),
             widest=4 * max(widths) ** 2,

@@ -116,6 +116,16 @@ class TensorSource:
             stored = stored.rows(self.halves(stored.shape[0], config))
         return self._transposed(stored) if self.num_transposed else stored
 
+    def places(self, num_rows: int, config: ModelConfig) -> NDArray[np.int64]:
+        """Return where a weight of so many rows has each of them in its tensor, which is not one of experts."""
+        places = np.arange(num_rows, dtype=np.int64)
+        if self.part is not None:
+            runs = np.arange(self.num_rows * self.num_runs, dtype=np.int64)
+            parts = (self.part,) if isinstance(self.part, slice) else self.part
+            runs = runs.reshape(-1, self.num_rows)
+            places = np.concatenate([runs[:, part].reshape(-1) for part in parts])
+        return places[self.halves(num_rows, config)] if self.is_interleaved else places
+
     def halves(self, num_rows: int, config: ModelConfig) -> NDArray[np.int64]:
         """Return where an interleaved weight has each of its rows: first of each pair, second of each, others."""
         dim = rotated = self.head_dim or config.head_dim
