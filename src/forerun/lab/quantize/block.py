@@ -1,4 +1,4 @@
-"""One layer over whole texts in fp32, and what its matrices read: what calibration needs, where the row law has no part.
+"""One layer over whole texts in fp32, and what its matrices read: for calibration, where the row law has no part.
 
 The layer is the torch decoder's own, of any family. That one computes tiles of 8 rows over a cache; here all T tokens
 of a text are one pass, many times faster: attention but for that to latents, MLPs and experts, of which each computes
@@ -53,7 +53,7 @@ _NAMES = {
 }
 """What a site is called whose first reader is such a matrix; others are called like it."""
 KEPT = ("router", "dt", "beta", "k_b", "v_b")
-"""Matrices that stay as they are: small ones, and those of latents, which the loader turns round."""
+"""Matrices that stay as they are: small ones, and those of latents, which the loader transposes."""
 
 _SAMPLED = 128
 """About so many rows of a site's inputs are sampled."""
@@ -160,9 +160,9 @@ class _WholeAttention(Attention):
         sees = _sees(len(x), self.kind.sliding_window)
         if self.config.attention_cap is None and self.sinks is None:
             # As a batch of one: other shapes take a path that stores the scores of all heads.
-            parts = (part.transpose(0, 1)[None] for part in (query, key, value))
+            query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
             mixed = functional.scaled_dot_product_attention(
-                *parts, attn_mask=sees, scale=self.config.scale, enable_gqa=True
+                query, key, value, attn_mask=sees, scale=self.config.scale, enable_gqa=True
             )[0].transpose(0, 1)
         else:
             mixed = self._by_head(query, key, value, sees)

@@ -48,7 +48,7 @@ def named(
             tensors = [tensor.removesuffix(source.suffixes[0]) for tensor in tensors]
         elif (source.factor, source.offset) != (1.0, 0.0):
             matrix = ((matrix - source.offset) / source.factor).astype(matrix.dtype)
-        size = num_rows(matrix) // len(tensors)
+        size = _num_rows(matrix) // len(tensors)
         for e, tensor in enumerate(tensors):
             part = matrix if len(tensors) == 1 else _rows(matrix, slice(e * size, (e + 1) * size))
             places = source.places(size, config)
@@ -76,8 +76,7 @@ def need_apart(arch: Arch, config: ModelConfig) -> None:
             )
 
 
-def num_rows(matrix: Matrix) -> int:
-    """Return the rows of an array or of codes."""
+def _num_rows(matrix: Matrix) -> int:
     return len(matrix) if isinstance(matrix, np.ndarray) else len(matrix.codes)
 
 
@@ -88,7 +87,7 @@ def _rows(matrix: Matrix, index: slice | np.ndarray) -> Matrix:
 def _joined(parts: list[tuple[np.ndarray, Matrix]]) -> Matrix:
     """Return matrices as one, each row at its place."""
     places = np.concatenate([places for places, _ in parts])
-    matrix = below([matrix for _, matrix in parts])
+    matrix = _below([matrix for _, matrix in parts])
     if (places == np.arange(len(places))).all():
         return matrix
     order = np.argsort(places)
@@ -96,18 +95,22 @@ def _joined(parts: list[tuple[np.ndarray, Matrix]]) -> Matrix:
     return _rows(matrix, order)
 
 
-def below(parts: list[Matrix]) -> Matrix:
-    """Return matrices one below the other."""
-    if len(parts) == 1:
-        return parts[0]
+def _below(parts: list[Matrix]) -> Matrix:
     codes = [part for part in parts if isinstance(part, Codes)]
     if not codes:
         return np.concatenate(parts)  # type: ignore[arg-type]  # none is coded
-    zeros = [part.zeros for part in codes if part.zeros is not None]
-    return replace(  # flattened ones read the same inputs
-        codes[0],
-        codes=np.concatenate([part.codes for part in codes]),
-        scales=np.concatenate([part.scales for part in codes]),
+    return below_each_other(codes)
+
+
+def below_each_other(parts: list[Codes]) -> Codes:
+    """Return codes of matrices one below the other; flattened ones read the same inputs."""
+    if len(parts) == 1:
+        return parts[0]
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    return replace(
+        parts[0],
+        codes=np.concatenate([part.codes for part in parts]),
+        scales=np.concatenate([part.scales for part in parts]),
         zeros=np.concatenate(zeros) if zeros else None,
     )
 

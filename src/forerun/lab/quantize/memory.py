@@ -39,7 +39,9 @@ class _Block:
     @classmethod
     def of(cls, config: ModelConfig, length: int) -> _Block:
         layers = [matrices_of(config, i) for i in range(config.num_layers)]
-        kinds = zip(layers, (config.layer(i).experts for i in range(config.num_layers)), strict=True)
+        kinds = zip(
+            layers, (config.layer(i).experts for i in range(config.num_layers)), strict=True
+        )
         # Of experts one at a time is rounded.
         each = [
             {

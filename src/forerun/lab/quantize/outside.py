@@ -118,7 +118,9 @@ class Outside:
             for short, stored in stored_weights(self.checkpoint, self.arch, self.config, name):
                 if len(stored.shape) == 1:
                     vector = {short: as_fp16_of(stored)}
-                    yield from named(self.arch, self.config, None, vector).items()
+                    ((located, values),) = named(self.arch, self.config, None, vector).items()
+                    assert isinstance(values, np.ndarray)
+                    yield located, values
                     continue
                 (located,) = named(self.arch, self.config, None, {short: np.empty(0)})
                 if is_rounded and short in ("embed", "head"):

@@ -24,7 +24,7 @@ from forerun.lab.quantize.block import (
 )
 from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.lab.quantize.grid import Grid, coded
-from forerun.lab.quantize.hf_export import below
+from forerun.lab.quantize.hf_export import below_each_other
 from forerun.lab.quantize.hf_layouts import Layout, config_of, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import awq_nbytes
@@ -118,14 +118,14 @@ def output_error(
 
     None where the site's matrix is the last of its half: its own outputs are the half's.
     """
-    halves = {"attn": WholeBlock.attention, "mlp": WholeBlock.fed}
-    if site not in halves:
+    if site not in ("attn", "mlp"):
         return None
-    half = halves[site]
-    if site == "attn" and config.norms == "parallel":  # both halves read it
 
-        def half(block: WholeBlock, x: Tensor) -> Tensor:
-            return block(x)[0]
+    def half(block: WholeBlock, x: Tensor) -> Tensor:
+        if site == "mlp":
+            return block.fed(x)
+        # Of parallel halves both read what attention reads.
+        return block(x)[0] if config.norms == "parallel" else block.attention(x)
 
     whole = WholeBlock(config, weights, layer)
     states = [whole.attended(x) for x in probes] if site == "mlp" else [*probes]
@@ -219,6 +219,12 @@ class RoundJob(QuantizeJob):
         grid = self.recipe.grid
         return config_of(self.recipe.layout, grid.bits, grid.group, left_alone)
 
+    def figures(self) -> dict[str, float]:
+        """Return how many experts too few rows chose to calibrate them, of a model that has any."""
+        if not any(layer.experts for layer in self.config.layers):
+            return {}
+        return {"rare_experts": sum(self.rare.values())}
+
     def step(self, step: int, states: States) -> None:
         """Round and write a block; the states become its outputs."""
         weights, recipe = self.weights(step), self.recipe
@@ -264,9 +270,8 @@ class RoundJob(QuantizeJob):
         self, layer: int, weights: dict[str, Tensor], routed: Routed | None, num_experts: int
     ) -> dict[str, Codes]:
         """Round each expert by the rows that chose it; to nearest those that too few did."""
-        parts = {
-            n: weights.pop(n) for n in ("expert_gate", "expert_up", "expert_down") if n in weights
-        }
+        names = [name for name in weights if _is_expert(name)]
+        parts = {name: weights.pop(name) for name in names}
         codes: dict[str, list[Codes]] = {name: [] for name in parts}
         errors: dict[str, list[float]] = {name: [] for name in parts}
         for expert in range(num_experts):
@@ -278,9 +283,9 @@ class RoundJob(QuantizeJob):
             for name, (matrix, error) in self._round_expert(layer, own, rows):
                 codes[name].append(matrix)
                 errors[name].append(error)
-        for name, each in errors.items():
-            self.errors[f"{layer}.{name}"] = sum(each) / len(each)
-        return {name: below(each) for name, each in codes.items()}
+        for name, of_each in errors.items():
+            self.errors[f"{layer}.{name}"] = sum(of_each) / num_experts
+        return {name: below_each_other(each) for name, each in codes.items()}
 
     def _round_expert(
         self, layer: int, own: dict[str, Tensor], rows: Tensor | None
