@@ -32,7 +32,13 @@ REFUSED = {
     ),
 }
 ROUNDED = tuple(family for family in FAMILIES if family not in REFUSED and family not in SEEING)
-ROUTED = (*(family for family in ROUNDED if "moe" in family), "mixtral", "deepseek_v3")
+ROUTED = (
+    *(family for family in ROUNDED if "moe" in family),
+    "mixtral",
+    "qwen3_next",
+    "deepseek_v2",
+    "deepseek_v3",
+)
 WIDTHS = {
     **dict.fromkeys(("intermediate_size", "ffn_dim", "shared_intermediate_size"), 64),
     **dict.fromkeys(("shared_expert_intermediate_size",), 64),

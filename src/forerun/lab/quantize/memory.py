@@ -33,32 +33,36 @@ class _Block:
     """Gram matrices of all inputs."""
     widest: int
     """That of the widest."""
+    routed: int
+    """What is kept of each token for experts."""
+    scaled: int
+    """Of experts all are scaled at once."""
     passing: int
     """What one text leaves behind on its way."""
 
     @classmethod
     def of(cls, config: ModelConfig, length: int) -> _Block:
         layers = [matrices_of(config, i) for i in range(config.num_layers)]
-        kinds = zip(
-            layers, (config.layer(i).experts for i in range(config.num_layers)), strict=True
-        )
-        # Of experts one at a time is rounded.
+        sizes = [{n: 4 * math.prod(s) for n, s in shapes.items()} for shapes in layers]
+        experts = [config.layer(i).experts for i in range(config.num_layers)]
+        # Experts are rounded one at a time.
         each = [
-            {
-                n: 4 * math.prod(s) // (experts.num_experts if experts and "expert_" in n else 1)
-                for n, s in shapes.items()
-            }
-            for shapes, experts in kinds
+            {n: size // (e.num_experts if e and "expert_" in n else 1) for n, size in of.items()}
+            for of, e in zip(sizes, experts, strict=True)
         ]
-        sites = [
-            sum(sizes.get(n, 0) for n in names) for sizes in each for names in READERS.values()
-        ]
-        held = [sum(4 * math.prod(s) for s in shapes.values()) for shapes in layers]
+        sites = [sum(of.get(n, 0) for n in names) for of in each for names in READERS.values()]
+        scaled = max(size for of in sizes for size in of.values()) if any(experts) else 0
         width, inner = config.hidden_size, config.intermediate_size
-        widths = (width, max(config.num_heads * config.head_dim, width), width, inner)
+        out, down = (
+            max((of[name][1] for of in layers if name in of), default=width)
+            for name in ("o", "down")
+        )
+        widths = (width, out, width, down)
         return cls(
-            weights=max(held),
-            largest=max(size for sizes in each for size in sizes.values()),
+            weights=max(sum(of.values()) for of in sizes),
+            largest=max(size for of in each for size in of.values()),
+            routed=4 * width * any(map(bool, experts)),
+            scaled=scaled,
             site=max(sites),
             grams=sum(4 * size**2 for size in widths),
             widest=4 * max(widths) ** 2,
@@ -71,6 +75,8 @@ def awq_nbytes(config: ModelConfig, *, num_tokens: int, length: int, is_calibrat
     block = _Block.of(config, length)
     grams = block.grams + 2 * block.widest if is_calibrated else 0
     rounding = block.weights + grams + _MATRIX_COPIES * block.largest
+    if is_calibrated:
+        rounding += block.scaled + block.routed * num_tokens
     observing = block.weights + block.grams * is_calibrated + block.passing
     advancing = block.weights * 5 // 4 + block.passing  # codes, and their values
     states = 4 * config.hidden_size * num_tokens
