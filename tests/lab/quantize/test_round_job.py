@@ -12,11 +12,19 @@ import torch
 from transformers import LlamaForCausalLM
 
 from forerun.core.errors import ConfigError, LoadError
-from forerun.lab.quantize.block import WholeBlock, matrices_of
+from forerun.lab.quantize.block import WholeBlock, matrices_of, observe
 from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import Layout, layout_for
 from forerun.lab.quantize.outside import Outside
-from forerun.lab.quantize.round_job import Method, Recipe, RoundJob, output_error
+from forerun.lab.quantize.round_job import (
+    Method,
+    Recipe,
+    RoundJob,
+    Seen,
+    output_error,
+    readers_of,
+    scale,
+)
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
@@ -39,6 +47,8 @@ ROUTED = (
     "deepseek_v2",
     "deepseek_v3",
 )
+DRIFTING = (*ROUTED, "qwen3_5")
+"""Whose random models answer small changes with large ones."""
 WIDTHS = {
     **dict.fromkeys(("intermediate_size", "ffn_dim", "shared_intermediate_size"), 64),
     **dict.fromkeys(("shared_expert_intermediate_size",), 64),
@@ -124,14 +134,34 @@ def test_eight_bits_keep_the_model_with_awqs_scales_in_it(
     before, after = (
         prefill(load_torch(open_checkpoint(p)), TEXTS[5]) for p in (folders[family], out)
     )
-    most = 0.3 if family in ROUTED else 0.1  # some rows choose others
-    assert 0 < (after - before).std() < most * before.std()
-    assert figures["ppl_after"] == pytest.approx(figures["ppl_before"], rel=0.05)
+    error = (after - before).std()
+    if family in DRIFTING:  # some rows choose other experts, some states drift
+        error = (after - before).std(1).median()
+    assert 0 < error < 0.1 * before.std()
+    most = 0.25 if family in DRIFTING else 0.05
+    assert figures["ppl_after"] == pytest.approx(figures["ppl_before"], rel=most)
     assert max(made.errors.values()) < 1e-3
     old, new = weights_of(folders[family]), weights_of(out)
     assert old.keys() == new.keys()
     norm = "layers.0.attn_norm"
     assert norm not in old or not torch.allclose(old[norm], new[norm])
+
+
+@pytest.mark.parametrize("family", ROUNDED)
+def test_scales_change_no_output(folders: dict[str, Path], tmp_path: Path, family: str) -> None:
+    made = job(folders[family], tmp_path / "out", Grid(3, 32))
+    x = made.outside.embed(TEXTS[:1])
+    for layer in range(made.config.num_layers):
+        weights = made.weights(layer)
+        block, before = WholeBlock(made.config, weights, layer), x.clone()
+        inputs, routed = observe(block, x)
+        readers = {s: readers_of(made.config, layer, block, weights, s) for s in inputs}
+        changed = scale(
+            made.config, weights, Seen(inputs, readers, routed), Grid(3, 32), layer=layer
+        )
+        assert changed
+        after, _ = WholeBlock(made.config, weights, layer)(before[0])
+        torch.testing.assert_close(after, x[0], rtol=1e-3, atol=1e-3 * float(x.std()))
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
