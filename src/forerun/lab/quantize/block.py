@@ -245,7 +245,6 @@ class WholeBlock:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the layer's output (T, D) for its input (T, D), and what its matrices read, by site."""
-        self._weights.rows = {}
         out = self._block(x, self._tile(x), self._cache)
         rows = self._weights.rows.items()
         return out, {site: parts[0] if len(parts) == 1 else _text(parts, x) for site, parts in rows}
@@ -280,7 +279,8 @@ class WholeBlock:
         return self._block._feed(x, self._block._norm("mlp", x), self._tile(x))
 
     def _tile(self, x: Tensor) -> Tile:
-        """Return a whole text as one tile."""
+        """Return a whole text as one tile, and forget what was read of the one before."""
+        self._weights.rows = {}
         positions = torch.arange(len(x))
         angles = {} if self._rope is None else {self._rope: self._angles(positions)}
         scale = self._decoder._query_scale(positions)
