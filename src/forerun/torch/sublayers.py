@@ -77,7 +77,7 @@ class Attention:
 
     def _heads(self, rows: Tensor) -> Tensor:
         """Return rows (R, H E) as heads (R, H, E)."""
-        return rows.view(TILE, -1, self.head_dim)
+        return rows.view(len(rows), -1, self.head_dim)
 
     def _turned(self, rows: Tensor, norm: Layer | None, tile: Tile) -> Tensor:
         """Return rows (R, H E) as heads (R, H, E), rotated and, by `norm`, normalised all at once or one by one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,69 +12,70 @@ import torch
 from transformers import LlamaForCausalLM
 
 from forerun.core.errors import ConfigError, LoadError
-from forerun.lab.quantize.block import WholeBlock
+from forerun.lab.quantize.block import WholeBlock, matrices_of, observe
 from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import Layout, layout_for
 from forerun.lab.quantize.outside import Outside
-from forerun.lab.quantize.round_job import Method, Recipe, RoundJob, output_error
+from forerun.lab.quantize.round_job import (
+    Method,
+    Recipe,
+    RoundJob,
+    Seen,
+    output_error,
+    readers_of,
+    scale,
+)
 from forerun.model.loader import load_model, read_config, stored_weights
 from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model.tiny import FAMILIES, SEEING, VOCAB, hf_model, load_torch, prefill
 
 TEXTS = np.random.default_rng(0).integers(1, VOCAB, (6, 40)).tolist()
+IN_ONE = r"its experts lie in one tensor \(.*\); --quant int8 or int4 rounds them"
 REFUSED = {
-    "gemma2": "layers that differ, or experts, norms after sublayers, soft caps",
-    "gemma3": "layers that differ, or experts, norms after sublayers",
-    "gemma3n": "layers that differ, or experts, norms after sublayers, soft caps, several streams of states",
-    "gemma4": "layers that differ, or experts, norms after sublayers, soft caps",
-    "gemma4_moe": "layers that differ, or experts, norms after sublayers, soft caps",
-    "cohere": "one norm of attention and MLP",
-    "cohere2": "layers that differ, or experts, one norm of attention and MLP",
-    "exaone4": "layers that differ, or experts, norms after sublayers",
-    "exaone4_small": "norms after sublayers",
-    "glm4": "norms after sublayers",
-    "ministral": "layers that differ, or experts",
-    "ministral3": "queries that grow",
-    "smollm3": "layers that differ, or experts",
-    "olmo2": "norms after sublayers, norms of all of q and k",
-    "olmo3": "layers that differ, or experts, norms after sublayers, norms of all of q and k",
-    "gpt_oss": "layers that differ, or experts, attention sinks, activation swiglu_oai",
-    "olmoe": "layers that differ, or experts, norms of all of q and k",
-    "qwen3_moe": "layers that differ, or experts",
-    "qwen3_vl_moe": "layers that differ, or experts",
-    "mixtral": "layers that differ, or experts",
-    "granitemoe": "layers that differ, or experts",
-    "granitemoeshared": "layers that differ, or experts",
-    "granitemoehybrid": "layers that differ, or experts",
-    "granite4_mamba": "layers that differ, or experts, recurrent layers",
-    "lfm2": "layers that differ, or experts, recurrent layers",
-    "qwen3_5": "layers that differ, or experts, recurrent layers",
-    "qwen3_5_moe": "layers that differ, or experts, recurrent layers",
-    "qwen3_next": "layers that differ, or experts, recurrent layers",
-    "granite4_micro": "layers that differ, or experts, recurrent layers",
-    "lfm2_moe": "layers that differ, or experts, recurrent layers",
-    "glm4_moe": "layers that differ, or experts",
-    "ernie4_5_moe": "layers that differ, or experts",
-    "nemotron_h": "layers that differ, or experts, recurrent layers",
-    "nemotron_h_moe": "layers that differ, or experts, recurrent layers",
-    "deepseek_v2": "layers that differ, or experts, attention to latents",
-    "deepseek_v3": "layers that differ, or experts, attention to latents",
-    "glm4_moe_lite": "layers that differ, or experts, attention to latents",
+    "gemma4": "it has embeddings of each layer, layers that read others' keys$",
+    "gemma3n": r"it has embeddings of each layer, layers that read others' keys, several streams of states$",
+    "gpt_oss": IN_ONE,
+    **dict.fromkeys(
+        ("granitemoe", "granitemoeshared", "granitemoehybrid", "granite4_mamba"), IN_ONE
+    ),
 }
 ROUNDED = tuple(family for family in FAMILIES if family not in REFUSED and family not in SEEING)
-WIDER: dict[str, dict[str, Any]] = {
-    "opt": {"ffn_dim": 64},
-    "gpt_bigcode": {},
-    "granite4": {"shared_intermediate_size": 64},
+ROUTED = (
+    *(family for family in ROUNDED if "moe" in family),
+    "mixtral",
+    "qwen3_next",
+    "deepseek_v2",
+    "deepseek_v3",
+)
+DRIFTING = (*ROUTED, "qwen3_5")
+"""Whose random models answer small changes with large ones."""
+WIDTHS = {
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "shared_intermediate_size"), 64),
+    **dict.fromkeys(("shared_expert_intermediate_size",), 64),
+    **dict.fromkeys(("moe_shared_expert_intermediate_size",), 64),
+    **dict.fromkeys(("moe_intermediate_size", "kv_lora_rank"), 32),
 }
+"""Multiples of a group."""
+
+
+def wider(family: str) -> dict[str, Any]:
+    given = FAMILIES[family][2]
+    sizes: dict[str, Any] = {name: width for name, width in WIDTHS.items() if name in given}
+    if given.get("q_lora_rank"):
+        sizes["q_lora_rank"] = 32
+    if "kv_lora_rank" in given:
+        sizes |= {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16}
+    elif "num_key_value_heads" in given and "head_dim" not in given:
+        sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}  # heads that kernels take
+    return sizes | ({"block_auto_adjust_ff_dim": False} if family == "lfm2" else {})
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for family in ROUNDED:
-        model = hf_model(family, **WIDER.get(family, {"intermediate_size": 64}))
+        model = hf_model(family, **wider(family))
         made[family] = tmp_path_factory.mktemp(family)
         model.save_pretrained(made[family])
     return made
@@ -95,11 +97,12 @@ def finished(*arguments: Any) -> tuple[Path, dict[str, float], RoundJob]:
     made.on_matrix = shares.append
     steps = list(made.run())
     assert steps == list(range(made.config.num_layers + 1))
-    num = (
-        len(shares) // made.config.num_layers
-    )  # matrices of a block: progress never waits for a whole one
-    assert num > 1
-    assert shares == pytest.approx([(i % num + 1) / num for i in range(len(shares))])
+    ends = [i + 1 for i, share in enumerate(shares) if share == 1.0]
+    assert len(ends) == made.config.num_layers
+    for start, end in pairwise((0, *ends)):  # progress never waits for a whole block
+        num = end - start
+        assert num > 1
+        assert shares[start:end] == pytest.approx([(i + 1) / num for i in range(num)])
     return made.folder, made.finish(), made
 
 
@@ -116,7 +119,7 @@ def test_whole_blocks_are_the_decoders_blocks(folders: dict[str, Path], family: 
             name.removeprefix(start): torch.from_numpy(tensor.dequantize())
             for name, tensor in stored
         }
-        x, _ = WholeBlock(config, weights)(x)
+        x, _ = WholeBlock(config, weights, layer)(x)
     expected = prefill(decoder, TEXTS[0]).log_softmax(-1)[:-1]
     goal = torch.tensor(TEXTS[0])
     loss = -expected[torch.arange(39), goal[1:]].mean()
@@ -132,11 +135,34 @@ def test_eight_bits_keep_the_model_with_awqs_scales_in_it(
     before, after = (
         prefill(load_torch(open_checkpoint(p)), TEXTS[5]) for p in (folders[family], out)
     )
-    assert 0 < (after - before).std() < 0.1 * before.std()
-    assert figures["ppl_after"] == pytest.approx(figures["ppl_before"], rel=0.05)
+    error = (after - before).std()
+    if family in DRIFTING:  # some rows choose other experts, some states drift
+        error = (after - before).std(1).median()
+    assert 0 < error < 0.1 * before.std()
+    most = 0.25 if family in DRIFTING else 0.05
+    assert figures["ppl_after"] == pytest.approx(figures["ppl_before"], rel=most)
     assert max(made.errors.values()) < 1e-3
+    old, new = weights_of(folders[family]), weights_of(out)
+    assert old.keys() == new.keys()
     norm = "layers.0.attn_norm"
-    assert not torch.allclose(*(weights_of(p)[norm] for p in (folders[family], out)))
+    assert norm not in old or not torch.allclose(old[norm], new[norm])
+
+
+@pytest.mark.parametrize("family", ROUNDED)
+def test_scales_change_no_output(folders: dict[str, Path], tmp_path: Path, family: str) -> None:
+    made = job(folders[family], tmp_path / "out", Grid(3, 32))
+    x = made.outside.embed(TEXTS[:1])
+    for layer in range(made.config.num_layers):
+        weights = made.weights(layer)
+        block, before = WholeBlock(made.config, weights, layer), x.clone()
+        inputs, routed = observe(block, x)
+        readers = {s: readers_of(made.config, layer, block, weights, s) for s in inputs}
+        changed = scale(
+            made.config, weights, Seen(inputs, readers, routed), Grid(3, 32), layer=layer
+        )
+        assert changed
+        after, _ = WholeBlock(made.config, weights, layer)(before[0])
+        torch.testing.assert_close(after, x[0], rtol=1e-3, atol=1e-3 * float(x.std()))
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -151,7 +177,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("family", REFUSED)
 def test_what_blocks_cannot_compute_is_refused_in_words(family: str, tmp_path: Path) -> None:
     hf_model(family).save_pretrained(tmp_path / "model")
-    message = f"quantization of .* is not supported: it has {REFUSED[family]}$"
+    message = f"quantization of .* is not supported: {REFUSED[family]}"
     with pytest.raises(ConfigError, match=message):
         job(tmp_path / "model", tmp_path / "out", Grid(8, 32))
 
@@ -213,7 +239,7 @@ def test_awq_compares_the_outputs_of_a_blocks_halves(folders: dict[str, Path]) -
     module = LlamaForCausalLM.from_pretrained(folders["llama"]).model
     for site, readers in (("attn", ("q", "k", "v")), ("mlp", ("gate", "up"))):
         rounded = [Grid(3, 32).nearest(weights[name]) for name in readers]
-        found = output_error(config, weights, site, states)
+        found = output_error(config, weights, site, states, readers)
         assert found is not None
         layer, total = module.layers[0], 0.0
         for each in states:
@@ -238,7 +264,7 @@ def test_awq_compares_the_outputs_of_a_blocks_halves(folders: dict[str, Path]) -
                     getattr(part, f"{name}_proj").weight.data = weights[name]
             total += float((outputs[0] - outputs[1]).square().mean())
         assert found(rounded) == pytest.approx(total, rel=1e-3)
-    assert output_error(config, weights, "down", states) is None
+    assert output_error(config, weights, "down", states, ["down"]) is None
 
 
 def test_the_divergence_is_that_of_the_models_predictions(
@@ -299,15 +325,49 @@ def test_weights_that_are_no_numbers_are_named(folders: dict[str, Path], tmp_pat
         list(job(tmp_path / "m", tmp_path / "out", Grid(4, 32)).run())
 
 
-def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_path: Path) -> None:
-    out, _, _ = finished(folders["mistral"], tmp_path / "out", Grid(4, 32))
+@pytest.mark.parametrize("family", ["mistral", "gemma3", "olmo2", "lfm2", *ROUTED])
+def test_the_native_kernels_run_what_was_written(
+    folders: dict[str, Path], tmp_path: Path, family: str
+) -> None:
+    """Codes are those of the nearest, experts' among them; the kernels compute what torch does of them."""
+    grid = Grid(4, 32)
+    out, _, _ = finished(folders[family], tmp_path / "out", grid, "rtn", "compressed-tensors")
+    checkpoint = open_checkpoint(out)
+    config, _ = read_config(checkpoint)
+    old, new = weights_of(folders[family]), weights_of(out)
+    assert old.keys() == new.keys()
+    for layer in range(config.num_layers):
+        for name in (f"layers.{layer}.{short}" for short in matrices_of(config, layer)):
+            torch.testing.assert_close(new[name], grid.nearest(old[name]), rtol=0, atol=0)
     try:
-        model = load_model(open_checkpoint(out), backend="native")
+        model = load_model(checkpoint, backend="native")
     except LoadError as error:
         pytest.skip(str(error))
     assert not isinstance(model, Decoder)
-    reference = load_torch(open_checkpoint(out))
-    hidden = np.random.default_rng(0).standard_normal((4, 32), np.float32)
-    np.testing.assert_allclose(model.head(hidden), reference.head(hidden), rtol=0.05, atol=0.1)
     forms = {name: form for name, form, _, _ in model.packed()}  # type: ignore[attr-defined]
-    assert forms["layers.1.down"] == "q4_z"
+    assert "q4_z" in forms.values()
+    native, torch_ = (prefill(each, TEXTS[5]) for each in (model, load_torch(checkpoint)))
+    most = 0.3 if family in ROUTED else 0.1
+    assert (native - torch_).std() < most * torch_.std()
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_an_expert_is_calibrated_by_the_rows_that_chose_it(
+    folders: dict[str, Path], tmp_path: Path, method: Method
+) -> None:
+    """Where few did it is rounded to nearest, and counted."""
+    grid = Grid(3, 32)
+    _, figures, made = finished(folders["mixtral"], tmp_path / "out", grid, method)
+    plain = job(folders["mixtral"], tmp_path / "plain", grid)
+    plain.recipe = Recipe("rtn", grid, plain.recipe.layout)
+    list(plain.run())
+    for name, error in made.errors.items():
+        assert "expert" not in name or error < plain.errors[name]
+    assert figures["rare_experts"] == sum(made.rare.values()) == 0
+    texts = [text[:8] for text in TEXTS[:2]]
+    few = RoundJob(
+        open_checkpoint(folders["mixtral"]), texts, [], tmp_path / "few", {}, recipe=made.recipe
+    )
+    list(few.run())
+    assert few.figures()["rare_experts"] == 12
+    assert few.rare == {"0": 6, "1": 6}

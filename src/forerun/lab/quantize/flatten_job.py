@@ -29,6 +29,7 @@ from forerun.lab.quantize.block import (
     WholeBlock,
     advance,
     input_widths,
+    need_plain,
     observe,
 )
 from forerun.lab.quantize.flatten import (
@@ -81,6 +82,7 @@ class FlattenJob(QuantizeJob):
     def __post_init__(self) -> None:
         wants_text("flatten", self.calibration)
         super().__post_init__()
+        need_plain(self.config, "method flatten")
         widths = input_widths(self.config)
         if any(width % FLAT_GROUP for width in widths):
             raise ConfigError(
@@ -158,7 +160,7 @@ class FlattenJob(QuantizeJob):
         `probes` (P, T, D) are the block's inputs of texts that ranges are not taken from.
         """
         block = WholeBlock(self.config, weights)
-        seen = observe(block, states["calibration"])
+        seen, _ = observe(block, states["calibration"])
         for site, sample in _rows_of(block, probes).items():
             seen[site] = replace(seen[site], sample=sample)
         num_rounded, num_matrices = 0, len(WIDTHS) * sum(name in weights for name in MATRICES)
@@ -267,7 +269,7 @@ def site_sizes(config: ModelConfig) -> dict[Site, int]:
     }
 
 
-def _rows_of(block: WholeBlock, texts: Tensor) -> dict[Site, Tensor]:
+def _rows_of(block: WholeBlock, texts: Tensor) -> dict[str, Tensor]:
     """Return some of what a block's sites read of texts (P, T, D)."""
     read = [block(text)[1] for text in texts]
     return {site: torch.cat([each[site][::_SAMPLED] for each in read]) for site in READERS}

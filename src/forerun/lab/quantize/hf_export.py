@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from tokenizers import decoders
 
-from forerun.core.errors import LoadError
+from forerun.core.errors import ConfigError, LoadError
 from forerun.model.arch.base.mapping import Arch
+from forerun.model.arch.base.source import TensorSource
 from forerun.model.config import ModelConfig
 from forerun.text.tokenizer import Encoding, Tokenizer
 from forerun.weights.checkpoint import Checkpoint
@@ -27,47 +28,89 @@ _FROM_GGUF = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3":
 
 
 def named(
-    arch: Arch, config: ModelConfig, layer: int | None, weights: Mapping[str, Matrix]
+    arch: Arch,
+    config: ModelConfig,
+    layer: int | None,
+    weights: Mapping[str, Matrix],
+    names: Container[str] = (),
 ) -> dict[str, Matrix]:
     """Name the weights and biases (`q`, `q.bias`) of a layer, or those outside all, as tensors, with rows as they have.
 
-    Fused ones are joined, halves of heads interleaved where the family does so.
-    A plain array's name ends in `.weight` or `.bias`, that of codes is the layer's alone.
+    Fused ones are joined, halves of heads interleaved where the family does so, experts apart. Of several spellings
+    that of `names` is taken. A plain array's name ends in `.weight` or `.bias`, that of codes is the layer's alone.
     """
-    by_tensor: dict[str, list[tuple[int, Matrix]]] = {}
+    by_tensor: dict[str, list[tuple[np.ndarray, Matrix]]] = {}
     for name, matrix in weights.items():
         short = name.removesuffix(".bias")
-        source = arch.source(short, config, "hf")
-        tensor = source.name.format(i=layer)
-        if isinstance(matrix, np.ndarray):
-            tensor += ".weight" if name == short else ".bias"
-        if source.is_interleaved:
-            order = np.argsort(source.halves(_num_rows(matrix), config))
-            matrix = matrix[order] if isinstance(matrix, np.ndarray) else matrix.rows(order)
-        part = source.part[0] if isinstance(source.part, tuple) else source.part
-        start = 0 if part is None else part.start
-        by_tensor.setdefault(tensor, []).append((start, matrix))
-    return {
-        tensor: _joined([matrix for _, matrix in sorted(parts, key=lambda part: part[0])])
-        for tensor, parts in by_tensor.items()
-    }
+        source = source_of(arch, config, short, layer, names)
+        tensors = source.tensors(str(layer), is_bias=name != short)
+        if not isinstance(matrix, np.ndarray):
+            tensors = [tensor.removesuffix(source.suffixes[0]) for tensor in tensors]
+        elif (source.factor, source.offset) != (1.0, 0.0):
+            matrix = ((matrix - source.offset) / source.factor).astype(matrix.dtype)
+        size = _num_rows(matrix) // len(tensors)
+        for e, tensor in enumerate(tensors):
+            part = matrix if len(tensors) == 1 else _rows(matrix, slice(e * size, (e + 1) * size))
+            places = source.places(size, config)
+            by_tensor.setdefault(tensor, []).append((places, part))
+    return {tensor: _joined(parts) for tensor, parts in by_tensor.items()}
+
+
+def source_of(
+    arch: Arch, config: ModelConfig, name: str, layer: int | None, names: Container[str]
+) -> TensorSource:
+    """Return where a folder has a weight; those of experts lie in a tensor each, if the family ever has them so."""
+    source = arch.source(name, config, "hf")
+    return source if "{e}" in source.name else source.resolve(str(layer), names)
+
+
+def need_apart(arch: Arch, config: ModelConfig) -> None:
+    """Raise ConfigError for a family whose experts lie in one tensor, which the layouts have no form for."""
+    layers = [config.layer(i) for i in range(config.num_layers)]
+    if any(kind.experts for kind in layers):
+        source = arch.source("expert_up", config, "hf")
+        if "{e}" not in source.name:
+            raise ConfigError(
+                f"quantization of {config.family} is not supported: its experts lie in one tensor "
+                f"('{source.name}'); --quant int8 or int4 rounds them as they are loaded"
+            )
 
 
 def _num_rows(matrix: Matrix) -> int:
     return len(matrix) if isinstance(matrix, np.ndarray) else len(matrix.codes)
 
 
-def _joined(parts: list[Matrix]) -> Matrix:
-    if len(parts) == 1:
-        return parts[0]
+def _rows(matrix: Matrix, index: slice | np.ndarray) -> Matrix:
+    return matrix[index] if isinstance(matrix, np.ndarray) else matrix.rows(index)
+
+
+def _joined(parts: list[tuple[np.ndarray, Matrix]]) -> Matrix:
+    """Return matrices as one, each row at its place."""
+    places = np.concatenate([places for places, _ in parts])
+    matrix = _below([matrix for _, matrix in parts])
+    if (places == np.arange(len(places))).all():
+        return matrix
+    order = np.argsort(places)
+    assert (places[order] == np.arange(len(places))).all(), "a fused tensor is written as a whole"
+    return _rows(matrix, order)
+
+
+def _below(parts: list[Matrix]) -> Matrix:
     codes = [part for part in parts if isinstance(part, Codes)]
     if not codes:
         return np.concatenate(parts)  # type: ignore[arg-type]  # none is coded
-    zeros = [part.zeros for part in codes if part.zeros is not None]
-    return replace(  # flattened ones read the same inputs
-        codes[0],
-        codes=np.concatenate([part.codes for part in codes]),
-        scales=np.concatenate([part.scales for part in codes]),
+    return below_each_other(codes)
+
+
+def below_each_other(parts: list[Codes]) -> Codes:
+    """Return codes of matrices one below the other; flattened ones read the same inputs."""
+    if len(parts) == 1:
+        return parts[0]
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    return replace(
+        parts[0],
+        codes=np.concatenate([part.codes for part in parts]),
+        scales=np.concatenate([part.scales for part in parts]),
         zeros=np.concatenate(zeros) if zeros else None,
     )
 

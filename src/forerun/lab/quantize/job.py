@@ -12,7 +12,7 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -26,10 +26,16 @@ from forerun.core import files
 from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize import tensor_file
-from forerun.lab.quantize.block import need_supported
-from forerun.lab.quantize.hf_export import config_json, named, write_other_files
+from forerun.lab.quantize.block import matrices_of, need_supported
+from forerun.lab.quantize.hf_export import (
+    config_json,
+    named,
+    need_apart,
+    source_of,
+    write_other_files,
+)
 from forerun.lab.quantize.hf_layouts import flat_tensors
-from forerun.lab.quantize.outside import Outside, as_fp16
+from forerun.lab.quantize.outside import Outside, as_fp16, as_fp16_of
 from forerun.model.config import weight_shapes
 from forerun.model.loader import read_config, stored_weights
 from forerun.weights.checkpoint import Checkpoint
@@ -60,6 +66,9 @@ class QuantizeJob(ABC):
     """Of each matrix, or site and width: the error of its outputs, relative to their size."""
     divergences: dict[str, float] = field(default_factory=dict)
     """Of each site and width, that site alone rounded so, in nats, where a method measures it."""
+
+    rare: dict[str, int] = field(default_factory=dict)
+    """Of each layer, how many of its experts too few rows chose: they are rounded to nearest."""
 
     passes: ClassVar[int] = 1
     """How often `run` visits each block."""
@@ -95,10 +104,12 @@ class QuantizeJob(ABC):
         """Called as matrices of a block are rounded, with the share that is done: the longest silence is one matrix."""
         self.config, self.arch = read_config(self.checkpoint)
         need_supported(self.config, "quantization")
+        need_apart(self.arch, self.config)
         if self.folder.exists():
             raise ConfigError(f"{self.folder} exists: choose another folder, or delete it")
         self.partial = self.folder.with_name(f"{self.folder.name}.partial")
         self.outside = Outside(self.checkpoint, self.arch, self.config)
+        self._names = self.checkpoint.names() if self.checkpoint.kind == "hf" else ()
         config_json(self.checkpoint, self.config)  # raises now, not at the end
         self.num_steps = self.passes * self.config.num_layers
 
@@ -110,6 +121,7 @@ class QuantizeJob(ABC):
         for step in range(done, self.num_steps):
             self.step(step, states)
             known = {"done": step + 1, "errors": self.errors, "divergences": self.divergences}
+            known["rare"] = self.rare
             arrays = {n: tensor.numpy() for n, tensor in self.saved(step + 1, states).items()}
             noted = {name: json.dumps(value) for name, value in known.items()}
             tensor_file.write(self.partial / _STATE, arrays, noted)
@@ -151,6 +163,7 @@ class QuantizeJob(ABC):
             known = {n: json.loads(text) for n, text in file.metadata().items() if n != "format"}
             states = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         self.errors, self.divergences = known["errors"], known["divergences"]
+        self.rare = known["rare"]
         return known["done"], states
 
     def _claim(self) -> None:
@@ -185,17 +198,23 @@ class QuantizeJob(ABC):
         layer: int,
         weights: Mapping[str, Tensor | Codes],
         layout: Callable[[str, Codes], Mapping[str, np.ndarray]] | None = None,
+        changed: Container[str] = (),
     ) -> None:
         """Write a block's file; `layout` gives the tensors of codes in groups.
 
+        Of a folder what is neither codes nor `changed` is written as it is stored.
         Raises LoadError for numbers that fp16 cannot hold.
         """
-        arrays = {
-            name: weight if isinstance(weight, Codes) else as_fp16(weight, _TOO_LARGE)
-            for name, weight in weights.items()
-        }
         tensors: dict[str, np.ndarray] = {}
-        for name, matrix in named(self.arch, self.config, layer, arrays).items():
+        arrays: dict[str, np.ndarray | Codes] = {}
+        for name, weight in weights.items():
+            if isinstance(weight, Codes):
+                arrays[name] = weight
+            elif self._names and name not in changed:
+                tensors |= self._as_stored(layer, name)
+            else:
+                arrays[name] = as_fp16(weight, _TOO_LARGE)
+        for name, matrix in named(self.arch, self.config, layer, arrays, self._names).items():
             if not isinstance(matrix, Codes):
                 tensors[name] = matrix
             elif matrix.flat is not None:
@@ -204,6 +223,13 @@ class QuantizeJob(ABC):
                 assert layout is not None
                 tensors |= layout(name, matrix)
         tensor_file.write(self.partial / self._file(layer), tensors)
+
+    def _as_stored(self, layer: int, name: str) -> dict[str, np.ndarray]:
+        """Return the folder's tensor that has a weight or a bias, in fp16."""
+        short = name.removesuffix(".bias")
+        source = source_of(self.arch, self.config, short, layer, self._names)
+        (tensor,) = source.tensors(str(layer), is_bias=short != name)
+        return {tensor: as_fp16_of(self.checkpoint.tensor(tensor))}
 
     def _write_folder(self) -> int:
         """Write the index, config.json and the tokenizer's files; bytes of all weights."""
@@ -216,6 +242,8 @@ class QuantizeJob(ABC):
             nbytes += path.stat().st_size
         index = {"metadata": {"total_size": nbytes}, "weight_map": weight_map}
         head = [] if self.config.tied_head else [self.arch.source("head", self.config, "hf").name]
+        for layer in range(self.config.num_layers):
+            head += self._left_alone(layer)
         config = config_json(self.checkpoint, self.config)
         config["quantization_config"] = dict(self.quantization(head))
         write_other_files(self.checkpoint, self.partial)
@@ -223,6 +251,22 @@ class QuantizeJob(ABC):
             text = json.dumps(value, indent=2) + "\n"
             files.replace(self.partial / name, text.encode(), mode=files.PUBLIC)
         return nbytes
+
+    def _left_alone(self, layer: int) -> list[str]:
+        """Return the linear layers of a layer that are not rounded."""
+        start, is_rounded = f"layers.{layer}.", matrices_of(self.config, layer)
+        shapes = {
+            name: shape
+            for name, shape in weight_shapes(self.config).items()
+            if name.startswith(start)
+        }
+        names = [n.removeprefix(start) for n, shape in shapes.items() if len(shape) == 2]
+        sources = [
+            source_of(self.arch, self.config, n, layer, self._names).name
+            for n in names
+            if n not in is_rounded
+        ]
+        return [name.format(i=layer) for name in dict.fromkeys(sources)]
 
     def _file(self, layer: int) -> str:
         count = self.config.num_layers + 1

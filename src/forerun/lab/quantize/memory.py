@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from forerun.lab.quantize.block import READERS
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.lab.quantize.block import READERS, matrices_of
+from forerun.model.config import ModelConfig
 
-_ALLOWANCE = 28_000_000
+_ALLOWANCE = 32_000_000
 """Parts of torch that are loaded when first used, and gaps between what is held: measured."""
 _TOKEN_NBYTES = 650
 """Of each token of a vocabulary, while tokenizer.json is made of a GGUF's: measured."""
@@ -33,19 +33,36 @@ class _Block:
     """Gram matrices of all inputs."""
     widest: int
     """That of the widest."""
+    routed: int
+    """What is kept of each token for experts."""
+    scaled: int
+    """Of experts all are scaled at once."""
     passing: int
     """What one text leaves behind on its way."""
 
     @classmethod
     def of(cls, config: ModelConfig, length: int) -> _Block:
-        shapes = weight_shapes(config)
-        sizes = {n: 4 * math.prod(s) for n, s in shapes.items() if n.startswith("layers.0.")}
-        sites = [sum(sizes.get(f"layers.0.{n}", 0) for n in names) for names in READERS.values()]
+        layers = [matrices_of(config, i) for i in range(config.num_layers)]
+        sizes = [{n: 4 * math.prod(s) for n, s in shapes.items()} for shapes in layers]
+        experts = [config.layer(i).experts for i in range(config.num_layers)]
+        # Experts are rounded one at a time.
+        each = [
+            {n: size // (e.num_experts if e and "expert_" in n else 1) for n, size in of.items()}
+            for of, e in zip(sizes, experts, strict=True)
+        ]
+        sites = [sum(of.get(n, 0) for n in names) for of in each for names in READERS.values()]
+        scaled = max(size for of in sizes for size in of.values()) if any(experts) else 0
         width, inner = config.hidden_size, config.intermediate_size
-        widths = (width, config.num_heads * config.head_dim, width, inner)
+        out, down = (
+            max((of[name][1] for of in layers if name in of), default=width)
+            for name in ("o", "down")
+        )
+        widths = (width, out, width, down)
         return cls(
-            weights=sum(sizes.values()),
-            largest=max(sizes.values()),
+            weights=max(sum(of.values()) for of in sizes),
+            largest=max(size for of in each for size in of.values()),
+            routed=4 * width * any(map(bool, experts)),
+            scaled=scaled,
             site=max(sites),
             grams=sum(4 * size**2 for size in widths),
             widest=4 * max(widths) ** 2,
@@ -58,6 +75,8 @@ def awq_nbytes(config: ModelConfig, *, num_tokens: int, length: int, is_calibrat
     block = _Block.of(config, length)
     grams = block.grams + 2 * block.widest if is_calibrated else 0
     rounding = block.weights + grams + _MATRIX_COPIES * block.largest
+    if is_calibrated:
+        rounding += block.scaled + block.routed * num_tokens
     observing = block.weights + block.grams * is_calibrated + block.passing
     advancing = block.weights * 5 // 4 + block.passing  # codes, and their values
     states = 4 * config.hidden_size * num_tokens

@@ -104,7 +104,7 @@ class Outside:
                 logits[len(rows) - len(rounded) :] = near.view(*rounded.shape[:-1], -1)
             if f"{name}.bias" in stored:
                 logits += torch.from_numpy(stored[f"{name}.bias"].dequantize())[part]
-            yield logits / config.logits_divisor
+            yield ops.capped(logits / config.logits_divisor, config.logits_cap)
             stored[name].release()
 
     def tensors(self, *, is_rounded: bool) -> Iterator[tuple[str, np.ndarray | Chunks]]:
@@ -116,8 +116,13 @@ class Outside:
             if name.startswith("layers."):
                 continue
             for short, stored in stored_weights(self.checkpoint, self.arch, self.config, name):
-                nothing = {short: np.empty(0)}
-                (located,) = named(self.arch, self.config, None, nothing)
+                if len(stored.shape) == 1:
+                    vector = {short: as_fp16_of(stored)}
+                    ((located, values),) = named(self.arch, self.config, None, vector).items()
+                    assert isinstance(values, np.ndarray)
+                    yield located, values
+                    continue
+                (located,) = named(self.arch, self.config, None, {short: np.empty(0)})
                 if is_rounded and short in ("embed", "head"):
                     yield from _rounded(located.removesuffix(".weight"), stored)
                     continue
@@ -160,14 +165,17 @@ def _near(rows: Tensor) -> Tensor:
 
 
 def _halves(stored: StoredTensor) -> Iterator[np.ndarray]:
-    is_matrix = len(stored.shape) > 1
-    for start in range(0, stored.shape[0], _ROWS_AT_A_TIME) if is_matrix else (0,):
-        rows = stored.rows(slice(start, start + _ROWS_AT_A_TIME)) if is_matrix else stored
-        yield as_fp16(
-            torch.from_numpy(rows.dequantize()),
-            f"tensor '{stored.name}' holds numbers that fp16, which the layouts ask for, cannot hold",
-        )
+    for start in range(0, stored.shape[0], _ROWS_AT_A_TIME):
+        yield as_fp16_of(stored.rows(slice(start, start + _ROWS_AT_A_TIME)))
         stored.release()
+
+
+def as_fp16_of(stored: StoredTensor) -> np.ndarray:
+    """Read a tensor as fp16. Raises LoadError for numbers that it cannot hold."""
+    complaint = (
+        f"tensor '{stored.name}' holds numbers that fp16, which the layouts ask for, cannot hold"
+    )
+    return as_fp16(torch.from_numpy(stored.dequantize()), complaint)
 
 
 def as_fp16(values: Tensor, complaint: str) -> np.ndarray:

@@ -59,6 +59,12 @@ def _show(job: QuantizeJob, figures: Mapping[str, float]) -> None:
             f"fp16 weights {figures['fp16_over_codes']:.2f} times the codes, "
             f"all of them {figures['fp16_over_folder']:.2f} times the folder"
         )
+    if figures.get("rare_experts"):
+        layers = ", ".join(f"{count} of layer {layer}" for layer, count in job.rare.items())
+        report.print(
+            f"{figures['rare_experts']} experts had too few rows of the calibration text and are rounded to nearest: "
+            f"{layers}; a longer text (--calib-tokens) reaches more"
+        )
     if "ppl_before" in figures:
         report.print(
             f"perplexity {figures['ppl_before']:.4f} before, {figures['ppl_after']:.4f} after "

@@ -22,7 +22,7 @@ from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.drafting.networks.folder import write as write_folder
-from forerun.lab.quantize.block import WholeBlock, need_supported
+from forerun.lab.quantize.block import WholeBlock, need_plain
 from forerun.lab.quantize.hf_export import config_json, named, write_other_files
 from forerun.lab.train import trim
 from forerun.lab.train.batches import TrainBatch
@@ -61,7 +61,7 @@ def shape_for(
 
     Raises ConfigError if the source has not Llama's form, or not even one layer is cheap enough.
     """
-    need_supported(source, "a draft cut out")
+    need_plain(source, "a draft cut out")
     if source.family not in ("llama", "qwen2", "mistral") or source.rope is None:
         raise ConfigError(f"a draft is cut from models of Llama's form, this is {source.family}")
     if source.rope.factors is not None or source.rope.rotary_dim != source.head_dim:

@@ -108,13 +108,24 @@ class TensorSource:
         if isinstance(self.part, slice) and self.num_runs == 1 and not self.num_experts:
             stored = stored.rows(self.part)
         elif self.part is not None:
-            runs = np.arange(stored.shape[0], dtype=np.int64).reshape(-1, self.num_rows)
-            parts = (self.part,) if isinstance(self.part, slice) else self.part
-            stored = stored.rows(np.concatenate([runs[:, part].reshape(-1) for part in parts]))
+            stored = stored.rows(self._picked(stored.shape[0]))
         if self.is_interleaved:
             stored = stored.flat() if self.is_flat else stored
             stored = stored.rows(self.halves(stored.shape[0], config))
         return self._transposed(stored) if self.num_transposed else stored
+
+    def places(self, num_rows: int, config: ModelConfig) -> NDArray[np.int64]:
+        """Return where a weight of so many rows has each of them in its tensor, which is not one of experts."""
+        places = np.arange(num_rows, dtype=np.int64)
+        if self.part is not None:
+            places = self._picked(self.num_rows * self.num_runs)
+        return places[self.halves(num_rows, config)] if self.is_interleaved else places
+
+    def _picked(self, count: int) -> NDArray[np.int64]:
+        """Return which of the `count` rows of a fused tensor are the weight's, in its order."""
+        runs = np.arange(count, dtype=np.int64).reshape(-1, self.num_rows)
+        parts = (self.part,) if isinstance(self.part, slice) else self.part or ()
+        return np.concatenate([runs[:, part].reshape(-1) for part in parts])
 
     def halves(self, num_rows: int, config: ModelConfig) -> NDArray[np.int64]:
         """Return where an interleaved weight has each of its rows: first of each pair, second of each, others."""
