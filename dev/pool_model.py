@@ -28,7 +28,8 @@ from statistics import median
 
 from forerun.lab.bench import kernels
 from forerun.model.backends.native import NativeDecoder
-from forerun.model.config import ExpertsConfig, LayerConfig, ModelConfig, flops_per_token
+from forerun.model.config import ExpertsConfig, LayerConfig, ModelConfig
+from forerun.model.shapes import flops_per_token
 
 THREADS = 1, 2, 4, 8, 16, 32, 48, 64, 96, 128
 FAN = 8

@@ -20,7 +20,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from dev.pool_model import BYTES_A_WEIGHT, SHAPES
-from forerun.model.config import flops_per_token
+from forerun.model.shapes import flops_per_token
 
 ROWS = 2, 4, 8, 16, 32
 CELL = 32 * 16

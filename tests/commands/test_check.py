@@ -13,8 +13,8 @@ import safetensors.torch
 import torch
 
 from forerun.engine.speedup_model import FLOPS_A_BYTE
-from forerun.model.config import attention_flops
 from forerun.model.loader import load_model
+from forerun.model.shapes import attention_flops
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json
 from tests.model.test_lying_files import honest

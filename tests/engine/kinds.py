@@ -57,7 +57,9 @@ def write(kind: str, tokenizer: Path, path: Path) -> Path:
     few = {"vocab_size_per_layer_input": 64} if kind == "gemma3n" else {}
     model = hf_model(kind, **{**sizes, **changes, **CHANGES.get(kind, {}), **few})
     metadata = {**metadata, **METADATA.get(kind, {})}
-    if "final_logit_softcapping" in metadata:  # with a low cap no token is likely, and nothing would be drafted
+    if (
+        "final_logit_softcapping" in metadata
+    ):  # with a low cap no token is likely, and nothing would be drafted
         metadata["final_logit_softcapping"] = 30.0
     checkpoint = as_gguf(model, architecture, metadata)
     tensors = dict(checkpoint.tensors)

@@ -5,15 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from forerun.model.config import (
-    ExpertsConfig,
-    LayerConfig,
-    ModelConfig,
-    RopeConfig,
-    flops_per_token,
-    row_share,
-    weight_shapes,
-)
+from forerun.model.config import ExpertsConfig, LayerConfig, ModelConfig, RopeConfig
+from forerun.model.shapes import flops_per_token, row_share, weight_shapes
 
 SMOLLM2 = ModelConfig(
     family="llama",

@@ -22,9 +22,9 @@ from forerun.model.config import (
     RecurrentConfig,
     RopeConfig,
     StreamsConfig,
-    weight_shapes,
 )
 from forerun.model.model import Model
+from forerun.model.shapes import weight_shapes
 from forerun.weights.codes import E4M3, FLOAT8_GROUP, FORMATS, Codes
 from forerun.weights.flat import FlatRows, Split
 from forerun.weights.gguf_blocks import nvfp4, quantize

@@ -11,7 +11,7 @@ from forerun import _native
 from forerun.core.errors import LoadError
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
-from forerun.model.config import weight_shapes
+from forerun.model.shapes import weight_shapes
 from forerun.weights.codes import FORMATS, Codes
 from forerun.weights.stored import StoredTensor
 from tests.arrays import cosine, same_bits

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from forerun.core.arrays import Floats
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.config import ModelConfig
+from forerun.model.shapes import weight_shapes
 from forerun.torch.cache import TensorCache
 from forerun.torch.decoder import Decoder
 

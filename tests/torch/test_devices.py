@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from forerun.core.batch import Batch, Segment
-from forerun.model.config import weight_shapes
+from forerun.model.shapes import weight_shapes
 from forerun.torch import decoder as decoders
 from forerun.torch.decoder import Decoder
 from tests.arrays import assert_close

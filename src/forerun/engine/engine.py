@@ -33,8 +33,8 @@ from forerun.engine.speedup_model import attention_cost
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
-from forerun.model.config import attention_flops
 from forerun.model.model import Hidden, Model, pass_nbytes
+from forerun.model.shapes import attention_flops
 
 MOMENT_S = 0.01
 

@@ -32,9 +32,10 @@ from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.config import ModelConfig, attention_flops
+from forerun.model.config import ModelConfig
 from forerun.model.loader import blank_model
 from forerun.model.model import Model, pass_nbytes
+from forerun.model.shapes import attention_flops
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint

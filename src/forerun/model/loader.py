@@ -20,10 +20,11 @@ from forerun.model.arch.base.mapping import Arch
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import TensorSource
 from forerun.model.backends.base import Backend, BlankWeight, Progress
-from forerun.model.config import ModelConfig, sizes_of, weight_shapes
+from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.model import Model
 from forerun.model.mtp_tensors import block_head, head_blocks
+from forerun.model.shapes import sizes_of, weight_shapes
 from forerun.weights.rtn import Scheme, quantized_format
 
 if TYPE_CHECKING:

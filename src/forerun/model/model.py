@@ -19,7 +19,8 @@ from forerun.core.device import num_cores
 from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
-from forerun.model.config import ModelConfig, row_share
+from forerun.model.config import ModelConfig
+from forerun.model.shapes import row_share
 
 PROJECTED_ROWS = 1024
 """Rows of the head that are projected together."""

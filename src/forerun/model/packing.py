@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.config import ModelConfig
+from forerun.model.shapes import weight_shapes
 from forerun.weights.rtn import Scheme, quantize_weight, requantize, rounded_format
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.model.backends import native, torch
-from forerun.model.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.model import Model
+from forerun.model.shapes import weight_shapes
 from forerun.weights.codes import FORMATS
 from forerun.weights.stored import StoredTensor
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from forerun.core.errors import LoadError
 from forerun.model.backends.base import BlankWeight
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.config import ModelConfig
 from forerun.model.loader import stored_weights
+from forerun.model.shapes import weight_shapes
 
 if TYPE_CHECKING:
     from forerun.model.arch.base.mapping import Arch

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from forerun.lab.bench.reads import expected_experts, share_read
-from forerun.model.config import ExpertsConfig, weight_shapes
+from forerun.model.config import ExpertsConfig
+from forerun.model.shapes import weight_shapes
 from tests.native.models import EXPERTS
 
 

@@ -18,9 +18,10 @@ from forerun.drafting.networks.decoders import as_stored
 from forerun.drafting.networks.folder import UNTRAINED, untrained_tensors
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import Settings
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.config import ModelConfig
 from forerun.model.loader import check_shapes, find_arch, stored_weights
 from forerun.model.mtp_tensors import MtpNames, head_of
+from forerun.model.shapes import weight_shapes
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.renamed import RenamedCheckpoint

@@ -29,8 +29,8 @@ from forerun.lab.bench.reads import share_read
 from forerun.lab.output import Column, show_table
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
-from forerun.model.config import flops_per_token
 from forerun.model.model import Model
+from forerun.model.shapes import flops_per_token
 from forerun.torch.decoder import Decoder
 
 OURS = "forerun"

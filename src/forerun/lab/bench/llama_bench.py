@@ -15,7 +15,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.lab.bench.kernels import Timer, in_turns
 from forerun.llm import LLM
-from forerun.model.config import weight_shapes
+from forerun.model.shapes import weight_shapes
 
 COLUMNS = (
     *(("model", 30, False), ("size", 10, True), ("params", 10, True), ("backend", 10, False)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from forerun.model.config import ExpertsConfig, ModelConfig, weight_shapes
+from forerun.model.config import ExpertsConfig, ModelConfig
+from forerun.model.shapes import weight_shapes
 
 _LOOKED_UP = frozenset({"embed", "positions", "per_layer_embed"})
 """Tables of which a row of the pass reads one row."""

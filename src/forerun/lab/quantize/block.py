@@ -20,7 +20,8 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.flatten import rounded
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.config import ModelConfig
+from forerun.model.shapes import weight_shapes
 from forerun.torch import reference as ops
 from forerun.torch.block import Block
 from forerun.torch.cache import TensorCache
@@ -84,6 +85,7 @@ def need_supported(config: ModelConfig, what: str) -> None:
     reasons = {
         "embeddings of each layer": config.per_layer_width is not None,
         "layers that read others' keys": any(kind.shares_kv_of is not None for kind in layers),
+        "several streams of states": config.streams is not None,
     }
     _refuse(config, what, reasons)
 

@@ -44,7 +44,8 @@ from forerun.lab.quantize.grid import Grid
 from forerun.lab.quantize.hf_layouts import FLAT_GROUP, flat_config, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.config import ModelConfig
+from forerun.model.shapes import weight_shapes
 from forerun.weights.codes import Codes
 from forerun.weights.flat import FlatRows, num_columns
 

@@ -36,8 +36,8 @@ from forerun.lab.quantize.hf_export import (
 )
 from forerun.lab.quantize.hf_layouts import flat_tensors
 from forerun.lab.quantize.outside import Outside, as_fp16, as_fp16_of
-from forerun.model.config import weight_shapes
 from forerun.model.loader import read_config, stored_weights
+from forerun.model.shapes import weight_shapes
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import Codes
 

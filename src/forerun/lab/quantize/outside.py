@@ -16,8 +16,9 @@ from forerun.core.errors import LoadError
 from forerun.lab.quantize.hf_export import named
 from forerun.lab.quantize.tensor_file import Chunks
 from forerun.model.arch.base.mapping import Arch
-from forerun.model.config import ModelConfig, weight_shapes
+from forerun.model.config import ModelConfig
 from forerun.model.loader import stored_weights
+from forerun.model.shapes import weight_shapes
 from forerun.torch import reference as ops
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.stored import StoredTensor

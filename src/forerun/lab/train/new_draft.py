@@ -28,8 +28,9 @@ from forerun.lab.train.draft_model import (
 )
 from forerun.model.arch import llama
 from forerun.model.arch.base.mapping import Arch
-from forerun.model.config import ModelConfig, RopeConfig, weight_shapes
+from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.model import Model
+from forerun.model.shapes import weight_shapes
 from forerun.weights.checkpoint import Checkpoint
 
 ROWS = 4096

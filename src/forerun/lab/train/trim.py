@@ -32,8 +32,9 @@ from forerun.lab.output import Column, show_table, writing
 from forerun.lab.store import Store
 from forerun.lab.train.answers import answers_in, default_path
 from forerun.llm import LLM
-from forerun.model.config import ModelConfig, flops_per_token
+from forerun.model.config import ModelConfig
 from forerun.model.model import Model
+from forerun.model.shapes import flops_per_token
 
 SIZES = (2048, 4096, 8192, 16384, 32768, 65536)
 """Lists that are tried, against the whole head."""
