@@ -39,7 +39,7 @@ def test_every_kernel_has_a_check_of_its_own() -> None:
 
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="sanitizers take their time")
 def test_the_check_takes_a_few_milliseconds() -> None:
-    """Counted in a loop of 2 ms where the check takes 6, for machines differ and are busy."""
+    """Counted in a loop of 2.5 ms where the check takes 14, for machines differ and are busy."""
 
     def seconds(run: Callable[[], object]) -> float:
         start = time.thread_time()
@@ -50,7 +50,7 @@ def test_the_check_takes_a_few_milliseconds() -> None:
         check = seconds(lambda: _native.wrong_kernels(ISAS[0]))
         return check / seconds(lambda: sum(range(200_000)))
 
-    assert min(loops() for _ in range(20)) < 5
+    assert min(loops() for _ in range(20)) < 8
 
 
 @pytest.mark.parametrize(
