@@ -68,7 +68,6 @@ void BlockNetwork::begin(std::span<int> tokens) {
 }
 
 void BlockNetwork::begin_steps() {
-    const int size = shape_.block_size;
     computed_.clear();
     num_read_ = 0;
     for (int i = 0; i < num_sequences(); ++i) {
@@ -78,6 +77,8 @@ void BlockNetwork::begin_steps() {
         num_read_ = std::max(num_read_, std::min(most_steps(i), num_guesses()));
     }
     if (computed_.empty()) return;
+    // Masks behind the last place that is guessed are left out.
+    const int size = block_rows_ = std::min(shape_.block_size, num_read_ + shape_.first_guess);
     const int count = static_cast<int>(computed_.size()), rows = num_block_rows_ = count * size;
     runtime_.lay_out([&](Scratch& scratch) {
         lay_out_rows(scratch, rows);
@@ -132,8 +133,8 @@ void BlockNetwork::read_row(int layer, int row) {
 }
 
 void BlockNetwork::end_row(int row) {
-    const int i = row / shape_.block_size, depth = row % shape_.block_size - shape_.first_guess;
-    if (depth < 0 || depth >= num_read_) return;
+    const int i = row / block_rows_, depth = row % block_rows_ - shape_.first_guess;
+    if (depth < 0) return;
     const int guess = i * num_read_ + depth;
     float* out = guesses_.x + static_cast<std::size_t>(guess) * width();
     kernels_.norm(x_of(row), norm_, width(), out);

@@ -61,9 +61,9 @@ class BlockNetwork : public LayeredNetwork {
     const float* confidence_ = nullptr;
 
     float* g_ = nullptr;
-    // The block: sequences whose it is, and rows.
+    // The blocks that are filled: whose, their rows, and the guesses of each.
     std::vector<int> computed_, rows_tokens_;
-    int num_block_rows_ = 0, num_read_ = 0;  // of guesses, those that the head reads
+    int num_block_rows_ = 0, block_rows_ = 0, num_read_ = 0;
     Rows guesses_;
     // By sequence, and depth: whether there are any yet, what the head said, and what it read.
     std::vector<char> has_block_;

@@ -18,6 +18,7 @@ from forerun.core.arrays import Floats, Ids
 from forerun.core.types import GuessTree
 from forerun.drafters.dflash.config import CONFIDENCE, MARKOV_IN, MARKOV_OUT
 from forerun.drafters.dflash.drafting import BlockWeights
+from forerun.drafting.networks.network import MAX_STEPS
 from forerun.model.model import Model
 from tests.oracles.growth import Solo, Step, grow, likeliest, noise_of
 
@@ -50,10 +51,11 @@ class TorchBlock:
         rows.g = torch.cat([rows.g, self._norm("hidden_norm", fused)])
         rows.token = tokens[-1]
 
-    def states(self, slot: int) -> Tensor:
-        """Return what the head reads of the rows that guess (P, D)."""
+    def states(self, slot: int, num_steps: int = MAX_STEPS) -> Tensor:
+        """Return what the head reads of the rows that guess (P, D), no more of them than steps."""
         c, rows = self.config, self.slots[slot]
-        ids = [rows.token] + [c.mask_token_id] * (c.block_size - 1)
+        size = min(c.block_size, num_steps + (not c.sample_from_anchor))
+        ids = [rows.token] + [c.mask_token_id] * (size - 1)
         x = torch.from_numpy(self.target.embed(np.array(ids)))
         for layer in range(len(c.windows)):
             x = self._layer(layer, x, rows.g)
@@ -62,7 +64,7 @@ class TorchBlock:
     def draft(self, request: Solo) -> list[GuessTree]:
         """Grow a tree below the last token that was fed of each slot."""
         assert request.rows is not None, "its slots"
-        states = [self.states(slot) for slot in request.rows]
+        states = [self.states(slot, request.num_steps) for slot in request.rows]
         request.tokens = [self.slots[slot].token for slot in request.rows]
 
         def guess(_: int, step: Step) -> tuple[Ids, Floats]:
@@ -119,7 +121,7 @@ class TorchBlock:
         scores = torch.einsum("ihd,jhd->hij", q, k) * shape[1] ** -0.5
         mixed = torch.einsum(
             "hij,jhd->ihd",
-            scores.masked_fill(~self._seen(layer, len(g)), -torch.inf).softmax(-1),
+            scores.masked_fill(~self._seen(layer, len(g), len(x)), -torch.inf).softmax(-1),
             v,
         )
         x = x + self._linear(part + "self_attn.o_proj", mixed.flatten(1))
@@ -129,9 +131,9 @@ class TorchBlock:
             part + "mlp.down_proj", gate * self._linear(part + "mlp.up_proj", read)
         )
 
-    def _seen(self, layer: int, rows: int) -> Tensor:
+    def _seen(self, layer: int, rows: int, size: int) -> Tensor:
         """Say what rows of the block see (B, R + B)."""
-        c, size = self.config, self.config.block_size
+        c = self.config
         window = c.windows[layer] or rows
         before = torch.arange(rows) >= rows - window
         block = torch.ones(size, size, dtype=torch.bool)

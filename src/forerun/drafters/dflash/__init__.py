@@ -25,7 +25,7 @@ class Options(NetworkOptions):
 
     model: str
     """A folder of z-lab, DeepSpec, LiquidAI, SpecForge or speculators, or a GGUF file of llama.cpp."""
-    num_steps: int = 8
+    num_steps: int = 6
     """Places of a block that are guessed, and nodes that are expanded, at most."""
 
     def __post_init__(self) -> None:
