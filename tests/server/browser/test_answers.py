@@ -291,7 +291,7 @@ def test_an_answer_that_was_stopped_goes_on_in_its_place(browser, long_url):
         assert said.inner_text().startswith(begun[:-10])
         expect(page.locator(".turn")).to_have_count(2)
         page.reload()
-        assert page.locator(".assistant >> text=Go on").is_visible()
+        expect(page.locator(".assistant >> text=Go on")).to_be_visible()
 
 
 def test_an_answer_goes_on_after_a_lost_connection_thoughts_and_all(browser, url):
