@@ -20,7 +20,7 @@ std::vector<const Kernels*> runnable() {
 #endif
 #ifdef FORERUN_X86
     if (found.avx512) all.push_back(&avx512::kernels);
-    if (found.amx) all.push_back(&avx512_amx::kernels);  // by name: nobody has timed it yet
+    if (found.amx) all.push_back(&avx512_amx::kernels);  // only by name: not measured yet
     if (found.avxvnni) all.push_back(&avxvnni::kernels);
     if (found.avx2) all.push_back(&avx2::kernels);
 #endif

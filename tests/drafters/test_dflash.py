@@ -193,7 +193,7 @@ LAYOUTS = {
 
 def read(path, here=None):
     here = here or target()
-    return gguf_network.read(Path(path), here) if path.endswith(".gguf") else files.read(path, here)
+    return gguf_network.read(path, here) if path.endswith(".gguf") else files.read(path, here)
 
 
 def trees(path, rows=40):

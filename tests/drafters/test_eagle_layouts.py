@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -131,9 +130,7 @@ def built(path, **options):
 def oracle(path):
     """Return the network of a file in torch."""
     here = target()
-    weights = (
-        gguf_network.read(Path(path), here) if path.endswith(".gguf") else files.read(path, here)
-    )
+    weights = gguf_network.read(path, here) if path.endswith(".gguf") else files.read(path, here)
     return TorchEagle(weights, here.model, here.max_len)
 
 

@@ -1,17 +1,24 @@
-"""Random recurrent networks and the tiny targets that they draft for."""
+"""Random recurrent networks, the tiny targets that they draft for, and what networks with layers are fed and draft."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from forerun.core.random import Noise
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
+from forerun.drafting.networks.slots import SlotNetwork
 from forerun.model.backends.native import load as load_native
 from tests.arrays import normal
 from tests.native.models import GATED, VOCAB, random_weights
+from tests.oracles.growth import Solo, TreeNoise, native_noises
+from tests.oracles.growth import draft as drafted
 
 WIDTH = GATED.hidden_size
 TOKENS = np.arange(0, VOCAB, 3)
+MAX_LEN = 200
+LENGTHS = (5, 70, 130)  # one, two and three chunks of attention
+NOISES = (TreeNoise(Noise(5), 30), TreeNoise(Noise(6), 9, temperature=0.8, top_p=0.95), None)
 KINDS = {
     "lstm": {"cell": "lstm", "tie_lstm_embs": True},
     "lstm, a map for each gate": {"cell": "lstm"},
@@ -48,3 +55,31 @@ def target(dtype="f32", **options):
 
 def hidden(num_rows):
     return normal(num_rows, WIDTH, seed=num_rows)
+
+
+def text(slot, length):
+    """Random tokens and the states of three of the target's layers."""
+    tokens = np.random.default_rng(slot).integers(0, VOCAB, length).tolist()
+    return tokens, normal(length, 3 * WIDTH, seed=slot)
+
+
+def feed(network, *rows):
+    getattr(network, "native", network).feed(*rows)
+
+
+def fill(network, lengths=LENGTHS, step=1000):
+    for slot, length in enumerate(lengths):
+        tokens, states = text(slot, length)
+        for i in range(0, length, step):
+            feed(network, slot, tokens[i : i + step], states[i : i + step])
+    return network
+
+
+def drafts(network, slots=(0, 1, 2), *, num_nodes, num_steps):
+    """Slot 0 samples, 1 too at another temperature, 2 is greedy."""
+    noises = [NOISES[slot] for slot in slots]
+    if isinstance(network, SlotNetwork):
+        noises = native_noises(noises)
+    request = Solo([0] * len(slots), [num_nodes] * len(slots), num_steps, 0.0)
+    request.rows, request.noises = [*slots], noises
+    return drafted(network, request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,12 +12,11 @@ from forerun.drafters.dflash.config import BlockConfig
 from forerun.drafters.dflash.drafting import BlockNetwork, BlockWeights
 from forerun.model.config import RopeConfig
 from tests.arrays import normal
+from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import TOKENS, WIDTH, target
-from tests.native.test_eagle_network import LENGTHS, MAX_LEN, NOISES, feed, text
-from tests.oracles.growth import Solo, native_noises
-from tests.oracles.growth import draft as drafted
+from tests.native.networks import MAX_LEN, TOKENS, WIDTH, feed, fill, target, text
 
+drafts = partial(networks.drafts, num_nodes=9, num_steps=8)
 DFLASH = BlockConfig(
     vocab_size=VOCAB,
     draft_vocab_size=VOCAB,
@@ -64,24 +64,6 @@ def weights_of(config):
 
 def native(weights, model=None, bits=32):
     return BlockNetwork(weights, model or target(), 3, MAX_LEN, bits)
-
-
-def fill(network, lengths=LENGTHS, step=1000):
-    for slot, length in enumerate(lengths):
-        tokens, states = text(slot, length)
-        for i in range(0, length, step):
-            feed(network, slot, tokens[i : i + step], states[i : i + step])
-    return network
-
-
-def drafts(network, slots=(0, 1, 2), num_nodes=9, num_steps=8):
-    """Slot 0 samples, 1 too at another temperature, 2 is greedy."""
-    noises = [NOISES[slot] for slot in slots]
-    if isinstance(network, BlockNetwork):
-        noises = native_noises(noises)
-    request = Solo([0] * len(slots), [num_nodes] * len(slots), num_steps, 0.0)
-    request.rows, request.noises = [*slots], noises
-    return drafted(network, request)
 
 
 def torch_block(weights):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import pytest
 
 from forerun import _native
-from forerun.core.random import Noise
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
 from tests.arrays import normal
+from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import TOKENS, WIDTH, target
-from tests.oracles.growth import Solo, TreeNoise, native_noises
-from tests.oracles.growth import draft as drafted
+from tests.native.networks import LENGTHS, MAX_LEN, TOKENS, WIDTH, feed, fill, target, text
 
-MAX_LEN = 200
+drafts = partial(networks.drafts, num_nodes=8, num_steps=6)
 BASE = Eagle3Config(
     vocab_size=VOCAB,
     draft_vocab_size=len(TOKENS),
@@ -49,40 +47,6 @@ def weights_of(config: Eagle3Config) -> EagleWeights:
     }
     tensors = {n: 1 + t if "norm" in n else t for n, t in tensors.items()}
     return EagleWeights(config, tensors, TOKENS, (1.0, 0.7))
-
-
-def text(slot, length):
-    tokens = np.random.default_rng(slot).integers(0, VOCAB, length).tolist()
-    return tokens, normal(length, 3 * WIDTH, seed=slot)
-
-
-def feed(network, *rows):
-    getattr(network, "native", network).feed(*rows)
-
-
-def fill(network, lengths, step=1000):
-    for slot, length in enumerate(lengths):
-        tokens, states = text(slot, length)
-        for i in range(0, length, step):
-            feed(network, slot, tokens[i : i + step], states[i : i + step])
-    return network
-
-
-def drafts(network, slots=(0, 1, 2), num_nodes=8, num_steps=6):
-    """Slot 0 samples, 1 too at another temperature, 2 is greedy."""
-    noises = [NOISES[slot] for slot in slots]
-    if isinstance(network, EagleNetwork):
-        noises = native_noises(noises)
-    num = len(slots)
-    request = Solo([0] * num, [num_nodes] * num, num_steps, 0.0)
-    request.rows, request.noises = [*slots], noises
-    return drafted(network, request)
-
-
-NOISES = (TreeNoise(Noise(5), 30), TreeNoise(Noise(6), 9, temperature=0.8, top_p=0.95), None)
-
-
-LENGTHS = (5, 70, 130)  # one, two and three chunks of attention
 
 
 def torch_eagle(weights):

@@ -51,7 +51,7 @@ class ServerConfig:
     models_max: int | None = option(None, group="Bounds")
     """Models that are loaded at once, of several; the one that was not used for longest goes. Default: all."""
     sleep_idle_seconds: float | None = option(None, metavar="SECONDS", group="Bounds")
-    """Let go of a model that nobody has asked for so long; the next request loads it again. Default, -1: never."""
+    """Unload a model that was unused for so long; the next request loads it again. Default, -1: never."""
     load_timeout: float = option(120.0, metavar="SECONDS", group="Bounds")
     """Seconds that a request waits for one of several models to be loaded."""
     embeddings: bool = option(False, "--embedding", "--reranking", "--rerank")

@@ -39,13 +39,6 @@ ARCHITECTURES = (
     "Qwen3DSparkModel",
     "Lfm2DSparkDraftModel",
 )
-_NUMBERS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-)  # fmt: skip
 _COPIES = (
     "embed_tokens.weight",
     "lm_head.weight",
@@ -57,7 +50,7 @@ _NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 ROTATED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", *_NORMS)
 
 
-def check_folder(model: str) -> None:
+def check_kind(model: str) -> None:
     """Raise LoadError if there is no such network."""
     if model == UNTRAINED:
         return
@@ -73,15 +66,17 @@ def check_folder(model: str) -> None:
 
 def check_target_of(model: str, target: Target) -> None:
     """Raise LoadError for a folder of another target, by its configuration alone."""
-    block_config(network_folder.read_config(network_folder.at(model), target), target.model.config)
+    if model != UNTRAINED:
+        folder = network_folder.read_config(network_folder.at(model), target)
+        block_config(folder, target.model.config)
 
 
 def read(model: str, target: Target) -> BlockWeights:
     """Read a network for a target; its tensors when they are asked for. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
-    check_target_of(model, target)  # before weights are read
     folder = network_folder.read_config(network_folder.at(model), target)
+    block_config(folder, target.model.config)  # another target's is refused before weights are read
     stored = network_folder.stored_tensors(folder.path)
     names = {name.removeprefix("model."): name for name in stored}
     listed = [names[key] for key in _TOKENS if key in names]
@@ -168,8 +163,8 @@ def block_config(
     block = replace(folder, config=fields)
     inner = fields.get("transformer_layer_config")
     decoder = replace(folder, config=inner) if isinstance(inner, dict) else block
-    numbers = {name: decoder.number(name) for name in _NUMBERS}
-    width, heads = numbers["hidden_size"], numbers["num_attention_heads"]
+    numbers = layered.sizes(decoder)
+    width, head_dim = numbers["hidden_size"], numbers["head_dim"]
     state_width = block.number("target_hidden_size", default=width)
     folder.check_target(
         [
@@ -178,10 +173,8 @@ def block_config(
             (width, target.hidden_size, "embeddings of width"),
         ]
     )
-    if (act := decoder.config.get("hidden_act", "silu")) != "silu":
-        raise LoadError(f"{folder.path}: an MLP with {act!r} is not supported, silu is")
+    layered.check_activation(decoder)
     rank = _markov_rank(block) if sizes is None or f"{MARKOV_IN}.weight" in sizes else 0
-    head_dim = decoder.number("head_dim", default=max(1, width // heads))
     windows = _windows(block, decoder)
     confidence = (sizes or {}).get(f"{CONFIDENCE}.weight", (1, 0))[-1]
     if confidence not in (0, width, width + rank):
@@ -192,7 +185,6 @@ def block_config(
     return BlockConfig(
         **numbers,
         draft_vocab_size=target.vocab_size if tokens is None else len(tokens),
-        head_dim=head_dim,
         rope=layered.rope(_whole_heads(decoder), head_dim) if rope is None else rope,
         rms_norm_eps=decoder.real("rms_norm_eps", 1e-6),
         layers=_layers(block, target.num_layers),

@@ -10,25 +10,19 @@ Source: llama.cpp, src/models/dflash.cpp and common/speculative.cpp.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from forerun.core.errors import LoadError
 from forerun.drafters.dflash.config import CONFIDENCE, MARKOV_IN, MARKOV_OUT
 from forerun.drafters.dflash.drafting import BlockWeights
 from forerun.drafters.dflash.files import block_config, weights_of
 from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks import layered
 from forerun.drafting.networks.folder import Folder
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.stored import StoredTensor
 
 ARCHITECTURE = "dflash"
-SUFFIX = ".gguf"
-D2T = "d2t"
 _NAMES = {
     "fc": "fc",
     "enc.output_norm": "hidden_norm",
@@ -68,50 +62,34 @@ _MASK = "tokenizer.ggml.mask_token_id"
 _USUAL_BLOCK = 16
 
 
-def is_one(path: Path) -> bool:
-    """Say whether the name is that of such a file."""
-    return path.suffix == SUFFIX
-
-
-def check_file(path: Path) -> None:
+def check_kind(model: str) -> None:
     """Raise LoadError if that is no such file."""
-    _open(path)
+    layered.open_gguf(model, ARCHITECTURE)
 
 
-def check_target_of(path: Path, target: Target) -> None:
+def check_target_of(model: str, target: Target) -> None:
     """Raise LoadError for a file of another target, by its header alone."""
-    file = _open(path)
+    file = layered.open_gguf(model, ARCHITECTURE)
     folder = _folder(file, _stored(file), target)
     rope = layered.gguf_rope(file, folder.number("head_dim"))
     block_config(folder, target.model.config, rope=rope)
 
 
-def read(path: Path, target: Target) -> BlockWeights:
+def read(model: str, target: Target) -> BlockWeights:
     """Read a file for a target; its tensors when they are asked for. Raises LoadError naming what is wrong."""
-    file = _open(path)
+    file = layered.open_gguf(model, ARCHITECTURE)
     stored = _stored(file)
     folder = _folder(file, stored, target)
     rope = layered.gguf_rope(file, folder.number("head_dim"))
-    tokens = None
-    if D2T in file.names():
-        ids = np.ascontiguousarray(file.tensor(D2T).data).view(np.int64).reshape(-1)
-        ids_folder = Folder(path, {}, {D2T: ids})
-        tokens = network_folder.token_ids(ids_folder, D2T, target.model.config.vocab_size)
+    tokens = layered.gguf_tokens(file, target.model.config.vocab_size)
     return weights_of(folder, stored, tokens, target, rope)
-
-
-def _open(path: Path) -> GgufCheckpoint:
-    file = GgufCheckpoint(path)
-    if file.architecture != ARCHITECTURE:
-        raise LoadError(f"{path} is of the architecture {file.architecture!r}, not {ARCHITECTURE}")
-    return file
 
 
 def _stored(file: GgufCheckpoint) -> dict[str, StoredTensor]:
     """Return the tensors by our names. Raises LoadError for one of another kind of network."""
     found = dict[str, StoredTensor]()
     for name in file.names():
-        if name in (*_COPIES, D2T):
+        if name in (*_COPIES, layered.GGUF_TOKENS):
             continue
         base, _, last = name.rpartition(".")
         block, _, rest = base.partition(".")[2].partition(".")

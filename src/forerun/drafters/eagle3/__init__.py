@@ -11,14 +11,14 @@ arXiv 2406.16858.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from forerun.drafters.eagle3 import files, gguf
-from forerun.drafters.eagle3.drafting import EagleNetwork
+from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
 from forerun.drafting.base import Method, Target, as_given
 from forerun.drafting.draft_head import cut_list
 from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafting.networks.folder import UNTRAINED
+from forerun.drafting.networks.layered import Layout, is_gguf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +32,13 @@ class Options(NetworkOptions):
 
     def __post_init__(self) -> None:
         NetworkOptions.__post_init__(self)
-        file = _gguf(self.model)  # a wrong one is refused before a model is loaded
-        if file is not None:
-            gguf.check_file(file)
-        else:
-            files.check_folder(self.model)
+        # a wrong one is refused before a model is loaded
+        _layout(self.model).check_kind(self.model)
 
 
 def build(options: Options, target: Target) -> NetworkDrafter:
     """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
-    file = _gguf(options.model)
-    weights = files.read(options.model, target) if file is None else gguf.read(file, target)
+    weights = _layout(options.model).read(options.model, target)
     weights = weights.cut(cut_list(options.draft_vocab, target, weights.tokens))
     network = EagleNetwork(weights, target.model, target.max_num_seqs, target.max_len, options.bits)
     return NetworkDrafter(options, network)
@@ -50,16 +46,11 @@ def build(options: Options, target: Target) -> NetworkDrafter:
 
 def check(options: Options, target: Target) -> None:
     """Compare the sizes and the tapped layers of a file with the target's. Raises LoadError."""
-    file = _gguf(options.model)
-    if file is not None:
-        gguf.check_target_of(file, target)
-    elif options.model != UNTRAINED:
-        files.check_target_of(options.model, target)
+    _layout(options.model).check_target_of(options.model, target)
 
 
-def _gguf(model: str) -> Path | None:
-    path = Path(model).expanduser()
-    return path if gguf.is_one(path) else None
+def _layout(model: str) -> Layout[EagleWeights]:
+    return gguf if is_gguf(model) else files
 
 
 def example(target: Target) -> Options:

@@ -29,16 +29,9 @@ ARCHITECTURES = (
     "Eagle3DraftModel",
     "Eagle3Speculator",
 )
-_NUMBERS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-)  # fmt: skip
 
 
-def check_folder(model: str) -> None:
+def check_kind(model: str) -> None:
     """Raise LoadError if there is no such network."""
     if model == UNTRAINED:
         return
@@ -74,10 +67,10 @@ def read(model: str, target: Target) -> EagleWeights:
 
 def check_target_of(model: str, target: Target) -> None:
     """Raise LoadError for a folder of another target, by its configuration alone."""
-    folder, shape = (
-        network_folder.read_config(network_folder.at(model), target),
-        target.model.config,
-    )
+    if model == UNTRAINED:
+        return
+    folder = network_folder.read_config(network_folder.at(model), target)
+    shape = target.model.config
     layer = folder.config.get("transformer_layer_config")
     inner = replace(folder, config=layer) if isinstance(layer, dict) else folder
     hidden_size = inner.number("hidden_size")
@@ -127,18 +120,12 @@ def _config(
     inner = replace(
         folder, config=cast(dict[str, object], layer) if isinstance(layer, dict) else folder.config
     )
-    numbers = {name: inner.number(name) for name in _NUMBERS}
-    heads = numbers["num_attention_heads"]
-    head_dim = inner.number("head_dim", default=max(1, numbers["hidden_size"] // heads))
-    rope = layered.rope(inner, head_dim)
-    if inner.config.get("hidden_act", "silu") != "silu":
-        raise LoadError(
-            f"{folder.path}: an MLP with {inner.config['hidden_act']!r} is not supported, silu is"
-        )
+    numbers = layered.sizes(inner)
+    rope = layered.rope(inner, numbers["head_dim"])
+    layered.check_activation(inner)
     config = Eagle3Config(
         **numbers,
         draft_vocab_size=target.vocab_size if tokens is None else len(tokens),
-        head_dim=head_dim,
         rope_theta=rope.theta,
         rope_factors=rope.factors,
         rms_norm_eps=inner.real("rms_norm_eps", 1e-5),

@@ -11,7 +11,6 @@ Source: llama.cpp, src/models/eagle3.cpp and conversion/llama.py.
 from __future__ import annotations
 
 from collections.abc import Set
-from pathlib import Path
 
 import numpy as np
 
@@ -21,13 +20,11 @@ from forerun.drafters.eagle3.config import NUM_LAYERS, Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.eagle3.files import check_target
 from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks import layered
 from forerun.drafting.networks.folder import Folder
 from forerun.weights.gguf import GgufCheckpoint
 
 ARCHITECTURE = "eagle3"
-SUFFIX = ".gguf"
 NAMES = {
     "fc": "fc",
     "input_norm": "enc.output_norm",
@@ -46,60 +43,41 @@ NAMES = {
     "midlayer.mlp.down_proj": "blk.0.ffn_down",
 }
 ROTATED = ("midlayer.self_attn.q_proj.weight", "midlayer.self_attn.k_proj.weight")
-D2T = "d2t"
 _ROPE = "rope_freqs.weight"
 
 
-def is_one(path: Path) -> bool:
-    """Say whether the name is that of such a file."""
-    return path.suffix == SUFFIX
-
-
-def check_file(path: Path) -> None:
+def check_kind(model: str) -> None:
     """Raise LoadError if that is no such file."""
-    _open(path)
+    layered.open_gguf(model, ARCHITECTURE)
 
 
-def check_target_of(path: Path, target: Target) -> None:
+def check_target_of(model: str, target: Target) -> None:
     """Raise LoadError for a file of another target, by its header alone."""
-    file, ours = _open(path), _ours()
+    file, ours = layered.open_gguf(model, ARCHITECTURE), _ours()
     _config(file, {ours.get(name, name) for name in file.names()}, None, target)
 
 
-def read(path: Path, target: Target) -> EagleWeights:
+def read(model: str, target: Target) -> EagleWeights:
     """Read a file for a target. Raises LoadError naming what is wrong."""
-    file, ours = _open(path), _ours()
+    file, ours = layered.open_gguf(model, ARCHITECTURE), _ours()
+    tokens = layered.gguf_tokens(file, target.model.config.vocab_size)
     tensors = dict[str, Floats]()
-    tokens = None
-    for name in sorted(file.names()):
-        stored = file.tensor(name)
-        if name == D2T:
-            ids = np.ascontiguousarray(stored.data).view(np.int64).reshape(-1)
-            folder = Folder(path, {}, {D2T: ids})
-            tokens = network_folder.token_ids(folder, D2T, target.model.config.vocab_size)
-        elif name in ours:
-            tensors[ours[name]] = stored.dequantize()
-        elif name != _ROPE:
-            raise LoadError(f"{path}: tensor '{name}' is none of such a network")
+    for name in sorted(file.names() - {layered.GGUF_TOKENS, _ROPE}):
+        if name not in ours:
+            raise LoadError(f"{file.path}: tensor '{name}' is none of such a network")
+        tensors[ours[name]] = file.tensor(name).dequantize()
     config = _config(file, tensors.keys(), tokens, target)
     if (factor := layered.gguf_rope(file, config.head_dim).attention_factor) != 1:
         tensors |= {name: np.float32(factor) * tensors[name] for name in ROTATED}
     for name in ROTATED:
         if name in tensors:
             tensors[name] = _unpaired(tensors[name], config.head_dim)
-    Folder(path, {}, tensors).need(config.shapes())
+    Folder(file.path, {}, tensors).need(config.shapes())
     return EagleWeights(config, tensors, tokens)
 
 
 def _ours() -> dict[str, str]:
     return {f"{theirs}.weight": f"{name}.weight" for name, theirs in NAMES.items()}
-
-
-def _open(path: Path) -> GgufCheckpoint:
-    file = GgufCheckpoint(path)
-    if file.architecture != ARCHITECTURE:
-        raise LoadError(f"{path} is of the architecture {file.architecture!r}, not {ARCHITECTURE}")
-    return file
 
 
 def _config(

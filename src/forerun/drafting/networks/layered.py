@@ -1,13 +1,16 @@
-"""What files of networks with decoder layers share: the tokens of their head, and rotary positions."""
+"""What files of networks with decoder layers share: the layout, sizes, the tokens of their head, rotary settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
+from forerun.drafting.base import Target
 from forerun.drafting.networks import folder as network_folder
 from forerun.drafting.networks.folder import Folder
 from forerun.model.arch.base.rope import rope_from_gguf, rope_of
@@ -15,12 +18,75 @@ from forerun.model.arch.base.settings import Settings
 from forerun.model.config import RopeConfig
 from forerun.weights.gguf import GgufCheckpoint
 
+W_co = TypeVar("W_co", covariant=True)
+GGUF_TOKENS = "d2t"
+"""The tensor of a GGUF file with the tokens of the head, (V',) int64."""
+_NUMBERS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+)  # fmt: skip
 _ROTARY = (
     "rope_theta",
     "partial_rotary_factor",
     "max_position_embeddings",
     "original_max_position_embeddings",
 )
+
+
+class Layout(Protocol[W_co]):
+    """A module that reads one layout of a kind of network: folders, or GGUF files."""
+
+    def check_kind(self, model: str) -> None:
+        """Raise LoadError if there is no such network."""
+        ...
+
+    def check_target_of(self, model: str, target: Target) -> None:
+        """Raise LoadError for one of another target, by its configuration alone."""
+        ...
+
+    def read(self, model: str, target: Target) -> W_co:
+        """Read one for a target. Raises LoadError naming what is wrong."""
+        ...
+
+
+def is_gguf(model: str) -> bool:
+    """Say whether the name is that of a GGUF file, not of a folder."""
+    return Path(model).suffix == ".gguf"
+
+
+def sizes(decoder: Folder) -> dict[str, int]:
+    """Read the sizes of decoder layers, by their names in config.json. Raises LoadError."""
+    found = {name: decoder.number(name) for name in _NUMBERS}
+    usual = max(1, found["hidden_size"] // found["num_attention_heads"])
+    return {**found, "head_dim": decoder.number("head_dim", default=usual)}
+
+
+def check_activation(decoder: Folder) -> None:
+    """Raise LoadError for an MLP with another function than silu."""
+    if (act := decoder.config.get("hidden_act", "silu")) != "silu":
+        raise LoadError(f"{decoder.path}: an MLP with {act!r} is not supported, silu is")
+
+
+def open_gguf(model: str, architecture: str) -> GgufCheckpoint:
+    """Open a GGUF file of an architecture. Raises LoadError for one of another."""
+    file = GgufCheckpoint(Path(model).expanduser())
+    if file.architecture != architecture:
+        raise LoadError(
+            f"{file.path} is of the architecture {file.architecture!r}, not {architecture}"
+        )
+    return file
+
+
+def gguf_tokens(file: GgufCheckpoint, vocab_size: int) -> Ids | None:
+    """Read the tokens of the head, None for all. Raises LoadError."""
+    if GGUF_TOKENS not in file.names():
+        return None
+    ids = np.ascontiguousarray(file.tensor(GGUF_TOKENS).data).view(np.int64).reshape(-1)
+    folder = Folder(file.path, {}, {GGUF_TOKENS: ids})
+    return network_folder.token_ids(folder, GGUF_TOKENS, vocab_size)
 
 
 def head_tokens(folder: Folder, tensors: dict[str, str], vocab_size: int) -> Ids | None:

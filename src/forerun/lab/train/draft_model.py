@@ -134,7 +134,7 @@ def _module(weight: Tensor, bias: Tensor | None = None) -> nn.Module:
     return module
 
 
-class Outside(NamedTuple):
+class NonLayers(NamedTuple):
     """Of a draft that is written, all but its layers."""
 
     arch: Arch
@@ -188,9 +188,9 @@ class DraftModelLearner(Learner):
         """Write a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
         assert self.checkpoint is not None
         named = (str(target["tokenizer"]), self.num_tokens, str(target["name"]))
-        write_draft(folder, self.checkpoint, self.outside(weights), weights, ids, *named)
+        write_draft(folder, self.checkpoint, self.non_layers(weights), weights, ids, *named)
 
-    def outside(self, weights: Mapping[str, Tensor]) -> Outside:
+    def non_layers(self, weights: Mapping[str, Tensor]) -> NonLayers:
         """Return what a written draft has outside its layers: here what the source has."""
         assert self.checkpoint is not None
         config, arch = read_config(self.checkpoint)
@@ -200,7 +200,7 @@ class DraftModelLearner(Learner):
                 tensors[key] = torch.from_numpy(stored.dequantize())
                 stored.release()
         described = config_json(self.checkpoint, config)
-        return Outside(
+        return NonLayers(
             arch, config, described | {"num_hidden_layers": len(self.shape.layers)}, tensors
         )
 
@@ -235,7 +235,7 @@ class DraftModelLearner(Learner):
 def write_draft(
     folder: Path,
     checkpoint: Checkpoint,
-    outside: Outside,
+    non_layers: NonLayers,
     weights: Mapping[str, Tensor],
     ids: Ids,
     vocabulary: str,
@@ -246,7 +246,7 @@ def write_draft(
 
     `weights` are those of the layers and the last norm; the tokenizer is `checkpoint`'s.
     """
-    arch, config, described, others = outside
+    arch, config, described, others = non_layers
     model = (folder / MODEL).resolve()
     rest = {"norm": weights["norm.weight"], **others}
     tensors = named(arch, config, None, {key: _half(each) for key, each in rest.items()})

@@ -24,7 +24,7 @@ from forerun.lab.train.draft_model import (
     DraftDecoder,
     DraftModelLearner,
     DraftShape,
-    Outside,
+    NonLayers,
 )
 from forerun.model.arch import llama
 from forerun.model.arch.base.mapping import Arch
@@ -100,14 +100,14 @@ class NewDraftLearner(DraftModelLearner):
         net = NewDecoder(config, target.config.hidden_size, seed)
         super().__init__(target, depth, shape, {}, checkpoint, num_tokens, net=net)
 
-    def outside(self, weights: Mapping[str, Tensor]) -> Outside:
+    def non_layers(self, weights: Mapping[str, Tensor]) -> NonLayers:
         """Return rows of its own: the target's, mapped."""
         tensors = {
             "embed": _mapped(self._embedding(), weights["embed_map.weight"].T),
             "head": _mapped(self._head(), weights["head_map.weight"]),
         }
         config = self.config_of_draft
-        return Outside(cast(Arch, llama), config, described(config), tensors)
+        return NonLayers(cast(Arch, llama), config, described(config), tensors)
 
     def _embedding(self) -> Iterator[np.ndarray]:
         vocab_size = self.source.config.vocab_size

@@ -175,5 +175,5 @@ def export_gguf(folder: Path, out: Path, target: Target, of_target: Checkpoint) 
     """
     if not isinstance(of_target, GgufCheckpoint):
         raise LoadError(f"{of_target.path} is no GGUF file, whose tokenizer would be copied")
-    files.check_folder(str(folder))
+    files.check_kind(str(folder))
     gguf.write(out, files.read(str(folder), target), target, of_target)

@@ -15,9 +15,10 @@ from forerun.core.arrays import Floats
 from forerun.core.errors import LoadError
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights
-from forerun.drafters.eagle3.gguf import ARCHITECTURE, D2T, NAMES, ROTATED
+from forerun.drafters.eagle3.gguf import ARCHITECTURE, NAMES, ROTATED
 from forerun.drafting.base import Target
 from forerun.drafting.networks.folder import GROUP
+from forerun.drafting.networks.layered import GGUF_TOKENS
 from forerun.weights.codes import FORMATS
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.gguf_blocks import quantize
@@ -44,7 +45,7 @@ def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufChec
             blocks = quantize(values, FORMATS["q8_0"])
             writer.add_tensor(stored, blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
     if weights.tokens is not None:
-        writer.add_tensor(D2T, weights.tokens)
+        writer.add_tensor(GGUF_TOKENS, weights.tokens)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
