@@ -134,8 +134,9 @@ Shape shape_of(nb::handle config) {
         LayerShape& layer = layers.emplace_back(layer_shape_of(config.attr("layer")(i)));
         const auto heads = nb::cast<std::pair<int, int>>(config.attr("heads")(i));
         layer.kv = {heads.first, heads.second, nb::cast<int>(config.attr("value_dim")(i))};
-        need(layer.kv.value_dim > 0 && layer.kv.value_dim <= kLargest && heads.first > 0 && heads.first <= kLargest && heads.second > 0 &&
-                 heads.second <= kLargest && layer.inner >= 0 && layer.inner <= kLargest &&
+        const auto is_size = [](int number) { return number > 0 && number <= kLargest; };
+        need(is_size(layer.kv.value_dim) && is_size(heads.first) && is_size(heads.second) && layer.inner >= 0 &&
+                 layer.inner <= kLargest &&
                  layer.shares_kv_of < (borrows ? kLargest : i) &&
                  (!borrows || layer.shares_kv_of >= 0),
              "a layer's sizes are out of range");

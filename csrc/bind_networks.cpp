@@ -321,7 +321,8 @@ void bind_networks(nb::module_& m) {
             "num_kv_heads"_a, "head_dim"_a, "feeds_back_norm"_a, "starts_from_norm"_a,
             "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 
-    nb::class_<BlockNetwork, LayeredNetwork>(m, "BlockNetwork", "Decoder layers that fill a block of masks in one call.")
+    nb::class_<BlockNetwork, LayeredNetwork>(m, "BlockNetwork",
+                                             "Decoder layers that fill a block of masks in one call.")
         .def(
             "__init__",
             [](BlockNetwork* self, Runtime& runtime, Decoder& target, int num_taps, int intermediate_size,

@@ -68,8 +68,9 @@ kept, so what is chosen for a text's first token holds for all of it:
 - `linear`, `llama3`, `proportional`, and the divisors that a GGUF lists: as they stand.
 - `yarn`: as it stands at any length. A text may have `factor` × `original_max_position_embeddings` tokens, also where
   `max_position_embeddings` says less, as Qwen's model cards leave it.
-- `longrope`: the context that is served chooses, as in llama.cpp and vLLM: the short factors up to the original length
-  (`--max-model-len 4096`), the long ones beyond, for short texts too. transformers chooses by each text's length.
+- `longrope`: the context that is served chooses, as in llama.cpp and vLLM: the short factors up to the original length,
+  the long ones beyond, for short texts too. Unasked it is the original length, 4,096 for Phi-3, 3.5 and 4-mini, where
+  transformers takes the short ones as well; `--max-model-len` takes more.
 - `dynamic` (NTK): plain positions up to `max_position_embeddings`, where the context ends: beyond, transformers changes
   the angles of tokens that are in the cache. Hunyuan's `alpha` holds at any length."""
 FORMS = """

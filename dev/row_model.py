@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dev.pool_model import BYTES_A_WEIGHT, SHAPES
 from forerun.model.shapes import flops_per_token
@@ -48,10 +48,8 @@ class Kernels:
 
 
 AVX512 = Kernels("AVX-512 VNNI", 8, 14, 12, 2)
-AMX = Kernels("AMX, 8 rows a tile", 8, 22, 4, 2, unit_row=1.0)
+AMX = Kernels("AMX", 16, 22, 4, 2, unit_row=1.0)
 """A product of tiles takes a cycle a row; codes go to memory and sums come from there."""
-AMX16 = replace(AMX, name="AMX, 16 rows a tile", block=16)
-"""Not built."""
 NEON = Kernels("NEON i8mm", 4, 28, 32, 4)
 """A product of 2 x 8 by 8 x 2: 16 a row, and four vectors for 16 outputs."""
 SME = Kernels("SME, one unit for all cores", 16, 22, 4, 1, unit_row=1.0)
@@ -72,8 +70,8 @@ class Machine:
 
 
 MACHINES = (
-    Machine("Sapphire Rapids, 16 cores of a socket", 16, 2.6, 85, (AVX512, AMX, AMX16)),
-    Machine("Granite Rapids, 16 cores of a socket", 16, 2.6, 95, (AVX512, AMX, AMX16)),
+    Machine("Sapphire Rapids, 16 cores of a socket", 16, 2.6, 85, (AVX512, AMX)),
+    Machine("Granite Rapids, 16 cores of a socket", 16, 2.6, 95, (AVX512, AMX)),
     Machine("Apple M4, four large cores", 4, 4.4, 110, (NEON, SME), units=1),
 )
 

@@ -198,7 +198,8 @@ std::vector<Verdict> judge(const std::vector<Word>& words, const GuessTree& tree
     std::vector<int> places{0};  // the nodes that were right, from the root on
     for (const int count = static_cast<int>(tree.tokens.size()); places.size() <= tokens.size();) {
         int node = 0;
-        while (node < count && (tree.parents[node] != places.back() - 1 || tree.tokens[node] != tokens[places.size() - 1]))
+        while (node < count &&
+               (tree.parents[node] != places.back() - 1 || tree.tokens[node] != tokens[places.size() - 1]))
             ++node;
         if (node == count) break;
         places.push_back(node + 1);

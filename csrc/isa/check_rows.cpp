@@ -35,8 +35,8 @@ std::vector<std::uint8_t> weights(std::size_t nbytes) {
     return bytes;
 }
 
-constexpr int kNumRows = 13;  // 8 + 5
-constexpr int kFewRows[] = {1, 2, 3, 4, 6, 7};  // and all others that a kernel may take at once
+constexpr int kNumRows = 21;  // 16 + 5
+constexpr int kFewRows[] = {1, 2, 3, 4, 6, 7, 8};  // and all others that a kernel may take at once
 
 // A layer for flattened rows of `num_in` inputs, some of which have more than one place.
 Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit, bool is_even) {

@@ -10,7 +10,11 @@
 
 namespace forerun::FORERUN_ISA {
 
+#ifdef FORERUN_TILES
+inline constexpr int kCodeRowTile = 2 * kRowsAside;
+#else
 inline constexpr int kCodeRowTile = kRowTile;  // rows whose sums of codes stay in registers
+#endif
 inline constexpr bool kTakesAnyRows = true;  // whether 5 to 7 rows are computed at once
 
 // Inputs 0..3 and 4..7.
@@ -18,21 +22,10 @@ struct Eight {
     Bytes low, high;
 };
 
-}  // namespace forerun::FORERUN_ISA
-
-#ifdef FORERUN_TILES
-#include "isa/tile_dots.h"
-#endif
-
-namespace forerun::FORERUN_ISA {
-
 // Unsigned codes of 8 * STEPS inputs. A Narrow holds DOTS dots of 4, or any number where it is a Wide.
 template <int STEPS, int DOTS, int M, class CodesAt>
 inline void sum_codes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
     static_assert(DOTS % 2 == 0 && 2 * STEPS % DOTS == 0);
-#ifdef FORERUN_TILES
-    if constexpr (M >= kLeastTileRows) return sum_by_tiles<STEPS>(codes_at, x, out);
-#endif
     constexpr int steps = std::is_same_v<Narrow, Wide> ? STEPS : DOTS / 2;
     Narrow acc[M];
 #pragma GCC unroll 4
@@ -57,9 +50,6 @@ inline void sum_codes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)
 // 8-bit codes, as load_codes8 and look_up give them.
 template <int STEPS, int M, class CodesAt>
 inline void sum_bytes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)[M]) {
-#ifdef FORERUN_TILES
-    if constexpr (M >= kLeastTileRows) return sum_by_tiles<STEPS>(codes_at, x, out);
-#endif
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) out[m] = zero_wide();
 #pragma GCC unroll 4
@@ -75,3 +65,7 @@ inline void sum_bytes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)
 }
 
 }  // namespace forerun::FORERUN_ISA
+
+#ifdef FORERUN_TILES
+#include "isa/tile_dots.h"
+#endif

@@ -1,7 +1,7 @@
-// AMX: sums[row][output] += rows[row][input] * codes[input / 4][4 output + input % 4]. Codes of 16 outputs and 32 inputs
-// are one tile as they lie, 8 lines of 64 bytes, those of 16 inputs 4 lines; kRowsAside rows of as many bytes are
+// AMX: sums[row][output] += rows[row][input] * codes[input / 4][4 output + input % 4]. Codes of 16 outputs and 32
+// inputs are one tile as they lie, 8 lines of 64 bytes, those of 16 inputs 4 lines; kRowsAside rows of as many bytes are
 // another. All are configured at once, by number:
-//   0, 5: sums    1, 2: rows and codes of 32 inputs    6: codes of 32 inputs of the next 16 outputs
+//   0, 5: sums    1, 2: rows and codes of 32 inputs    6: codes of the next 16 outputs, 7: rows behind those of 1
 //                 3, 4: rows and codes of 16 inputs
 // With FORERUN_EMULATE_TILES each instruction is a function, to be tested where there are none.
 
@@ -24,7 +24,7 @@ struct alignas(64) TileConfig {
 
     constexpr TileConfig() {
         set(0, kRowsAside, 64), set(5, kRowsAside, 64);
-        set(1, kRowsAside, 32), set(2, 8, 64), set(6, 8, 64);
+        set(1, kRowsAside, 32), set(2, 8, 64), set(6, 8, 64), set(7, kRowsAside, 32);
         set(3, kRowsAside, 16), set(4, 4, 64);
     }
     constexpr void set(int tile, int num_rows, int nbytes) {

@@ -139,8 +139,22 @@ void add_dots(const KvHead& head, const CodedWeights (&weights)[N], int pair, in
     Wide acc[P][E];
     for (int p = 0; p < P; ++p)
         for (int e = 0; e < E; ++e) acc[p][e] = zero_wide();
-    for (const CodedWeights& part : weights)
-        for (int g = 0; g < part.num_groups; ++g) {
+    std::size_t i = 0;
+#ifdef FORERUN_TILES
+    if constexpr (P >= kLeastTileRows) {
+        const std::uint8_t* values = head.values<std::uint8_t>(weights[0].first / kChunk) + 4 * first;
+        const auto stride = static_cast<std::size_t>(head.value_dim) * 4;
+        for (int g = 0; g < kChunk / 4; ++g) fetch(values + g * stride, E * 4 * kTile, ahead);
+        StoredDots<P> dots[E];
+        for (int e = 0; e < E; ++e) dot_values(weights[0].of(pair), values + e * 4 * kTile, stride, dots[e]);
+        for (int p = 0; p < P; ++p)
+            for (int e = 0; e < E; ++e) acc[p][e] = dots[e][p];
+        i = 1;  // the chunk is done
+    }
+#endif
+    for (; i < N; ++i)
+        for (int g = 0; g < weights[i].num_groups; ++g) {
+            const CodedWeights& part = weights[i];
             const int row = part.first + 4 * g;
             const std::uint8_t* values = head.values<std::uint8_t>(row / kChunk) +
                                          row % kChunk * head.value_dim + 4 * first;
@@ -409,7 +423,7 @@ void add_chunk(const Attention& a, int chunk, float* weights, float* above, Atte
     const bool has_paths = a.queries[0].path && start + kChunk > base;
     const int first_row = base / 4 * 4, num_above = has_paths ? (a.row_stop + 3 - first_row) / 4 : 0;
 
-    std::uint8_t codes[kMaxPairs * kChunk];
+    std::uint8_t codes[(kMaxPairs + kRowsAside) * kChunk];  // tiles read more rows than they are asked for
     const CodedWeights coded[] = {{codes, start, kChunk / 4},
                                   {reinterpret_cast<std::uint8_t*>(above), first_row, num_above}};
     std::fill_n(coded[1].codes, num_pairs * 4 * num_above, kNoWeight);
@@ -462,6 +476,9 @@ inline void attend(const Attention& a, int first, int stop, Attended* states) {
         for (int e = 0; e < a.head.value_dim; e += kTile) store(states[pair].out + e, splat(0.0f));
     }
     const KvForms forms = a.head.page->forms;
+#ifdef FORERUN_TILES
+    const TileUnit unit(forms.keys == KvForm::Int8 ? a.num_queries * a.group : 0);
+#endif
     if (forms.keys == KvForm::Int8 && forms.values == KvForm::Int4)
         return attend_chunks<Int8, Int4>(a, first, stop, states);
     by_form(forms.keys, [&]<class T>() { attend_chunks<T, T>(a, first, stop, states); });

@@ -23,7 +23,7 @@ inline const std::uint8_t* code_lines(const std::uint8_t* w, std::uint8_t (&line
 template <class Code, int M, int T>
 inline void sum_flat_by_tiles(const Linear& linear, const std::uint8_t* w, const std::uint8_t* x,
                               Wide (&totals)[T][M]) {
-    static_assert(T <= 2);
+    static_assert(T <= 2 && M <= kRowsAside);
     alignas(64) std::uint8_t lines[8][64];
     FORERUN_TILE_ZERO(0);
     if constexpr (T == 2) FORERUN_TILE_ZERO(5);
@@ -36,13 +36,11 @@ inline void sum_flat_by_tiles(const Linear& linear, const std::uint8_t* w, const
             FORERUN_TILE_SIGNED_CODES(5, 1, 6);
         }
     }
-    alignas(64) std::int32_t sums[kRowsAside][kTile];
-    FORERUN_TILE_STORE(0, sums, 64);
-    load_sums(sums, totals[0]);
-    if constexpr (T == 2) {
-        FORERUN_TILE_STORE(5, sums, 64);
-        load_sums(sums, totals[1]);
-    }
+    StoredDots<M> dots[T];
+    FORERUN_TILE_STORE(0, dots[0].sums, 64);
+    if constexpr (T == 2) FORERUN_TILE_STORE(5, dots[1].sums, 64);
+    for (int t = 0; t < T; ++t)
+        for (int m = 0; m < M; ++m) totals[t][m] = dots[t][m];
 }
 
 }  // namespace forerun::FORERUN_ISA

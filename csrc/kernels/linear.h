@@ -32,6 +32,44 @@ inline void prefetch(const std::uint8_t* p, int num_lines) {
     for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + kPrefetch + 64 * i);
 }
 
+// The groups of M rows of int8, one after the other. Where M is more than lie side by side, those of the rows behind
+// them are `next` further.
+template <int M>
+class RowGroups {
+  public:
+    RowGroups(const Rows& rows, int row)
+        : codes_(rows.q + rows.first_group(row) * kGroup),
+          scales_(rows.scale + rows.first_group(row)),
+          sums_(rows.sum + rows.first_group(row)),
+          half_sums_(rows.half_sum + 2 * rows.first_group(row)),
+          next_(rows.first_group(kRowsAside)) {}
+
+    CodedRows<M> codes() const {
+        if constexpr (M > kRowsAside)
+            return {codes_, next_ * kGroup};
+        else
+            return codes_;
+    }
+    float scale(int m) const { return scales_[at(m)]; }
+    float sum(int m) const { return sums_[at(m)]; }  // scale times the sum of codes
+    std::int32_t half_sum(int m, int half) const { return half_sums_[2 * at(m) + half]; }
+    std::int32_t code_sum(int m) const { return half_sum(m, 0) + half_sum(m, 1); }
+    void advance() {
+        codes_ += kRowsAside * kGroup;
+        scales_ += kRowsAside;
+        sums_ += kRowsAside;
+        half_sums_ += 2 * kRowsAside;
+    }
+
+  private:
+    std::size_t at(int m) const { return M > kRowsAside ? m % kRowsAside + m / kRowsAside * next_ : m; }
+
+    const std::int8_t* codes_;
+    const float *scales_, *sums_;
+    const std::int32_t* half_sums_;
+    const std::size_t next_;
+};
+
 // Integer codes times int8 rows: acc = acc + float(dot) * (scale * row scale), then + min * row
 // sum, group by group. Where zero points are stored, min = scale * -zero, which fp32 holds exactly.
 template <class Code, Scales SCALES>
@@ -42,16 +80,13 @@ struct IntegerTile {
                     F (&acc)[M]) {
         static_assert(Code::group == kGroup);
         constexpr int nbytes = Code::nbytes + scales_nbytes(SCALES);
-        const std::size_t first = rows.first_group(row);
-        const std::int8_t* x = rows.q + first * kGroup;
-        const float *scale = rows.scale + first, *sum = rows.sum + first;
-        const std::int32_t* half_sum = rows.half_sum + 2 * first;
+        RowGroups<M> groups(rows, row);
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
         const Code code(*linear.format);
-        for (int g = 0; g < linear.num_in / kGroup; ++g, w += nbytes) {
-            Wide dot[M];
+        for (int g = 0; g < linear.num_in / kGroup; ++g, w += nbytes, groups.advance()) {
+            Dots<M> dots;
             prefetch(w, (nbytes + 63) / 64);
-            code.dot(w, 0, x, dot);
+            code.dot(w, 0, groups.codes(), dots);
             const std::uint8_t* scales = w + Code::nbytes;
             F weight_scale;
             if constexpr (SCALES == Scales::Exponent)
@@ -61,25 +96,21 @@ struct IntegerTile {
             if constexpr (has_pair(SCALES)) {
                 F weight_min = load(reinterpret_cast<const std::uint16_t*>(scales + 32));
                 if constexpr (SCALES == Scales::HalfZero) weight_min = mul(weight_scale, weight_min);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
                 for (int m = 0; m < M; ++m) {
-                    if constexpr (Code::offset != 0)
-                        dot[m] = add(dot[m], -Code::offset * (half_sum[2 * m] + half_sum[2 * m + 1]));
-                    acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
-                    acc[m] = fma(weight_min, splat(sum[m]), acc[m]);
+                    Wide dot = dots[m];
+                    if constexpr (Code::offset != 0) dot = add(dot, -Code::offset * groups.code_sum(m));
+                    acc[m] = fma(to_float(dot), mul(weight_scale, splat(groups.scale(m))), acc[m]);
+                    acc[m] = fma(weight_min, splat(groups.sum(m)), acc[m]);
                 }
             } else {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
                 for (int m = 0; m < M; ++m) {
-                    if constexpr (Code::zero != 0)
-                        dot[m] = add(dot[m], -Code::zero * (half_sum[2 * m] + half_sum[2 * m + 1]));
-                    acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
+                    Wide dot = dots[m];
+                    if constexpr (Code::zero != 0) dot = add(dot, -Code::zero * groups.code_sum(m));
+                    acc[m] = fma(to_float(dot), mul(weight_scale, splat(groups.scale(m))), acc[m]);
                 }
             }
-            x += kRowsAside * kGroup;
-            scale += kRowsAside;
-            sum += kRowsAside;
-            half_sum += 2 * kRowsAside;
         }
     }
 };
@@ -96,17 +127,14 @@ struct SuperTile {
                     F (&acc)[M]) {
         constexpr int nbytes = Code::nbytes + parts * scales_nbytes(SCALES);
         const int num_groups = linear.num_in / kGroup;
-        const std::size_t first = rows.first_group(row);
-        const std::int8_t* x = rows.q + first * kGroup;
-        const float *scale = rows.scale + first, *sum = rows.sum + first;
-        const std::int32_t* half_sum = rows.half_sum + 2 * first;
+        RowGroups<M> groups(rows, row);
         const Code code(*linear.format);
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
         F factor{}, min_factor{};
         if constexpr (SCALES == Scales::Small)
             factor = mul(load(reinterpret_cast<const float*>(w)), splat(256.0f * linear.format->step));
         w += head_nbytes(SCALES);
-        for (int g = 0; g < num_groups; ++g, w += nbytes) {
+        for (int g = 0; g < num_groups; ++g, w += nbytes, groups.advance()) {
             if (is_super(SCALES) && g % 8 == 0) {
                 factor = load(reinterpret_cast<const std::uint16_t*>(w));
                 if constexpr (requires { Code::is_table; })
@@ -118,29 +146,24 @@ struct SuperTile {
             prefetch(w, (nbytes + 63) / 64);
 #pragma GCC unroll 2
             for (int part = 0; part < parts; ++part) {
-                Wide dot[M];
-                code.dot(w, part, x, dot);
+                Dots<M> dots;
+                code.dot(w, part, groups.codes(), dots);
                 const std::uint8_t* at = w + Code::nbytes + part * scales_nbytes(SCALES);
                 const F weight_scale = scales(at, factor);
                 const F weight_min = has_min ? mul(minima(at), min_factor) : factor;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
                 for (int m = 0; m < M; ++m) {
-                    const std::int32_t* halves = half_sum + 2 * m;
+                    Wide dot = dots[m];
                     if constexpr (!has_min && Code::zero != 0)
-                        dot[m] = add(dot[m], -Code::zero * (parts == 1 ? halves[0] + halves[1]
-                                                                       : halves[part]));
-                    acc[m] = fma(to_float(dot[m]), mul(weight_scale, splat(scale[m])), acc[m]);
+                        dot = add(dot, -Code::zero * (parts == 1 ? groups.code_sum(m) : groups.half_sum(m, part)));
+                    acc[m] = fma(to_float(dot), mul(weight_scale, splat(groups.scale(m))), acc[m]);
                     if constexpr (has_min) {
-                        const float total =
-                            parts == 1 ? sum[m] : scale[m] * static_cast<float>(halves[part]);
+                        const float total = parts == 1 ? groups.sum(m)
+                                                       : groups.scale(m) * static_cast<float>(groups.half_sum(m, part));
                         acc[m] = fma(weight_min, splat(total), acc[m]);
                     }
                 }
             }
-            x += kRowsAside * kGroup;
-            scale += kRowsAside;
-            sum += kRowsAside;
-            half_sum += 2 * kRowsAside;
         }
         if constexpr (SCALES == Scales::Small)
             for (int m = 0; m < M; ++m) acc[m] = mul(acc[m], factor);
@@ -244,12 +267,14 @@ template <int M, class Take>
     }
 }
 
-// Calls `take` for MOST rows at a time, then for those that are left: all at once, or 4 of them first. Inline, since
-// compilers keep more in registers than where each number of rows has a function of its own.
+// Calls `take` for MOST rows at a time, then for those that are left: all at once, or 8 or 4 of them first. Inline,
+// since compilers keep more in registers than where each number of rows has a function of its own.
 template <int MOST, class Take>
 [[gnu::always_inline]] inline void take_rows(int num_rows, const Take& take) {
     for (; num_rows >= MOST; num_rows -= MOST) take.template operator()<MOST>();
-    if constexpr (MOST <= 4 || kTakesAnyRows)
+    if constexpr (MOST > kRowsAside)
+        take_rows<kRowsAside>(num_rows, take);
+    else if constexpr (MOST <= 4 || kTakesAnyRows)
         take_rest<MOST - 1>(num_rows, take);
     else
         take_rows<4>(num_rows, take);

@@ -11,7 +11,9 @@
 namespace forerun {
 namespace {
 
-[[gnu::always_inline]] inline void put_half(std::uint8_t* at, int lane, std::uint16_t h) { std::memcpy(at + 2 * lane, &h, 2); }
+[[gnu::always_inline]] inline void put_half(std::uint8_t* at, int lane, std::uint16_t h) {
+    std::memcpy(at + 2 * lane, &h, 2);
+}
 
 using Words = std::uint32_t[kUnit / 4][kTile];  // of a unit: 4 codes, a byte each, of every lane
 
@@ -43,7 +45,8 @@ template <int BITS>
 }
 
 // One output's scale and minimum into lane `lane` of a group's.
-[[gnu::always_inline]] inline void write_scales(const WeightFormat& f, std::uint8_t* scales, int lane, const StoredGroup& group) {
+[[gnu::always_inline]] inline void write_scales(const WeightFormat& f, std::uint8_t* scales, int lane,
+                                                const StoredGroup& group) {
     switch (f.scales) {
         case Scales::SuperAlone:
         case Scales::Channel: return;

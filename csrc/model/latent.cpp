@@ -5,8 +5,6 @@
 //   the cache -> queries of latents, by head -> attention -> outputs, by head -> output projection
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "model/model.h"
 
@@ -83,18 +81,9 @@ void Decoder::run_latent(Worker& worker, int index) {
 void Decoder::project_latents(int index, const Part& tiles) {
     const Layer& layer = layers_[index];
     const LatentColumns at(shape_.latent, shape_.num_heads);
-    const std::array parts{std::pair{&layer.kv_a, at.key},
-                           std::pair{&layer.k_rope, at.key + shape_.latent.rank}, std::pair{&layer.q_a, at.made_of}};
-    int before = 0;
-    for (const auto& [linear, column] : parts) {
-        if (!linear->format) continue;
-        const int first = std::max(tiles.first - before, 0),
-                  stop = std::min(tiles.stop - before, linear->num_tiles());
-        if (first < stop)
-            kernels_.linear(*linear, first, stop - first, normed_, 0, num_rows_,
-                            {qkv_ + column + first * kTile, at.stride});
-        before += linear->num_tiles();
-    }
+    const Columns parts[] = {
+        {&layer.kv_a, at.key}, {&layer.k_rope, at.key + shape_.latent.rank}, {&layer.q_a, at.made_of}};
+    const int before = project(parts, tiles, at.stride);
     if (shape_.latent.query_rank == 0) project_queries(index, tiles, before, normed_);
 }
 

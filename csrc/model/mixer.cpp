@@ -6,7 +6,6 @@
 // the state at the end of its own path's chunk, computed as `States::advance` would.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <stdexcept>
 
@@ -161,8 +160,13 @@ void Decoder::project_parts(int index, const Part& tiles) {
     const Layer& layer = layers_[index];
     const MixerShape& mixer = mixer_of(index);
     const Projected at(mixer, shape_.hidden_size);
-    const std::pair<const Linear*, int> parts[] = {
+    const Columns parts[] = {
         {&layer.in_proj, 0}, {&layer.z, at.z}, {&layer.beta, at.rate}, {&layer.dt, at.decay}};
+    project(parts, tiles, at.stride);
+}
+
+// Some of the tiles of several matrices, counted one after the other. Returns how many tiles they have.
+int Decoder::project(std::span<const Columns> parts, const Part& tiles, std::size_t stride) {
     int before = 0;
     for (const auto& [linear, column] : parts) {
         if (!linear->format) continue;
@@ -170,9 +174,10 @@ void Decoder::project_parts(int index, const Part& tiles) {
                   stop = std::min(tiles.stop - before, linear->num_tiles());
         if (first < stop)
             kernels_.linear(*linear, first, stop - first, normed_, 0, num_rows_,
-                            {qkv_ + column + first * kTile, at.stride});
+                            {qkv_ + column + first * kTile, stride});
         before += linear->num_tiles();
     }
+    return before;
 }
 
 // The same of a convolution alone: gate in times x, in the gate's place, and gate out.

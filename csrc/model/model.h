@@ -233,6 +233,11 @@ class Decoder {
     std::vector<int> mixer_pieces(int layer) const;
     void run_mixer(Worker& worker, int layer);
     void project_parts(int layer, const Part& tiles);
+    struct Columns {
+        const Linear* linear;
+        int first;  // of its outputs in a projected row
+    };
+    int project(std::span<const Columns> parts, const Part& tiles, std::size_t stride);
     void project_gated(int layer, const Part& tiles);
     void convolve(int layer, int row, int channel, int count, float* out);
     void mix_row(int layer, int row, const Part& units);
@@ -249,7 +254,7 @@ class Decoder {
     void begin_inputs(int layer, int row);
     void run_per_layer(Worker& worker, int layer);
     void gate_inputs(int layer, int piece, int thread);
-    // Groups of outputs of a narrow layer, changed by `change(row, column, x)`, as the layer that reads them needs them.
+    // Groups of outputs of a narrow layer, changed by `change(row, column, x)`, as the layer that reads them needs.
     template <class Change>
     void put_groups(const Linear& linear, const Linear& reader, const Rows& rows, const Part& groups, int thread,
                     const Change& change) {

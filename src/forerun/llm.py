@@ -126,7 +126,7 @@ class LLM(OfOneProcess):
         if check is not None:
             check(self.tokenizer)
         # A wrong one is refused before weights are read.
-        self.max_len = max_len_of(config, read_config(checkpoint)[0].max_position)
+        self.max_len = max_len_of(config, read_config(checkpoint)[0])
         self.plan = self._planned(self.drafter_spec, checkpoint)
         if self.plan is None and self.drafter_spec.names_a_file:
             planner = Planner(config, self.device, self.drafter_spec, checkpoint, self.tokenizer)
@@ -336,7 +336,7 @@ class LLM(OfOneProcess):
         lock, other = self.loop.model_lock, copy.copy(self)
         other.drafter_spec = spec
         other.config = replace(self.config, **changes)
-        other.max_len = max_len_of(other.config, self.model.config.max_position)
+        other.max_len = max_len_of(other.config, self.model.config)
         other.plan = other._planned(spec)
         other._loop = other._new_loop(lock)
         return other

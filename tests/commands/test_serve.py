@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from forerun.commands.serve import _longest, _of_its_own, _source, without_sharing
+from forerun.commands.serve import _model_config, _of_its_own, _source, without_sharing
 from forerun.core import registry
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
@@ -85,11 +85,12 @@ def test_a_model_that_there_is_not_is_told_before_anything_listens(tmp_path):
 
 def test_a_server_has_long_contexts_in_the_memory_of_short_ones(default_model):
     config = EngineConfig(model=str(default_model), is_server=True)
-    longest = _longest(config)
+    model = _model_config(config)
+    longest = model.max_position
     assert longest > DEFAULT_MAX_LEN
-    assert max_len_of(replace(config, is_server=False), longest) == DEFAULT_MAX_LEN
-    assert max_len_of(config, longest) == longest
-    assert max_len_of(config, 1 << 20) == SERVED_MAX_LEN
+    assert max_len_of(replace(config, is_server=False), model) == DEFAULT_MAX_LEN
+    assert max_len_of(config, model) == longest
+    assert max_len_of(config, replace(model, max_position=1 << 20)) == SERVED_MAX_LEN
     short = replace(config, max_model_len=DEFAULT_MAX_LEN)
     blocks = num_blocks_of(config, longest)
     assert blocks == config.max_num_seqs * blocks_of(DEFAULT_MAX_LEN)
@@ -112,7 +113,8 @@ def test_a_budget_shortens_a_context_that_nobody_asked_for(default_model):
 
 def test_each_of_several_models_keeps_its_own_context(default_model):
     config = EngineConfig(model=str(default_model), is_server=True, max_model_len=1 << 20)
-    assert _of_its_own(config).max_model_len == _longest(config)
-    assert _source(config, None, is_one=False).max_len() == _longest(config)
+    longest = _model_config(config).max_position
+    assert _of_its_own(config).max_model_len == longest
+    assert _source(config, None, is_one=False).max_len() == longest
     shorter = replace(config, max_model_len=64)
     assert _of_its_own(shorter) == shorter

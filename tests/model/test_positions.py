@@ -16,10 +16,12 @@ import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from forerun.core.batch import Segment
+from forerun.core.config import EngineConfig
 from forerun.core.errors import CapacityError
+from forerun.engine.planner import max_len_of
 from forerun.model.arch.base.rope import rope_from_gguf, rope_from_hf
 from forerun.model.arch.base.settings import Settings
-from forerun.model.config import RopeConfig
+from forerun.model.config import ModelConfig, RopeConfig
 from tests.model.test_families import TOKENS, assert_close
 from tests.model.tiny import (
     MemoryCheckpoint,
@@ -131,6 +133,18 @@ def test_longropes_factors_are_those_of_a_text_that_fills_the_served_context(
     settings = settings_of(published, **original)
     rope = rope_from_hf(settings, 96, settings.get("rope_scaling"), {})
     assert_same(rope.within(served), theirs(published, length, **original))
+
+
+@pytest.mark.parametrize("is_server", [False, True])
+def test_unasked_longropes_context_is_the_original_one(is_server: bool) -> None:
+    settings = settings_of(
+        Published(96, 131_072, 1e4, LONGROPE, 131_072), original_max_position_embeddings=2048
+    )
+    rope = rope_from_hf(settings, 96, settings.get("rope_scaling"), {})
+    model = ModelConfig("phi3", 8, 32, 32, 1, 1, 1, 96, 131_072, rope=rope)
+    asked = EngineConfig(model="phi", is_server=is_server)
+    assert max_len_of(asked, model) == 2048
+    assert max_len_of(replace(asked, max_model_len=8192), model) == 8192
 
 
 @pytest.mark.parametrize("given", [32_768, 131_072])

@@ -46,6 +46,7 @@ library = ctypes.CDLL(sys.argv[1])
 _native.add_kernels(ctypes.addressof(ctypes.c_char.in_dll(library, "{TABLE}")))
 print(*_native.wrong_kernels("avx512_amx"))
 """
+HEADERS = "isa/tiles.h", "isa/tile_dots.h", "kernels/kv_tiles.h"
 STORE, LOAD = (
     "std::memcpy(static_cast<std::uint8_t*>(to)",
     "std::memcpy(bytes[tile][row], static_cast",
@@ -63,6 +64,10 @@ MUTANTS = {
     "the last row is not stored": (STORE, NOT_LAST + STORE),
     "the last row is not loaded": (LOAD, NOT_LAST + LOAD),
     "tiles are too short": ("set(1, kRowsAside, 32)", "set(1, kRowsAside, 28)"),
+    "rows behind are those in front": ("LOAD(7, first + x.next,", "LOAD(7, first,"),
+    "half groups behind are those in front": ("LOAD(3, first + x.next,", "LOAD(3, first,"),
+    "keys of another block": ("keys + b * block", "keys"),
+    "weights of one half": ("weights + half * kGroup", "weights"),
     "nothing is configured": (
         "if (is_on_) FORERUN_TILE_CONFIGURE",
         "if (false) FORERUN_TILE_CONFIGURE",
@@ -77,12 +82,14 @@ pytestmark = pytest.mark.skipif(
 
 def built(folder: Path, change: tuple[str, str] | None = None) -> Path:
     """The library of the emulated kernels, with a change to its tiles."""
-    (folder / "isa").mkdir()
-    text = (CSRC / "isa/tiles.h").read_text()
+    for name in ("isa", "kernels"):
+        (folder / name).mkdir()
+    texts = {name: (CSRC / name).read_text() for name in HEADERS}
     if change is not None:
-        assert text.count(change[0]) == 1
-        text = text.replace(*change)
-    (folder / "isa/tiles.h").write_text(text)
+        assert sum(text.count(change[0]) for text in texts.values()) == 1
+        texts = {name: text.replace(*change) for name, text in texts.items()}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
     library = folder / "tiles.so"
     sources = ["-I", folder, "-I", CSRC, CSRC / "isa/avx512_amx.cpp", "-o", library]
     subprocess.run([str(COMPILER), *FLAGS, *map(str, sources)], check=True)
@@ -103,7 +110,7 @@ def test_emulated_tiles_have_the_portable_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_instruction_is_found(tmp_path: Path, name: str) -> None:
     found = wrong(built(tmp_path, MUTANTS[name]))
-    assert found is None or found == ["linear"]
+    assert found is None or (found and {*found} <= {"linear", "attend"})
 
 
 @pytest.mark.skipif(OBJDUMP is None, reason="needs objdump")
@@ -115,9 +122,8 @@ def test_the_real_kernels_have_their_instructions() -> None:
         name: len(re.findall(rf"\t{name}\b", code))
         for name in ("tdpbsud", "tdpbusd", "ldtilecfg", "tilerelease")
     }
-    # 12 kinds of tiles by 4 to 8 rows and their parts; two kinds of flattened rows, one tile or two aside
-    assert count["tdpbsud"] >= 60
-    assert count["tdpbusd"] >= 20
-    assert (
-        count["ldtilecfg"] == 1 <= count["tilerelease"]
-    )  # released also where something is thrown
+    # 12 kinds of tiles by 4 to 8 and 16 rows and their parts, int8 keys; flattened rows, one tile or two, int8 values
+    assert count["tdpbsud"] >= 120
+    assert count["tdpbusd"] >= 30
+    # in `linear` and `attend`; released also where something is thrown
+    assert count["ldtilecfg"] == 2 <= count["tilerelease"]

@@ -25,6 +25,7 @@ from forerun.server.config import ServerConfig
 if TYPE_CHECKING:
     from forerun.engine.memory import MemoryPlan
     from forerun.llm import LLM
+    from forerun.model.config import ModelConfig
     from forerun.server.fleet import ModelSource
 
 SAMPLING = (
@@ -225,21 +226,23 @@ def _source(config: EngineConfig, template: str | None, *, is_one: bool) -> Mode
 def _of_its_own(config: EngineConfig) -> EngineConfig:
     """Cut the context that is asked for of several models to what this one has. Raises LoadError."""
     asked = config.max_model_len
-    return config if asked is None else replace(config, max_model_len=min(asked, _longest(config)))
+    if asked is None:
+        return config
+    return replace(config, max_model_len=min(asked, _model_config(config).max_position))
 
 
-def _longest(config: EngineConfig) -> int:
+def _model_config(config: EngineConfig) -> ModelConfig:
     from forerun.hub.names import resolve
     from forerun.model.loader import read_config
     from forerun.weights.checkpoint import open_checkpoint
 
-    return read_config(open_checkpoint(resolve(config.model)))[0].max_position
+    return read_config(open_checkpoint(resolve(config.model)))[0]
 
 
 def _max_len(config: EngineConfig) -> int:
     from forerun.engine.planner import max_len_of
 
-    return max_len_of(config, _longest(config))
+    return max_len_of(config, _model_config(config))
 
 
 def _plan(config: EngineConfig) -> MemoryPlan:

@@ -107,8 +107,9 @@ class Engine:
 
     def queue(self, state: SequenceState) -> None:
         """Queue a sequence that `intake` has made."""
-        self.sequences[state.seq.id] = state
-        self.scheduler.add(state.seq)
+        seq = state.seq
+        self.sequences[seq.id] = state
+        self.scheduler.add(seq)
 
     @property
     def has_work(self) -> bool:

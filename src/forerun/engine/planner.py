@@ -59,11 +59,15 @@ GIVEN_UP = {
 """Words for what is less than was asked for in a workload."""
 
 
-def max_len_of(config: EngineConfig, longest: int) -> int:
-    """Return the tokens of a sequence, at most. Raises ConfigError if more are asked for than the model's `longest`."""
-    requested = config.max_model_len
+def max_len_of(config: EngineConfig, model: ModelConfig) -> int:
+    """Return the tokens of a sequence, at most. Raises ConfigError if more are asked for than the model has.
+
+    Unasked a model of longrope has no more than its original context, which it computes by the short factors.
+    """
+    requested, longest = config.max_model_len, model.max_position
     default = SERVED_MAX_LEN if config.is_server else DEFAULT_MAX_LEN
-    max_len = min(longest, default) if requested is None else requested
+    original = model.rope.short_length if model.rope is not None else 0
+    max_len = min(longest, default, original or longest) if requested is None else requested
     if not 2 <= max_len <= longest:
         message = f"max_model_len must be from 2 to the model's {longest}, got {max_len}"
         raise ConfigError(message, option="max_model_len")
@@ -186,7 +190,7 @@ class Planner:
     def workload(self) -> Workload:
         """All that is asked for."""
         model = self.model.config
-        return workload_of(self.config, max_len_of(self.config, model.max_position), model)
+        return workload_of(self.config, max_len_of(self.config, model), model)
 
     @cached_property
     def drafters(self) -> list[DrafterNumbers]:
