@@ -44,12 +44,12 @@ class Method(NamedTuple):
 
 SMALL, LARGE = "smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 METHODS = (
-    Method("Lookahead (LMSYS), eight rows", SMALL, "lookahead"),
+    Method("Lookahead (LMSYS)", SMALL, "lookahead"),
     Method("Lookahead, Jacobi", SMALL, "lookahead:window=3,ngram=2,guesses=3"),
     Method("Speculator (IBM)", SMALL, "mlp_speculator"),
     Method("table of next tokens", SMALL, "recycling"),
     Method("both in one tree: `auto`", SMALL, "mlp_speculator++recycling"),
-    Method("Lookahead (LMSYS), eight rows", LARGE, "lookahead"),
+    Method("Lookahead (LMSYS)", LARGE, "lookahead"),
     Method("draft model on 4 bits (TitanML)", LARGE, f"draft_model:model={SIBLING}"),
     Method("Speculator (IBM)", LARGE, "mlp_speculator"),
     Method("`auto`", LARGE, "mlp_speculator++recycling"),

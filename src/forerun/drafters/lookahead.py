@@ -40,10 +40,10 @@ share of a dict that has just grown (62), and a key of its own with an almost em
 class Options:
     """The sizes of the paper: a pass has up to (window + guesses) * (ngram - 1) rows, the last token's among them.
 
-    The default's 8 rows cost little more than one with native kernels. A smaller budget narrows the window.
+    The default's 6 rows cost little more than one with native kernels. A smaller budget narrows the window.
     """
 
-    window: int = 2
+    window: int = 1
     """W: positions ahead at which n-grams are sought at once; 0 only reuses n-grams of the text."""
     ngram: int = 3
     """N: length of the n-grams; a guess is N - 1 tokens. 2 is Jacobi decoding with a pool."""
@@ -64,7 +64,7 @@ METHOD = Method(
     unshared=as_given,
     grids={
         "ngram": (3, 4, 5, 6, 7),
-        "window": (0, 2, 3, 5, 7, 10, 15, 20),
+        "window": (0, 1, 2, 3, 5, 7, 10, 15, 20),
         "guesses": (1, 2, 3, 5, 7, 10, 15, 20),
     },
 )
