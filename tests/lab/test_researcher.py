@@ -122,7 +122,8 @@ def test_a_mistake_is_told_in_a_line_and_the_answer_comes_all_the_same(
     assert right in RECYCLING
     (here / "wrong.py").write_text(RECYCLING.replace(right, wrong))
     short = ("-n", 48, "-c", 256, "--json", "--temp", 0)
-    code, out, _ = forerun("generate", PROMPT, "--raw", *short, "-d", "wrong.py")
+    asked = ("--draft-budget", 2, "--no-controller")  # whatever the machine has to do beside it
+    code, out, _ = forerun("generate", PROMPT, "--raw", *short, *asked, "-d", "wrong.py")
     assert code == 0
     assert the_json(out)["text"] == plain
     assert caplog.records, "nothing was said"
