@@ -100,13 +100,11 @@ def main() -> None:
     tensors["emb_map.weight"] = tensors["emb_map.weight"] @ of_tokens.T
     tensors["head_map.weight"] = least_squares(rows * known, logits * known)
 
-    sizes = ("hidden_size", "num_layers", "vocab_size")
-    described = {name: getattr(small.model.config, name) for name in sizes}
     document = {
         "model_type": files.MODEL_TYPE,
         **asdict(replace(config, hidden_size=width)),
         "draft_vocab_size": len(ids),
-        "target": {"name": name_of(small.path), "tokenizer": vocabulary, **described},
+        "target": network_folder.describe_target(small.target(), name_of(small.path)),
         "temperature": json.loads((folder / network_folder.CONFIG).read_text())["temperature"],
     }
     write_network(given.out, document, tensors, ids)

@@ -12,7 +12,7 @@
 
 namespace forerun::FORERUN_ISA {
 
-// Dots as tiles leave them in memory: 16 rows would not fit the registers beside their sums.
+// Dots where tiles store them, in memory: the registers hold the float sums of 16 rows, and no more.
 template <int M>
 struct StoredDots {
     static constexpr int num_blocks = (M + kRowsAside - 1) / kRowsAside;

@@ -44,7 +44,7 @@ SOON_S = 0.02
 MAX_LOST = 2
 """Masks that took too long and are still being computed, above which no grammar is begun."""
 GIVE_UP_S = 1.0
-"""Time after which a grammar that nobody waits for is given up: between two questions for it nobody does."""
+"""Seconds after the last request asked for a grammar until its compilation is stopped."""
 
 _MARK = b"\x02"
 """A byte that no word is made with."""
@@ -76,7 +76,7 @@ class Grammars:
         self._process: GrammarProcess | None = None
         self._masks = MaskThread() if are_strangers else None
         self._first_masks = MaskThread() if are_strangers else None
-        """Apart, so that nobody who decodes waits for them."""
+        """A thread of their own, so that they never delay a request that is decoding."""
         self._lock, self._words_lock = threading.Lock(), threading.Lock()
 
     def read_ahead(self) -> None:

@@ -1,4 +1,4 @@
-"""One layer over whole texts in fp32, and what its matrices read: for calibration, where the row law has no part.
+"""One layer over whole texts in fp32, and what its matrices read: for calibration, which needs no batch invariance.
 
 The layer is the torch decoder's own, of any family. That one computes tiles of 8 rows over a cache; here all T tokens
 of a text are one pass, many times faster: attention but for that to latents, MLPs and experts, of which each computes
