@@ -138,8 +138,13 @@ def swiglu_oai(gate: Tensor, up: Tensor) -> Tensor:
     return (up + 1) * (gate / (1 + torch.exp(-SWIGLU_ALPHA * gate)))
 
 
-def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor:
-    """Return what a gated MLP hands to its last matrix (Shazeer, arXiv 2002.05202): (R, F) of gate and up (R, F)."""
+def activated(activation: str, up: Tensor, gate: Tensor | None) -> Tensor:
+    """Return what an MLP hands to its last matrix, (R, F) of up (R, F) and, if it is gated, of gate (R, F).
+
+    Gated MLPs: Shazeer, arXiv 2002.05202.
+    """
+    if gate is None:
+        return ACTIVATIONS[activation](up)
     if activation == "swiglu_oai":
         return swiglu_oai(gate, up)
     return ACTIVATIONS[activation](gate) * up

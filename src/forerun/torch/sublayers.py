@@ -110,12 +110,10 @@ class MLP:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (R, D) to (R, D)."""
-        if self.gate is None:
-            return self.down(ops.ACTIVATIONS[self.activation](self.up(x)))
-        gate = self.gate(x)
-        if self.cutoff is not None:
+        gate = None if self.gate is None else self.gate(x)
+        if gate is not None and self.cutoff is not None:
             gate = ops.beyond(gate, self.cutoff)
-        return self.down(ops.gated(self.activation, gate, self.up(x)))
+        return self.down(ops.activated(self.activation, self.up(x), gate))
 
 
 class Experts:
@@ -152,10 +150,8 @@ class Experts:
         return mixed
 
     def _widened(self, expert: int, x: Tensor) -> Tensor:
-        up = self.up[expert](x)
-        if self.gate is None:
-            return ops.ACTIVATIONS[self.activation](up)
-        return ops.gated(self.activation, self.gate[expert](x), up)
+        gate = None if self.gate is None else self.gate[expert](x)
+        return ops.activated(self.activation, self.up[expert](x), gate)
 
 
 class PerLayerInputs:

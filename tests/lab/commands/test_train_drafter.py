@@ -200,3 +200,27 @@ def test_a_count_that_is_none_is_named_as_it_was_typed(forerun, tiny_gguf, optio
     code, _, err = forerun("train", "drafter", "-m", tiny_gguf, option, "x")
     assert code == 2
     assert f"{option} must be a count such as 200k or 5M, got 'x'" in err
+
+
+def test_whose_network_it_is_needs_a_network(forerun, default_model, store) -> None:
+    given = ("train", "drafter", "-m", default_model, "--answers", store, "--from-model")
+    code, _, err = forerun(*given, default_model)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--from-model says whose network --from is: give both" in err
+
+
+@pytest.mark.slow
+def test_a_network_is_moved_to_a_model_before_it_goes_on(
+    forerun, default_model, store, tmp_path, tiny_gguf
+) -> None:
+    given = ("train", "drafter", "-m", default_model, "--answers", store, "--from", "auto")
+    small = ("--tokens", 300, "--eval-every", 300, "-o", tmp_path / "out", "--json")
+    code, out, err = forerun(*given, *small, "--from-model", default_model)
+    assert code == 0, err
+    document = the_json(out)
+    assert document["from_model"] == "smollm2-135m-instruct"
+    assert "--from-model smollm2-135m-instruct" in document["command"]
+    assert document["held_out"]["all"]["tau"] > 1
+    code, _, err = forerun(*given, *small, "--from-model", tiny_gguf)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--from-model must have the tokenizer of this model" in err

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from forerun.lab.train.optimizer import LEAST, Optimizer, rate
+from forerun.torch.networks.mlp_speculator import GateLinear
 
 
 @pytest.mark.parametrize("shape", [(40, 10), (10, 40), (20, 20)])
@@ -23,6 +24,23 @@ def test_a_matrix_steps_by_nearly_equal_singular_values_as_large_as_it_is(shape)
     values = torch.linalg.svdvals(net.weight.detach() - before)
     values = values / (0.1 * 0.5 * 3 * max(1.0, shape[0] / shape[1]) ** 0.5)
     assert 0.5 < values.min() <= values.max() < 1.35
+
+
+def test_each_gate_of_a_cell_steps_as_a_matrix_of_its_own() -> None:
+    def spreads(linear: nn.Linear) -> list[float]:
+        torch.manual_seed(0)
+        nn.init.normal_(linear.weight, std=30**-0.5)
+        before = linear.weight.detach().clone()
+        optimizer = Optimizer(nn.ModuleList([linear, nn.LayerNorm(2)]), "muon", 0.1, 0.05)
+        scales = torch.tensor([1.0, 10.0, 100.0]).repeat_interleave(10)
+        (linear(torch.randn(64, 30)) * scales).square().sum().backward()
+        optimizer.step(1.0)
+        parts = (linear.weight.detach() - before).chunk(3)
+        values = [torch.linalg.svdvals(part) for part in parts]
+        return [float(each.max() / each.min()) for each in values]
+
+    assert max(spreads(GateLinear(30, 3, 10))) < 2
+    assert max(spreads(nn.Linear(30, 30, bias=False))) > 2
 
 
 def test_embeddings_are_no_matrices_to_muon() -> None:

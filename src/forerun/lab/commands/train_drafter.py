@@ -28,6 +28,12 @@ OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf", "untie
     help="Go on with a drafter: a folder, or auto for the one that drafts by default. Kind and sizes are its own, its "
     "draft vocabulary too unless --draft-vocab is given.",
 )
+@click.option(
+    "--from-model",
+    "sibling",
+    help="The model that --from drafts for, if it is another one with the same tokenizer: the network is moved to "
+    "this one first, in minutes.",
+)
 @click.option("--depth", default=3, help="Tokens of a draft to train for.")
 @click.option("--cell", default="lstm", help="Of mlp_speculator: lstm or mlp.")
 @click.option(
@@ -55,7 +61,7 @@ OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf", "untie
     type=float,
     help="Rate; default .02 for muon, .001 for adamw, a quarter of it with --from.",
 )
-@click.option("--batch", default=1024, help="Tokens of a step.")
+@click.option("--batch", default=256, help="Tokens of a step.")
 @click.option("--seed", default=0, help="Of the first weights and the order.")
 @click.option("--int8", is_flag=True, help="Write matrices as int8 codes: half of fp16.")
 @opt.as_json
@@ -66,6 +72,7 @@ def command(
     kind: str,
     answers: Path | None,
     begin: Path | None,
+    sibling: str | None,
     text: tuple[Path, ...],
     tokens: str,
     depth: int,
@@ -96,12 +103,16 @@ def command(
     """
     import torch
 
+    from forerun.hub.names import name_of
     from forerun.lab.train import networks, session
     from forerun.lab.train.learners import KINDS, Kind
+    from forerun.lab.train.sibling import moved
 
     shared.check_choice("kind", kind, KINDS)
     if begin is not None:
         shared.leave_out(context, OF_A_KIND, because="--from")
+    elif sibling is not None:
+        raise ConfigError("--from-model says whose network --from is: give both")
     counts = {"depth": depth, "draft-vocab": vocab, "batch": batch, "head-layers": head_layers}
     for name, value in counts.items():
         opt.check_least(f"--{name}", value, 1)
@@ -126,11 +137,16 @@ def command(
             what = Kind(kind, depth, cell, inner, head_layers, for_gguf=for_gguf, **of_speculator)
             learner = networks.new(llm, what, data.ids)
         else:
-            learner, what, ids = networks.trained(llm.target(), begin)
+            old = llm if sibling is None else shared.load(replace(config, model=sibling))
+            learner, what, ids = networks.trained(old.target(), begin)
+            if old is not llm:
+                learner, what = moved(learner, what, ids, (llm, old), data, states_gb)
+                context.params["sibling"] = name_of(old.path)  # for the record
             if not shared.is_given(context, "vocab"):  # the head's rows are the target's: any do
                 data = replace(data, ids=ids)
-        learner.int8 = int8
         out = out or data.path.with_name(f"{data.model}.{what.name}")
+        learner.int8 = int8
         origin = {"kind": asdict(what)} | ({"from": begin.name} if begin else {})
+        origin |= {"from_model": context.params["sibling"]} if sibling else {}
         trainer = session.new_trainer(llm, learner, data, settings, states_gb, out, origin)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

@@ -305,10 +305,8 @@ class RoundJob(QuantizeJob):
 
     def _widened(self, own: Mapping[str, Tensor], rows: Tensor) -> Tensor:
         """Return what an expert's last matrix reads."""
-        up, activation = rows @ own["expert_up"].T, self.config.activation
-        if "expert_gate" not in own:
-            return ops.ACTIVATIONS[activation](up)
-        return ops.gated(activation, rows @ own["expert_gate"].T, up)
+        gate = rows @ own["expert_gate"].T if "expert_gate" in own else None
+        return ops.activated(self.config.activation, rows @ own["expert_up"].T, gate)
 
     def _round_site(
         self, matrices: dict[str, Tensor], inputs: Inputs | None

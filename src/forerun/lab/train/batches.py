@@ -72,15 +72,19 @@ def lengths(replies: Sequence[Reply], depth: int) -> int:
     return sum(max(0, reply.num_learned - depth) for reply in replies)
 
 
+def first_pool(replies: Sequence[Reply], seed: Sequence[int] = (0, 1, 0)) -> Sequence[Reply]:
+    """Return the replies that an epoch reads first; unless told, the first on replies of a run with seed 0."""
+    return _shuffled(replies, seed)[1][:POOL]
+
+
 def epoch(
     replies: Sequence[Reply], depth: int, width: int | None, size: int, seed: Sequence[int]
 ) -> Iterator[list[Piece]]:
     """Yield the batches of one epoch, of about `size` rows; pieces of `width` rows, None for whole replies."""
-    random = np.random.default_rng(list(seed))
-    order = random.permutation(len(replies))
+    random, order = _shuffled(replies, seed)
     left: list[Piece] = []
     for start in range(0, len(order), POOL):
-        pool = [replies[i] for i in order[start : start + POOL]]
+        pool = order[start : start + POOL]
         pieces = [piece for reply in pool for piece in _cut(reply, depth, width, random)]
         for i in random.permutation(len(pieces)):
             left.append(pieces[i])
@@ -89,6 +93,13 @@ def epoch(
                 left = []
     if left:
         yield left
+
+
+def _shuffled(
+    replies: Sequence[Reply], seed: Sequence[int]
+) -> tuple[np.random.Generator, list[Reply]]:
+    random = np.random.default_rng(list(seed))
+    return random, [replies[i] for i in random.permutation(len(replies))]
 
 
 def whole_piece(reply: Reply, depth: int) -> Piece | None:

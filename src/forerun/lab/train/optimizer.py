@@ -2,7 +2,7 @@
 
 Muon (Jordan et al., 2024) steps by the momentum with all its singular values made nearly one. Here a matrix's step is
 also as large as the matrix was at first (rms times the root of its width), so the same rate fits maps of large and of
-small vectors.
+small vectors. The four gates of an LSTM cell are stepped as four matrices, which costs half as much as one of all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from forerun.torch.networks.mlp_speculator import GateLinear
 
 OptimizerName = Literal["muon", "adamw"]
 BETAS = (0.9, 0.95)
@@ -41,8 +43,10 @@ class Optimizer:
         others = [w for w in self.all if id(w) not in stepped]
         adam = torch.optim.AdamW(others, vector_lr if is_muon else lr, BETAS, weight_decay=0.0)
         self.parts: list[torch.optim.Optimizer] = [adam]
+        num_gates = {id(m.weight): m.num_gates for m in net.modules() if isinstance(m, GateLinear)}
+        self._blocks = [(w, _blocks(w, num_gates.get(id(w), 1))) for w in matrices]
         if is_muon:
-            groups = [{"params": [w], "lr": lr * _size(w)} for w in matrices]
+            groups = [{"params": blocks, "lr": lr * _size(w)} for w, blocks in self._blocks]
             self.parts.append(torch.optim.Muon(groups, weight_decay=0.0))
         for group in (group for part in self.parts for group in part.param_groups):
             group["initial_lr"] = group["lr"]
@@ -50,6 +54,11 @@ class Optimizer:
     def step(self, share: float) -> float:
         """Step with that share of the rates and forget gradients; the norm of the gradient before it was clipped."""
         norm = float(nn.utils.clip_grad_norm_(self.all, CLIP))
+        for weight, blocks in self._blocks:
+            assert weight.grad is not None
+            for block, gradient in zip(blocks, weight.grad.chunk(len(blocks)), strict=True):
+                block.grad = gradient
+            weight.grad = None
         for part in self.parts:
             for group in part.param_groups:
                 group["lr"] = group["initial_lr"] * share
@@ -70,6 +79,11 @@ class Optimizer:
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Tell whether no weight is NaN or infinite."""
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+def _blocks(weight: Tensor, num: int) -> list[nn.Parameter]:
+    """Parameters that are the parts of a matrix, one below the other."""
+    return [nn.Parameter(part) for part in weight.detach().chunk(num)]
 
 
 def _size(weight: Tensor) -> float:

@@ -96,6 +96,27 @@ def _windows(llm: LLM, path: Path) -> list[Reply]:
     return windows
 
 
+def state_reader(llm: LLM, learner: Learner, data: Data, states_gb: float) -> StateReader:
+    """Make what reads the target's states for a drafter, and keeps up to so many GB of them beside the replies."""
+    config, reads_all = llm.config, learner.piece is None
+    made_by = [
+        digest(open_checkpoint(llm.path).files),
+        config.quant,
+        config.head_bits,
+        config.kv,
+        learner.layers,
+        reads_all,
+    ]
+    return StateReader(
+        llm.model,
+        learner.layers,
+        all_rows=reads_all,
+        max_len=min(llm.max_len, MAX_REPLY),
+        folder=data.path.with_suffix(".states") / digest_of(made_by),
+        max_nbytes=round(states_gb * 1e9),
+    )
+
+
 def new_trainer(
     llm: LLM,
     learner: Learner,
@@ -106,23 +127,7 @@ def new_trainer(
     origin: Mapping[str, object],
 ) -> Trainer:
     """Make a run over the target's states, up to so many GB of them kept beside the replies."""
-    config, reads_all = llm.config, learner.piece is None
-    made_by = [
-        digest(open_checkpoint(llm.path).files),
-        config.quant,
-        config.head_bits,
-        config.kv,
-        learner.layers,
-        reads_all,
-    ]
-    read = StateReader(
-        llm.model,
-        learner.layers,
-        all_rows=reads_all,
-        max_len=min(llm.max_len, MAX_REPLY),
-        folder=data.path.with_suffix(".states") / digest_of(made_by),
-        max_nbytes=round(states_gb * 1e9),
-    )
+    read = state_reader(llm, learner, data, states_gb)
     known = {"model": data.model, "vocabulary": data.vocabulary, **origin}
     return Trainer(learner, llm.model, data.ids, settings, read, out, origin=known)
 

@@ -47,7 +47,7 @@ class TrainSettings:
     """Rows to learn from, those seen again included."""
     stages: tuple[int, ...] = (0, 1)
     """Shares of the steps: on texts, on replies."""
-    batch: int = 1024
+    batch: int = 256
     lr: float = 0.02
     vector_lr: float = 0.002
     optimizer: OptimizerName = "muon"

@@ -13,8 +13,8 @@ from forerun.lab.train.trainer import TrainSettings
 from forerun.lab.tune.network import STATES_GB, Beginning, NetworkRun
 from forerun.llm import LLM
 
-PROBE_TEXTS, PROBE_TOKENS, PROBE_BATCH = 4, 132, 512
-"""Texts, their tokens, and the tokens of a step: what is timed."""
+PROBE_TEXTS, PROBE_TOKENS = 4, 132
+"""Texts and their tokens: two steps of learning."""
 
 
 def needed(llm: LLM, run: NetworkRun) -> str:
@@ -47,7 +47,7 @@ def _rates(llm: LLM, begin: Beginning) -> tuple[float, float]:
         Reply(f"{i}/0", "", tuple((7 * j + i) % vocab for j in range(length)), 1)
         for i in range(PROBE_TEXTS)
     ]
-    settings = TrainSettings(tokens=PROBE_BATCH * 10, batch=PROBE_BATCH, bf16=session.has_bf16())
+    settings = TrainSettings(tokens=10 * PROBE_TEXTS * PROBE_TOKENS, bf16=session.has_bf16())
     with TemporaryDirectory() as folder:
         out = Path(folder)
         data = Data("", "", out / "answers", [], texts, texts, begin.ids)

@@ -35,6 +35,14 @@ class ScaledNorm(nn.Module):
         return rms(x) * self.weight + self.bias
 
 
+class GateLinear(nn.Linear):
+    """The maps of a cell's gates, one below the other."""
+
+    def __init__(self, width: int, num_gates: int, inner: int) -> None:
+        super().__init__(width, num_gates * inner, bias=False)
+        self.num_gates = num_gates
+
+
 class MLPSpeculator(nn.Module):
     """The network that is trained, and drafts in torch.
 
@@ -56,13 +64,14 @@ class MLPSpeculator(nn.Module):
         self.register_buffer("embedding", embedding, persistent=False)
         self.register_buffer("target_rows", head, persistent=False)
         num_sets = 1 if config.tie_weights else config.n_predict
-        inner, width = config.inner_dim, config.num_parts * config.inner_dim
+        inner = config.inner_dim
         sources = [config.hidden_size] + [inner] * (
             min(config.n_predict, 2 if num_sets == 1 else num_sets) - 1
         )
-        projections = [nn.Linear(source, width, bias=False) for source in sources]
+        projections = [GateLinear(source, config.num_parts, inner) for source in sources]
         if config.target_embedding:
-            self.emb_map = nn.Linear(config.hidden_size, config.embedding_dim, bias=False)
+            parts = config.embedding_dim // inner
+            self.emb_map = GateLinear(config.hidden_size, parts, inner)
         if config.target_head:
             self.head_map = nn.Linear(inner, config.hidden_size, bias=False)
         else:
