@@ -38,6 +38,9 @@ from forerun.model.shapes import attention_flops
 
 MOMENT_S = 0.01
 
+Watch = Callable[[Seq, int, Floats], object]
+"""Called with a sequence, a position, and the states (n, D) of its tokens from there on, which a pass made final."""
+
 
 class Engine:
     """Runs sequences over one model, one cache and one drafter."""
@@ -94,6 +97,8 @@ class Engine:
             cache.disk.rows_left = BLOCK_ROWS  # so that it sees some states of the prompt
         self.timers = Timers()
         self.sequences: dict[int, SequenceState] = {}
+        self.watch: Watch | None = None
+        """Sees the model's last states, after each pass."""
         self._logits: Floats | None = None
         self._logit_rows = logit_rows
 
@@ -133,10 +138,14 @@ class Engine:
         num_rows = batch.num_rows
         num_read = sum(len(step.tokens) for step in ready if not step.state.has_begun)
         layers = self.proposer.drafter.features.layers
-        self._verify(ready, self.model.forward(batch, self.cache, layers))
+        hidden = self.model.forward(batch, self.cache, layers)
+        self._verify(ready, hidden)
         for step in ready:  # the other scratch rows may be overwritten
             n = len(step.tokens)
-            self.cache.keep(step.seq.slot, [*range(n), *(n + node for node in step.outcome.path)])
+            kept = [*range(n), *(n + node for node in step.outcome.path)]
+            self.cache.keep(step.seq.slot, kept)
+            if self.watch is not None:
+                self.watch(step.seq, step.base, hidden.last[step.rows.start :][kept])
         verified_s = clock()
         finished = [step for step in ready if step.outcome.emitted]
         events = [step.emit() for step in finished]

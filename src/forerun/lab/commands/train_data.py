@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +14,21 @@ from forerun.lab.commands import _options as shared
 from forerun.lab.commands._training import count_of
 from forerun.lab.output import publish
 
+if TYPE_CHECKING:
+    from forerun.lab.train.answers import OnAnswer
+    from forerun.llm import LLM
+
 
 @opt.command()
 @opt.engine(max_num_seqs=16)
 @shared.prompt_file("--prompts")
 @shared.answer_tokens("1M")
 @shared.kept_answers
+@click.option(
+    "--states-gb",
+    default=0.0,
+    help="Keep the model's states too, up to so many GB: train drafter then reads nothing again.",
+)
 @click.option("--licence", help="Of the prompts whose lines have no field 'license'.")
 @opt.as_json
 def command(
@@ -25,6 +36,7 @@ def command(
     prompts: str,
     tokens: str,
     answers: Path | None,
+    states_gb: float,
     licence: str | None,
     as_json: bool,
 ) -> None:
@@ -51,7 +63,8 @@ def command(
             f"{unknown} prompts have no licence: a field 'license' of each or --licence says it",
             dim=True,
         )
-    store = fill(llm, wanted, path, num_tokens)
+    with _keeping(llm, path, states_gb) as on_answer:
+        store = fill(llm, wanted, path, num_tokens, on_answer)
     num_replies, num_kept = len(store.results), len(replies.of_store(store))
     num_made = sum(len(answer) for _, answer in answers_in(store))
     counts = {"replies": num_replies, "tokens": num_made, "kept": num_kept}
@@ -62,3 +75,12 @@ def command(
         lambda: tables.report().print(summary),
         as_json=as_json,
     )
+
+
+def _keeping(llm: LLM, answers: Path, states_gb: float) -> AbstractContextManager[OnAnswer | None]:
+    """Keep states, which needs torch, if any are wanted."""
+    if not states_gb:
+        return nullcontext()
+    from forerun.lab.train.session import states_kept
+
+    return states_kept(llm, answers, states_gb)

@@ -29,13 +29,13 @@ from forerun.lab.bench.plots import draw
 from forerun.lab.output import Column, show_table, writing
 from forerun.lab.provenance import commit, now
 from forerun.lab.train import held_out, replies, simulated, sources
-from forerun.lab.train.answers import default_path, open_store
+from forerun.lab.train.answers import OnAnswer, default_path, open_store
 from forerun.lab.train.batches import lengths
 from forerun.lab.train.held_out import EngineRun
 from forerun.lab.train.learners import Learner
 from forerun.lab.train.replies import Reply, of_text
 from forerun.lab.train.simulated import Acceptance, SimulatedReply
-from forerun.lab.train.states import StateReader
+from forerun.lab.train.states import StateReader, StateRecorder
 from forerun.lab.train.trainer import Progress, Trainer, TrainSettings
 from forerun.llm import LLM
 from forerun.weights.checkpoint import open_checkpoint
@@ -96,25 +96,45 @@ def _windows(llm: LLM, path: Path) -> list[Reply]:
     return windows
 
 
-def state_reader(llm: LLM, learner: Learner, data: Data, states_gb: float) -> StateReader:
+def state_reader(
+    llm: LLM,
+    answers: Path,
+    states_gb: float,
+    layers: tuple[int, ...] = (),
+    *,
+    reads_all: bool = False,
+) -> StateReader:
     """Make what reads the target's states for a drafter, and keeps up to so many GB of them beside the replies."""
-    config, reads_all = llm.config, learner.piece is None
+    config = llm.config
     made_by = [
         digest(open_checkpoint(llm.path).files),
         config.quant,
         config.head_bits,
         config.kv,
-        learner.layers,
+        layers,
         reads_all,
     ]
     return StateReader(
         llm.model,
-        learner.layers,
+        layers,
         all_rows=reads_all,
         max_len=min(llm.max_len, MAX_REPLY),
-        folder=data.path.with_suffix(".states") / digest_of(made_by),
+        folder=answers.with_suffix(".states") / digest_of(made_by),
         max_nbytes=round(states_gb * 1e9),
     )
+
+
+@contextmanager
+def states_kept(llm: LLM, answers: Path, states_gb: float) -> Iterator[OnAnswer]:
+    """Keep the states of what is answered meanwhile, up to so many GB: what is yielded takes each answer that ends."""
+    recorder = StateRecorder(
+        state_reader(llm, answers, states_gb), max_len=min(llm.max_len, MAX_REPLY)
+    )
+    llm.engine.watch = recorder.watch
+    try:
+        yield recorder.finish
+    finally:
+        llm.engine.watch = None
 
 
 def new_trainer(
@@ -127,7 +147,8 @@ def new_trainer(
     origin: Mapping[str, object],
 ) -> Trainer:
     """Make a run over the target's states, up to so many GB of them kept beside the replies."""
-    read = state_reader(llm, learner, data, states_gb)
+    reads_all = learner.piece is None
+    read = state_reader(llm, data.path, states_gb, learner.layers, reads_all=reads_all)
     known = {"model": data.model, "vocabulary": data.vocabulary, **origin}
     return Trainer(learner, llm.model, data.ids, settings, read, out, origin=known)
 

@@ -54,7 +54,7 @@ def moved(
     kind = replace(kind, inner_dim=shape.inner_dim)
     new = new_learner(kind, llms[0].model, ids, {})
     new.is_trained = True
-    readers = [state_reader(llm, new, data, states_gb) for llm in llms]
+    readers = [state_reader(llm, data.path, states_gb) for llm in llms]
     fit(new, old, ids, batches.first_pool(data.train), readers)
     return new, kind
 

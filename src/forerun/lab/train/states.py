@@ -22,8 +22,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from forerun.core import files
+from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
+from forerun.core.types import Seq
 from forerun.lab.train.replies import Reply
 from forerun.model.model import Model
 
@@ -35,7 +37,7 @@ NAMES = ("last", "taps", "log_normaliser", "best")
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Of a text's rows from `start` on. Row r has read token r, and predicts token r + 1."""
+    """Of a text's rows from `start` on, but for its last token's. Row r has read token r, and predicts token r + 1."""
 
     start: int
     last: Tensor
@@ -85,13 +87,32 @@ class StateReader:
 
     def __call__(self, reply: Reply) -> States:
         """Return the states of a text. Raises CapacityError if it is longer than `max_len`."""
-        start = 0 if self.all_rows else reply.first - 1
-        path = self.folder / f"{_digest(reply.tokens, start)}{SUFFIX}"
+        start = self._start(reply)
+        path = self._path(reply.tokens, start)
         with suppress(OSError, SafetensorError, TypeError):  # not there, or damaged
             return States(start, **load(path.read_bytes()))
         states = self._compute(reply, start)
         self._keep(path, states)
         return states
+
+    def is_kept(self, reply: Reply) -> bool:
+        """Tell whether a text's states are in the folder."""
+        return self._path(reply.tokens, self._start(reply)).exists()
+
+    def _start(self, reply: Reply) -> int:
+        return 0 if self.all_rows else reply.first - 1
+
+    def _path(self, tokens: Sequence[int], start: int) -> Path:
+        return self.folder / f"{_digest(tokens, start)}{SUFFIX}"
+
+    def put(self, tokens: Sequence[int], start: int, last: Floats) -> None:
+        """Keep the states (R, D) of a text that was computed elsewhere: of all tokens from `start` on but the last.
+
+        As no layers are among them, they are for drafters that tap none.
+        """
+        path = self._path(tokens, start)
+        if not path.exists():
+            self._keep(path, self._states(start, torch.from_numpy(last), torch.empty(len(last), 0)))
 
     def _keep(self, path: Path, states: States) -> None:
         data = save({name: getattr(states, name) for name in NAMES})
@@ -105,9 +126,9 @@ class StateReader:
         self._nbytes += len(data)
 
     def _compute(self, reply: Reply, start: int) -> States:
-        tokens, cache = reply.tokens, self._cache
-        if len(tokens) > cache.max_len:
-            raise CapacityError(f"a text of {len(tokens)} tokens does not fit {cache.max_len}")
+        tokens, cache = reply.tokens[:-1], self._cache
+        if len(tokens) >= cache.max_len:
+            raise CapacityError(f"a text of {len(tokens) + 1} tokens does not fit {cache.max_len}")
         cache.truncate(0, 0)
         lasts, taps = [], []
         for at in range(0, len(tokens), CHUNK):
@@ -117,13 +138,47 @@ class StateReader:
             lasts.append(hidden.last)
             taps.append(np.concatenate([np.empty((len(part), 0), np.float32), *hidden.taps], 1))
         self.num_computed += len(tokens)
-        last, tapped = (
-            torch.from_numpy(np.concatenate(each)[start:]).half() for each in (lasts, taps)
-        )
+        parts = (torch.from_numpy(np.concatenate(each)[start:]) for each in (lasts, taps))
+        return self._states(start, *parts)
+
+    def _states(self, start: int, last: Tensor, taps: Tensor) -> States:
+        last, taps = last.half(), taps.half()
         top = self.model.topk(last.float().numpy(), 1, log_normaliser=True)
         assert top.log_normaliser is not None
         normaliser, best = map(torch.from_numpy, (top.log_normaliser, top.ids[:, 0]))
-        return States(start, last, tapped, normaliser, best.contiguous())
+        return States(start, last, taps, normaliser, best.contiguous())
+
+
+class StateRecorder:
+    """Keeps the states of answers while an engine makes them, where a reader of the same model finds them.
+
+    A row's states have the same bits in whatever pass they are computed (the row law).
+    """
+
+    def __init__(self, read: StateReader, max_len: int) -> None:
+        """Answers longer than `max_len` with their prompts are not kept."""
+        self.read, self.max_len = read, max_len
+        self._rows: dict[int, list[tuple[int, Floats]]] = {}
+
+    def watch(self, seq: Seq, base: int, rows: Floats) -> None:
+        """Take what a pass made final, as an engine's `watch`."""
+        if base + len(rows) >= seq.num_prompt:
+            self._rows.setdefault(seq.id, []).append((base, rows))
+
+    def finish(self, seq_id: int, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        """Write the states of a sequence that has ended."""
+        start, tokens = len(prompt) - 1, (*prompt, *answer)
+        parts = self._rows.pop(seq_id, [])
+        if not parts or len(tokens) > self.max_len:
+            return
+        last = np.zeros((len(answer), parts[0][1].shape[1]), np.float32)
+        is_there = np.zeros(len(answer), bool)
+        for base, rows in parts:
+            own = rows[max(0, start - base) :][: len(answer) - max(0, base - start)]
+            at = slice(max(0, base - start), max(0, base - start) + len(own))
+            last[at], is_there[at] = own, True
+        if is_there.all():
+            self.read.put(tokens, start, last)
 
 
 def _digest(tokens: Sequence[int], start: int) -> str:

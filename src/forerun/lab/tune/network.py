@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ForerunError
 from forerun.core.types import TaskPrompt
 from forerun.drafting.networks.folder import CONFIG, TENSORS
+from forerun.hub.names import name_of
 from forerun.lab.output import writing
 from forerun.lab.train import networks, replies, session
+from forerun.lab.train.answers import OnAnswer, default_path
 from forerun.lab.train.learners import Kind, Learner
 from forerun.lab.train.trainer import CHECKPOINT, TrainSettings
 from forerun.llm import LLM
@@ -84,6 +87,11 @@ def obstacle(auto: str, prompts: Sequence[TaskPrompt]) -> str | None:
             f"{replies.NEEDED_PROMPTS} or more"
         )
     return None
+
+
+def states_kept(llm: LLM) -> AbstractContextManager[OnAnswer]:
+    """Keep the states of what the model answers meanwhile, so that a run need not read it."""
+    return session.states_kept(llm, default_path(name_of(llm.path)), STATES_GB)
 
 
 class NetworkRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,8 @@ def run(llm: LLM, goal: Goal, command: str) -> dict[str, Any]:
     obstacle = network.obstacle(tables.default, goal.prompts)
     if obstacle is not None and goal.network:
         raise ConfigError(obstacle)
-    made = learn.make(llm, goal.prompts, goal.left_out, goal.num_tokens)
+    with network.states_kept(llm) if goal.network else nullcontext() as on_answer:
+        made = learn.make(llm, goal.prompts, goal.left_out, goal.num_tokens, on_answer)
     try:
         return _compare(llm, goal, tables, made, partial(_trained, llm, goal, command, obstacle))
     finally:

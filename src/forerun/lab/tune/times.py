@@ -21,10 +21,12 @@ def needed(llm: LLM, run: NetworkRun) -> str:
     """Say what a training run takes: its weights, and the time of reading and of learning."""
     begin = Beginning.of(llm, run.data.ids)
     read_rate, learn_rate = _rates(llm, begin)
-    to_read = sum(len(reply.tokens) for reply in run.data.train)
+    read = session.state_reader(llm, run.data.path, STATES_GB)
+    to_read = sum(len(reply.tokens) for reply in run.data.train if not read.is_kept(reply))
+    reading = f"{span(to_read / read_rate)} to read {to_read} tokens and " if to_read else ""
     return (
-        f"a network of {begin.num_weights / 1e6:.1f} M weights takes about {span(to_read / read_rate)} to read "
-        f"{to_read} tokens and {span(run.settings.tokens / learn_rate)} to learn"
+        f"a network of {begin.num_weights / 1e6:.1f} M weights takes about {reading}"
+        f"{span(run.settings.tokens / learn_rate)} to learn"
     )
 
 
