@@ -21,10 +21,10 @@ from torch import Tensor
 from forerun.cli import tables
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
-from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafting.vocabulary import fingerprint
 from forerun.lab.train import batches
 from forerun.lab.train.learners import Kind, Learner, new_learner
+from forerun.lab.train.networks import FOUND_KIND
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.session import Data, state_reader
 from forerun.lab.train.states import StateReader
@@ -48,10 +48,9 @@ def moved(
     """
     if fingerprint(llms[1].tokenizer) != data.vocabulary:
         raise ConfigError("--from-model must have the tokenizer of this model")
-    shape = old.shape
-    if not isinstance(shape, MLPSpeculatorConfig) or not shape.target_embedding:
+    if old.name != FOUND_KIND or not old.shape.target_embedding:
         raise ConfigError("--from-model is for mlp_speculator with the model's embedding")
-    kind = replace(kind, inner_dim=shape.inner_dim)
+    kind = replace(kind, inner_dim=old.shape.inner_dim)
     new = new_learner(kind, llms[0].model, ids, {})
     new.is_trained = True
     readers = [state_reader(llm, data.path, states_gb) for llm in llms]
