@@ -211,7 +211,7 @@ def test_whose_network_it_is_needs_a_network(forerun, default_model, store) -> N
 
 @pytest.mark.slow
 def test_a_network_is_moved_to_a_model_before_it_goes_on(
-    forerun, default_model, store, tmp_path, tiny_gguf
+    forerun, default_model, store, tmp_path
 ) -> None:
     given = ("train", "drafter", "-m", default_model, "--answers", store, "--from", "auto")
     small = ("--tokens", 300, "--eval-every", 300, "-o", tmp_path / "out", "--json")
@@ -221,6 +221,3 @@ def test_a_network_is_moved_to_a_model_before_it_goes_on(
     assert document["from_model"] == "smollm2-135m-instruct"
     assert "--from-model smollm2-135m-instruct" in document["command"]
     assert document["held_out"]["all"]["tau"] > 1
-    code, _, err = forerun(*given, *small, "--from-model", tiny_gguf)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "--from-model must have the tokenizer of this model" in err

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from forerun.lab.train import batches
+from forerun.core.errors import ConfigError
+from forerun.lab.train import batches, sibling
 from forerun.lab.train.batches import pack, whole_piece
 from forerun.lab.train.learners import Kind, new_learner
 from forerun.lab.train.replies import Reply
@@ -70,6 +72,17 @@ def test_of_a_sibling_with_the_same_states_nothing_is_lost(cell, tmp_path) -> No
     spread = wanted.std()
     assert (logits(new, readers[0]) - wanted).abs().max() < 0.05 * spread
     assert (logits(fresh, readers[0]) - wanted).abs().max() > spread
+
+
+@pytest.mark.parametrize("what", [{"name": "medusa"}, {"own_embedding": True, "cell": "mlp"}])
+def test_what_cannot_be_moved_is_refused(what, monkeypatch) -> None:
+    monkeypatch.setattr(sibling, "fingerprint", lambda tokenizer: tokenizer)
+    kind = Kind(**{"name": "mlp_speculator", "depth": 2, "inner_dim": 8} | what)
+    old = new_learner(kind, Decoder(SHAPE, random_tensors(0, SHAPE)), IDS, {})
+    llms = (SimpleNamespace(tokenizer="one"), SimpleNamespace(tokenizer="other"))
+    for vocabulary, error in (("one", "have the tokenizer"), ("other", "is for mlp_speculator")):
+        with pytest.raises(ConfigError, match=f"--from-model .*{error}"):
+            sibling.moved(old, kind, IDS, llms, SimpleNamespace(vocabulary=vocabulary), 0.0)
 
 
 def test_least_squares_are_those_of_numpy() -> None:
