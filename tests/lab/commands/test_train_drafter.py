@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from forerun.drafting.vocabulary import fingerprint
+from forerun.lab.commands import train_draft_model, train_drafter
+from forerun.lab.commands._training import command_of
 from forerun.lab.store import Store
 from forerun.lab.train import answers, session
 from forerun.lab.train.session import Data
@@ -200,6 +202,15 @@ def test_a_count_that_is_none_is_named_as_it_was_typed(forerun, tiny_gguf, optio
     code, _, err = forerun("train", "drafter", "-m", tiny_gguf, option, "x")
     assert code == 2
     assert f"{option} must be a count such as 200k or 5M, got 'x'" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [(train_drafter, "--from-model"), (train_draft_model, "--from")]
+)
+def test_a_record_names_another_model_without_its_folder(command, option) -> None:
+    context = command.command.make_context("train", [option, "/home/me/models/big.Q4_K_M.gguf"])
+    words = shlex.split(command_of(context))
+    assert words[words.index(option) + 1] == "big.Q4_K_M"
 
 
 def test_whose_network_it_is_needs_a_network(forerun, default_model, store) -> None:

@@ -13,6 +13,7 @@ from forerun.cli import options as opt
 from forerun.cli.command import MODEL
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, unknown
+from forerun.hub.names import name_of
 from forerun.lab.output import publish
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 NOT_REPEATED = ("model", MODEL, "out", "as_json")
 """Options left out of the command that reproduces a run."""
+OTHER_MODELS = ("sibling", "source")
+"""Parameters that are models, of which the name is repeated."""
 TEXT_SHARE, REPLY_SHARE = 5, 2
 """Steps on texts and on replies, as the MLP speculator was published."""
 LOSSES = ("kl", "lk", "ce", "kl+lk", "token")
@@ -144,6 +147,8 @@ def command_of(context: click.Context) -> str:
         if isinstance(value, bool):
             words.append(flag if value else max(option.secondary_opts, key=len))
             continue
+        if name in OTHER_MODELS:
+            value = name_of(Path(value))
         for each in value if isinstance(value, list | tuple) else (value,):
             words += [flag, each.name if isinstance(each, Path) else str(each)]
     return shlex.join(words)

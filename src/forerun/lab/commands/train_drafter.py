@@ -141,12 +141,11 @@ def command(
             learner, what, ids = networks.trained(old.target(), begin)
             if old is not llm:
                 learner, what = moved(learner, what, ids, (llm, old), data, states_gb)
-                context.params["sibling"] = name_of(old.path)  # for the record
             if not shared.is_given(context, "vocab"):  # the head's rows are the target's: any do
                 data = replace(data, ids=ids)
-        out = out or data.path.with_name(f"{data.model}.{what.name}")
         learner.int8 = int8
+        out = out or data.path.with_name(f"{data.model}.{what.name}")
         origin = {"kind": asdict(what)} | ({"from": begin.name} if begin else {})
-        origin |= {"from_model": context.params["sibling"]} if sibling else {}
+        origin |= {"from_model": name_of(Path(sibling))} if sibling else {}
         trainer = session.new_trainer(llm, learner, data, settings, states_gb, out, origin)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

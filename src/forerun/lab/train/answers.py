@@ -36,10 +36,6 @@ Encode = Callable[[Sequence[Sequence[int] | str]], Sequence[int]]
 """Token ids of a conversation: the user's messages, and in between the answers' token ids."""
 
 
-OnAnswer = Callable[[int, Sequence[int], Sequence[int]], object]
-"""Called with the id of a sequence that has ended, its prompt and its answer."""
-
-
 def default_path(model: str) -> Path:
     """Return the file for the answers of a model, by its short name."""
     return cache_root() / "tables" / f"{model}.answers.jsonl"
@@ -106,12 +102,7 @@ class PromptTurn:
 
 
 def generate(
-    loop: EngineLoop,
-    encode: Encode,
-    prompts: Iterable[TaskPrompt],
-    store: Store,
-    num_tokens: int,
-    on_answer: OnAnswer | None = None,
+    loop: EngineLoop, encode: Encode, prompts: Iterable[TaskPrompt], store: Store, num_tokens: int
 ) -> Iterator[int]:
     """Answer prompts until the store holds `num_tokens` tokens of answers; yields how many it holds.
 
@@ -133,7 +124,7 @@ def generate(
             for turn, request in [*running.values()]:
                 if request.is_finished:
                     del running[turn.key]
-                    done += _keep(turn, request, store, on_answer)
+                    done += _keep(turn, request, store)
                     if (after := turn.next) is not None:
                         follow_ups.append(after)
             yield done
@@ -142,13 +133,7 @@ def generate(
             request.cancel()
 
 
-def fill(
-    llm: LLM,
-    prompts: Iterable[TaskPrompt],
-    path: Path,
-    num_tokens: int,
-    on_answer: OnAnswer | None = None,
-) -> Store:
+def fill(llm: LLM, prompts: Iterable[TaskPrompt], path: Path, num_tokens: int) -> Store:
     """Answer prompts until the file has so many tokens; Ctrl-C leaves a note of the progress. Raises ConfigError."""
     store = open_store(name_of(llm.path), fingerprint(llm.tokenizer), path)
 
@@ -165,7 +150,7 @@ def fill(
     done = 0
     try:
         with tables.counter("answering", num_tokens) as show:
-            for done in generate(llm.loop, encode, prompts, store, num_tokens, on_answer):
+            for done in generate(llm.loop, encode, prompts, store, num_tokens):
                 show(done)
     except KeyboardInterrupt:
         console.note(
@@ -180,14 +165,12 @@ def fill(
     return store
 
 
-def _keep(turn: PromptTurn, request: Request, store: Store, on_answer: OnAnswer | None) -> int:
+def _keep(turn: PromptTurn, request: Request, store: Store) -> int:
     """Write an answer; its tokens."""
     output = request.output()
     answer = output.outputs[0].token_ids
     how = {"category": turn.prompt.category, "temperature": turn.params.temperature}
     store.add(turn.key, {**how, "prompt": output.prompt_token_ids, "answer": answer})
-    if on_answer is not None:
-        on_answer(request.runs[0].seq.id, output.prompt_token_ids, answer)
     return len(answer)
 
 

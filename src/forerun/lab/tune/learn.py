@@ -17,7 +17,7 @@ from forerun.hub.names import name_of
 from forerun.lab.bench.run import resolved
 from forerun.lab.output import writing
 from forerun.lab.store import Store
-from forerun.lab.train.answers import OnAnswer, answers_in, default_path, fill
+from forerun.lab.train.answers import answers_in, default_path, fill
 from forerun.lab.train.replies import prompt_of
 from forerun.lab.tune import network
 from forerun.llm import LLM
@@ -40,11 +40,7 @@ class Made:
 
 
 def make(
-    llm: LLM,
-    prompts: Sequence[TaskPrompt],
-    left_out: Collection[str],
-    num_tokens: int,
-    on_answer: OnAnswer | None = None,
+    llm: LLM, prompts: Sequence[TaskPrompt], left_out: Collection[str], num_tokens: int
 ) -> Made:
     """Let the model answer prompts, and write its table; answers to those left out, by id, do not count.
 
@@ -56,7 +52,7 @@ def make(
     path = new_path(llm)
     with writing(path):
         files.make_folder(path.parent)
-    store = fill(llm, prompts, default_path(name), num_tokens, on_answer)
+    store = fill(llm, prompts, default_path(name), num_tokens)
     own_texts = _texts(store, left_out)
     others = shared_replies.texts(_encoder(llm))
     id_nbytes = counting.id_nbytes(llm.model.config.vocab_size)
