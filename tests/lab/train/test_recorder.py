@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from forerun import LLM
-from forerun.core.types import TaskPrompt
+from forerun.core.params import SamplingParams
+from forerun.core.types import FinishReason, Seq, TaskPrompt
 from forerun.lab.train import answers, replies, session
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.states import NAMES, StateReader, StateRecorder
@@ -23,8 +24,8 @@ def test_what_a_served_model_computed_is_not_read_again(
     llm = LLM(default_model, drafter="mlp_speculator++recycling", max_model_len=256, max_num_seqs=3)
     prompts = [TaskPrompt(f"p{i}", "chat", (text,)) for i, text in enumerate(ASKED)]
     path = tmp_path / "a.jsonl"
-    with session.states_kept(llm, path, 1.0) as on_answer:
-        store = answers.fill(llm, prompts, path, 150, on_answer)
+    with session.states_kept(llm, path, 1.0):
+        store = answers.fill(llm, prompts, path, 150)
     assert llm.engine.watch is None
     stats = llm.engine.stats
     assert 0 < stats.accepted < stats.drafted
@@ -47,16 +48,20 @@ def test_what_a_served_model_computed_is_not_read_again(
 def test_an_answer_that_was_not_seen_whole_is_not_kept(missing, tmp_path) -> None:
     model = tiny_model()
     read = StateReader(model, (), all_rows=False, max_len=64, folder=tmp_path, max_nbytes=1 << 20)
-    recorder = StateRecorder(read, max_len=64)
+    recorder = StateRecorder(read)
     text = Reply("a/0", "a", tuple(range(12)), 6)
     rows = np.random.default_rng(0).standard_normal((12, 32)).astype(np.float32)
-    seq = type("Seq", (), {"id": 3, "num_prompt": 6})
+    seq = Seq(3, [*text.tokens[:6]], SamplingParams(), 0)
     parts = [(0, rows[:6]), (6, rows[6:9]), (8, rows[8:11])]  # the second pass came twice
     for index, (base, part) in enumerate(parts):
         if index != missing:
             recorder.watch(seq, base, part)
-    recorder.finish(3, text.tokens[:6], text.tokens[6:])
+    seq.tokens += text.tokens[6:]
+    recorder.write_ended()
+    assert not read.is_kept(text), "it goes on"
+    seq.finish_reason = FinishReason.LENGTH
+    recorder.write_ended()
     assert read.is_kept(text) is (missing is None)
     if missing is None:
         assert torch.equal(read(text).last, torch.from_numpy(rows[5:11]).half())
-    recorder.finish(3, text.tokens[:6], text.tokens[6:])  # it is forgotten
+    recorder.write_ended()  # it is forgotten

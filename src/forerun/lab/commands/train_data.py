@@ -15,7 +15,6 @@ from forerun.lab.commands._training import count_of
 from forerun.lab.output import publish
 
 if TYPE_CHECKING:
-    from forerun.lab.train.answers import OnAnswer
     from forerun.llm import LLM
 
 
@@ -63,8 +62,8 @@ def command(
             f"{unknown} prompts have no licence: a field 'license' of each or --licence says it",
             dim=True,
         )
-    with _keeping(llm, path, states_gb) as on_answer:
-        store = fill(llm, wanted, path, num_tokens, on_answer)
+    with _states_kept(llm, path, states_gb):
+        store = fill(llm, wanted, path, num_tokens)
     num_replies, num_kept = len(store.results), len(replies.of_store(store))
     num_made = sum(len(answer) for _, answer in answers_in(store))
     counts = {"replies": num_replies, "tokens": num_made, "kept": num_kept}
@@ -77,8 +76,8 @@ def command(
     )
 
 
-def _keeping(llm: LLM, answers: Path, states_gb: float) -> AbstractContextManager[OnAnswer | None]:
-    """Keep states, which needs torch, if any are wanted."""
+def _states_kept(llm: LLM, answers: Path, states_gb: float) -> AbstractContextManager[None]:
+    """Keep states, which takes torch, if any are wanted."""
     if not states_gb:
         return nullcontext()
     from forerun.lab.train.session import states_kept

@@ -29,7 +29,7 @@ from forerun.lab.bench.plots import draw
 from forerun.lab.output import Column, show_table, writing
 from forerun.lab.provenance import commit, now
 from forerun.lab.train import held_out, replies, simulated, sources
-from forerun.lab.train.answers import OnAnswer, default_path, open_store
+from forerun.lab.train.answers import default_path, open_store
 from forerun.lab.train.batches import lengths
 from forerun.lab.train.held_out import EngineRun
 from forerun.lab.train.learners import Learner
@@ -104,7 +104,7 @@ def state_reader(
     *,
     reads_all: bool = False,
 ) -> StateReader:
-    """Make what reads the target's states for a drafter, and keeps up to so many GB of them beside the replies."""
+    """Make what reads the target's states for a drafter, and keeps up to so many GB of them next to the replies."""
     config = llm.config
     made_by = [
         digest(open_checkpoint(llm.path).files),
@@ -125,16 +125,15 @@ def state_reader(
 
 
 @contextmanager
-def states_kept(llm: LLM, answers: Path, states_gb: float) -> Iterator[OnAnswer]:
-    """Keep the states of what is answered meanwhile, up to so many GB: what is yielded takes each answer that ends."""
-    recorder = StateRecorder(
-        state_reader(llm, answers, states_gb), max_len=min(llm.max_len, MAX_REPLY)
-    )
+def states_kept(llm: LLM, answers: Path, states_gb: float) -> Iterator[None]:
+    """Keep the states of what is answered meanwhile, up to so many GB of them next to the replies."""
+    recorder = StateRecorder(state_reader(llm, answers, states_gb))
     llm.engine.watch = recorder.watch
     try:
-        yield recorder.finish
+        yield
     finally:
         llm.engine.watch = None
+        recorder.write_ended()
 
 
 def new_trainer(
@@ -146,7 +145,7 @@ def new_trainer(
     out: Path,
     origin: Mapping[str, object],
 ) -> Trainer:
-    """Make a run over the target's states, up to so many GB of them kept beside the replies."""
+    """Make a run over the target's states, up to so many GB of them kept next to the replies."""
     reads_all = learner.piece is None
     read = state_reader(llm, data.path, states_gb, learner.layers, reads_all=reads_all)
     known = {"model": data.model, "vocabulary": data.vocabulary, **origin}

@@ -33,7 +33,7 @@ from forerun.model.model import Model, projected_head
 from forerun.torch.networks.mlp_speculator import rms
 
 UNSEEN = 0.3
-"""Weight of a token that no text holds, beside the root of the count of one that some do."""
+"""Weight of a token that no text holds; that of others is this and the root of their count."""
 RIDGE = 1e-3
 """Times the mean of the Gram matrix's diagonal."""
 ROWS = 8192

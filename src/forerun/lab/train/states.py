@@ -82,6 +82,7 @@ class StateReader:
         self.folder, self.max_nbytes = folder, max_nbytes
         self.num_computed = 0
         """Tokens the target has read."""
+        self.max_len = max_len
         self._cache = model.new_cache(1, max_len)
         self._nbytes = sum(path.stat().st_size for path in folder.glob(f"*{SUFFIX}"))
 
@@ -127,8 +128,8 @@ class StateReader:
 
     def _compute(self, reply: Reply, start: int) -> States:
         tokens, cache = reply.tokens[:-1], self._cache
-        if len(tokens) >= cache.max_len:
-            raise CapacityError(f"a text of {len(tokens) + 1} tokens does not fit {cache.max_len}")
+        if len(tokens) >= self.max_len:
+            raise CapacityError(f"a text of {len(tokens) + 1} tokens does not fit {self.max_len}")
         cache.truncate(0, 0)
         lasts, taps = [], []
         for at in range(0, len(tokens), CHUNK):
@@ -152,33 +153,29 @@ class StateReader:
 class StateRecorder:
     """Keeps the states of answers while an engine makes them, where a reader of the same model finds them.
 
-    A row's states have the same bits in whatever pass they are computed (the row law).
+    Kernels are batch-invariant: a row's states have the same bits in whatever pass they are computed.
     """
 
-    def __init__(self, read: StateReader, max_len: int) -> None:
-        """Answers longer than `max_len` with their prompts are not kept."""
-        self.read, self.max_len = read, max_len
-        self._rows: dict[int, list[tuple[int, Floats]]] = {}
+    def __init__(self, read: StateReader) -> None:
+        self.read = read
+        self._of_seqs: dict[int, tuple[Seq, dict[int, Floats]]] = {}
+        """Sequences by id, and the states (D,) of their tokens by position, from the prompt's last token on."""
 
     def watch(self, seq: Seq, base: int, rows: Floats) -> None:
         """Take what a pass made final, as an engine's `watch`."""
-        if base + len(rows) >= seq.num_prompt:
-            self._rows.setdefault(seq.id, []).append((base, rows))
+        self.write_ended()
+        _, own = self._of_seqs.setdefault(seq.id, (seq, {}))
+        own |= {i: row.copy() for i, row in enumerate(rows, base) if i >= seq.num_prompt - 1}
 
-    def finish(self, seq_id: int, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """Write the states of a sequence that has ended."""
-        start, tokens = len(prompt) - 1, (*prompt, *answer)
-        parts = self._rows.pop(seq_id, [])
-        if not parts or len(tokens) > self.max_len:
-            return
-        last = np.zeros((len(answer), parts[0][1].shape[1]), np.float32)
-        is_there = np.zeros(len(answer), bool)
-        for base, rows in parts:
-            own = rows[max(0, start - base) :][: len(answer) - max(0, base - start)]
-            at = slice(max(0, base - start), max(0, base - start) + len(own))
-            last[at], is_there[at] = own, True
-        if is_there.all():
-            self.read.put(tokens, start, last)
+    def write_ended(self) -> None:
+        """Write the states of sequences that have ended, but for incomplete ones and those too long to be read."""
+        ended = [seq for seq, _ in self._of_seqs.values() if seq.finish_reason is not None]
+        for seq in ended:
+            _, own = self._of_seqs.pop(seq.id)
+            start, stop = seq.num_prompt - 1, len(seq.tokens) - 1
+            is_whole = own.keys() >= {*range(start, stop)}
+            if is_whole and len(seq.tokens) <= self.read.max_len:
+                self.read.put(seq.tokens, start, np.stack([own[i] for i in range(start, stop)]))
 
 
 def _digest(tokens: Sequence[int], start: int) -> str:

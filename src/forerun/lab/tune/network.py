@@ -18,7 +18,7 @@ from forerun.drafting.networks.folder import CONFIG, TENSORS
 from forerun.hub.names import name_of
 from forerun.lab.output import writing
 from forerun.lab.train import networks, replies, session
-from forerun.lab.train.answers import OnAnswer, default_path
+from forerun.lab.train.answers import default_path
 from forerun.lab.train.learners import Kind, Learner
 from forerun.lab.train.trainer import CHECKPOINT, TrainSettings
 from forerun.llm import LLM
@@ -89,7 +89,7 @@ def obstacle(auto: str, prompts: Sequence[TaskPrompt]) -> str | None:
     return None
 
 
-def states_kept(llm: LLM) -> AbstractContextManager[OnAnswer]:
+def states_kept(llm: LLM) -> AbstractContextManager[None]:
     """Keep the states of what the model answers meanwhile, so that a run need not read it."""
     return session.states_kept(llm, default_path(name_of(llm.path)), STATES_GB)
 

@@ -55,8 +55,8 @@ def run(llm: LLM, goal: Goal, command: str) -> dict[str, Any]:
     obstacle = network.obstacle(tables.default, goal.prompts)
     if obstacle is not None and goal.network:
         raise ConfigError(obstacle)
-    with network.states_kept(llm) if goal.network else nullcontext() as on_answer:
-        made = learn.make(llm, goal.prompts, goal.left_out, goal.num_tokens, on_answer)
+    with network.states_kept(llm) if goal.network else nullcontext():
+        made = learn.make(llm, goal.prompts, goal.left_out, goal.num_tokens)
     try:
         return _compare(llm, goal, tables, made, partial(_trained, llm, goal, command, obstacle))
     finally:
