@@ -29,7 +29,7 @@ class MaskThread:
 
     def __init__(self) -> None:
         self.num_lost = 0
-        """Masks that nobody waits for any more, and that are still being computed."""
+        """Masks that took too long and are still being computed."""
         self._new()
 
     def run(self, call: Callable[[], T], most_s: float) -> tuple[T, float]:

@@ -29,7 +29,7 @@ READ_ROWS = 64
 REST_S = 60.0
 """Seconds of drafting without models after which their weights leave memory."""
 PAUSE_S = 1.0
-"""What more time between two drafts counts as: nobody wanted any."""
+"""A longer time between two drafts counts as this long: there was no request."""
 
 
 class Cascade(Joint):
