@@ -14,7 +14,7 @@ from tests.model.test_gguf_families import PLAIN, SPELLINGS
 from tests.model.test_gguf_formats import READ
 from tests.model.tiny import FAMILIES
 from tests.native.test_llama_cpp import FILES
-from tests.weights.test_hf_quantized import CASES as HF_CASES
+from tests.weights.hf_layouts import CASES as HF_CASES
 
 HEAD = """# Models
 
@@ -77,7 +77,7 @@ FORMS = """
 ## Formats
 
 By our name, with the bits that a weight takes in memory, its part of scales included. GGUF: from a file to logits in
-`tests/model/test_gguf_formats.py`. Folders: by the cases of `tests/weights/test_hf_quantized.py` and
+`tests/model/test_gguf_formats.py`. Folders: by the cases of `tests/weights/hf_layouts.py` and
 `test_hf_floats.py`, to logits in `tests/model/test_hf_formats.py`. [Quantization](quantization.md#what-can-be-read)
 says what becomes of them. Torch computes with their values in fp32, the kernels with the codes as they are stored.
 """
@@ -86,7 +86,7 @@ ELSEWHERE: Mapping[str, Sequence[str]] = {
     "mxfp4": ("mxfp4",),
     **{f"q{bits}_c": (f"flatten {bits}",) for bits in (4, 8)},
 }
-"""What folders have besides the cases of `test_hf_quantized.py`: plain floats, gpt-oss', `forerun quantize`'s."""
+"""What folders have besides the cases of `hf_layouts.py`: plain floats, gpt-oss', `forerun quantize`'s."""
 REFUSED = """
 ## What is refused
 

@@ -19,7 +19,7 @@ from forerun.drafting.base import Target
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model import gguf_files
-from tests.model.test_gguf_families import as_gguf
+from tests.model.gguf_converter import as_gguf
 from tests.model.tiny import checkpoint_of, hf_model, randomize
 
 PARTS = {

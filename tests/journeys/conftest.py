@@ -8,9 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from forerun import LLM
+from forerun import LLM, RequestOutput, SamplingParams
 
 Script = Callable[[str], str]
+PROMPTS = [
+    "Hello, my name is",
+    "The president of the United States is",
+    "The capital of France is",
+    "The future of AI is",
+]
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def texts(outputs: list[RequestOutput]) -> list[str]:
+    return [output.outputs[0].text for output in outputs]
 
 
 @pytest.fixture(scope="session")

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
 from itertools import zip_longest
 from operator import mul
 
 import pytest
 
-from forerun import (
-    AsyncLLM,
-    RequestError,
-    RequestOutput,
-    SamplingParams,
-    StructuredOutputsParams,
-)
-from tests.journeys.conftest import Script
-
-PROMPTS = [
-    "Hello, my name is",
-    "The president of the United States is",
-    "The capital of France is",
-    "The future of AI is",
-]
-GREEDY = SamplingParams(temperature=0, max_tokens=12)
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-
-
-def texts(outputs: list[RequestOutput]) -> list[str]:
-    return [output.outputs[0].text for output in outputs]
-
+from forerun import RequestError, SamplingParams
+from tests.journeys.conftest import GREEDY, PROMPTS, QUESTION, Script, texts
 
 BATCH = """
 from vllm import LLM, SamplingParams
@@ -236,108 +213,6 @@ def test_a_long_prompt_is_scored_as_in_one_piece(smollm2) -> None:
     assert [*long.prompt_logprobs[-1]] == [ids[-1]]
 
 
-class RequestOutputKind(Enum):
-    """vLLM's."""
-
-    CUMULATIVE = 0
-    DELTA = 1
-    FINAL_ONLY = 2
-
-
-SIGNATURE = {
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p"), 0.0),
-    **dict.fromkeys(("n", "repetition_penalty", "temperature", "top_p"), 1),
-    **dict.fromkeys(("top_k", "min_tokens", "output_text_buffer_length"), 0),
-    **dict.fromkeys(("seed", "stop", "stop_token_ids", "logprobs", "prompt_logprobs"), None),
-    **dict.fromkeys(("prompt_logprob_token_ids", "prompt_logprob_start"), None),
-    **dict.fromkeys(("logprob_token_ids", "stream_interval", "structured_outputs"), None),
-    **dict.fromkeys(("logit_bias", "allowed_token_ids", "extra_args", "bad_words"), None),
-    **dict.fromkeys(("skip_reading_prefix_cache", "thinking_token_budget"), None),
-    **dict.fromkeys(("repetition_detection", "trace_decode_token_ids"), None),
-    **dict.fromkeys(("ignore_eos", "flat_logprobs", "include_stop_str_in_output"), False),
-    **dict.fromkeys(("detokenize", "skip_special_tokens", "spaces_between_special_tokens"), True),
-    "max_tokens": 16,
-    "output_kind": RequestOutputKind.CUMULATIVE,
-    "routed_experts_prompt_start": 0,
-    "skip_clone": False,
-}
-"""The parameters of vLLM's SamplingParams and their defaults, as its main branch had them in 2026."""
-OLDER = {
-    "best_of": 1,
-    "use_beam_search": False,
-    "length_penalty": 1.0,
-    "early_stopping": False,
-    "guided_decoding": None,
-    "logits_processors": None,
-    "truncate_prompt_tokens": None,
-}
-"""Those that earlier versions had."""
-NEUTRAL = SIGNATURE | OLDER
-
-
-def test_every_parameter_of_vllm_is_taken_with_its_default() -> None:
-    assert SamplingParams(**NEUTRAL) == SamplingParams()
-    for name in NEUTRAL:
-        SamplingParams(**{name: NEUTRAL[name]})
-
-
-def test_arguments_that_ask_for_nothing_are_accepted(smollm2) -> None:
-    params = SamplingParams(**NEUTRAL | {"temperature": 0, "max_tokens": 12})
-    assert params == GREEDY
-    outputs = smollm2.generate(
-        PROMPTS[:1], params, use_tqdm=False, lora_request=None, priority=None
-    )
-    assert texts(outputs) == texts(smollm2.generate(PROMPTS[:1], GREEDY))
-    smollm2.chat(QUESTION, GREEDY, chat_template_content_format="auto", lora_request=None)
-
-
-MISTAKES = [
-    (lambda llm: SamplingParams(best_of=4), "best_of=4 is not supported"),
-    (
-        lambda llm: SamplingParams(output_kind=RequestOutputKind.DELTA),
-        "output_kind='DELTA' is not supported: leave it out, or give None or 'CUMULATIVE'",
-    ),
-    (lambda llm: SamplingParams(bad_words=["x"]), r"bad_words=\['x'\] is not supported"),
-    (lambda llm: SamplingParams(temprature=1), "'temprature': did you mean 'temperature'"),
-    (lambda llm: SamplingParams(max_new_tokens=1), "did you mean 'max_tokens'"),
-    (lambda llm: llm.generate("x", lora_request="a"), "lora_request='a' is not supported"),
-    (lambda llm: llm.generate("x", sampling_param=GREEDY), "did you mean 'sampling_params'"),
-    (
-        lambda llm: llm.generate("x", max_tokens=4),
-        r"max_tokens is a sampling parameter: give SamplingParams\(max_tokens=...\)",
-    ),
-    (lambda llm: llm.generate("x", {"temperature": 0}), "must be a SamplingParams or a list"),
-    (lambda llm: llm.generate(["x", "y"], [GREEDY]), "2 prompts but 1 sampling params"),
-    (lambda llm: llm.generate({"promt": "x"}), "'promt': did you mean 'prompt'"),
-    (lambda llm: llm.generate({"prompt": "x", "multi_modal_data": {}}), "'multi_modal_data'"),
-    (lambda llm: llm.generate(None), "a prompt is text, token ids, chat messages or"),
-    (lambda llm: llm.chat(QUESTION, tols=[]), "'tols': did you mean 'tools'"),
-    (lambda llm: llm.chat("hi"), "a conversation is a list"),
-    (lambda llm: llm.stream("x", use_tqd=1), "unknown argument 'use_tqd'"),
-    (
-        lambda llm: llm.chat(QUESTION, chat_template_kwargs={"enable_thinking": False}),
-        "unknown variable of the chat template 'enable_thinking'",
-    ),
-]
-
-
-@pytest.mark.parametrize(("call", "message"), MISTAKES, ids=[text for _, text in MISTAKES])
-def test_what_cannot_be_done_is_said(smollm2, call, message: str) -> None:
-    with pytest.raises(RequestError, match=message) as caught:
-        call(smollm2)
-    assert "\n" not in str(caught.value)
-    assert not smollm2.engine.has_work
-
-
-def test_changed_parameters_are_checked_and_leave_the_defaults_alone(smollm2) -> None:
-    params = smollm2.get_default_sampling_params()
-    assert params == smollm2.default_params() == SamplingParams(temperature=0)
-    params.temperature = -1
-    with pytest.raises(RequestError, match="temperature must be from 0"):
-        smollm2.generate("x", params)
-    assert smollm2.default_params() == SamplingParams(temperature=0)
-
-
 def test_metrics_count_what_was_asked_and_answered(smollm2) -> None:
     llm = smollm2.with_drafter("none")
 
@@ -384,111 +259,6 @@ def test_streams_read_in_turns_say_what_they_say_alone(smollm2) -> None:
     assert heard == alone
 
 
-TEMPLATE = (
-    "{{ messages[-1].content }}{% if tools %}<tool_call>{{ tools | length }}{% endif %}<think>"
-)
-FORM = StructuredOutputsParams(
-    regex='[a-z]{3,9}</think>(No[.])?<tool_call>[{]"name": "add", "arguments": [{]"a": [1-9][}][}]</tool_call>'
-)
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_an_answer_of_chat_has_its_thought_and_its_calls_apart(smollm2, is_async: bool) -> None:
-    params = SamplingParams(temperature=0, max_tokens=64, structured_outputs=FORM)
-    settings = {"tools": TOOLS, "chat_template": TEMPLATE}
-    if is_async:
-        output = asyncio.run(AsyncLLM(smollm2).chat(QUESTION, params, **settings))
-    else:
-        (output,) = smollm2.chat(QUESTION, params, **settings)
-    said = output.outputs[0]
-    thought, _, _ = said.text.partition("</think>")
-    assert said.reasoning == thought
-    (call,) = said.tool_calls
-    assert call["function"]["name"] == "add"
-    assert set(json.loads(call["function"]["arguments"])) == {"a"}
-    assert call["id"].startswith("call_")
-    message = said.message.document()
-    assert message["role"] == "assistant"
-    smollm2.chat([*QUESTION, message, {"role": "tool", "content": "3"}], GREEDY, **settings)
-    assert pickle.loads(pickle.dumps(output)) == output
-
-
-CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}}
-WIRE = [
-    {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "strict": None,
-            "parameters": CITY | {"required": ["city"], "additionalProperties": False},
-        },
-    },
-    {"type": "function", "name": "clock", "parameters": {"type": "object", "maxProperties": 0}},
-    {"type": "web_search"},
-]
-"""As clients send them: one with a field that is null, one that is not nested, one that others run."""
-NAMED = {"type": "function", "function": {"name": "clock"}}
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize(("choice", "name"), [("required", "weather"), (NAMED, "clock")])
-def test_a_call_is_made_where_one_is_asked_for(smollm2, choice, name, is_async) -> None:
-    params = SamplingParams(temperature=0, max_tokens=64)
-    settings = {"tools": WIRE, "tool_choice": choice, "parallel_tool_calls": False}
-    asked = [{"role": "user", "content": "What is the weather in Rome?"}]
-    if is_async:
-        output = asyncio.run(AsyncLLM(smollm2).chat(asked, params, **settings))
-    else:
-        (output,) = smollm2.chat(asked, params, **settings)
-    (call,) = output.outputs[0].tool_calls
-    assert call.function.name == call["function"]["name"] == name
-    assert set(json.loads(call.function.arguments)) == ({"city"} if name == "weather" else set())
-    assert "web_search" not in output.prompt
-
-
-def test_chat_asks_for_a_call_and_a_format_as_the_server_does(smollm2) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}}
-    schema |= {"required": ["n"], "additionalProperties": False}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    found = smollm2.chat([QUESTION, QUESTION], [GREEDY, GREEDY], response_format=form)
-    assert all(json.loads(text)["n"] <= 9 for text in texts(found))
-    plain = smollm2.chat(QUESTION, GREEDY)
-    assert texts(smollm2.chat(QUESTION, GREEDY, response_format={"type": "text"})) == texts(plain)
-    assert texts(smollm2.chat(QUESTION, GREEDY, tools=WIRE, tool_choice="none")) == texts(plain)
-    (thinking,) = smollm2.chat(
-        QUESTION,
-        SamplingParams(temperature=0, max_tokens=40),
-        response_format=form,
-        chat_template="{{ messages[-1].content }}<think>",
-    )
-    said = thinking.outputs[0].message
-    assert said.reasoning
-    assert json.loads(said.content)["n"] <= 9
-    begun = [*QUESTION, {"role": "assistant", "content": "The capital"}]
-    (output,) = smollm2.chat(
-        begun, GREEDY, continue_final_message=True, add_generation_prompt=False
-    )
-    assert output.prompt.endswith("The capital")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"tool_choice": "required"}, "tool_choice needs tools"),
-        ({"tools": WIRE, "tool_choice": "often"}, "tool_choice must be none, auto, required or"),
-        ({"tools": WIRE, "tool_choice": {"name": "x"}}, r"one of the tools \(weather, clock\)"),
-        ({"tools": [{"type": "function"}]}, r"tools\[0\].function must have a name"),
-        ({"response_format": "json"}, "response_format must be an object like"),
-        ({"response_format": {"type": "json"}}, "text, json_object or json_schema, got 'json'"),
-    ],
-)
-def test_what_a_chat_asks_wrongly_is_said(smollm2, settings, message) -> None:
-    with pytest.raises(RequestError, match=message) as caught:
-        smollm2.chat(QUESTION, GREEDY, **settings)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_batch_shows_its_progress_in_a_terminal_and_in_a_notebook(smollm2, monkeypatch, capsys):
     one = SamplingParams(temperature=0, max_tokens=1)
 
@@ -519,12 +289,6 @@ def test_the_tokenizer_has_what_scripts_of_vllm_ask_it(smollm2) -> None:
     assert tokenizer.vocab_size <= len(tokenizer) == smollm2.model.config.vocab_size
     assert tokenizer.eos_token_id == smollm2.tokenizer.eos_id
     assert tokenizer.convert_tokens_to_ids(tokenizer.eos_token) == tokenizer.eos_token_id
-
-
-def test_an_answer_without_marks_is_what_it_says(smollm2) -> None:
-    said = smollm2.chat(QUESTION, GREEDY)[0].outputs[0]
-    assert said.message.content == said.text
-    assert (said.reasoning, said.tool_calls) == (None, [])
 
 
 def test_texts_have_vectors_and_like_ones_score_higher(smollm2) -> None:

@@ -33,8 +33,9 @@ from forerun.model.random_model import random_config
 from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import quantize_weight
 from forerun.weights.stored import StoredTensor
+from tests.model.gguf_converter import as_gguf
 from tests.model.test_families import TOKENS, assert_close
-from tests.model.test_gguf_families import SPELLINGS, as_gguf
+from tests.model.test_gguf_families import SPELLINGS
 from tests.model.tiny import (
     FAMILIES,
     MemoryCheckpoint,

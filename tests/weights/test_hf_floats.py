@@ -21,7 +21,7 @@ from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.codes import E4M3
 from forerun.weights.stored import stacked
 from tests.native.models import EXPERTS
-from tests.weights.test_hf_quantized import LAYER, Arrays, float8, folder, naive, weight
+from tests.weights.hf_layouts import LAYER, Arrays, float8, folder, naive, weight
 
 RANDOM = np.random.default_rng(1)
 NAME = "model.layers.0.mlp.experts.gate_up_proj"
