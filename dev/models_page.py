@@ -10,7 +10,7 @@ from dev.markdown import codes, item
 from forerun.core import registry
 from forerun.model.arch.base.mapping import Arch
 from forerun.weights.codes import FORMATS
-from tests.model.test_gguf_families import PLAIN, SPELLINGS
+from tests.model.gguf_spellings import PLAIN, SPELLINGS
 from tests.model.test_gguf_formats import READ
 from tests.model.tiny import FAMILIES
 from tests.native.test_llama_cpp import FILES

@@ -10,8 +10,8 @@
 #pragma once
 
 #include <algorithm>
-#include <utility>
 #include <type_traits>
+#include <utility>
 
 #include "model/types.h"
 #include "kernels/kv.h"

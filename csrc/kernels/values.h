@@ -11,7 +11,7 @@
 namespace forerun::FORERUN_ISA {
 
 // Blocks of 16 values, and pairs, that are computed side by side: enough independent sums to keep the
-// multipliers busy, few enough to stay in registers. A number that is loaded serves all pairs beside it.
+// multipliers busy, few enough to stay in registers. A number is loaded once for all pairs of a tile.
 inline constexpr int kSide = kRowTile >= 8 ? 4 : 1, kPairsAside = 6;
 
 // Calls run.template operator()<P>(first) for first..first + P of `count`, all of them, in even parts of so many

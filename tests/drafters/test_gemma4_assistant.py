@@ -27,7 +27,7 @@ from forerun.weights.checkpoint import open_checkpoint
 from tests.drafters.helpers import GREEDY, SAMPLED, WANTED, check_lossless, refusal
 from tests.model import gguf_files
 from tests.model.gguf_converter import as_gguf
-from tests.model.test_gguf_families import GEMMA4
+from tests.model.gguf_spellings import GEMMA4
 from tests.model.tiny import FAMILIES, VOCAB, checkpoint_of, hf_model, load_torch, randomize
 from tests.oracles.growth import Step
 from tests.tiny import tiny_model

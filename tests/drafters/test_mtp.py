@@ -18,7 +18,7 @@ from forerun.drafters.mtp import Options, build
 from forerun.drafting.spec import DrafterSpec
 from tests.drafters.helpers import ASKED, GREEDY, SAMPLED, WANTED, check_lossless, decoded, refusal
 from tests.drafters.mtp_files import Oracle, target_of
-from tests.model.test_gguf_families import HYBRID, SMALL
+from tests.model.gguf_spellings import HYBRID, SMALL
 from tests.native.test_families import WIDTHS
 from tests.oracles.growth import Step
 

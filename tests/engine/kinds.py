@@ -21,7 +21,7 @@ import torch
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model.gguf_converter import as_gguf
 from tests.model.gguf_files import METADATA, add
-from tests.model.test_gguf_families import SPELLINGS
+from tests.model.gguf_spellings import SPELLINGS
 from tests.model.tiny import hf_model
 from tests.native.test_llama_cpp import CHANGES
 

@@ -34,8 +34,8 @@ from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.rtn import quantize_weight
 from forerun.weights.stored import StoredTensor
 from tests.model.gguf_converter import as_gguf
+from tests.model.gguf_spellings import SPELLINGS
 from tests.model.test_families import TOKENS, assert_close
-from tests.model.test_gguf_families import SPELLINGS
 from tests.model.tiny import (
     FAMILIES,
     MemoryCheckpoint,

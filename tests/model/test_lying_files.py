@@ -17,8 +17,8 @@ from forerun.core.errors import ConfigError, LoadError
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import Checkpoint, open_checkpoint
 from tests.model.gguf_converter import as_gguf
+from tests.model.gguf_spellings import SPELLINGS
 from tests.model.test_families import longrope
-from tests.model.test_gguf_families import SPELLINGS
 from tests.model.tiny import MemoryCheckpoint, checkpoint_of, hf_model, prefill
 from tests.weights.files import byte_level_vocabulary, sentencepiece_vocabulary
 from tests.weights.raw_gguf import RawGguf

@@ -14,7 +14,7 @@ from forerun.core.errors import LoadError
 from forerun.model.arch.base.source import TensorSource
 from forerun.weights.codes import FORMATS
 from tests.model.gguf_converter import as_gguf
-from tests.model.test_gguf_families import SPELLINGS
+from tests.model.gguf_spellings import SPELLINGS
 from tests.model.test_loader import changed
 from tests.model.tiny import checkpoint_of, hf_model, load_torch
 from tests.native.models import GATED, stored

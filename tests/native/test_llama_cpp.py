@@ -23,8 +23,8 @@ from forerun.weights.codes import FORMATS
 from tests.model import test_gguf_formats as formats
 from tests.model.gguf_converter import as_gguf
 from tests.model.gguf_files import METADATA, add, add_vocabulary
+from tests.model.gguf_spellings import PLAIN, SPELLINGS
 from tests.model.test_families import TOKENS
-from tests.model.test_gguf_families import PLAIN, SPELLINGS
 from tests.model.tiny import VOCAB, MemoryCheckpoint, hf_model
 from tests.native.models import logits_of
 from tests.native.test_families import WIDTHS

@@ -31,7 +31,8 @@ from forerun.weights.checkpoint import open_checkpoint
 _log = logging.getLogger(__name__)
 
 MOST_COST = 0.15
-"""Of a pass of the target, that a step of a model which `auto` finds may read: dearer ones have to be named."""
+"""Largest share of a target pass's bytes that a step of a draft model may read for `auto` to take it; others have
+to be named."""
 AUTO_NETWORKS = ("mtp", "mlp_speculator")
 """The methods whose network joins `auto` where the target's file has one, or one ships for it: the first."""
 

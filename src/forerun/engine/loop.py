@@ -227,12 +227,12 @@ class EngineLoop:
                 raise raised
             return self.has_work
 
-    def tell(self, news: Request | tuple[int, ...]) -> None:
+    def tell(self, item: Request | tuple[int, ...]) -> None:
         """Queue a request, or end sequences by their ids: now, or after the step of the thread that has the engine.
 
         Waits for nothing; harmless for sequences that have ended.
         """
-        self._inbox.put(news)
+        self._inbox.put(item)
         self._catch_up_if_free()
 
     def _catch_up_if_free(self) -> None:
@@ -247,11 +247,11 @@ class EngineLoop:
         """Do what was asked for, and end the requests that were dropped."""
         with suppress(Empty):
             while True:
-                news = self._inbox.get_nowait()
-                if isinstance(news, Request):
-                    self._queue(news)
+                item = self._inbox.get_nowait()
+                if isinstance(item, Request):
+                    self._queue(item)
                 else:
-                    self._end(news)
+                    self._end(item)
         self._end(seq_id for seq_id, find in [*self._requests.items()] if find() is None)
 
     def _queue(self, request: Request) -> None:
