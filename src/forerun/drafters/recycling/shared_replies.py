@@ -24,8 +24,8 @@ from forerun.drafters.recycling.table_file import REPLIES
 if TYPE_CHECKING:
     from forerun.drafting.ngram.counting import Text
 
-ORDER, NBYTES = 4, 4_000_000
-"""Tokens of a context, and the size at most: half a million tokens take 2.1 to 2.4 MB."""
+ORDER, NBYTES = 4, 2_000_000
+"""Tokens of a context, and the size at most: twice as many bytes guess no better on another model's answers."""
 
 Encode = Callable[[str], Sequence[int]]
 

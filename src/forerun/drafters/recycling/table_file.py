@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forerun._native import FileTable
 
 SUFFIX = ".table"
-REPLIES = "replies-1"
+REPLIES = "replies-2"
 """Stands for the model in a table of the replies that ship (`shared_replies.py`): other replies, another name."""
 HEAD_NBYTES = 1024
 """Bytes of a file's header at most."""

@@ -34,7 +34,7 @@ MIN_COUNT = 2
 MIN_SHARE = 5
 """Share of a context's occurrences that a token must have, in 255ths."""
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 Floats = NDArray[np.float32]
 
 _CHUNK = 1 << 13
@@ -64,8 +64,8 @@ class Counted:
 
 def count_contexts(texts: Iterable[Text], order: int) -> Counted:
     """Count the contexts of the answers; prompts are only contexts of what follows them."""
-    parts = [(np.array([*prompt, *answer], np.int64), len(prompt)) for prompt, answer in texts]
-    tokens = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
+    parts = [(np.array([*prompt, *answer], np.int32), len(prompt)) for prompt, answer in texts]
+    tokens = np.concatenate([np.zeros(0, np.int32), *(part for part, _ in parts)])
     depth = np.concatenate([np.zeros(0, np.int64), *(np.arange(len(part)) for part, _ in parts)])
     is_answer = np.concatenate(
         [np.zeros(0, bool), *(np.arange(len(part)) >= begin for part, begin in parts)]
@@ -120,7 +120,7 @@ def _level(
     starts = np.flatnonzero(_changes(pair_context))
     rank = np.arange(len(pair_context)) - starts[pair_context]
     top = rank < K
-    tokens = np.full((len(counts), K), -1, np.int64)
+    tokens = np.full((len(counts), K), -1, np.int32)
     token_counts = np.zeros((len(counts), K), np.float32)
     tokens[pair_context[top], rank[top]] = pair_token[top]
     token_counts[pair_context[top], rank[top]] = pair_counts[top]
