@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import resource
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -94,14 +93,17 @@ def test_help_is_quick_and_loads_no_torch(tmp_path: Path, monkeypatch) -> None:
     call += "try: main()\nexcept SystemExit: pass"
     loaded_after(call)
     loaded_after(APPLICATION)
-    ratios = []
-    for _ in range(3):  # side by side, for the machine's speed changes
+    ours, theirs = [], []
+    for _ in range(
+        5
+    ):  # in turns, for the machine's speed changes; what others do only adds to a time
         began = cpu_seconds_of_children()
         loaded_after(APPLICATION)
         between = cpu_seconds_of_children()
         assert loaded_after(call).isdisjoint(HEAVY)
-        ratios.append((cpu_seconds_of_children() - between) / (between - began))
-    assert statistics.median(ratios) < 2.5
+        theirs.append(between - began)
+        ours.append(cpu_seconds_of_children() - between)
+    assert min(ours) < 2.5 * min(theirs)
 
 
 @pytest.mark.parametrize("command", ["generate hi -m", "chat -m", "verify -m", "serve"])
