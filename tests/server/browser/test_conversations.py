@@ -132,6 +132,8 @@ def test_nothing_is_deleted_for_a_message_that_finds_no_room(browser, url, size)
         tool = page.context.new_cdp_session(page)
         tool.send("Storage.overrideQuotaForOrigin", {"origin": url, "quotaSize": 2_000_000})
         page.reload()
+        if page.evaluate("navigator.storage.estimate()")["quota"] > 1e9:
+            pytest.skip("this browser does not limit an origin's storage when it is told to")
         set_field(page, "max_tokens", "2")
         for text in ("First", "Second"):
             page.click("#new")
