@@ -152,9 +152,11 @@ NB_MODULE(_native, m) {
     m.doc() = "CPU kernels of forerun; use them through forerun.model.kernels.";
     m.def("checked_kernels", &checked_kernels, "Names of the kernels.");
     m.def(
-        "add_kernels",
-        [](std::uintptr_t address) { add_kernels(*reinterpret_cast<const Kernels*>(address)); },
-        "address"_a, "Add the table of kernels of another library, for tests.");
+        "emulate_tiles",
+        [](std::uintptr_t address) {
+            emulate_tiles(*reinterpret_cast<decltype(&avx512_amx::flat_linear)*>(address));
+        },
+        "address"_a, "Take the pointer to a function of another library in place of AMX's, for tests.");
     m.def(
         "wrong_kernels",
         [](const std::string& isa, const std::string& broken) {

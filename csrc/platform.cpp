@@ -194,4 +194,6 @@ Features features() {
     return found;
 }
 
+const std::size_t prefetch_nbytes = features().amx ? 3072 : 7168;
+
 }  // namespace forerun::platform

@@ -54,4 +54,8 @@ struct Features {
 };
 Features features();
 
+// How far ahead weights are fetched: far enough to hide memory, near enough to stay in the first-level cache. 3 KB on
+// Xeons with AMX, 7 KB elsewhere; either is 5 to 15 % slower in the other's place (dev/LOG.md).
+extern const std::size_t prefetch_nbytes;
+
 }  // namespace forerun::platform

@@ -59,8 +59,9 @@ Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit
 }
 
 void check_flat_linear(const Kernels& kernels, const WeightFormat& format, Results& results) {
-    constexpr int num_in = 32, num_tiles = 3, stride = num_tiles * kTile + 1;
+    constexpr int num_tiles = 3, stride = num_tiles * kTile + 1;
     for (const int limit : {127, 0}) {
+        const int num_in = limit ? kGroup : 5 * kGroup;  // more than tiles have unpacked at once
         const Packed layer = flat_layer(format, num_tiles * kTile, num_in, limit, false);
         RowsSample sample(kNumRows, num_in, layer.flat->num_wide);
         for (int row = 0; row < kNumRows; ++row)

@@ -10,11 +10,7 @@
 
 namespace forerun::FORERUN_ISA {
 
-#ifdef FORERUN_TILES
-inline constexpr int kCodeRowTile = 2 * kRowsAside;
-#else
 inline constexpr int kCodeRowTile = kRowTile;  // rows whose sums of codes stay in registers
-#endif
 inline constexpr bool kTakesAnyRows = true;  // whether 5 to 7 rows are computed at once
 
 // Inputs 0..3 and 4..7.
@@ -65,7 +61,3 @@ inline void sum_bytes(const CodesAt& codes_at, const std::int8_t* x, Wide (&out)
 }
 
 }  // namespace forerun::FORERUN_ISA
-
-#ifdef FORERUN_TILES
-#include "isa/tile_dots.h"
-#endif

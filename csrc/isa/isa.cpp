@@ -7,10 +7,25 @@
 namespace forerun {
 namespace {
 
-std::vector<const Kernels*>& added() {
-    static std::vector<const Kernels*> all;
-    return all;
+#ifdef FORERUN_X86
+decltype(&avx512_amx::flat_linear) flat_linear = avx512_amx::flat_linear;
+bool has_emulated_tiles = false;
+
+// AVX-512's, with tiles where rows are flattened and many.
+const Kernels& with_tiles() {
+    static const Kernels kernels = [] {
+        Kernels all = avx512::kernels;
+        all.name = "avx512_amx";
+        all.linear = [](const Linear& linear, int tile, int num_tiles, const Rows& rows, int row, int num_rows,
+                        const Output& output) {
+            const auto take = linear.format->is_flat() && num_rows > kRowsAside ? flat_linear : avx512::kernels.linear;
+            take(linear, tile, num_tiles, rows, row, num_rows, output);
+        };
+        return all;
+    }();
+    return kernels;
 }
+#endif
 
 // Those this processor can run, best first.
 std::vector<const Kernels*> runnable() {
@@ -19,8 +34,8 @@ std::vector<const Kernels*> runnable() {
     const platform::Features found = platform::features();
 #endif
 #ifdef FORERUN_X86
+    if (found.amx || has_emulated_tiles) all.push_back(&with_tiles());
     if (found.avx512) all.push_back(&avx512::kernels);
-    if (found.amx) all.push_back(&avx512_amx::kernels);  // only by name: not measured yet
     if (found.avxvnni) all.push_back(&avxvnni::kernels);
     if (found.avx2) all.push_back(&avx2::kernels);
 #endif
@@ -29,7 +44,6 @@ std::vector<const Kernels*> runnable() {
     if (found.dotprod) all.push_back(&neon::kernels);
 #endif
     all.push_back(&portable::kernels);
-    all.insert(all.end(), added().begin(), added().end());
     return all;
 }
 
@@ -48,7 +62,12 @@ std::vector<std::string> runnable_isas() {
     return names;
 }
 
-void add_kernels(const Kernels& kernels) { added().push_back(&kernels); }
+void emulate_tiles([[maybe_unused]] decltype(&avx512_amx::flat_linear) other) {
+#ifdef FORERUN_X86
+    flat_linear = other;
+    has_emulated_tiles = true;
+#endif
+}
 
 const Kernels& kernels_for(const std::string& name) {
     if (name == "auto") {

@@ -11,8 +11,8 @@ namespace forerun {
 
 // Those this processor can run, best first.
 std::vector<std::string> runnable_isas();
-// Adds those of another library, at the end: for tests of an instruction set that is emulated.
-void add_kernels(const Kernels& kernels);
+// Takes another library's function for avx512_amx, which can run then: for tests where tiles are emulated.
+void emulate_tiles(decltype(&avx512_amx::flat_linear) flat_linear);
 // "auto" or a name. "auto" takes the best one that agrees with the portable kernels here.
 // Throws std::invalid_argument for one that is unknown or cannot run here.
 const Kernels& kernels_for(const std::string& name);

@@ -1,8 +1,7 @@
 // AMX: sums[row][output] += rows[row][input] * codes[input / 4][4 output + input % 4]. Codes of 16 outputs and 32
-// inputs are one tile as they lie, 8 lines of 64 bytes, those of 16 inputs 4 lines; kRowsAside rows of as many bytes are
-// another. All are configured at once, by number:
-//   0, 5: sums    1, 2: rows and codes of 32 inputs    6: codes of the next 16 outputs, 7: rows behind those of 1
-//                 3, 4: rows and codes of 16 inputs
+// inputs are one tile as they lie, 8 lines of 64 bytes; kRowsAside rows of as many inputs are another. All are
+// configured at once, by number:
+//   0, 1: sums of two blocks of rows, 2, 3: theirs with the next 16 outputs    4, 5: rows    6, 7: codes
 // With FORERUN_EMULATE_TILES each instruction is a function, to be tested where there are none.
 
 #pragma once
@@ -23,9 +22,9 @@ struct alignas(64) TileConfig {
     std::uint8_t rows[16] = {};
 
     constexpr TileConfig() {
-        set(0, kRowsAside, 64), set(5, kRowsAside, 64);
-        set(1, kRowsAside, 32), set(2, 8, 64), set(6, 8, 64), set(7, kRowsAside, 32);
-        set(3, kRowsAside, 16), set(4, 4, 64);
+        for (int sums = 0; sums < 4; ++sums) set(sums, kRowsAside, 64);
+        for (int x = 4; x < 6; ++x) set(x, kRowsAside, kGroup);
+        for (int codes = 6; codes < 8; ++codes) set(codes, kGroup / 4, 64);
     }
     constexpr void set(int tile, int num_rows, int nbytes) {
         rows[tile] = static_cast<std::uint8_t>(num_rows);
@@ -91,7 +90,6 @@ inline thread_local EmulatedTiles emulated;
 #define FORERUN_TILE_ZERO(tile) emulated.zero(tile)
 #define FORERUN_TILE_LOAD(tile, from, stride) emulated.load(tile, from, stride)
 #define FORERUN_TILE_STORE(tile, to, stride) emulated.store(tile, to, stride)
-#define FORERUN_TILE_SIGNED_ROWS(sums, a, b) emulated.multiply<std::int8_t, std::uint8_t>(sums, a, b)
 #define FORERUN_TILE_SIGNED_CODES(sums, a, b) emulated.multiply<std::uint8_t, std::int8_t>(sums, a, b)
 
 #else
@@ -106,28 +104,20 @@ inline thread_local EmulatedTiles emulated;
         _tile_loadd(tile, from, stride);      \
     } while (false)
 #define FORERUN_TILE_STORE(tile, to, stride) _tile_stored(tile, to, stride)
-#define FORERUN_TILE_SIGNED_ROWS(sums, a, b) _tile_dpbsud(sums, a, b)
 #define FORERUN_TILE_SIGNED_CODES(sums, a, b) _tile_dpbusd(sums, a, b)
 
 #endif
 
-inline constexpr int kLeastTileRows = 4;  // fewer rows are taken by vectors
-
 // Tiles may be used while it lives; a thread that has released them is switched as fast as any other.
 class TileUnit {
   public:
-    explicit TileUnit(int num_rows) : is_on_(num_rows >= kLeastTileRows) {
+    TileUnit() {
         static constexpr TileConfig config;
-        if (is_on_) FORERUN_TILE_CONFIGURE(config);
+        FORERUN_TILE_CONFIGURE(config);
     }
-    ~TileUnit() {
-        if (is_on_) FORERUN_TILE_RELEASE();
-    }
+    ~TileUnit() { FORERUN_TILE_RELEASE(); }
     TileUnit(const TileUnit&) = delete;
     TileUnit& operator=(const TileUnit&) = delete;
-
-  private:
-    const bool is_on_;
 };
 
 }  // namespace forerun::FORERUN_ISA

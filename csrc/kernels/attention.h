@@ -228,7 +228,7 @@ void add_chunk(const Attention& a, int chunk, float* weights, float* above, Atte
     const bool has_paths = a.queries[0].path && start + kChunk > base;
     const int first_row = base / 4 * 4, num_above = has_paths ? (a.row_stop + 3 - first_row) / 4 : 0;
 
-    std::uint8_t codes[(kMaxPairs + kRowsAside) * kChunk];  // tiles read more rows than they are asked for
+    std::uint8_t codes[kMaxPairs * kChunk];
     const CodedWeights coded[] = {{codes, start, kChunk / 4},
                                   {reinterpret_cast<std::uint8_t*>(above), first_row, num_above}};
     std::fill_n(coded[1].codes, num_pairs * 4 * num_above, kNoWeight);
@@ -281,9 +281,6 @@ inline void attend(const Attention& a, int first, int stop, Attended* states) {
         for (int e = 0; e < a.head.value_dim; e += kTile) store(states[pair].out + e, splat(0.0f));
     }
     const KvForms forms = a.head.page->forms;
-#ifdef FORERUN_TILES
-    const TileUnit unit(forms.keys == KvForm::Int8 ? a.num_queries * a.group : 0);
-#endif
     if (forms.keys == KvForm::Int8 && forms.values == KvForm::Int4)
         return attend_chunks<Int8, Int4>(a, first, stop, states);
     by_form(forms.keys, [&]<class T>() { attend_chunks<T, T>(a, first, stop, states); });

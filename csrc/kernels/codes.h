@@ -7,14 +7,6 @@
 
 namespace forerun::FORERUN_ISA {
 
-#ifndef FORERUN_TILES
-// The dots of M rows, and the codes of rows they are of: kGroup bytes apart.
-template <int M>
-using Dots = Wide[M];
-template <int M>
-using CodedRows = const std::int8_t*;
-#endif
-
 // How the integer dot products of 32 inputs are taken, or of the 16 of `part`. `zero` is the code
 // that means 0, for formats without a minimum; those with one have codes that are `offset` too large.
 struct PlainCode {
@@ -30,8 +22,8 @@ struct CodeSplit : PlainCode {
     // So many dots fit a Narrow.
     static constexpr int dots = LOW + TOP < 5 ? GROUP / 4 : LOW + TOP < 6 ? 4 : 2;
     static_assert(dots * 2 * 127 * ((1 << (LOW + TOP)) - 1) <= 32767);
-    template <class Coded, class Out>
-    static inline void dot(const std::uint8_t* w, int part, Coded x, Out& out) {
+    template <int M>
+    static inline void dot(const std::uint8_t* w, int part, const std::int8_t* x, Wide (&out)[M]) {
         const auto codes_at = [=](int i) __attribute__((always_inline)) -> Eight {
             const int step = part * GROUP / 4 + 2 * i;
             return {four_at(w, step), four_at(w, step + 1)};
@@ -67,8 +59,8 @@ struct CodeTable {
     static constexpr bool is_table = true;
     Table values;
     explicit CodeTable(const WeightFormat& format) : values(table(format.values)) {}
-    template <class Coded, class Out>
-    inline void dot(const std::uint8_t* w, int part, Coded x, Out& out) const {
+    template <int M>
+    inline void dot(const std::uint8_t* w, int part, const std::int8_t* x, Wide (&out)[M]) const {
         const auto codes_at = [&](int i) __attribute__((always_inline)) -> Eight {
             const int step = part * group / 4 + 2 * i;
             return {look_up(values, Split::four_at(w, step)), look_up(values, Split::four_at(w, step + 1))};
@@ -84,8 +76,8 @@ using Table4Pair = CodeTable<CodeSplit<4, 0, 16>>;
 struct Code8 : PlainCode {
     using PlainCode::PlainCode;
     static constexpr int group = 32, nbytes = 512, zero = kByteZero, offset = kByteZero;
-    template <class Coded, class Out>
-    static inline void dot(const std::uint8_t* w, int, Coded x, Out& out) {
+    template <int M>
+    static inline void dot(const std::uint8_t* w, int, const std::int8_t* x, Wide (&out)[M]) {
         const auto codes_at = [w](int i) __attribute__((always_inline)) -> Eight {
             return {load_codes8(w + 128 * i), load_codes8(w + 128 * i + 64)};
         };

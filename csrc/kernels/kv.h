@@ -24,9 +24,6 @@
 #include <type_traits>
 
 #include "kernels/half.h"
-#ifdef FORERUN_TILES
-#include "kernels/kv_tiles.h"
-#endif
 #include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
@@ -110,15 +107,6 @@ void score_blocks(const KvHead& head, int chunk, int row, const CodedQuery* q, f
         Wide acc[P][B];
         for (int p = 0; p < P; ++p)
             for (int b = 0; b < B; ++b) acc[p][b] = add(zero_wide(), -kByteZero * q[p].sums[g]);
-#ifdef FORERUN_TILES
-        if constexpr (P >= kLeastTileRows) {
-            for (int b = 0; b < B; ++b) fetch(keys + (b * head_dim + first) * kTile, (stop - first) * kTile, ahead);
-            StoredDots<P> dots[B];
-            dot_keys(q, first, stop - first, keys + first * kTile, static_cast<std::size_t>(head_dim) * kTile, dots);
-            for (int p = 0; p < P; ++p)
-                for (int b = 0; b < B; ++b) acc[p][b] = add(acc[p][b], dots[b][p]);
-        } else
-#endif
         for (int e = first; e < stop; e += 4) {
             Bytes key[B];
             for (int b = 0; b < B; ++b) fetch(keys + (b * head_dim + e) * kTile, 4 * kTile, ahead);

@@ -18,41 +18,28 @@
 #pragma once
 
 #include "kernels/codes.h"
-#ifdef FORERUN_TILES
-#include "kernels/flat_tiles.h"
-#endif
 #include "model/types.h"
+#include "platform.h"
 
 namespace forerun::FORERUN_ISA {
 
-// Far enough ahead to hide memory, near enough to stay in the first-level cache.
-inline constexpr int kPrefetch = 7168;
-
 inline void prefetch(const std::uint8_t* p, int num_lines) {
-    for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + kPrefetch + 64 * i);
+    for (int i = 0; i < num_lines; ++i) __builtin_prefetch(p + platform::prefetch_nbytes + 64 * i);
 }
 
-// The groups of M rows of int8, one after the other. Where M is more than lie side by side, those of the rows behind
-// them are `next` further.
-template <int M>
+// The groups of int8 rows that lie side by side, one after the other.
 class RowGroups {
   public:
     RowGroups(const Rows& rows, int row)
         : codes_(rows.q + rows.first_group(row) * kGroup),
           scales_(rows.scale + rows.first_group(row)),
           sums_(rows.sum + rows.first_group(row)),
-          half_sums_(rows.half_sum + 2 * rows.first_group(row)),
-          next_(rows.first_group(kRowsAside)) {}
+          half_sums_(rows.half_sum + 2 * rows.first_group(row)) {}
 
-    CodedRows<M> codes() const {
-        if constexpr (M > kRowsAside)
-            return {codes_, next_ * kGroup};
-        else
-            return codes_;
-    }
-    float scale(int m) const { return scales_[at(m)]; }
-    float sum(int m) const { return sums_[at(m)]; }  // scale times the sum of codes
-    std::int32_t half_sum(int m, int half) const { return half_sums_[2 * at(m) + half]; }
+    const std::int8_t* codes() const { return codes_; }
+    float scale(int m) const { return scales_[m]; }
+    float sum(int m) const { return sums_[m]; }  // scale times the sum of codes
+    std::int32_t half_sum(int m, int half) const { return half_sums_[2 * m + half]; }
     std::int32_t code_sum(int m) const { return half_sum(m, 0) + half_sum(m, 1); }
     void advance() {
         codes_ += kRowsAside * kGroup;
@@ -62,12 +49,9 @@ class RowGroups {
     }
 
   private:
-    std::size_t at(int m) const { return M > kRowsAside ? m % kRowsAside + m / kRowsAside * next_ : m; }
-
     const std::int8_t* codes_;
     const float *scales_, *sums_;
     const std::int32_t* half_sums_;
-    const std::size_t next_;
 };
 
 // Integer codes times int8 rows: acc = acc + float(dot) * (scale * row scale), then + min * row
@@ -80,11 +64,11 @@ struct IntegerTile {
                     F (&acc)[M]) {
         static_assert(Code::group == kGroup);
         constexpr int nbytes = Code::nbytes + scales_nbytes(SCALES);
-        RowGroups<M> groups(rows, row);
+        RowGroups groups(rows, row);
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
         const Code code(*linear.format);
         for (int g = 0; g < linear.num_in / kGroup; ++g, w += nbytes, groups.advance()) {
-            Dots<M> dots;
+            Wide dots[M];
             prefetch(w, (nbytes + 63) / 64);
             code.dot(w, 0, groups.codes(), dots);
             const std::uint8_t* scales = w + Code::nbytes;
@@ -96,7 +80,7 @@ struct IntegerTile {
             if constexpr (has_pair(SCALES)) {
                 F weight_min = load(reinterpret_cast<const std::uint16_t*>(scales + 32));
                 if constexpr (SCALES == Scales::HalfZero) weight_min = mul(weight_scale, weight_min);
-#pragma GCC unroll 16
+#pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
                     Wide dot = dots[m];
                     if constexpr (Code::offset != 0) dot = add(dot, -Code::offset * groups.code_sum(m));
@@ -104,7 +88,7 @@ struct IntegerTile {
                     acc[m] = fma(weight_min, splat(groups.sum(m)), acc[m]);
                 }
             } else {
-#pragma GCC unroll 16
+#pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
                     Wide dot = dots[m];
                     if constexpr (Code::zero != 0) dot = add(dot, -Code::zero * groups.code_sum(m));
@@ -127,7 +111,7 @@ struct SuperTile {
                     F (&acc)[M]) {
         constexpr int nbytes = Code::nbytes + parts * scales_nbytes(SCALES);
         const int num_groups = linear.num_in / kGroup;
-        RowGroups<M> groups(rows, row);
+        RowGroups groups(rows, row);
         const Code code(*linear.format);
         for (int m = 0; m < M; ++m) acc[m] = splat(0.0f);
         F factor{}, min_factor{};
@@ -146,12 +130,12 @@ struct SuperTile {
             prefetch(w, (nbytes + 63) / 64);
 #pragma GCC unroll 2
             for (int part = 0; part < parts; ++part) {
-                Dots<M> dots;
+                Wide dots[M];
                 code.dot(w, part, groups.codes(), dots);
                 const std::uint8_t* at = w + Code::nbytes + part * scales_nbytes(SCALES);
                 const F weight_scale = scales(at, factor);
                 const F weight_min = has_min ? mul(minima(at), min_factor) : factor;
-#pragma GCC unroll 16
+#pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
                     Wide dot = dots[m];
                     if constexpr (!has_min && Code::zero != 0)
@@ -235,7 +219,7 @@ struct Float8Tile {
             for (int m = 0; m < M; ++m) even[m] = odd[m] = splat(0.0f);
             const int left = linear.num_in - k, stop = k + (left < kFloat8Group ? left : kFloat8Group);
             for (; k < stop; k += 2, w += 2 * kTile) {
-                __builtin_prefetch(w + kPrefetch);
+                prefetch(w, 1);
                 const F even_weight = load_e4m3(w), odd_weight = load_e4m3(w + kTile);
 #pragma GCC unroll 8
                 for (int m = 0; m < M; ++m) {
@@ -267,14 +251,12 @@ template <int M, class Take>
     }
 }
 
-// Calls `take` for MOST rows at a time, then for those that are left: all at once, or 8 or 4 of them first. Inline,
-// since compilers keep more in registers than where each number of rows has a function of its own.
+// Calls `take` for MOST rows at a time, then for those that are left: all at once, or 4 of them first. Inline, since
+// compilers keep more in registers than where each number of rows has a function of its own.
 template <int MOST, class Take>
 [[gnu::always_inline]] inline void take_rows(int num_rows, const Take& take) {
     for (; num_rows >= MOST; num_rows -= MOST) take.template operator()<MOST>();
-    if constexpr (MOST > kRowsAside)
-        take_rows<kRowsAside>(num_rows, take);
-    else if constexpr (MOST <= 4 || kTakesAnyRows)
+    if constexpr (MOST <= 4 || kTakesAnyRows)
         take_rest<MOST - 1>(num_rows, take);
     else
         take_rows<4>(num_rows, take);
@@ -302,9 +284,6 @@ void linear_tiles(const Linear& linear, int tile, int num_tiles, const Rows& row
 template <class Code, int M, int T>
 [[gnu::always_inline]] inline void sum_flat(const Linear& linear, const std::uint8_t* w,
                                             const std::uint8_t* x, Wide (&totals)[T][M]) {
-#ifdef FORERUN_TILES
-    if constexpr (M >= kLeastTileRows) return sum_flat_by_tiles<Code>(linear, w, x, totals);
-#endif
     const int num_groups = linear.num_in / kGroup;
     constexpr int parts = M * T >= 8 ? 1 : M * T >= 3 ? 2 : 4;
     Wide acc[parts][T][M];
@@ -322,6 +301,16 @@ template <class Code, int M, int T>
         }
 }
 
+// What becomes of the dots of a flattened row with the 16 outputs of a tile, whose scales are at its head.
+template <class Code>
+[[gnu::always_inline]] inline F scale_flat(const Linear& linear, const std::uint8_t* head, const Rows& rows, int row,
+                                           Wide total) {
+    total = shift_down(total, Code::shift);
+    if constexpr (Code::is_offset) total = add(total, load_wide(reinterpret_cast<const std::int32_t*>(head + 64)));
+    const F sum = mul(to_float(total), load(reinterpret_cast<const float*>(head)));
+    return linear.is_by_row() ? mul(sum, splat(rows.scale[rows.first_group(row)])) : sum;
+}
+
 // T tiles of M flattened rows.
 template <class Code, int M, int T>
 void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const Output& output,
@@ -329,19 +318,11 @@ void flat_tile(const Linear& linear, int tile, const Rows& rows, int row, const 
     const std::uint8_t* head = linear.tiles + static_cast<std::size_t>(tile) * linear.tile_nbytes;
     const std::uint8_t* w = head + head_nbytes(Scales::Channel);
     const auto* x = reinterpret_cast<const std::uint8_t*>(rows.q) + rows.first_group(row) * kGroup;
-    const float* row_scales = linear.is_by_row() ? rows.scale + rows.first_group(row) : nullptr;
     Wide totals[T][M];
     sum_flat<Code>(linear, w, x, totals);
     for (int t = 0; t < T; ++t, head += linear.tile_nbytes, out += kTile) {
-        const F scale = load(reinterpret_cast<const float*>(head));
-        const Wide offset = load_wide(reinterpret_cast<const std::int32_t*>(head + 64));
         F sum[M] = {};
-        for (int m = 0; m < M; ++m) {
-            Wide total = shift_down(totals[t][m], Code::shift);
-            if constexpr (Code::is_offset) total = add(total, offset);
-            sum[m] = mul(to_float(total), scale);
-            if (row_scales) sum[m] = mul(sum[m], splat(row_scales[m]));
-        }
+        for (int m = 0; m < M; ++m) sum[m] = scale_flat<Code>(linear, head, rows, row + m, totals[t][m]);
         put(linear, tile + t, sum, output, out);
     }
 }
@@ -393,9 +374,6 @@ inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& ro
         linear_tiles<SuperTile<Table4Pair, Scales::Small>>,
         flat_tiles<Flat4>,
         flat_tiles<Flat8>};
-#ifdef FORERUN_TILES
-    const TileUnit unit(num_rows);
-#endif
     kernels[static_cast<int>(linear.format->tile)](linear, tile, num_tiles, rows, row, num_rows,
                                                    output);
 }

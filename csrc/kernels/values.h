@@ -85,22 +85,8 @@ void add_dots(const KvHead& head, const CodedWeights (&weights)[N], int pair, in
     Wide acc[P][E];
     for (int p = 0; p < P; ++p)
         for (int e = 0; e < E; ++e) acc[p][e] = zero_wide();
-    std::size_t i = 0;
-#ifdef FORERUN_TILES
-    if constexpr (P >= kLeastTileRows) {
-        const std::uint8_t* values = head.values<std::uint8_t>(weights[0].first / kChunk) + 4 * first;
-        const auto stride = static_cast<std::size_t>(head.value_dim) * 4;
-        for (int g = 0; g < kChunk / 4; ++g) fetch(values + g * stride, E * 4 * kTile, ahead);
-        StoredDots<P> dots[E];
-        for (int e = 0; e < E; ++e) dot_values(weights[0].of(pair), values + e * 4 * kTile, stride, dots[e]);
-        for (int p = 0; p < P; ++p)
-            for (int e = 0; e < E; ++e) acc[p][e] = dots[e][p];
-        i = 1;  // the chunk is done
-    }
-#endif
-    for (; i < N; ++i)
-        for (int g = 0; g < weights[i].num_groups; ++g) {
-            const CodedWeights& part = weights[i];
+    for (const CodedWeights& part : weights)
+        for (int g = 0; g < part.num_groups; ++g) {
             const int row = part.first + 4 * g;
             const std::uint8_t* values = head.values<std::uint8_t>(row / kChunk) +
                                          row % kChunk * head.value_dim + 4 * first;

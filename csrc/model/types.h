@@ -398,7 +398,8 @@ namespace avx512 {
 extern const Kernels kernels;
 }
 namespace avx512_amx {
-extern const Kernels kernels;
+// `linear` of flattened rows, more than kRowsAside of them from a multiple of it on, by tiles.
+void flat_linear(const Linear&, int tile, int num_tiles, const Rows&, int row, int num_rows, const Output&);
 }
 namespace neon {
 extern const Kernels kernels;

@@ -20,9 +20,9 @@ _SPACE = re.compile(r"[\s,;]*")
 _KEY = re.compile(r"""\s*(?:"([^"]*)"\s*|'([^']*)'\s*|([^\s:={}\[\]"',][^:={}\[\]]*))[:=]\s*""")
 _KEYWORD = re.compile(r"\s*([^\W\d]\w*)\s*=\s*")
 _NEXT_KEY = r"""(?:"[^"]*"\s*|'[^']*'\s*|[^\s,:={}\[\]"'][^,:={}\[\]]*)[:=]"""
-_IN_OBJECT = re.compile(rf"\s*(?:,\s*{_NEXT_KEY}|,?\s*\}})"), re.compile(r"[,}]")
+_IN_OBJECT = re.compile(rf"\s*+(?:,\s*{_NEXT_KEY}|,?\s*\}})"), re.compile(r"[,}]")
 _IN_LIST = re.compile(r"\s*[,\]]"), re.compile(r"[,\]]")
-_IN_CALL = re.compile(r"\s*(?:,\s*[^\W\d]\w*\s*=|,?\s*\))"), re.compile(r"[,)]")
+_IN_CALL = re.compile(r"\s*+(?:,\s*[^\W\d]\w*\s*=|,?\s*\))"), re.compile(r"[,)]")
 _IN_LINE = re.compile(r"[\s,]+[^\W\d]\w*\s*=|\s*\Z"), re.compile(r"(?<![\s,])[\s,]|\Z")
 _Follow = tuple[re.Pattern[str], re.Pattern[str]]
 """What stands behind a value, and what that may begin with: so all takes linear time."""

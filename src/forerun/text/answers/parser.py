@@ -29,7 +29,7 @@ _BARE = re.compile(
 MAX_MENTIONS = 32
 """Marks in a value that may be those of a call, and at the end of a thought."""
 _BARE_CALL = CallSyntax("", "")
-_BARE_END = re.compile(r"\s*\}?[\s,;]*")
+_BARE_END = re.compile(r"\s*+\}?[\s,;]*+")
 """What stands behind a call without marks."""
 _NAMES = ("name", "tool_name")
 _KEYS = (*_NAMES, "function", "arguments", "parameters", "type", "id", "tool_call_id")
