@@ -9,7 +9,6 @@ namespace {
 
 #ifdef FORERUN_X86
 decltype(&avx512_amx::flat_linear) flat_linear = avx512_amx::flat_linear;
-bool has_emulated_tiles = false;
 
 // AVX-512's, with tiles where rows are flattened and many.
 const Kernels& with_tiles() {
@@ -34,7 +33,8 @@ std::vector<const Kernels*> runnable() {
     const platform::Features found = platform::features();
 #endif
 #ifdef FORERUN_X86
-    if (found.amx || has_emulated_tiles) all.push_back(&with_tiles());
+    const bool is_emulated = flat_linear != avx512_amx::flat_linear;
+    if (found.amx || is_emulated) all.push_back(&with_tiles());
     if (found.avx512) all.push_back(&avx512::kernels);
     if (found.avxvnni) all.push_back(&avxvnni::kernels);
     if (found.avx2) all.push_back(&avx2::kernels);
@@ -65,7 +65,6 @@ std::vector<std::string> runnable_isas() {
 void emulate_tiles([[maybe_unused]] decltype(&avx512_amx::flat_linear) other) {
 #ifdef FORERUN_X86
     flat_linear = other;
-    has_emulated_tiles = true;
 #endif
 }
 

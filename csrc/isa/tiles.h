@@ -65,8 +65,7 @@ struct EmulatedTiles {
             std::memcpy(static_cast<std::uint8_t*>(to) + row * stride, bytes[tile][row],
                         config.row_nbytes[tile]);
     }
-    // A and B say how their bytes are read.
-    template <class A, class B>
+    // Unsigned rows `a` times signed codes `b`.
     void multiply(int sums, int a, int b) {
         const int num_rows = config.rows[sums], num_quads = config.row_nbytes[a] / 4,
                   num_outputs = config.row_nbytes[sums] / 4;
@@ -78,8 +77,8 @@ struct EmulatedTiles {
                     std::uint32_t sum;
                     std::memcpy(&sum, &bytes[sums][row][4 * n], 4);
                     for (int i = 0; i < 4; ++i)
-                        sum += static_cast<std::uint32_t>(static_cast<A>(bytes[a][row][4 * quad + i]) *
-                                                          static_cast<B>(bytes[b][quad][4 * n + i]));
+                        sum += static_cast<std::uint32_t>(bytes[a][row][4 * quad + i] *
+                                                          static_cast<std::int8_t>(bytes[b][quad][4 * n + i]));
                     std::memcpy(&bytes[sums][row][4 * n], &sum, 4);
                 }
     }
@@ -90,7 +89,7 @@ inline thread_local EmulatedTiles emulated;
 #define FORERUN_TILE_ZERO(tile) emulated.zero(tile)
 #define FORERUN_TILE_LOAD(tile, from, stride) emulated.load(tile, from, stride)
 #define FORERUN_TILE_STORE(tile, to, stride) emulated.store(tile, to, stride)
-#define FORERUN_TILE_SIGNED_CODES(sums, a, b) emulated.multiply<std::uint8_t, std::int8_t>(sums, a, b)
+#define FORERUN_TILE_SIGNED_CODES(sums, a, b) emulated.multiply(sums, a, b)
 
 #else
 

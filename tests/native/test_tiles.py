@@ -51,12 +51,8 @@ STORE, LOAD = (
     "std::memcpy(bytes[tile][row], static_cast",
 )
 NOT_LAST = "if (row + 1 < config.rows[tile]) "
-SIGNED_CODES, UNSIGNED = (
-    "multiply<std::uint8_t, std::int8_t>",
-    "multiply<std::uint8_t, std::uint8_t>",
-)
 MUTANTS = {
-    "codes are unsigned": (SIGNED_CODES, UNSIGNED),
+    "codes are unsigned": ("static_cast<std::int8_t>(bytes[b]", "(bytes[b]"),
     "sums are not zeroed": ("std::memset(bytes[tile], 0, sizeof bytes[tile]);", ""),
     "the last row is not stored": (STORE, NOT_LAST + STORE),
     "the last row is not loaded": (LOAD, NOT_LAST + LOAD),
