@@ -5,7 +5,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "model/memory.h"
 
@@ -15,6 +17,25 @@ template <class T>
 using Array1 = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 template <class T>
 using Array2 = nanobind::ndarray<T, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
+
+// Gives up the interpreter's lock. A thread that asks for it again while the interpreter ends is ended by Python, which
+// unwinds its stack: through a destructor that would be an abort, so such a thread waits here for the process's end.
+class GilRelease {
+  public:
+    GilRelease() : state_(PyEval_SaveThread()) {}
+    ~GilRelease() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (...) {
+            for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+        }
+    }
+    GilRelease(const GilRelease&) = delete;
+    GilRelease& operator=(const GilRelease&) = delete;
+
+  private:
+    PyThreadState* const state_;
+};
 
 constexpr int kLargest = 1 << 28;  // no dimension of a model or a cache is larger
 

@@ -97,7 +97,7 @@ void bind_cache(nb::module_& m) {
                 self.check_slot(slot);
                 self.states.advance(runtime, slot, rows);
             },
-            "runtime"_a, "slot"_a, "rows"_a, nb::call_guard<nb::gil_scoped_release>())
+            "runtime"_a, "slot"_a, "rows"_a, nb::call_guard<GilRelease>())
         .def("state", &state, "state"_a)
         .def("nbytes", &Cache::nbytes);
 }

@@ -56,7 +56,7 @@ LayerShape layer_shape_of(nb::handle layer) {
     need(std::min({e.num, e.num_active, e.inner}) > 0 && e.num <= 1 << 16 && e.inner <= 1 << 20 &&
              e.num_active <= kMostActive && e.num_groups > 0 && e.num % e.num_groups == 0 &&
              e.num_active_groups > 0 && e.num_active_groups <= std::min(e.num_groups, kMostActive) &&
-             e.group_best > 0 && e.group_best <= 2,
+             e.num_active <= e.num_active_groups * (e.num / e.num_groups) && e.group_best > 0 && e.group_best <= 2,
          "experts are out of range");
     return shape;
 }

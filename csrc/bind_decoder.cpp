@@ -68,7 +68,7 @@ void set(Decoder& self, const std::string& name, const std::string& format, int 
     const WeightFormat& f = weight_format(format);
     need(rows.shape(1) == stored_row_nbytes(f, dimension(num_in)),
          name + ": the data has not the size of its shape");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.set(name, pack(self.kernels(), f, num_out, num_in, rows.data(), added, self.num_threads()));
 }
 
@@ -77,7 +77,7 @@ void round_rows(const std::string& format, const Array2<const float>& values,
     const WeightFormat& f = weight_format(format);
     need_shape(out, {values.shape(0), stored_row_nbytes(f, dimension(values.shape(1)))},
                "out has the wrong shape");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     round_blocks(f, values.data(), values.shape(0) * values.shape(1), out.data());
 }
 
@@ -100,7 +100,7 @@ void set_codes(Decoder& self, const std::string& name, const std::string& format
     if (mins) need_shape(*mins, {codes.shape(0), groups}, complaint);
     const Codes source{codes.data(), scales.data(), data(mins), static_cast<int>(whole / groups),
                        order ? order->data() : nullptr};
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.set(name, pack(f, num_out, num_in, source, added, self.num_threads()));
 }
 
@@ -116,7 +116,7 @@ void set_flat(Decoder& self, const std::string& name, const std::string& format,
     const FlatCodes source{codes.data(),  scales.data(), inverse.data(),
                            pieces.data(), limit,         is_even};
     const WeightFormat& f = weight_format(format);
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.set(name, pack(f, num_out, num_in, source, added, self.num_threads()));
 }
 
@@ -145,7 +145,7 @@ void set_norm(Decoder& self, const std::string& name, const Array1<const float>&
 void embed(Decoder& self, const Array1<const std::int64_t>& ids, const Array2<float>& rows) {
     const std::size_t width = self.shape().hidden_size;
     need_shape(rows, {ids.shape(0), width}, "rows must be (ids, hidden size)");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.embed({ids.data(), ids.shape(0)}, rows.data());
 }
 
@@ -167,7 +167,7 @@ void forward(Decoder& self, Cache& cache, nb::sequence segments,
     if (!taps.empty())
         need_shape(tapped, {taps.size(), num_rows, width},
                    "taps must be (layers, rows, hidden size)");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.forward(cache, read, data(inputs), hidden.data(), taps, tapped.data());
 }
 
@@ -181,7 +181,7 @@ int num_rows_of(const Array2<const float>& rows, int width) {
 std::size_t scratch_nbytes(Decoder& self, Cache& cache, int num_rows, int num_nodes, int head_rows) {
     for (int count : {num_rows, num_nodes, head_rows})
         need(count >= 0 && count <= 1 << 20, "rows and nodes are out of range");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     return self.scratch_nbytes(cache, num_rows, num_nodes, head_rows);
 }
 
@@ -189,7 +189,7 @@ void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>&
     const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
     need_shape(logits, {hidden.shape(0), std::size_t(self.shape().vocab_size)},
                "logits must be (rows, vocabulary)");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.head(hidden.data(), num_rows, logits.data());
 }
 
@@ -203,7 +203,7 @@ void topk(Decoder& self, const Array2<const float>& hidden, const Array2<std::in
     if (log_sums) need_shape(*log_sums, {hidden.shape(0)}, "log_sums must be (rows,)");
     if (logits) need_shape(*logits, {hidden.shape(0), vocab_size}, "logits must be (rows, vocabulary)");
     need(k >= 1 && k <= vocab_size, "k must be 1 to " + std::to_string(vocab_size));
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.topk(hidden.data(), num_rows, static_cast<int>(k), ids.data(), values.data(),
               log_sums ? log_sums->data() : nullptr, logits ? logits->data() : nullptr);
 }
@@ -213,19 +213,19 @@ void head_rows(Decoder& self, const Array2<const float>& hidden,
     const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
     need(ids.shape(0) <= kLargest, "too many ids");
     need_shape(logits, {hidden.shape(0), ids.shape(0)}, "logits must be (rows, ids)");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.head_rows(hidden.data(), num_rows, {ids.data(), ids.shape(0)}, logits.data());
 }
 
 std::unique_ptr<Decoder> head_part(Decoder& self, const Array1<const std::int64_t>& ids) {
     dimension(ids.shape(0));
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     return self.head_part({ids.data(), ids.shape(0)});
 }
 
 std::unique_ptr<Decoder> first_head_rows(Decoder& self, std::size_t num_rows) {
     const int rows = dimension(num_rows);
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     return self.first_head_rows(rows);
 }
 
@@ -249,7 +249,7 @@ void exchange(Ranks& self, const Array1<const float>& own, const Array2<float>& 
     const std::size_t count = own.shape(0);
     need(count <= self.num_floats(), "more numbers than ranks can exchange");
     need_shape(all, {std::size_t(self.size()), count}, "all must be (ranks, numbers)");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     std::copy_n(own.data(), count, self.own());
     self.all_reduce(count);
     for (int rank = 0; rank < self.size(); ++rank)
@@ -266,7 +266,7 @@ void unpack(const Decoder& self, const std::string& name, const Array2<float>& o
     const Linear& linear = matrix(self, name);
     const std::size_t num_out = linear.num_out, num_in = linear.num_in;
     need_shape(out, {num_out, num_in}, "out has the wrong shape");
-    const nb::gil_scoped_release unlocked;
+    const GilRelease unlocked;
     for (int row = 0; row < linear.num_out; ++row)
         unpack_row(linear, row, out.data() + row * num_in);
 }
@@ -278,7 +278,7 @@ void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
     const int num_rows = num_rows_of(x, linear.num_read());
     need_shape(out, {x.shape(0), std::size_t(linear.num_tiles() * kTile)},
                "out must be (rows, outputs in whole tiles)");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.apply(linear, x.data(), num_rows, out.data());
 }
 

@@ -27,7 +27,7 @@ void set(DraftNetwork& self, const std::string& name, const std::string& format,
          name + ": its shape is out of range");
     need(rows.shape(1) == stored_row_nbytes(f, static_cast<int>(num_in)),
          name + ": the data has not the size of its shape");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.set(name, pack(self.kernels(), f, static_cast<int>(rows.shape(0)), static_cast<int>(num_in),
                         rows.data(), nullptr, self.num_threads()));
 }
@@ -162,7 +162,7 @@ nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<in
         if (nb::isinstance<DraftNetwork>(each->who)) {
             auto& network = nb::cast<DraftNetwork&>(each->who);
             std::vector<Seed> seeds = each->seeds(count, network.target().shape().hidden_size);
-            nb::gil_scoped_release unlocked;
+            GilRelease unlocked;
             rule = network.begin_draft(std::move(seeds), tokens);
             partners.push_back(&network);
         } else {
@@ -188,7 +188,7 @@ nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<in
     }
     std::vector<GrowingTree> trees;
     {
-        nb::gil_scoped_release unlocked;
+        GilRelease unlocked;
         trees = grow(std::move(sequences), limits, partners);
     }
     std::vector<std::vector<int>> taken(partners.size());
@@ -204,7 +204,7 @@ void feed(LayeredNetwork& self, int slot, const std::vector<int>& tokens,
     const std::size_t width = static_cast<std::size_t>(self.shape().num_taps) * self.shape().state_size;
     need(states.shape(0) == tokens.size() && states.shape(1) == width,
          "states must be (tokens, layers that are read x state size)");
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     self.feed(slot, tokens, states.data());
 }
 
@@ -278,7 +278,7 @@ void bind_networks(nb::module_& m) {
             },
             "runtime"_a, "target"_a, "inner_size"_a, "num_predict"_a, "max_depth"_a, "is_lstm"_a, "scales_input"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-        .def("keep_mapped", &RecurrentNetwork::keep_mapped, nb::call_guard<nb::gil_scoped_release>());
+        .def("keep_mapped", &RecurrentNetwork::keep_mapped, nb::call_guard<GilRelease>());
 
     nb::class_<MedusaNetwork, DraftNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
         .def(
@@ -305,19 +305,19 @@ void bind_networks(nb::module_& m) {
     nb::class_<EagleNetwork, LayeredNetwork>(m, "EagleNetwork", "A decoder layer behind the target.")
         .def(
             "__init__",
-            [](EagleNetwork* self, Runtime& runtime, Decoder& target, int state_size,
+            [](EagleNetwork* self, Runtime& runtime, Decoder& target, int hidden_size, int state_size,
                int intermediate_size, int num_heads, int num_kv_heads, int head_dim,
                bool feeds_back_norm, bool starts_from_norm, int num_slots, int max_len) {
-                for (int size : {state_size, intermediate_size, num_heads, num_kv_heads, head_dim})
+                for (int size : {hidden_size, state_size, intermediate_size, num_heads, num_kv_heads, head_dim})
                     need(size >= 1 && size <= 1 << 20, "a size is out of range");
                 need(num_slots >= 1 && num_slots <= 1 << 16 && max_len >= 1 && max_len <= 1 << 24,
                      "num_slots or max_len is out of range");
                 new (self) EagleNetwork(
                     runtime, target,
-                    {state_size, intermediate_size, num_heads, num_kv_heads, head_dim,
+                    {hidden_size, state_size, intermediate_size, num_heads, num_kv_heads, head_dim,
                      feeds_back_norm, starts_from_norm, num_slots, max_len});
             },
-            "runtime"_a, "target"_a, "state_size"_a, "intermediate_size"_a, "num_heads"_a,
+            "runtime"_a, "target"_a, "hidden_size"_a, "state_size"_a, "intermediate_size"_a, "num_heads"_a,
             "num_kv_heads"_a, "head_dim"_a, "feeds_back_norm"_a, "starts_from_norm"_a,
             "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 
@@ -338,7 +338,7 @@ void bind_networks(nb::module_& m) {
                 const int width = target.shape().hidden_size, layers = static_cast<int>(windows.size());
                 new (self) BlockNetwork(
                     runtime, target,
-                    {layers, width, intermediate_size, num_heads, num_kv_heads, head_dim, num_taps, width,
+                    {layers, width, width, intermediate_size, num_heads, num_kv_heads, head_dim, num_taps, width,
                      num_slots, max_len, block_size},
                     {block_size, first_guess, mask_token, markov_rank, std::move(windows), std::move(sees_later)});
             },

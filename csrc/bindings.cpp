@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 
+#include "bind.h"
 #include "drafters/growth.h"
 #include "drafters/suffix_index.h"
 #include "isa/isa.h"
@@ -34,7 +35,7 @@ std::uint64_t read_bytes(
     constexpr std::size_t line = 64, ahead = 2560, words = line / sizeof(std::uint64_t);
     const std::uint8_t* p = bytes.data();
     const std::size_t num_lines = bytes.shape(0) / line;
-    nb::gil_scoped_release unlocked;
+    GilRelease unlocked;
     std::uint64_t sums[words] = {};
     for (std::size_t i = 0; i < num_lines; ++i, p += line) {
         __builtin_prefetch(p + ahead);
@@ -68,10 +69,7 @@ std::optional<nb::tuple> continuation(const SuffixIndex& self, const std::vector
 }
 
 template <class T>
-using Array1 = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-std::span<const T> span_of(const Array1<T>& array) {
+std::span<const T> span_of(const Array1<const T>& array) {
     return {array.data(), array.shape(0)};
 }
 
@@ -103,7 +101,7 @@ VerifiedTree verified_tree(nb::handle given) {
     const nb::handle top = given[3];
     const auto ids = nb::cast<Array2<std::int64_t>>(top[0], false);
     const auto logits = nb::cast<Array2<float>>(top[1], false);
-    const auto log_sums = nb::cast<Array1<float>>(top[2], false);
+    const auto log_sums = nb::cast<Array1<const float>>(top[2], false);
     const std::size_t num_rows = tree.tokens.size() + 1, k = ids.shape(1);
     const auto has_shape = [&](const auto& array) {
         return array.shape(0) == num_rows && array.shape(1) == k && (k < 2 || array.stride(1) == 1);
@@ -149,6 +147,9 @@ nb::list grow_trees(const std::vector<const SuffixIndex*>& texts, const SuffixIn
 
 NB_MODULE(_native, m) {
     using namespace forerun;
+#ifdef NDEBUG
+    nb::set_leak_warnings(false);  // a thread that is cut off at exit keeps what it holds
+#endif
     m.doc() = "CPU kernels of forerun; use them through forerun.model.kernels.";
     m.def("checked_kernels", &checked_kernels, "Names of the kernels.");
     m.def(
@@ -169,7 +170,7 @@ NB_MODULE(_native, m) {
         [](const std::string& isa, int num_rounds, bool is_float) {
             if (num_rounds < 0) throw nb::value_error("num_rounds must not be negative");
             const Kernels& kernels = kernels_for(isa);
-            nb::gil_scoped_release unlocked;
+            GilRelease unlocked;
             std::int32_t kept = 0;
             return (is_float ? kernels.float_peak : kernels.peak)(num_rounds, &kept);
         },
@@ -200,8 +201,8 @@ NB_MODULE(_native, m) {
     nb::class_<FileTable>(m, "FileTable", "Next tokens as a file has them; its arrays are kept.")
         .def(
             "__init__",
-            [](FileTable* self, const Array1<std::uint32_t>& offsets,
-               const Array1<std::uint8_t>& data, int token_nbytes) {
+            [](FileTable* self, const Array1<const std::uint32_t>& offsets,
+               const Array1<const std::uint8_t>& data, int token_nbytes) {
                 new (self) FileTable(span_of(offsets), span_of(data), token_nbytes);
             },
             "offsets"_a.noconvert(), "data"_a.noconvert(), "token_nbytes"_a,
@@ -209,7 +210,7 @@ NB_MODULE(_native, m) {
         .def("__sizeof__", &FileTable::nbytes);
     m.def(
         "draw",
-        [](const Array1<float>& logits, float factor, std::uint64_t key, const std::string& isa) {
+        [](const Array1<const float>& logits, float factor, std::uint64_t key, const std::string& isa) {
             return draw(kernels_for(isa), {.key = key, .factor = factor}, logits.data(),
                         static_cast<int>(logits.shape(0)));
         },
@@ -217,7 +218,7 @@ NB_MODULE(_native, m) {
         "A token of softmax(factor logits), by the noise of the key; -1: not all are numbers.");
     m.def(
         "largest_scores",
-        [](const Array1<float>& logits, const std::optional<Array1<std::int32_t>>& tokens,
+        [](const Array1<const float>& logits, const std::optional<Array1<const std::int32_t>>& tokens,
            float factor, std::uint64_t key, int k, const std::string& isa) {
             const int size = static_cast<int>(logits.shape(0));
             if (k < 1) throw nb::value_error("k must be at least 1");
@@ -236,7 +237,7 @@ NB_MODULE(_native, m) {
         "isa"_a = "auto", "Where the k largest scores stand: factor logits with the tokens' noise.");
     m.def(
         "gumbel",
-        [](std::uint64_t key, const Array1<std::int32_t>& tokens,
+        [](std::uint64_t key, const Array1<const std::int32_t>& tokens,
            const nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out,
            const std::string& isa) {
             if (tokens.shape(0) != out.shape(0)) throw nb::value_error("as many tokens as numbers");

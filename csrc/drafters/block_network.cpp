@@ -82,7 +82,7 @@ void BlockNetwork::begin_steps() {
     const int count = static_cast<int>(computed_.size()), rows = num_block_rows_ = count * size;
     runtime_.lay_out([&](Scratch& scratch) {
         lay_out_rows(scratch, rows);
-        guesses_ = scratch.take_rows(count * num_read_, width());
+        guesses_ = scratch.take_rows(count * padded_rows(num_read_), width());
     });
     resize_rows(rows);
     units_.clear();
@@ -135,7 +135,7 @@ void BlockNetwork::read_row(int layer, int row) {
 void BlockNetwork::end_row(int row) {
     const int i = row / block_rows_, depth = row % block_rows_ - shape_.first_guess;
     if (depth < 0) return;
-    const int guess = i * num_read_ + depth;
+    const int guess = i * padded_rows(num_read_) + depth;
     float* out = guesses_.x + static_cast<std::size_t>(guess) * width();
     kernels_.norm(x_of(row), norm_, width(), out);
     std::copy_n(out, width(), states_.data() + guess_of(computed_[i], depth) * width());
@@ -145,7 +145,8 @@ void BlockNetwork::end_row(int row) {
 void BlockNetwork::read_head(int block) {
     const int first = block * kHeadTiles, count = std::min(kHeadTiles, head(0).num_tiles() - first);
     for (std::size_t i = 0; i < computed_.size(); ++i)
-        kernels_.linear(head(0), first, count, guesses_, static_cast<int>(i) * num_read_, num_read_,
+        kernels_.linear(head(0), first, count, guesses_, static_cast<int>(i) * padded_rows(num_read_),
+                        num_read_,
                         {logits_.data() + guess_of(computed_[i], 0) * logits_stride() + first * kTile,
                          logits_stride()});
 }

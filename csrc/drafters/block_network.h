@@ -60,7 +60,6 @@ class BlockNetwork : public LayeredNetwork {
     Norm hidden_norm_, norm_;
     const float* confidence_ = nullptr;
 
-    float* g_ = nullptr;
     // The blocks that are filled: whose, their rows, and the guesses of each.
     std::vector<int> computed_, rows_tokens_;
     int num_block_rows_ = 0, block_rows_ = 0, num_read_ = 0;

@@ -225,10 +225,7 @@ void DraftNetwork::read_head(int block, int thread) {
               num_tiles = (count + kTile - 1) / kTile, whole = num_tiles * kTile;
     float* aside = aside_ + thread * (kHeadRows * kHeadBlock + kTile);
     for (int first = 0, stop; first < rows; first = stop) {
-        const Linear& weights = head(row_depths_[first]);
-        for (stop = first + 1; stop < rows && stop - first < kHeadRows &&
-                               &head(row_depths_[stop]) == &weights;)
-            ++stop;
+        stop = end_of_rows(first, std::min(rows, first + kHeadRows), [&](int depth) { return &head(depth); });
         read_logits(block, num_tiles, first, stop - first, aside);
         for (int row = first; row < stop; ++row) {
             float* logits = aside + (row - first) * kHeadBlock;

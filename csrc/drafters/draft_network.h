@@ -104,6 +104,15 @@ class DraftNetwork : public Partner {
     // A row (width of the head) that the head reads.
     void give_head(int row, const float* x);
     const Linear& head(int depth) const;
+    // Where those rows from `first` on end that one call of `linear` may read: of the same weights, by depth.
+    template <class WeightsOf>
+    int end_of_rows(int first, int limit, const WeightsOf& weights_of) const {
+        const Linear* weights = weights_of(row_depths_[first]);
+        int stop = first + 1;
+        while (stop < limit && lie_together(first, stop + 1 - first) && weights_of(row_depths_[stop]) == weights)
+            ++stop;
+        return stop;
+    }
     int num_ids() const { return num_ids_; }
 
     Runtime& runtime_;

@@ -7,7 +7,8 @@ namespace forerun {
 EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& shape)
     : LayeredNetwork(runtime, target,
                      {.num_layers = 1,
-                      .input_size = 2 * target.shape().hidden_size,
+                      .hidden_size = shape.hidden_size,
+                      .input_size = 2 * shape.hidden_size,
                       .intermediate_size = shape.intermediate_size,
                       .num_heads = shape.num_heads,
                       .num_kv_heads = shape.num_kv_heads,
@@ -18,7 +19,7 @@ EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& 
                       .max_len = shape.max_len,
                       .num_guessed = kMaxSteps}),
       shape_(shape),
-      roots_(static_cast<std::size_t>(shape.num_slots) * target.shape().hidden_size) {}
+      roots_(static_cast<std::size_t>(shape.num_slots) * shape.hidden_size) {}
 
 void EagleNetwork::check() {
     fc_ = &matrix("fc", width(), kTaps * shape_.state_size);
@@ -31,6 +32,8 @@ void EagleNetwork::check() {
     check_layers();
     norm_ = norm("norm", width());
     embedding_ = has("emb.0") ? &matrix("emb.0", target_.shape().vocab_size, width()) : nullptr;
+    if (!embedding_ && width() != target_.shape().hidden_size)
+        throw std::invalid_argument("a network of another width than its target needs embeddings of its own");
     check_heads(width(), 1);
 }
 

@@ -10,7 +10,7 @@
 namespace forerun {
 
 struct EagleShape {
-    int state_size, intermediate_size, num_heads, num_kv_heads, head_dim;
+    int hidden_size, state_size, intermediate_size, num_heads, num_kv_heads, head_dim;
     bool feeds_back_norm, starts_from_norm;  // norm_output; norm_before_residual
     int num_slots, max_len;
 };

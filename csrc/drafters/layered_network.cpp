@@ -52,6 +52,7 @@ void LayeredNetwork::check_layers() {
 }
 
 void LayeredNetwork::clear(int slot) {
+    const Runtime::PassLock lock(runtime_);
     cache_.check_slot(slot);
     lengths_[slot] = 0;
 }

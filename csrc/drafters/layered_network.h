@@ -13,7 +13,7 @@ namespace forerun {
 
 // `input_size`: what q, k and v read. `num_taps` layers of the target are read, `state_size` wide.
 struct LayeredShape {
-    int num_layers, input_size, intermediate_size, num_heads, num_kv_heads, head_dim;
+    int num_layers, hidden_size, input_size, intermediate_size, num_heads, num_kv_heads, head_dim;
     int num_taps, state_size;
     int num_slots, max_len, num_guessed;  // rows of a slot that are fed, and behind them
 };
@@ -81,7 +81,7 @@ class LayeredNetwork : public DraftNetwork {
     // One head of q, k or v, in this order, of the first `rows` rows.
     void project(int layer, int head, int rows);
 
-    int width() const { return target_.shape().hidden_size; }
+    int width() const { return layered_.hidden_size; }
     int pieces() const { return 4 * pool_.size(); }
     int num_heads() const { return layered_.num_heads + 2 * layered_.num_kv_heads; }
     float* x_of(int row) { return x_ + static_cast<std::size_t>(row) * width(); }

@@ -172,10 +172,9 @@ void RecurrentNetwork::project(int piece, const Rows& rows) {
     const int count = num_rows(), pieces = 8 * pool_.size();
     const std::size_t stride = static_cast<std::size_t>(num_gates()) * shape_.inner_size;
     for (int row = 0, stop; row < count; row = stop) {
-        const Linear& weights = *cell(row_depths_[row]).projection;
-        for (stop = row + 1;
-             stop < count && cell(row_depths_[stop]).projection == &weights;)
-            ++stop;
+        const auto weights_of = [&](int depth) { return cell(depth).projection; };
+        stop = end_of_rows(row, count, weights_of);
+        const Linear& weights = *weights_of(row_depths_[row]);
         const Part part(weights.num_tiles(), piece, pieces);
         kernels_.linear(weights, part.first, part.stop - part.first, rows, row, stop - row,
                         {gates_ + row * stride + part.first * kTile, stride});

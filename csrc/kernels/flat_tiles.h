@@ -111,6 +111,7 @@ void flat_by_tiles(const Linear& linear, int tile, const Rows& rows, int row, in
 template <class Code>
 void flat_by_tiles(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row, int num_rows,
                    const Output& output) {
+    assert(row % kRowsAside == 0);
     for (int i = 0, step; i < num_tiles; i += step) {
         step = num_tiles - i >= kTilesAside ? kTilesAside : 1;
         (step == kTilesAside ? flat_by_tiles<Code, kTilesAside> : flat_by_tiles<Code, 1>)(

@@ -17,6 +17,8 @@
 
 #pragma once
 
+#include <cassert>
+
 #include "kernels/codes.h"
 #include "model/types.h"
 #include "platform.h"
@@ -344,8 +346,10 @@ void flat_tiles(const Linear& linear, int tile, int num_tiles, const Rows& rows,
     }
 }
 
+// The rows must `lie_together`: codes of those behind the first one are read as its neighbours.
 inline void linear(const Linear& linear, int tile, int num_tiles, const Rows& rows, int row,
                    int num_rows, const Output& output) {
+    assert(lie_together(row, num_rows));
     constexpr decltype(&forerun::FORERUN_ISA::linear) kernels[] = {
         // in the order of enum Tile
         linear_tiles<FloatTile<Float32>>,

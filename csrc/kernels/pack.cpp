@@ -12,6 +12,7 @@
 #include "kernels/half.h"
 #include "kernels/tile_layout.h"
 #include "kernels/tile_writer.h"
+#include "threads.h"
 
 namespace forerun {
 
@@ -53,7 +54,7 @@ void fill_tiles(Packed& packed, const float* bias, int num_threads, const Write&
     const int threads = std::max(1, std::min(num_threads, num_tiles / least));
     const int step = std::max(least, num_tiles / (8 * threads));
     std::atomic<int> next = 0;
-    const auto some = [&] {
+    const auto some = [&](int) {
         for (int first; (first = next.fetch_add(step)) < num_tiles;)
             for (int tile = first; tile < std::min(first + step, num_tiles); ++tile)
                 write(TileRows{packed.memory.as<std::uint8_t>() + tile * linear.tile_nbytes,
@@ -61,8 +62,8 @@ void fill_tiles(Packed& packed, const float* bias, int num_threads, const Write&
     };
     {
         std::vector<std::jthread> others;
-        for (int thread = 1; thread < threads; ++thread) others.emplace_back(some);
-        some();
+        start_threads(others, 1, threads, some);
+        some(0);
     }
     if (bias) std::copy_n(bias, num_out, packed.bias.as<float>());
 }

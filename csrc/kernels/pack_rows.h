@@ -43,9 +43,9 @@ void pack_blocks(int num_in, int count, const std::uint8_t* rows, std::size_t ro
 template <std::size_t... I>
 void pack_blocks_of(const WeightFormat& f, std::index_sequence<I...>, int num_in, int count,
                     const std::uint8_t* rows, std::size_t row_nbytes, std::uint8_t* tile) {
-    (..., (kFormats[I].tile == f.tile && kFormats[I].block_nbytes == f.block_nbytes
-               ? pack_blocks<I>(num_in, count, rows, row_nbytes, tile)
-               : void()));
+    // The first one will do: formats of one tile and block size are read alike.
+    static_cast<void>((... || (kFormats[I].tile == f.tile && kFormats[I].block_nbytes == f.block_nbytes &&
+                               (pack_blocks<I>(num_in, count, rows, row_nbytes, tile), true))));
 }
 
 // The outputs of one tile, `count` of them, which lie `row_nbytes` apart as a checkpoint stores integers.

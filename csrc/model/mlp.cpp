@@ -207,7 +207,7 @@ void Decoder::place_pairs(int index) {
     for (int expert = 0, first = 0; expert < shape.num; ++expert) {
         const int pairs = stops[expert];
         firsts[expert] = stops[expert] = first;
-        first += (pairs + kRowsAside - 1) / kRowsAside * kRowsAside;
+        first += padded_rows(pairs);
         if (pairs > 0) routing_.active[routing_.num_active++] = expert;
     }
     for (int i = 0; i < count; ++i) {

@@ -215,7 +215,7 @@ class Decoder {
 
     std::size_t latent_stride() const;
     std::vector<int> latent_pieces(int layer) const;
-    int latent_rows() const { return (num_rows_ + kRowsAside - 1) / kRowsAside * kRowsAside; }
+    int latent_rows() const { return padded_rows(num_rows_); }
     void run_latent(Worker& worker, int layer);
     void project_latents(int layer, const Part& tiles);
     void project_queries(int layer, const Part& tiles, int first_tile, const Rows& from);
@@ -276,7 +276,7 @@ class Decoder {
     float* stream(int row, int index) const;
     int stream_pieces() const;
     int laurel_pieces(bool is_left) const;
-    int stream_places() const { return (num_rows_ + kRowsAside - 1) / kRowsAside * kRowsAside; }
+    int stream_places() const { return padded_rows(num_rows_); }
     void project_streams(int piece);
     void begin_streams(int row);
     void route_streams(const Layer& layer, int row, float* routed);

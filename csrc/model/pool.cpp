@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "platform.h"
+#include "threads.h"
 
 namespace forerun {
 namespace {
@@ -141,7 +142,8 @@ void Pool::start() {
     prepare();
     threads_ = std::make_unique<Threads>();
     threads_->owner = platform::process();
-    for (int i = 1; i < num_threads_; ++i) threads_->threads.emplace_back([this, i] { work(i); });
+    // The shares of threads that cannot be started are taken by the others.
+    start_threads(threads_->threads, 1, num_threads_, [this](int thread) { work(thread); });
 }
 
 void Pool::run(Job job, void* self, std::span<const int> pieces, int num_active) {

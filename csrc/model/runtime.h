@@ -32,8 +32,7 @@ class Scratch {
     Rows take_rows(int num_rows, int width, int wide = 0) {
         wide = std::max(width, wide);
         // Whole groups, so that widths that are never quantized need no case of their own.
-        const std::size_t whole_rows = (num_rows + kRowsAside - 1) / kRowsAside * kRowsAside,
-                          groups = whole_rows * ((wide + kGroup - 1) / kGroup);
+        const std::size_t groups = static_cast<std::size_t>(padded_rows(num_rows)) * ((wide + kGroup - 1) / kGroup);
         return {width,
                 take<float>(static_cast<std::size_t>(num_rows) * width),
                 take<std::int8_t>(groups * kGroup),

@@ -154,6 +154,14 @@ struct Linear {
 
 inline constexpr int kRowsAside = 8;  // rows whose groups lie side by side
 
+// A number of rows rounded up, so that the row behind them begins a new set of kRowsAside.
+constexpr int padded_rows(int rows) { return (rows + kRowsAside - 1) / kRowsAside * kRowsAside; }
+
+// Whether a kernel may read these rows in one call: they begin a set of kRowsAside, or end within one.
+constexpr bool lie_together(int first, int count) {
+    return first % kRowsAside == 0 || first % kRowsAside + count <= kRowsAside;
+}
+
 // R rows of activations, as floats, as int8 with a scale per group of 32, or both. A row never
 // depends on another. The groups of 8 rows lie side by side, (R / 8, width / 32, 8): a kernel that
 // computes some of them reads one stream. Flattened rows have only codes, + 128, of up to `wide`

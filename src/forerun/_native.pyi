@@ -350,6 +350,7 @@ class EagleNetwork(LayeredNetwork):
         self,
         runtime: Runtime,
         target: Decoder,
+        hidden_size: int,
         state_size: int,
         intermediate_size: int,
         num_heads: int,

@@ -99,6 +99,16 @@ def test_rows_fed_at_once_or_one_by_one_give_the_same_bits(kind):
             assert drafts(network, [slot]) == [expected[slot]]
 
 
+@pytest.mark.parametrize("num_steps", range(1, 9))
+@pytest.mark.parametrize("form", ["q8_0", "f32"])
+def test_a_sequence_gets_the_same_draft_alone_and_in_company(form, num_steps):
+    """Rows of the head that are not a multiple of eight are read one sequence after another."""
+    network = fill(native(weights_of(replace(DFLASH, block_size=9)), target(form), 8))
+    together = drafts(network, num_steps=num_steps)
+    for slot in range(3):
+        assert drafts(network, [slot], num_steps=num_steps) == [together[slot]]
+
+
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_drafts_do_not_depend_on_threads_and_instruction_set(bits):
     weights = weights_of(DSPARK)

@@ -88,6 +88,17 @@ def test_a_sequence_gets_the_same_draft_alone_and_in_company(kind):
     assert some[2] == tuple(part[:4] for part in together[2])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_rows", [8, 12, 20])
+def test_more_sequences_than_lie_side_by_side_get_their_own_drafts(kind, num_rows):
+    network = native_recurrent(weights_of(**KINDS[kind]), target("q8_0"), 8)
+    together = drafts(network, num_rows)
+    rows, tokens = hidden(num_rows), [(7 * i + 1) % VOCAB for i in range(num_rows)]
+    for i in range(num_rows):
+        alone = Solo([tokens[i]], [9], 5, 0.0, rows=[i], states=rows)
+        assert drafted(network, alone) == [together[i]], i
+
+
 @pytest.mark.parametrize("kind", ["lstm", "mlp, each depth its own"])
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_drafts_do_not_depend_on_threads_and_instruction_set(kind, bits):

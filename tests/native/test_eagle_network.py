@@ -34,6 +34,13 @@ KINDS = {
     "3.0, its own embedding and head": replace(
         BASE, fc_norm=False, norm_output=False, target_head=False, target_embedding=False
     ),
+    "narrower than its target": replace(
+        BASE,
+        hidden_size=64,
+        target_hidden_size=WIDTH,
+        target_head=False,
+        target_embedding=False,
+    ),
     "norms of q and k, residual from the norm": replace(
         BASE, qk_norm=True, norm_before_residual=True
     ),

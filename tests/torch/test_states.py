@@ -83,6 +83,19 @@ def test_a_checkpoint_is_the_state_that_was_kept(data: st.DataObject, num_checkp
             assert memory.states[memory.placed[slot]] == read_rows[slot]
 
 
+def test_no_state_is_lost_by_restoring_a_checkpoint_that_is_there() -> None:
+    memory = Lists()
+    table = StateTable(memory, 2, 2)
+    table.close(0, 1)
+    table.close(1, 2)
+    memory.placed.clear()
+    for block in (3, 3, 4, 4, 5, 5):
+        assert table.restore(block, lambda state: True)
+        assert table.has(block)
+    table.open(0, None, 0)
+    table.open(1, None, 0)
+
+
 def test_a_chunk_is_a_block() -> None:
     assert CHUNK == BLOCK_ROWS
 

@@ -72,6 +72,7 @@ def _kernels(
     kernels = _native.EagleNetwork(
         target.runtime,
         target.native,
+        c.hidden_size,
         c.state_width,
         c.intermediate_size,
         c.num_attention_heads,

@@ -81,7 +81,12 @@ class StateTable:
         return None if state is None else (state, self._num_taken[state])
 
     def restore(self, block: int, fill: Callable[[int], bool]) -> bool:
-        """Make a checkpoint behind a block of a state that `fill` writes; False if it fails, or there is none."""
+        """Make sure of a checkpoint behind a block: one that is there, or of a state that `fill` writes.
+
+        Returns False if that fails, or no state is free.
+        """
+        if self.has(block):
+            return True
         if (state := self._take()) is None:
             return False
         if not fill(state):
