@@ -307,7 +307,7 @@ WRONG = [
     ({"mask_token_id": 24}, "'mask_token_id' is 24, outside the vocabulary"),
     ({"layer_types": ["chunked", "full_attention"]}, "layers of type 'chunked' are not supported"),
     ({"hidden_act": "gelu"}, "an MLP with 'gelu' is not supported, silu is"),
-    ({"block_size": None}, "'block_size' must be a whole number from 2 on"),
+    ({"block_size": None}, "'block_size' must be a whole number from 2 to 65536"),
 ]
 
 

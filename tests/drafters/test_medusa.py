@@ -125,7 +125,7 @@ def test_published_names_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "drop", "message"),
     [
-        ({"medusa_num_heads": 0}, "", "'medusa_num_heads' must be a whole number from 1 on"),
+        ({"medusa_num_heads": 0}, "", "'medusa_num_heads' must be a whole number from 1 to 65536"),
         ({"medusa_num_heads": 99}, "", "at most 16 heads"),
         ({}, "1.0.linear.bias", "tensor '1.0.linear.bias' is missing"),
         ({"medusa_num_heads": 2}, "", "tensor '2.0.linear.bias' is none of such a network"),

@@ -203,7 +203,7 @@ WRONG = [
     ({"hidden_size": 64}, LSTM_TENSORS, "another model: it reads states of width 64, this model has 32"),
     ({"vocab_size": 25}, LSTM_TENSORS, "another model: it reads a vocabulary of 25, this model has 24"),
     ({"target": {"name": "big", "num_layers": 9}}, LSTM_TENSORS, "for big, whose num layers is 9"),
-    ({"n_predict": 0}, LSTM_TENSORS, "'n_predict' must be a whole number from 1 on, got 0"),
+    ({"n_predict": 0}, LSTM_TENSORS, "'n_predict' must be a whole number from 1 to 65536, got 0"),
     ({"cell": "gru"}, LSTM_TENSORS, "'cell' must be one of mlp, sum_rnn, lstm, sum_lstm"),
     ({"temperature": [0.0]}, LSTM_TENSORS, "'temperature' must be numbers above 0"),
     ({"tie_lstm_embs": 1}, LSTM_TENSORS, "'tie_lstm_embs' must be true or false"),

@@ -30,11 +30,12 @@ class RawGguf:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> RawGguf:
-        """A file that tells the truth, all tensors in fp32."""
+        """A file that tells the truth, whole numbers as int64 and all others in fp32."""
         raw = cls(dict(metadata))
         for name, values in tensors.items():
-            raw.entries.append(Entry(name, values.shape[::-1], 0, len(raw.data)))
-            raw.data += padded(np.ascontiguousarray(values, np.float32).tobytes())
+            kind, dtype = (27, np.int64) if values.dtype.kind == "i" else (0, np.float32)
+            raw.entries.append(Entry(name, values.shape[::-1], kind, len(raw.data)))
+            raw.data += padded(np.ascontiguousarray(values, dtype).tobytes())
         return raw
 
     def to_bytes(self) -> bytes:

@@ -38,7 +38,7 @@ def check_kind(model: str) -> None:
     path = network_folder.at(model)
     config = network_folder.config_of(path)
     named = config.get("architectures") or [""]
-    kinds = {config.get("model_type"), config.get("speculators_model_type")}
+    kinds = [config.get("model_type"), config.get("speculators_model_type")]
     if "eagle3" not in kinds and not (isinstance(named, list) and named[0] in ARCHITECTURES):
         raise LoadError(
             f"{path} holds model_type {config.get('model_type')!r}, which is no EAGLE-3; allowed: eagle3, or "

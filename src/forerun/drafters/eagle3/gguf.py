@@ -67,12 +67,10 @@ def read(model: str, target: Target) -> EagleWeights:
             raise LoadError(f"{file.path}: tensor '{name}' is none of such a network")
         tensors[ours[name]] = file.tensor(name).dequantize()
     config = _config(file, tensors.keys(), tokens, target)
+    Folder(file.path, {}, tensors).need(config.shapes())
     if (factor := layered.gguf_rope(file, config.head_dim).attention_factor) != 1:
         tensors |= {name: np.float32(factor) * tensors[name] for name in ROTATED}
-    for name in ROTATED:
-        if name in tensors:
-            tensors[name] = _unpaired(tensors[name], config.head_dim)
-    Folder(file.path, {}, tensors).need(config.shapes())
+    tensors |= {name: _unpaired(tensors[name], config.head_dim) for name in ROTATED}
     return EagleWeights(config, tensors, tokens)
 
 

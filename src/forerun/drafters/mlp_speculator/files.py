@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from forerun.core.arrays import Ids
-from forerun.core.errors import LoadError
+from forerun.core.errors import LoadError, short_repr
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.drafting.base import Target
@@ -155,9 +155,11 @@ def _config(folder: Folder, target: Target) -> MLPSpeculatorConfig:
     compared += [(folder.number("vocab_size"), config.vocab_size, "a vocabulary of")]
     folder.check_target(compared)
     cell = folder.config.get("cell", folder.config.get("method", "mlp"))
-    if cell not in _CELLS:
-        raise LoadError(f"{folder.path}: 'cell' must be one of {', '.join(_CELLS)}, got {cell!r}")
-    is_lstm = _CELLS[str(cell)]
+    if not isinstance(cell, str) or cell not in _CELLS:
+        raise LoadError(
+            f"{folder.path}: 'cell' must be one of {', '.join(_CELLS)}, got {short_repr(cell)}"
+        )
+    is_lstm = _CELLS[cell]
     names = ("proj_dim", "inner_dim") if is_lstm else ("inner_dim",)
     num_predict = folder.number("n_predict", "num_lookahead_tokens")
     if num_predict > MAX_STEPS:

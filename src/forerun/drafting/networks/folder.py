@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from forerun.core import files
 from forerun.core.arrays import Floats, Ids
-from forerun.core.errors import LoadError
+from forerun.core.errors import LoadError, short_repr
 from forerun.drafting.base import Target
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.hugging_face import HubName
 from forerun.hub.names import resolve
+from forerun.model.arch.base.settings import LARGEST, number_in
 from forerun.text.hf_tokenizer import read_json
 from forerun.weights.codes import FORMATS
 from forerun.weights.hf import read_tensors
@@ -41,6 +42,14 @@ _INTEGERS = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "B
 DRAFT_IDS = "draft_ids"
 """The tokens of a head that does not know all."""
 GROUP = 32
+_MOST = 1 << 16
+_LARGEST = {
+    **LARGEST,
+    "target_hidden_size": LARGEST["hidden_size"],
+    "mask_token_id": LARGEST["vocab_size"],
+    "sliding_window": (1 << 31) - 1,
+}
+"""Upper bounds of whole numbers by name; of all others it is `_MOST`. What is computed of them stays small."""
 
 Array = NDArray[Any]
 """Of floats, or of integers that are token ids."""
@@ -57,20 +66,22 @@ class Folder:
     def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """Read a whole number of the configuration, by the first name that is there. Raises LoadError."""
         value = next((self.config[n] for n in names if self.config.get(n) is not None), default)
-        if isinstance(value, str) and value.isdecimal():
+        most = _LARGEST.get(names[0], _MOST)
+        if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(most)):
             value = int(value)
-        if type(value) is not int or value < least:
+        if type(value) is not int or not least <= value <= most:
             raise LoadError(
-                f"{self.path / CONFIG}: '{names[0]}' must be a whole number from {least} on, got {value!r}"
+                f"{self.path / CONFIG}: '{names[0]}' must be a whole number from {least} to {most}, got "
+                f"{short_repr(value)}"
             )
         return value
 
     def real(self, name: str, default: float) -> float:
-        """Read a number above 0 of the configuration. Raises LoadError."""
-        value = self.config.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise LoadError(f"{self.path / CONFIG}: '{name}' must be above 0, got {value!r}")
-        return float(value)
+        """Read a number from 1e-12 to 1e6 of the configuration. Raises LoadError."""
+        try:
+            return number_in(name, self.config.get(name, default), 1e-12, 1e6)
+        except LoadError as error:
+            raise LoadError(f"{self.path / CONFIG}: {error}") from None
 
     def flag(self, name: str) -> bool:
         """Read a switch of the configuration, off if it is not there. Raises LoadError."""

@@ -29,6 +29,8 @@ _WIDEST = (1 << 31) - 1
 """A sliding window at most."""
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _LARGEST = {field: largest for field, _, _, largest in _SIZES}
+LARGEST: Mapping[str, int] = {key: largest for _, hf, gguf, largest in _SIZES for key in (hf, gguf)}
+"""The upper bounds of sizes, by the keys of Hugging Face and of GGUF."""
 
 
 class Settings:
