@@ -180,3 +180,14 @@ def test_its_thread_ends_with_it() -> None:
     del thread
     own.join(5)
     assert not own.is_alive()
+
+
+@pytest.mark.parametrize("are_strangers", [True, False])
+def test_a_grammar_on_which_the_library_crashes_is_refused(
+    are_strangers: bool, tokenizer: Tokenizer
+) -> None:
+    grammars = Grammars(tokenizer, tokenizer.vocab_size, are_strangers=are_strangers)
+    with pytest.raises(RequestError, match="the process of the grammar crashed"):
+        grammars.start(StructuredOutputsParams(grammar=f'start: %json {{"const": {-(2**63)}}}'))
+    assert grammars.start(FORMS["regex"]).allowed().any()
+    grammars.close()

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from signal import Signals
 from typing import IO, Any, cast
 from weakref import finalize
 
@@ -107,9 +108,15 @@ class HelperProcess:
         if time.monotonic() - start_s >= self._max_s:
             raise RequestError(f"{self._what} takes more than {self._max_s:g} s")
         self.close()
-        status = self._process.returncode
-        why = f"the process of {self._what} ended with status {status}; its memory is limited"
-        raise RequestError(why)
+        raise RequestError(f"the process of {self._what} {_how(self._process.returncode)}")
+
+
+def _how(status: int) -> str:
+    """Say how a process ended; what is beyond its memory aborts it, in Python's words or a library's."""
+    name = Signals(-status).name if -status in {*Signals} else f"status {status}"
+    if name == "SIGSEGV":
+        return "crashed (SIGSEGV)"
+    return f"ended ({name}): its memory is limited"
 
 
 def _converse(
