@@ -108,7 +108,7 @@ class HelperProcess:
         if time.monotonic() - start_s >= self._max_s:
             raise RequestError(f"{self._what} takes more than {self._max_s:g} s")
         self.close()
-        raise RequestError(f"the process of {self._what} {_how(self._process.returncode)}")
+        raise RequestError(f"the process of {self._what} {_how(self._process.wait())}")
 
 
 def _how(status: int) -> str:
