@@ -70,10 +70,17 @@ void copy_row(const Linear& linear, const std::uint8_t* from, int from_lane, std
 
 }  // namespace
 
-Buffer weight_memory(std::size_t nbytes) {
+namespace {
+
+Arena& arena() {
     static Arena arena;
-    return arena.take(nbytes);
+    return arena;
 }
+
+}  // namespace
+
+Buffer weight_memory(std::size_t nbytes) { return arena().take(nbytes); }
+void trim_weight_memory() { arena().trim(); }
 
 void check_width(const WeightFormat& f, int num_in) {
     const int unit = std::max(f.block, f.is_float() ? kTile : kGroup);

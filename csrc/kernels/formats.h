@@ -79,5 +79,7 @@ void unpack_row(const Linear& linear, int row, float* out);
 
 // Zeroed memory for weights: small pieces share huge pages.
 Buffer weight_memory(std::size_t nbytes);
+// What is allocated beyond the weights so far goes back to the system.
+void trim_weight_memory();
 
 }  // namespace forerun

@@ -60,9 +60,16 @@ class Arena {
     Buffer take(std::size_t nbytes) {
         if (nbytes == 0) return {};
         const std::scoped_lock lock(busy_);
-        if (!mapping_ || mapping_->memory.nbytes() - mapping_->used < nbytes)
+        if (!mapping_ || mapping_->memory.nbytes() - mapping_->used < nbytes) {
+            if (mapping_) mapping_->trim();
             mapping_ = std::make_shared<Mapping>(std::max(nbytes, kMapping));
+        }
         return mapping_->take(mapping_, nbytes);
+    }
+    // Gives back what the last huge page has behind the buffers; those that are taken later find it in small pages.
+    void trim() {
+        const std::scoped_lock lock(busy_);
+        if (mapping_) mapping_->trim();
     }
 
   private:
@@ -86,6 +93,15 @@ class Arena {
             return {std::shared_ptr<std::uint8_t>(
                         part, [self, nbytes](std::uint8_t* first) { self->give(first, nbytes); }),
                     nbytes};
+        }
+        void trim() {
+            const std::scoped_lock lock(busy);
+            const std::size_t page = platform::page_size(), first = (used + page - 1) / page * page;
+            const std::size_t stop = std::min((first + kHugePage - 1) / kHugePage * kHugePage, memory.nbytes());
+            if (first >= stop) return;
+            std::uint8_t* const start = memory.as<std::uint8_t>();
+            platform::advise_small_pages(start + first, stop - first);
+            platform::return_pages(start + first, start + stop);
         }
         void give(std::uint8_t* part, std::size_t nbytes) {
             const std::scoped_lock lock(busy);

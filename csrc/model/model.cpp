@@ -279,6 +279,7 @@ void Decoder::check() {
     for (const auto& [name, weight] : weights_)
         if (name.starts_with("layers.")) layers_nbytes_ += weight.packed.nbytes();
     is_checked_ = true;
+    trim_weight_memory();
 }
 
 // Layers that read the same rows must flatten and order them alike.

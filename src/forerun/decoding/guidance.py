@@ -187,7 +187,9 @@ class Grammars:
         except Exception as error:  # its own kinds, by what is wrong with the grammar
             raise _refused(wanted, str(error)) from None
         if self._is_checked or (wanted.grammar is not None and "%json" in wanted.grammar):
-            self._check(job, source)  # numbers of such a schema, not looked through here, can crash the library
+            self._check(
+                job, source
+            )  # numbers of such a schema, not looked through here, can crash the library
         return self._matched(wanted, source, words)
 
     def _check(self, job: _Job, source: str) -> None:
