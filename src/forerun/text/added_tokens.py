@@ -37,6 +37,13 @@ def token_settings(folder: Path) -> dict[str, Any]:
     return settings | older | ({_LISTS[0]: extra} if extra else {})
 
 
+def settings_path(folder: Path, settings: Json, key: str) -> Path:
+    """Return the file that a key of `token_settings` comes from, for messages."""
+    older = folder / "special_tokens_map.json"
+    is_older = "added_tokens_decoder" not in settings and key in read_json(older)
+    return older if is_older else folder / "tokenizer_config.json"
+
+
 def add_tokens(encoder: Encoder, folder: Path, settings: Json, num_rows: int | None) -> None:
     """Add to an encoder the tokens that the folder's other files list or name, with their flags. Raises LoadError.
 
@@ -90,12 +97,12 @@ def _named(settings: Json, folder: Path) -> Iterator[tuple[str, AddedToken]]:
 
     New tokens get their ids in this order.
     """
-    path = folder / "tokenizer_config.json"
     roles = [key for key in settings if key.endswith("_token") and key not in _ROLES]
     for key in (*_ROLES, *sorted(roles, key=lambda key: isinstance(settings[key], str))):
         if isinstance(value := settings.get(key), str | dict):
-            yield key, _token(value, path, key, is_special=True)
+            yield key, _token(value, settings_path(folder, settings, key), key, is_special=True)
     for value in _listed(settings, folder):
+        path = settings_path(folder, settings, _LISTS[0])
         yield "", _token(value, path, _LISTS[0], is_special=True)
 
 

@@ -16,7 +16,7 @@ import tokenizers
 
 from forerun.core.errors import LoadError, short_repr
 from forerun.core.opened import read_file, read_json
-from forerun.text.added_tokens import add_tokens, token_settings
+from forerun.text.added_tokens import add_tokens, settings_path, token_settings
 from forerun.text.chat_template import with_tool_use
 from forerun.text.ends import end_ids
 from forerun.text.fill_in import FillIn
@@ -72,12 +72,14 @@ def _check_ids(path: Path, description: Json) -> None:
 def _encoding(
     folder: Path, encoder: tokenizers.Tokenizer, description: Json, settings: Json
 ) -> Encoding:
-    path = folder / "tokenizer_config.json"
     normal_piece, adds_space = _piece_rule(folder, description)
     added = encoder.get_added_tokens_decoder()
     special = {token.content: i for i, token in added.items() if token.special}
     pieces = _pieces(encoder, normal_piece)
-    bos_id, eos_id = (_token_id(encoder, settings, f"{key}_token", path) for key in ("bos", "eos"))
+    bos_id, eos_id = (
+        _token_id(encoder, settings, key, settings_path(folder, settings, key))
+        for key in ("bos_token", "eos_token")
+    )
     ends = (eos_id, *(i for i in _named_ends(folder) if 0 <= i < len(pieces)))
     prefix, suffix = _around(encoder)
     fill_in = FillIn.find(encoder.token_to_id)
@@ -107,7 +109,8 @@ def _pieces(
         # Of bytes' letters, a token that was added stands for what is written; of SentencePiece's, one that is
         # normalized has taken the space before it.
         is_bytes = normal_piece is byte_level_piece
-        pieces[i] = added.content.encode() if is_bytes else normal_piece(encoder.id_to_token(i))
+        text = added.content if is_bytes else encoder.id_to_token(i) or ""
+        pieces[i] = text.encode() if is_bytes else normal_piece(text)
     return pieces
 
 

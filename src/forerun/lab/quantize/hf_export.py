@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -216,12 +216,12 @@ def _post_processor(encoding: Encoding) -> object:
     if not names:
         return None
 
-    def template(*letters: str) -> list[dict[str, object]]:
-        before, behind = (
-            [{"SpecialToken": {"id": names[i], "type_id": 0}} for i in ids] for ids in around
-        )
-        texts = [{"Sequence": {"id": letter, "type_id": 0}} for letter in letters]
-        return [*before, *texts, *behind]
+    def pieces(kind: str, ids: Iterable[str | None]) -> list[object]:
+        return [{kind: {"id": each, "type_id": 0}} for each in ids]
+
+    def template(*letters: str) -> list[object]:
+        before, behind = (pieces("SpecialToken", map(names.get, ids)) for ids in around)
+        return [*before, *pieces("Sequence", letters), *behind]
 
     tokens = {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in names.items()}
     whole = {"single": template("A"), "pair": template("A", "B"), "special_tokens": tokens}
