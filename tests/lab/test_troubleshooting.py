@@ -35,6 +35,8 @@ OF_FILES = (
         "parallel/split.py",
         "text/gguf",
         "text/hf_tokenizer.py",
+        "text/added_tokens.py",
+        "core/opened.py",
     ),
 )
 OF_THE_LABORATORY = ("lab/",)

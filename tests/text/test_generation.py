@@ -42,6 +42,26 @@ def test_a_folder_is_sampled_as_it_says(
     assert expected.max_tokens == 16
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"suppress_tokens": [7]},
+        {"bad_words_ids": [[7, 8]]},
+        {"no_repeat_ngram_size": 3, "num_beams": 1},
+        {"min_new_tokens": 0, "forced_eos_token_id": [2]},
+    ],
+)
+def test_what_a_folder_asks_for_in_vain_is_named(
+    config: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert from_hf(config, "x/generation_config.json") == GREEDY
+    key = next(key for key, value in config.items() if value not in (0, 1))
+    assert f"x/generation_config.json: {key} left out" in caplog.text
+    caplog.clear()
+    from_hf({**dict.fromkeys(generation.UNUSED), "num_beams": 1, "typical_p": 1.0}, "x")
+    assert not caplog.text
+
+
 def test_a_gguf_is_sampled_as_it_says(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(path, "llama")

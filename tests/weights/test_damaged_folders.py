@@ -72,7 +72,11 @@ def nested(depth: int) -> str:
 @pytest.mark.parametrize(
     ("name", "change", "complaint"),
     [
-        ("tokenizer_config.json", {"eos_token": 5}, "'eos_token'"),
+        ("special_tokens_map.json", {"eos_token": 5}, "'eos_token'"),
+        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "'added_tokens_decoder'"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "'added_tokens_decoder'"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {}}}, "'added_tokens_decoder'"),
+        ("tokenizer_config.json", {"extra_special_tokens": 5}, "'extra_special_tokens'"),
         ("tokenizer_config.json", {"bos_token": {"content": [1]}}, "'bos_token'"),
         ("tokenizer_config.json", {"chat_template": [1]}, "'chat_template'"),
         ("tokenizer_config.json", {"chat_template": [{"name": "default"}]}, "'chat_template'"),

@@ -200,22 +200,6 @@ def test_a_vocabulary_larger_than_the_embedding_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("settings", "bos"),
-    [
-        ({"bos_token": "<s>"}, True),
-        ({"bos_token": {"content": "<s>"}, "add_bos_token": False}, False),
-        ({}, True),  # by post-processing alone, as with transformers
-    ],
-)
-def test_bos_is_added_as_the_files_say(
-    tmp_path: Path, settings: dict[str, object], bos: bool
-) -> None:
-    tokenizer = tokenizer_of(tmp_path / "m", "sentencepiece", tokenizer_config__json=settings)
-    assert tokenizer.bos_id == (1 if settings else None)
-    assert (tokenizer.encode("he")[0] == 1) is bos
-
-
-@pytest.mark.parametrize(
     ("template", "settings"),
     [
         ("$A </s>", {}),
@@ -235,9 +219,6 @@ def test_what_stands_around_a_text_is_what_post_processing_puts_there(
     for text in ("he hello", "", "é"):
         whole = [*tokenizer.encode(text), *tokenizer.suffix_ids]
         assert whole == encoder.encode(text, add_special_tokens=True).ids
-    added = settings | {"eos_token": "</s>", "add_eos_token": True}
-    path = write_tokenizer(tmp_path / "e", sentencepiece_encoder(), tokenizer_config__json=added)
-    assert open_checkpoint(path).tokenizer().suffix_ids == (2,)
 
 
 def test_the_ends_named_anywhere_are_ends(tmp_path: Path) -> None:

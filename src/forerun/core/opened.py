@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from forerun.core.errors import LoadError
 from forerun.core.files import open_to_read
 
 SAMPLE_NBYTES = 1 << 20
 """Bytes of the beginning and the end of each file that `digest` reads."""
+_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How a file begins that stands for one that git-lfs keeps elsewhere."""
 
 
 class OpenedFile(NamedTuple):
@@ -32,7 +36,10 @@ class OpenedFile(NamedTuple):
 
 
 def open_noted(path: Path, opened: list[OpenedFile]) -> BinaryIO:
-    """Open a file to read, and add it to those that were; also where there is none. Raises OSError."""
+    """Open a file to read, and add it to those that were; also where there is none.
+
+    Raises OSError, and LoadError for a pointer of git-lfs, which a clone without it leaves in place of large files.
+    """
     where = str(path.resolve())
     try:
         file = open_to_read(path)
@@ -40,7 +47,37 @@ def open_noted(path: Path, opened: list[OpenedFile]) -> BinaryIO:
         opened.append(OpenedFile(where))
         raise
     opened.append(OpenedFile(where, _state(os.fstat(file.fileno()))))
+    if file.read(len(_POINTER)) == _POINTER:
+        file.close()
+        raise LoadError(
+            f"{path.name} is a git-lfs pointer, not the file itself: run `git lfs pull` in {path.parent}"
+        )
+    file.seek(0)
     return file
+
+
+def read_file(path: Path, opened: list[OpenedFile] | None = None) -> bytes:
+    """Return a file's content; raises and adds to those that were `opened` as `open_noted` does."""
+    with open_noted(path, [] if opened is None else opened) as file:
+        return file.read()
+
+
+def read_json(path: Path, opened: list[OpenedFile] | None = None) -> dict[str, Any]:
+    """Return a JSON object from a file, empty if there is no file. Raises LoadError if it is not one.
+
+    The file is added to those that were `opened`.
+    """
+    try:
+        value = json.loads(read_file(path, opened).decode())
+    except FileNotFoundError:
+        return {}
+    except RecursionError as error:
+        raise LoadError(f"{path} is nested too deep to be read") from error
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path} is no JSON file: {error}") from error
+    if not isinstance(value, dict):
+        raise LoadError(f"{path} is no JSON object, but a {type(value).__name__}")
+    return value
 
 
 def digest(opened: Iterable[OpenedFile]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from forerun.core import registry
 from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, unknown
+from forerun.core.opened import read_json
 from forerun.drafting.find import find, is_file
 from forerun.model.kernels import native
 from forerun.weights.gguf import GgufCheckpoint
@@ -104,7 +104,7 @@ def _reader_of(model: str) -> str:
     path = Path(model).expanduser()
     words = path.name.lower()
     if (path / "config.json").is_file():
-        settings = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        settings = read_json(path / "config.json")
         kinds = ("model_type", "speculators_model_type", "architectures")
         words = " ".join(str(settings.get(kind)) for kind in kinds).lower()
     elif path.is_file() and words.endswith(".gguf"):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from forerun.core.errors import LoadError
 from forerun.weights.gguf_parts import part_paths
+from forerun.weights.gguf_roles import is_model, models_among
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
@@ -89,12 +90,19 @@ def cached(name: HubName) -> Path | None:
             )
         )
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
-        path = folder / (_choose(name, names) or "")
+        path = folder / (_choose(name, _without_others(folder, names)) or "")
         if not all(part.exists() for part in _weight_files(path)):
             return None
     except (OSError, ValueError, LoadError):
         return None
     return path if path.exists() else None
+
+
+def _without_others(folder: Path, names: list[str]) -> list[str]:
+    """Leave out, of several GGUFs, those that are no models by their headers."""
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    others = {name for name in ggufs if len(ggufs) > 1 and not is_model(folder / name)}
+    return [name for name in names if name not in others]
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -225,10 +233,13 @@ def _wanted(name: HubName, siblings: list[RepoSibling]) -> tuple[str | None, lis
 
 
 def _choose(name: HubName, files: list[str]) -> str | None:
-    """Return the GGUF that is meant, None for the whole folder. Raises LoadError with what there is."""
-    ggufs = sorted(file for file in files if file.endswith(".gguf"))
-    if name.file in ggufs:
+    """Return the GGUF that is meant, None for the whole folder. Raises LoadError with what there is.
+
+    A quantization means a model of it, not a file that goes with one.
+    """
+    if name.file in files:
         return name.file
+    ggufs = models_among(files)
     if name.quantization is not None:
         ending = f"{name.quantization}.gguf".lower()
         for file in ggufs:

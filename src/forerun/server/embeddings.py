@@ -16,6 +16,7 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from forerun.core.opened import read_json
 from forerun.engine import vectors
 from forerun.engine.vectors import Vectors
 from forerun.server.bodies import JsonRequest, JsonRoute
@@ -27,7 +28,6 @@ from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.writer import Document
-from forerun.text.hf_tokenizer import read_json
 from forerun.text.prompt import Encoded
 from forerun.weights.gguf_header import read_header
 

@@ -6,17 +6,28 @@ Which tokens end an answer is the tokenizer's business.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
 from forerun.core.errors import LoadError, RequestError
 from forerun.core.params import SamplingParams
 
+_log = logging.getLogger(__name__)
 GREEDY = SamplingParams(temperature=0.0)
 FILTERS = ("top_k", "top_p", "min_p")
 """Settings without a meaning in greedy decoding."""
 SETTINGS = ("temperature", *FILTERS, "repetition_penalty")
 """What a model's files may set, by the names of `SamplingParams` and generation_config.json."""
+
+UNUSED: Mapping[str, object] = {
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias")),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "stop_strings", "watermarking_config")),
+    **dict.fromkeys(("exponential_decay_length_penalty", "penalty_alpha", "dola_layers")),
+    **{"no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0, "num_beams": 1, "typical_p": 1.0},
+    **{"epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "guidance_scale": 1.0, "top_h": None},
+}  # fmt: skip
+"""What else a generation_config.json may set that changes answers in transformers, and its value for nothing."""
 
 ADVISED: Mapping[str, Mapping[str, float]] = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}
 """By `general.basename`, from the model card of SmolLM2-135M-Instruct. Greedily it soon repeats itself."""
@@ -30,6 +41,9 @@ def from_hf(config: Mapping[str, object], where: str) -> SamplingParams:
     `do_sample` decides whether to sample; without it a temperature or a filter does.
     """
     stated = {name: config[name] for name in SETTINGS if config.get(name) is not None}
+    unused = [key for key, off in UNUSED.items() if config.get(key) not in (None, off, [], {})]
+    if unused:
+        _log.warning("%s: %s left out: what they ask for is not done", where, ", ".join(unused))
     samples = config.get("do_sample")
     if samples is None:
         samples = bool(stated.keys() - {"repetition_penalty"})

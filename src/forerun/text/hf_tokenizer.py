@@ -1,13 +1,13 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json and its sibling files.
+"""The tokenizer of a Hugging Face folder: tokenizer.json and its sibling files, as transformers reads them.
 
-Whether a model wants a BOS token, which tokens end an answer and how a chat is written is spread
-over tokenizer_config.json, special_tokens_map.json, generation_config.json, config.json and
-chat_template.jinja.
+Which tokens there are, which of them end an answer and how a chat is written is spread over tokenizer.json,
+tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json, config.json and
+chat_template.jinja. What stands around a text is what post-processing of tokenizer.json puts there: `add_bos_token`
+and `add_eos_token` have no effect beside it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 import tokenizers
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.core.opened import OpenedFile, open_noted
+from forerun.core.opened import read_file, read_json
+from forerun.text.added_tokens import add_tokens, settings_path, token_settings
 from forerun.text.chat_template import with_tool_use
 from forerun.text.ends import end_ids
 from forerun.text.fill_in import FillIn
@@ -27,27 +28,8 @@ _LARGEST_GAP = 1 << 16
 """Ids that a vocabulary may leave out beyond as many as it has."""
 
 
-def read_json(path: Path, opened: list[OpenedFile] | None = None) -> Json:
-    """Return a JSON object from a file, empty if there is no file. Raises LoadError if it is not one.
-
-    The file is added to those that were `opened`.
-    """
-    try:
-        with open_noted(path, [] if opened is None else opened) as file:
-            value = json.loads(file.read().decode())
-    except FileNotFoundError:
-        return {}
-    except RecursionError as error:
-        raise LoadError(f"{path} is nested too deep to be read") from error
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path} is no JSON file: {error}") from error
-    if not isinstance(value, dict):
-        raise LoadError(f"{path} is no JSON object, but a {type(value).__name__}")
-    return value
-
-
-def tokenizer_from_folder(folder: Path) -> Tokenizer:
-    """Return the tokenizer of a folder. Raises LoadError that names the file in question."""
+def tokenizer_from_folder(folder: Path, num_rows: int | None = None) -> Tokenizer:
+    """Return the tokenizer of a folder, whose model embeds `num_rows` tokens. Raises LoadError that names a file."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise LoadError(
@@ -56,9 +38,22 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         )
     description = read_json(path)
     _check_ids(path, description)
+    settings = token_settings(folder)
     with damaged_if_raised(f"{path} cannot be read"):
-        encoder = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    return Tokenizer(_encoding(folder, encoder, description))
+        encoder = tokenizers.Tokenizer.from_str(read_file(path).decode())
+        _forget_training(encoder)
+        add_tokens(encoder, folder, settings, num_rows)
+    # transformers takes this setting for all texts, chats too.
+    encoder.encode_special_tokens = settings.get("split_special_tokens") is True
+    return Tokenizer(_encoding(folder, encoder, description, settings))
+
+
+def _forget_training(encoder: tokenizers.Tokenizer) -> None:
+    """Switch off what a training or a calibration has left in the file: texts cut, padded, or cut up at random."""
+    encoder.no_truncation()
+    encoder.no_padding()
+    if isinstance(encoder.model, tokenizers.models.BPE):
+        encoder.model.dropout = None
 
 
 def _check_ids(path: Path, description: Json) -> None:
@@ -74,16 +69,19 @@ def _check_ids(path: Path, description: Json) -> None:
         raise LoadError(f"{path}: a token has the id {largest}, but there are {len(ids)} tokens")
 
 
-def _encoding(folder: Path, encoder: tokenizers.Tokenizer, description: Json) -> Encoding:
-    path = folder / "tokenizer_config.json"
-    settings = read_json(folder / "special_tokens_map.json") | read_json(path)
+def _encoding(
+    folder: Path, encoder: tokenizers.Tokenizer, description: Json, settings: Json
+) -> Encoding:
     normal_piece, adds_space = _piece_rule(folder, description)
     added = encoder.get_added_tokens_decoder()
     special = {token.content: i for i, token in added.items() if token.special}
     pieces = _pieces(encoder, normal_piece)
-    bos_id, eos_id = (_token_id(encoder, settings, f"{key}_token", path) for key in ("bos", "eos"))
+    bos_id, eos_id = (
+        _token_id(encoder, settings, key, settings_path(folder, settings, key))
+        for key in ("bos_token", "eos_token")
+    )
     ends = (eos_id, *(i for i in _named_ends(folder) if 0 <= i < len(pieces)))
-    prefix, suffix = _around(encoder, settings, bos_id, eos_id)
+    prefix, suffix = _around(encoder)
     fill_in = FillIn.find(encoder.token_to_id)
     return Encoding(
         encoder=encoder,
@@ -108,7 +106,11 @@ def _pieces(
     for token, i in vocabulary.items():
         pieces[i] = normal_piece(token)
     for i, added in encoder.get_added_tokens_decoder().items():
-        pieces[i] = added.content.encode()
+        # Of bytes' letters, a token that was added stands for what is written; of SentencePiece's, one that is
+        # normalized has taken the space before it.
+        is_bytes = normal_piece is byte_level_piece
+        text = added.content if is_bytes else encoder.id_to_token(i) or ""
+        pieces[i] = text.encode() if is_bytes else normal_piece(text)
     return pieces
 
 
@@ -133,22 +135,14 @@ def _parts(decoder: Json | None) -> list[Json]:
     return [part for inner in decoder["decoders"] for part in _parts(inner)]
 
 
-def _around(
-    encoder: tokenizers.Tokenizer, settings: Json, bos_id: int | None, eos_id: int | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids before and behind a text: by the settings, else by the tokenizer's own post-processing."""
+def _around(encoder: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids that post-processing puts before and behind a text."""
     plain, whole = (
         encoder.encode("a", add_special_tokens=special).ids for special in (False, True)
     )
     last = len(whole) - len(plain)
     start = next((i for i in range(last) if plain and whole[i : i + len(plain)] == plain), last)
-    prefix, suffix = whole[:start], whole[start + len(plain) :]
-    adds_bos = settings.get("add_bos_token")
-    if bos_id is not None and isinstance(adds_bos, bool):
-        prefix = [bos_id] if adds_bos else [i for i in prefix if i != bos_id]
-    if eos_id is not None and settings.get("add_eos_token") is True:
-        suffix = suffix or [eos_id]
-    return tuple(prefix), tuple(suffix)
+    return tuple(whole[:start]), tuple(whole[start + len(plain) :])
 
 
 def _named_ends(folder: Path) -> Iterator[int]:
@@ -187,7 +181,7 @@ def _unicode(text: str, path: Path, key: str) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode()
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} is no text: {error}") from error
 

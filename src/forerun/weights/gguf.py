@@ -33,6 +33,7 @@ from forerun.weights.gguf_header import (
     read_header,
 )
 from forerun.weights.gguf_parts import check_parts, check_present, part_paths
+from forerun.weights.gguf_roles import no_model
 from forerun.weights.stored import StoredTensor
 
 _NVFP4 = replace(FORMATS["nvfp4"], block=64, block_nbytes=36)
@@ -68,6 +69,8 @@ class GgufCheckpoint(Checkpoint):
             _scale_nvfp4(self._tensors)
         except LoadError as error:
             raise LoadError(f"{path}: {error}") from error
+        if what := no_model(self.metadata):
+            raise LoadError(f"{path} is {what}, no model: give the model's own file")
         architecture = self.metadata.get("general.architecture")
         if not isinstance(architecture, str):
             raise LoadError(f"{path}: the metadata has no general.architecture")

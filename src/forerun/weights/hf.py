@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import mmap
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-import numpy as np
-import safetensors
-
 from forerun.core.errors import LoadError, short_repr
-from forerun.core.opened import OpenedFile, open_noted
+from forerun.core.opened import OpenedFile, read_json
 from forerun.core.params import SamplingParams
 from forerun.text import generation
-from forerun.text.hf_tokenizer import read_json, tokenizer_from_folder
+from forerun.text.hf_tokenizer import tokenizer_from_folder
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
-from forerun.weights.codes import FORMATS, WeightFormat
+from forerun.weights.codes import FORMATS
+from forerun.weights.gguf_roles import is_model, models_among
+from forerun.weights.hf_adapter import check_adapter
 from forerun.weights.hf_quantized import join, quantization_config
 from forerun.weights.multimodal import language_model_of, with_prefix
+from forerun.weights.safetensors_file import FLOATS, read_tensors
 from forerun.weights.stored import StoredTensor
-
-_FORMATS: Mapping[str, WeightFormat] = {
-    name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")
-}
 
 
 class HfCheckpoint(Checkpoint):
@@ -34,13 +28,8 @@ class HfCheckpoint(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         if not (path / "config.json").is_file():
-            ggufs = sorted(file.name for file in path.glob("*.gguf"))
-            hint = (
-                f"did you mean {path / ggufs[0]}?" if ggufs else "give a GGUF file or such a folder"
-            )
-            raise LoadError(
-                f"{path} has no config.json: it is no Hugging Face model folder; {hint}"
-            )
+            raise _no_config(path)
+        check_adapter(path)
         self.path = path
         self.files: list[OpenedFile] = []
         self.config: Mapping[str, object] = read_json(path / "config.json", self.files)
@@ -72,19 +61,29 @@ class HfCheckpoint(Checkpoint):
         if tensor.format.name not in FORMATS:
             raise LoadError(
                 f"{self.path}: tensor '{name}' is stored as {tensor.format.name}, "
-                f"which is not supported (allowed: {', '.join(_FORMATS)})"
+                f"which is not supported (allowed: {', '.join(FLOATS)})"
             )
         return tensor
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer in the folder of the weights. Raises LoadError."""
-        tokenizer, num_rows = tokenizer_from_folder(self.path), self.config.get("vocab_size")
+        num_rows = self.config.get("vocab_size")
+        tokenizer = tokenizer_from_folder(
+            self.path, num_rows if isinstance(num_rows, int) else None
+        )
         return self._checked(tokenizer, "the embedding ('vocab_size' of config.json)", num_rows)
 
     def default_params(self) -> SamplingParams:
         """Read the sampling settings of generation_config.json. Raises LoadError."""
         path = self.path / "generation_config.json"
         return generation.from_hf(read_json(path), str(path))
+
+
+def _no_config(path: Path) -> LoadError:
+    check_adapter(path)
+    ggufs = models_among(file.name for file in path.glob("*.gguf") if is_model(file))
+    hint = f"did you mean {path / ggufs[0]}?" if ggufs else "give a GGUF file or such a folder"
+    return LoadError(f"{path} has no config.json: it is no Hugging Face model folder; {hint}")
 
 
 def _weight_files(folder: Path, opened: list[OpenedFile]) -> dict[Path, set[str]]:
@@ -95,24 +94,40 @@ def _weight_files(folder: Path, opened: list[OpenedFile]) -> dict[Path, set[str]
     index = folder / "model.safetensors.index.json"
     listed = read_json(index, opened)
     if opened[-1].state:
-        weight_map = listed.get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise LoadError(f"{index} has no weight_map")
-        files: dict[Path, set[str]] = {}
-        for name, file in weight_map.items():
-            if _leads_out(file):
-                raise LoadError(
-                    f"{index} names {short_repr(file)} for tensor '{name}': a file in the model's folder is needed"
-                )
-            files.setdefault(folder / file, set()).add(name)
-        return files
+        return _of_index(index, listed)
+    found = sorted(path.name for path in folder.glob("*.safetensors") if _may_be_weights(path.name))
+    if len(found) == 1:  # as AutoGPTQ named them: gptq_model-4bit-128g.safetensors
+        return {folder / found[0]: set()}
     if any(folder.glob("pytorch_model*.bin")):
         raise LoadError(
             f"{folder} holds pytorch_model.bin, which can run code when it is read: convert it to "
             "safetensors with transformers' AutoModelForCausalLM.from_pretrained(...)"
             ".save_pretrained(...)"
         )
-    raise LoadError(f"{folder} has no model.safetensors and no model.safetensors.index.json")
+    others = f", but {', '.join(found)}: name one of them model.safetensors" if found else ""
+    raise LoadError(
+        f"{folder} has no model.safetensors and no model.safetensors.index.json{others}"
+    )
+
+
+def _may_be_weights(name: str) -> bool:
+    """Tell whether a safetensors file may be a whole model's under another name."""
+    return not name.startswith((".", "adapter_", "consolidated", "optimizer", "training_"))
+
+
+def _of_index(index: Path, listed: Mapping[str, object]) -> dict[Path, set[str]]:
+    """Return the files that an index names, with the tensors it says they have. Raises LoadError."""
+    weight_map = listed.get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise LoadError(f"{index} has no weight_map")
+    files: dict[Path, set[str]] = {}
+    for name, file in weight_map.items():
+        if _leads_out(file):
+            raise LoadError(
+                f"{index} names {short_repr(file)} for tensor '{name}': a file in the model's folder is needed"
+            )
+        files.setdefault(index.parent / file, set()).add(name)
+    return files
 
 
 def _leads_out(file: object) -> bool:
@@ -123,32 +138,3 @@ def _leads_out(file: object) -> bool:
         path.anchor != "" or ".." in path.parts
         for path in (PurePosixPath(file), PureWindowsPath(file))
     )
-
-
-def read_tensors(
-    path: Path, names: Set[str] = frozenset(), opened: list[OpenedFile] | None = None
-) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name, mapped here and not by the library, which keeps its pages.
-
-    `names` are those that an index says it has; the file is added to those that were `opened`. Raises LoadError.
-    """
-    try:
-        with safetensors.safe_open(path, framework="np"):  # checks the header
-            pass
-        with open_noted(path, [] if opened is None else opened) as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, safetensors.SafetensorError) as error:
-        lost = f" (the index says it has '{min(names)}' and {len(names) - 1} more)" if names else ""
-        raise LoadError(f"{path} cannot be read: {error}{lost}") from error
-    start = 8 + int.from_bytes(mapped[:8], "little")
-    header = json.loads(mapped[8:start])
-    header.pop("__metadata__", None)
-    data = np.frombuffer(mapped, np.uint8)[start:]
-    tensors = {}
-    for name, entry in header.items():
-        format = _FORMATS.get(entry["dtype"]) or WeightFormat(entry["dtype"], bits=0)
-        shape = tuple(entry["shape"])
-        num_rows = max(shape[0], 1) if len(shape) > 1 else 1
-        rows = data[slice(*entry["data_offsets"])].reshape(num_rows, -1)
-        tensors[name] = StoredTensor(name, shape, format, rows)
-    return tensors

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
+from forerun.core.opened import open_noted
 
 Array = NDArray[Any]
 _DTYPES = {
@@ -37,7 +38,7 @@ _DTYPES = {
 def read_torch_file(path: Path) -> dict[str, Array]:
     """Return the tensors by name, floats as fp32. Raises LoadError, also for a file that would run code."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_noted(path, []) as file, zipfile.ZipFile(file) as archive:
             found = _Unpickler(archive).load()
     except (OSError, zipfile.BadZipFile, pickle.UnpicklingError, KeyError, ValueError, TypeError,
             EOFError, AttributeError, IndexError) as error:  # fmt: skip

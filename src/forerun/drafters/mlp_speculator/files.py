@@ -15,6 +15,7 @@ from pathlib import Path
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError, short_repr
+from forerun.core.opened import read_json
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.drafting.base import Target
@@ -23,7 +24,6 @@ from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
 from forerun.drafting.networks.network import MAX_STEPS
 from forerun.hub.names import cache_root, name_of
 from forerun.model.model import projected_head
-from forerun.text.hf_tokenizer import read_json
 
 MODEL_TYPE = "mlp_speculator"
 AUTO = "auto"

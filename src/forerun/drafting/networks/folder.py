@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from forerun.core import files
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError, short_repr
+from forerun.core.opened import read_json
 from forerun.drafting.base import Target
 from forerun.drafting.vocabulary import fingerprint
 from forerun.hub.hugging_face import HubName
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import LARGEST, number_in
-from forerun.text.hf_tokenizer import read_json
 from forerun.weights.codes import FORMATS
-from forerun.weights.hf import read_tensors
+from forerun.weights.safetensors_file import read_tensors
 from forerun.weights.stored import StoredTensor
 from forerun.weights.torch_file import read_torch_file
 

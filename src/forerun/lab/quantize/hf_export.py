@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,12 @@ from forerun.weights.codes import Codes
 Matrix = np.ndarray | Codes
 
 _NOT_COPIED = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".h5", ".msgpack", ".onnx")
-_WRITTEN = ("config.json", "quant_config.json", "model.safetensors.index.json")
+_NOT_KEPT = (
+    *("config.json", "quant_config.json", "quantize_config.json", "hf_quant_config.json"),
+    *("model.safetensors.index.json", "adapter_config.json"),
+)
+"""Files that say how the weights lie, which is another way now, and adapters, which were made for others."""
+_TEMPLATES = "additional_chat_templates"
 
 _FROM_GGUF = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
@@ -167,8 +172,10 @@ def write_other_files(checkpoint: Checkpoint, folder: Path) -> None:
     """
     if checkpoint.kind == "hf":
         for path in sorted(checkpoint.path.iterdir()):
-            if path.is_file() and path.suffix not in _NOT_COPIED and path.name not in _WRITTEN:
+            if path.is_file() and path.suffix not in _NOT_COPIED and path.name not in _NOT_KEPT:
                 shutil.copyfile(path, folder / path.name)
+        if (templates := checkpoint.path / _TEMPLATES).is_dir():
+            shutil.copytree(templates, folder / _TEMPLATES, dirs_exist_ok=True)
         return
     _write_tokenizer(checkpoint.tokenizer(), folder)
 
@@ -182,6 +189,8 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         tokens, pieces = model["vocab"].items(), encoding.pieces
         model["vocab"] = {token: i for token, i in tokens if pieces[i] is not None}
     written["decoder"] = json.loads(_decoder(encoding).__getstate__())
+    # Where there is a tokenizer.json, this alone says what stands around a text.
+    written["post_processor"] = _post_processor(encoding)
     text = json.dumps(written, ensure_ascii=False, separators=(",", ":"))
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     names = {"bos_token": encoding.bos_id, "eos_token": encoding.eos_id}
@@ -198,6 +207,25 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     _write_json(folder / "tokenizer_config.json", settings)
     ends = {"eos_token_id": sorted(encoding.eos_ids), "bos_token_id": encoding.bos_id}
     _write_json(folder / "generation_config.json", ends)
+
+
+def _post_processor(encoding: Encoding) -> object:
+    """Return what puts the tokens before and behind a text, as tokenizer.json has it."""
+    around = (encoding.prefix_ids, encoding.suffix_ids)
+    names = {i: encoding.encoder.id_to_token(i) for ids in around for i in ids}
+    if not names:
+        return None
+
+    def pieces(kind: str, ids: Iterable[str | None]) -> list[object]:
+        return [{kind: {"id": each, "type_id": 0}} for each in ids]
+
+    def template(*letters: str) -> list[object]:
+        before, behind = (pieces("SpecialToken", map(names.get, ids)) for ids in around)
+        return [*before, *pieces("Sequence", letters), *behind]
+
+    tokens = {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in names.items()}
+    whole = {"single": template("A"), "pair": template("A", "B"), "special_tokens": tokens}
+    return {"type": "TemplateProcessing", **whole}
 
 
 def _decoder(encoding: Encoding) -> decoders.Decoder:

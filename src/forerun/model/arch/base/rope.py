@@ -66,7 +66,8 @@ def ropes(
 
 def given_scaling(settings: Settings) -> Mapping[str, Any]:
     """Return `rope_parameters`, or `rope_scaling` as older files have it."""
-    given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    key = "rope_parameters"  # null, too, means the usual ones
+    given = settings.get(key) or settings.get("rope_scaling") or settings.assumed.get(key, {})
     if not isinstance(given, Mapping):
         raise LoadError(f"the rotary settings are {short_repr(given)}, but must be an object")
     return given
