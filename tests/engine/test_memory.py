@@ -378,13 +378,15 @@ def test_the_plan_is_what_becomes_resident(
     planned["program"] = program
     # What a drafter learns grows as it is used.
     planned["run"] = planned["step_buffers"] + planned["logits"] + planned["drafter"]
-    tolerance = {"weights": 2 * MB, "tokenizer": 2 * MB, "program": memory.PROCESS_NOISE_NBYTES}
+    tolerance = {"weights": 2 * MB, "tokenizer": 2 * MB, "program": 2 * memory.PROCESS_NOISE_NBYTES}
     for name in ("program", "tokenizer", "weights", "kv"):
         most = 0.05 * planned[name] + tolerance.get(name, 0)
         assert abs(measured[name] - planned[name]) <= most, (name, measured, planned)
     assert measured["run"] <= planned["run"] - measured["drafter"] + 6 * MB, (measured, planned)
     assert measured["drafter"] <= planned["drafter"]
-    assert 0.85 * planned["total"] <= measured["total"] <= planned["total"], (measured, planned)
+    assert measured["total"] <= planned["total"], (measured, planned)
+    used = planned["total"] - planned["drafter"] + measured["drafter"]
+    assert measured["total"] >= 0.85 * used, (measured, planned)
 
 
 @pytest.mark.skipif(native.reason() is not None, reason="no native kernels")

@@ -44,7 +44,7 @@ HEADER_NBYTES = 280
 """Bytes of a file's header for each token, until the weights are loaded: measured on the same."""
 WORDS_NBYTES = 2_500_000
 """Bytes of the tokenizer's cache of words."""
-LATER_NBYTES = 12_000_000
+LATER_NBYTES = 16_000_000
 """Bytes of modules that are imported when they are first used, and of the heap: measured."""
 PROCESS_NOISE_NBYTES = 4_000_000
 """Bytes by which processes of one program differ when they begin to plan."""
