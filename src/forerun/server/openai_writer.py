@@ -72,9 +72,13 @@ class OpenAIWriter(Writer):
 
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write a chunk for each completion that got something to show."""
+        figures: dict[tuple[float, bool], Document] = {}
         for step in _joined(events):
             if (choice := self._delta(step)) is not None:
-                yield self._chunk([choice], self._figures_so_far(step))
+                when = (step.time_s, step.event.finish_reason is None)
+                if when not in figures:  # once for a step: they are added up over all completions
+                    figures[when] = self._figures_so_far(step)
+                yield self._chunk([choice], figures[when])
 
     def end(self) -> Iterator[Document]:
         """Write the figures if they were asked for."""

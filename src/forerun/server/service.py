@@ -152,7 +152,10 @@ class Service:
 
     def params(self, body: AnswerRequest, **route: Any) -> SamplingParams:
         """Make a request's parameters; what it leaves out is as in `defaults`. Raises ApiError."""
-        return body.params(self.defaults(**route), self.llm().drafter_spec.name)
+        params = body.params(self.defaults(**route), self.llm().drafter_spec.name)
+        if params.structured_outputs is not None:
+            check_bounds(params.structured_outputs, self.config, body.form_field)
+        return params
 
     @property
     def template(self) -> TemplateProcess:
@@ -302,7 +305,6 @@ class Service:
             compiling = None
             form_field = body.form_field if body else "structured_outputs"
             if (form := params.structured_outputs) is not None:
-                check_bounds(form, self.config, form_field)
                 with _form_errors(form_field):
                     compiling = await asyncio.to_thread(self.llm().grammars.begin, form)
             stream, progress = (body.stream, body.return_progress) if body else (False, False)

@@ -250,6 +250,11 @@ _LEAST_TOP_P = 1e-9
 """What keeps the likeliest token alone, as 0 does elsewhere: no vocabulary is so large that another one has less."""
 
 
+MAX_HEADER = 1024
+"""Letters of the header."""
+_BETWEEN = ", "
+
+
 @dataclass(slots=True)
 class IgnoredFields:
     """The fields of one request that were left out."""
@@ -257,24 +262,39 @@ class IgnoredFields:
     is_strict: bool = False
     """Whether a field that is unknown to everybody is an error."""
     names: dict[str, str] = field(default_factory=dict)
-    """With the known name that may have been meant, or nothing."""
+    """With the known name that may have been meant, or nothing; as many as the header has room for."""
+    more: set[str] = field(default_factory=set)
+    """The others, which are only counted."""
+    num_compared: int = 0
+    """Unknown names that were compared with all that are known."""
+    _room: int = MAX_HEADER - len("and 100000 more")
+
+    def add(self, name: str, meant: str = "") -> bool:
+        """Take note of a field; False if there is no room for it."""
+        if name in self.names:
+            return True
+        self._room -= len(_shown(name, meant)) + len(_BETWEEN)
+        if self._room < 0:
+            self.more.add(name)
+            return False
+        self.names[name] = meant
+        return True
 
     def header(self) -> str:
         """Write them for a header of the answer.
 
-        >>> IgnoredFields(names={"temprature": "temperature", "user": ""}).header()
-        'temprature (did you mean temperature?), user'
+        >>> IgnoredFields(names={"temprature": "temperature", "user": ""}, more={"x", "y"}).header()
+        'temprature (did you mean temperature?), user, and 2 more'
         """
-        shown = (
-            (_bare(name) + (f" (did you mean {meant}?)" if meant else ""))
-            for name, meant in self.names.items()
-        )
-        return ", ".join(shown)[:MAX_HEADER]
+        shown = [_shown(name, meant) for name, meant in self.names.items()]
+        return _BETWEEN.join([*shown, *([f"and {len(self.more)} more"] if self.more else [])])
 
 
-MAX_HEADER = 1024
-"""Letters of the header."""
 _ignored: ContextVar[IgnoredFields | None] = ContextVar("ignored", default=None)
+
+
+def _shown(name: str, meant: str) -> str:
+    return _bare(name) + (f" (did you mean {meant}?)" if meant else "")
 
 
 def _bare(name: str) -> str:
@@ -291,6 +311,8 @@ def collected(*, is_strict: bool) -> Iterator[IgnoredFields]:
         yield found
     finally:
         _ignored.reset(token)
+        if found.more:
+            _log.warning("and %d more fields of a request have no effect", len(found.more))
 
 
 def read(
@@ -423,23 +445,25 @@ def leave_out(strange: Set[str], known: Collection[str]) -> None:
     strange = strange - _WHY.keys()
     if strange and found is not None and found.is_strict:
         raise RequestError(unknown("field", min(strange), known, NAMES), option=min(strange))
-    for number, name in enumerate(sorted(strange)):
-        note(name, "it is not known here", _meant_by(name, known) if number < MAX_COMPARED else "")
+    found = IgnoredFields() if found is None else found
+    for name in sorted(strange):
+        note(name, "it is not known here", _meant_by(name, known, found))
 
 
-def _meant_by(name: str, known: Collection[str]) -> str:
+def _meant_by(name: str, known: Collection[str], found: IgnoredFields) -> str:
     """Return the known name of which one is a slip, a letter or two wrong; empty if there is none."""
-    if len(name) > LONGEST_SLIP:
+    if len(name) > LONGEST_SLIP or found.num_compared >= MAX_COMPARED:
         return ""
+    found.num_compared += 1
     close = get_close_matches(name.lower(), {*known, *RENAMED}, n=1, cutoff=SLIP)
     return close[0] if close else ""
 
 
 def note(name: str, why: str, meant: str = "") -> None:
     """Collect a field that does nothing, and say so once on the log, and why."""
-    if (found := _ignored.get()) is not None:
-        found.names.setdefault(name, meant)
-    say_once(name, why, meant)
+    found = _ignored.get()
+    if found is None or found.add(name, meant):
+        say_once(name, why, meant)
 
 
 @lru_cache(maxsize=NOTED)
