@@ -237,7 +237,7 @@ async def submit(
             if not earlier:
                 one = with_instructions(one, body.messages, tokenizer)
                 if one.num_instructions >= LEAST:
-                    fields = body.model_dump(include={*FIELDS}, exclude_none=True, mode="json")
+                    fields = _read_fields(service, body, toolbox)
                     agent = request.headers.get("user-agent", "")
                     service.last_seen.note(agent, body.messages, fields)
                 return [one]
@@ -254,6 +254,15 @@ async def submit(
         tools=toolbox.schemas,
         with_reasoning=body.reasoning_format != "none",
     )
+
+
+def _read_fields(service: Service, body: ChatRequest, toolbox: Toolbox) -> dict[str, object]:
+    """Return what a conversation's beginning is written of besides its messages."""
+    fields = body.model_dump(include={*FIELDS}, exclude_none=True, mode="json")
+    if toolbox.tools:
+        fields["tools"] = [*toolbox.tools]
+    own = {k: v for k, v in (body.chat_template_kwargs or {}).items() if k in service.template.names}
+    return fields | ({"chat_template_kwargs": own} if own else {})
 
 
 async def _form(
