@@ -376,7 +376,11 @@ WRONG = [
     ("/v1/embeddings", {"input": "a", "dimensions": "many"}),
     ("/v1/rerank", {"query": 1}),
     ("/api/chat", {"messages": SAID, "format": "yaml"}),
-    ("/api/generate", {"prompt": "a", "options": {"temperature": -1}}),
+    ("/api/generate", {"prompt": "a", "options": {"temperature": 101}}),
+    ("/completion", {"prompt": "a", "temperature": 101}),
+    ("/tokenize", {"prompt": "a", "content": "b"}),
+    ("/v1/rerank", {"query": "a", "documents": [1]}),
+    ("/v1/rerank", {"query": "a", "documents": ["a"] * 2049}),
 ]
 
 

@@ -56,7 +56,7 @@ class LastSeen:
         if name is None or len(body) > MAX_NBYTES:
             return
         with self._lock:
-            if self._kept.pop(name, None) != digest:
+            if self._kept.pop(name, None) != digest or not (folder() / f"{name}.json").exists():
                 self._write(name, body)
             self._kept[name] = digest  # the last one is the newest
             while len(self._kept) > NAMES:

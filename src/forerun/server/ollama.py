@@ -134,7 +134,7 @@ class OllamaGenerate(OllamaRequest):
     def as_completion(self) -> dict[str, Any]:
         """Write the fields of the completion request that says the same."""
         chat = {name: value for name, value in self.as_chat().items() if name not in _OF_CHATS}
-        return {"num_predict": -1, **chat, "prompt": self.prompt, "suffix": self.suffix}
+        return {**chat, "prompt": self.prompt, "suffix": self.suffix}
 
 
 _OF_CHATS = ("messages", "tools", "enable_thinking", "reasoning_effort")
@@ -222,6 +222,8 @@ async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate
     if not body.raw and not body.suffix:
         return await reply(service, request, body, OllamaWriter)
     completion = CompletionRequest.model_validate(body.as_completion())
+    if completion.max_tokens is None:  # type: ignore[attr-defined]  # a field of SamplingParams
+        completion.max_tokens = -1  # type: ignore[attr-defined]
     check_shown(completion)
     running = await continued(service, request, completion)
     writer = OllamaWriter(service, running, body, PlainParser)

@@ -261,7 +261,9 @@ def _read_fields(service: Service, body: ChatRequest, toolbox: Toolbox) -> dict[
     fields = body.model_dump(include={*FIELDS}, exclude_none=True, mode="json")
     if toolbox.tools:
         fields["tools"] = [*toolbox.tools]
-    own = {k: v for k, v in (body.chat_template_kwargs or {}).items() if k in service.template.names}
+    own = {
+        k: v for k, v in (body.chat_template_kwargs or {}).items() if k in service.template.names
+    }
     return fields | ({"chat_template_kwargs": own} if own else {})
 
 

@@ -76,7 +76,9 @@ class OpenAIWriter(Writer):
         for step in _joined(events):
             if (choice := self._delta(step)) is not None:
                 is_end = step.event.finish_reason is not None
-                if is_end not in figures:  # once for what came together: all completions are counted
+                if (
+                    is_end not in figures
+                ):  # once for what came together: all completions are counted
                     figures[is_end] = self._figures_so_far(is_end)
                 yield self._chunk([choice], figures[is_end])
 

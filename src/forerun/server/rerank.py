@@ -55,6 +55,10 @@ class RerankRequest(RequestBody):
     instruction: str = _INSTRUCTION
     """What makes a document relevant, for a causal reranker."""
 
+    def check(self) -> None:
+        """Check the documents too. Raises ApiError."""
+        self.given()
+
     def given(self) -> list[str]:
         """Return the texts of the documents. Raises ApiError."""
         given = self.texts if self.documents is None else self.documents

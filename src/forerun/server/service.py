@@ -340,13 +340,18 @@ class Service:
             request.cancel(Closed("the server is shutting down"))
 
     @property
+    def num_slots(self) -> int:
+        """Sequences that run at a time: of a memory budget fewer than were asked for. Raises ApiError."""
+        return self.llm().engine.cache.num_slots
+
+    @property
     def most_at_once(self) -> int:
         """Completions that may run and wait."""
-        return self.llm().config.max_num_seqs + self.config.max_queue
+        return self.num_slots + self.config.max_queue
 
     def _check_room(self, num_new: int, n: int, param: str) -> None:
         """Raise ApiError for more completions than may run and wait, `n` of each prompt."""
-        most, num_slots = self.config.max_n, self.llm().config.max_num_seqs
+        most, num_slots = self.config.max_n, self.num_slots
         if n > most:
             raise invalid(f"n must be from 1 to {most} (--max-n), got {n}", "n")
         if num_new > num_slots + self.config.max_queue:

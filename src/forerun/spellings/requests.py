@@ -236,6 +236,8 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
 
 _WHY = {name: why for why, names in NO_EFFECT.items() for name in names}
 NAMES = (*RENAMED, *_WHY, *STATE, *ONLY)
+_NEWER = {"max_tokens": "max_completion_tokens"}
+"""By field: the newer of two names that proxies send both, which holds, as with OpenAI, vLLM and llama.cpp."""
 _EMPTY: Mapping[str, tuple[object, ...]] = {
     "logit_bias": ([], {}, ""),
     "stop": ("", [""]),
@@ -342,7 +344,10 @@ def read(
         value = _meant(plain, ours, value)
         if part:
             value = _with_part(fields.pop(ours, None), part, value, name)
-        if ours in fields and fields[ours] != value:
+        newer = _NEWER.get(ours)
+        if newer is not None and newer == snake(typed.get(ours, ""), known):
+            continue
+        if ours in fields and fields[ours] != value and plain != newer:
             raise RequestError(f"{name} and {typed[ours]} differ: give one of them")
         fields[ours], typed[ours] = value, name
     return fields, typed
@@ -361,6 +366,8 @@ def _meant(name: str, ours: str, value: object) -> object:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if ours == "top_p" and is_number and value == 0:
         return _LEAST_TOP_P
+    if ours == "temperature" and is_number and value < 0:  # type: ignore[operator]  # llama.cpp's greedy
+        return 0.0
     if name in ("n_predict", "num_predict") and is_number and value == -2:  # to fill the context
         return -1
     if ours == "seed" and isinstance(value, int) and is_number and -(2**63) <= value < 2**64:
