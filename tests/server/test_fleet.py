@@ -357,7 +357,7 @@ def test_names_that_do_not_tell_models_apart_are_refused(tmp_path, models, given
 SAID = [{"role": "user", "content": "a"}]
 WRONG = [
     ("/v1/completions", {"prompt": {}}),
-    ("/v1/completions", {"prompt": "a", "temperature": -1}),
+    ("/v1/completions", {"prompt": "a", "temperature": 101}),
     ("/v1/chat/completions", {"messages": 1}),
     ("/v1/chat/completions", {"messages": [{"role": "wizard", "content": "a"}]}),
     ("/v1/chat/completions", {"messages": SAID, "thinking": {"type": "often"}}),

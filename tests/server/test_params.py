@@ -133,9 +133,9 @@ def test_a_budget_tells_its_own_number_of_sequences(default_model):
     given = {"model": str(default_model), "drafter": "none", "is_server": True}
     with pytest.raises(CapacityError) as error:
         LLM(**given, memory_budget="100MiB")
-    least = re.search(r"smallest that works is (\d+) MiB", str(error.value))
+    least = re.search(r"smallest that works is (\d+)MiB", str(error.value))
     with (
-        LLM(**given, memory_budget=f"{int(least[1]) + 16}MiB") as llm,
+        LLM(**given, memory_budget=f"{int(least[1]) + 4}MiB") as llm,
         running(lambda: llm) as (url, service),
     ):
         count = len(httpx.get(f"{url}/slots").json())
