@@ -130,7 +130,7 @@ def test_a_raw_prompt_has_the_limit_that_is_asked_for(url):
 
 
 def test_a_budget_tells_its_own_number_of_sequences(default_model):
-    given = {"model": str(default_model), "drafter": "none", "is_server": True}
+    given = {"model": str(default_model), "drafter": "none", "is_server": True, "max_num_seqs": 256}
     with pytest.raises(CapacityError) as error:
         LLM(**given, memory_budget="100MiB")
     least = re.search(r"smallest that works is (\d+)MiB", str(error.value))
