@@ -271,7 +271,13 @@ def test_every_route_that_takes_a_body_is_tried() -> None:
     assert all(found & BODIES.keys() for found in paths.values()), paths
 
 
-QUICK = ("/v1/chat/completions", "/v1/responses", "/v1/completions", "/completion", "/v1/embeddings")
+QUICK = (
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/completions",
+    "/completion",
+    "/v1/embeddings",
+)
 """One for each thing that takes long; all of them are slow."""
 
 
