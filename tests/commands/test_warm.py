@@ -12,7 +12,7 @@ import pytest
 from forerun.core.errors import LoadError
 from forerun.model.kernels import native
 from forerun.server import last_seen
-from forerun.server.last_seen import SAID, client_of
+from forerun.server.last_seen import MAX_NBYTES, NAMES, SAID, LastSeen, client_of
 from tests.server.conftest import apart
 
 RULES = " ".join(f"Rule {i} is kept by all who read rule {i}." for i in range(60))
@@ -45,6 +45,21 @@ def test_what_a_client_sent_is_read_ahead_of_its_next_question(
         num_read, num_there = map(int, re.findall(r"(\d+) (?:tokens were read|were there)", err))
         assert least <= num_there <= most
         assert num_read + num_there > num_told
+
+
+def test_what_is_kept_of_clients_is_bounded_and_cleared(tmp_path, monkeypatch, forerun) -> None:
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    seen, told = LastSeen(), [{"role": "system", "content": RULES}]
+    for number in range(40):
+        seen.note(f"agent{number}/1", told, {"tools": [TOOL]})
+    seen.note("large/1", told, {"tools": [{**TOOL, "x": "a" * MAX_NBYTES}]})
+    names = {path.stem for path in last_seen.folder().iterdir()}
+    assert names == {f"agent{number}" for number in range(40 - NAMES, 40)}
+    assert len(seen._kept) == NAMES
+    assert not any(RULES[:20].encode() in kept for kept in seen._kept.values())
+    code, _, err = forerun("cache", "--prompt-cache", tmp_path / "mine", "--clear")
+    assert code == 0, err
+    assert not [*last_seen.folder().iterdir()]
 
 
 def test_clients_are_named_by_their_product() -> None:

@@ -121,7 +121,8 @@ def check(checkpoint: Checkpoint | Path) -> str | None:
     return complaint
 
 
-def honest(family: str, tokenizer: str = "gpt2") -> RawGguf:
+def honest(family: str, tokenizer: str = "gpt2", **sizes: int) -> RawGguf:
+    """The file of a tiny random model of a family; `sizes` change its configuration."""
     name, architecture, changes, extra = FAMILIES[family]
     if tokenizer == "gpt2":
         tokens, types, merges = byte_level_vocabulary()
@@ -131,7 +132,7 @@ def honest(family: str, tokenizer: str = "gpt2") -> RawGguf:
         vocabulary = {"scores": scores, "unknown_token_id": 0, "bos_token_id": 1}
         vocabulary |= {"eos_token_id": 2, "add_space_prefix": True, "add_bos_token": True}
     vocabulary |= {"tokens": tokens, "token_type": types, "model": tokenizer}
-    model = hf_model(name, vocab_size=len(tokens), **changes)
+    model = hf_model(name, vocab_size=len(tokens), **{**changes, **sizes})
     memory = as_gguf(model, architecture, extra)
     metadata = {"general.architecture": architecture, "general.alignment": 32, **memory.config}
     metadata |= {f"tokenizer.ggml.{key}": value for key, value in vocabulary.items()}

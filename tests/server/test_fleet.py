@@ -357,7 +357,7 @@ def test_names_that_do_not_tell_models_apart_are_refused(tmp_path, models, given
 SAID = [{"role": "user", "content": "a"}]
 WRONG = [
     ("/v1/completions", {"prompt": {}}),
-    ("/v1/completions", {"prompt": "a", "temperature": -1}),
+    ("/v1/completions", {"prompt": "a", "temperature": 101}),
     ("/v1/chat/completions", {"messages": 1}),
     ("/v1/chat/completions", {"messages": [{"role": "wizard", "content": "a"}]}),
     ("/v1/chat/completions", {"messages": SAID, "thinking": {"type": "often"}}),
@@ -376,7 +376,11 @@ WRONG = [
     ("/v1/embeddings", {"input": "a", "dimensions": "many"}),
     ("/v1/rerank", {"query": 1}),
     ("/api/chat", {"messages": SAID, "format": "yaml"}),
-    ("/api/generate", {"prompt": "a", "options": {"temperature": -1}}),
+    ("/api/generate", {"prompt": "a", "options": {"temperature": 101}}),
+    ("/completion", {"prompt": "a", "temperature": 101}),
+    ("/tokenize", {"prompt": "a", "content": "b"}),
+    ("/v1/rerank", {"query": "a", "documents": [1]}),
+    ("/v1/rerank", {"query": "a", "documents": ["a"] * 2049}),
 ]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import pytest
 
 from forerun.core import params
+from forerun.core.errors import CapacityError
 from forerun.core.params import SamplingParams
 from forerun.llm import LLM
 from tests.server.conftest import post, running
@@ -98,3 +101,47 @@ def test_a_high_temperature_is_noted_once(caplog):
     SamplingParams(temperature=2.5)
     SamplingParams(temperature=3)
     assert [one.getMessage()[:19] for one in caplog.records] == ["temperature above 2"]
+
+
+def test_the_newer_name_of_two_holds(url):
+    both = {"prompt": "One two", "max_tokens": 1, "max_completion_tokens": 3, "ignore_eos": True}
+    for body in (both, dict(reversed(both.items()))):
+        assert post(url, "/v1/completions", body)["usage"]["completion_tokens"] == 3
+    assert "differ" in told(url, both | {"n_predict": 5, "max_completion_tokens": None})
+
+
+def test_a_temperature_below_0_is_greedy(url):
+    body = {"prompt": "One two three", "max_tokens": 4}
+    texts = {
+        post(url, "/v1/completions", body | {"temperature": value})["choices"][0]["text"]
+        for value in (0, -1, -0.5)
+    }
+    assert len(texts) == 1
+    text = b'{"prompt": "a", "temperature": 1e999}'
+    head = {"content-type": "application/json"}
+    answer = httpx.post(f"{url}/v1/completions", content=text, headers=head)
+    assert answer.json()["error"]["message"] == "temperature must be from 0 to 100"
+
+
+def test_a_raw_prompt_has_the_limit_that_is_asked_for(url):
+    options = {"max_tokens": 3, "ignore_eos": True}
+    body = {"raw": True, "prompt": "One two", "stream": False, "options": options}
+    assert post(url, "/api/generate", body)["eval_count"] == 3
+
+
+def test_a_budget_tells_its_own_number_of_sequences(default_model):
+    given = {"model": str(default_model), "drafter": "none", "is_server": True, "max_num_seqs": 256}
+    with pytest.raises(CapacityError) as error:
+        LLM(**given, memory_budget="100MiB")
+    least = re.search(r"smallest that works is (\d+)MiB", str(error.value))
+    with (
+        LLM(**given, memory_budget=f"{int(least[1]) + 4}MiB") as llm,
+        running(lambda: llm) as (url, service),
+    ):
+        count = len(httpx.get(f"{url}/slots").json())
+        assert count < llm.config.max_num_seqs
+        assert httpx.get(f"{url}/props").json()["total_slots"] == count == service.num_slots
+
+
+def told(url: str, body: dict) -> str:
+    return post(url, "/v1/completions", body, 400)["error"]["message"]

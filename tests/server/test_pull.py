@@ -66,6 +66,14 @@ def test_what_the_hub_does_not_have_is_an_error(llm):
         assert "has no Q5_K_M, but model-Q4_K_M" in post(url, "/api/pull", asked, 500)["error"]
 
 
+@pytest.mark.parametrize("name", ["org/\0", "org/" + "a" * 200_000])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_name_that_no_process_can_be_given_is_refused(llm, name: str, stream: bool):
+    with running(lambda: llm, allow_pull=True) as (url, _):
+        answer = post(url, "/api/pull", {"model": name, "stream": stream}, 400)
+    assert "printable" in answer["error"]
+
+
 def test_a_stranger_fetches_nothing(llm, hub: Path):
     with running(lambda: llm) as (url, _):
         for stream in (True, False):

@@ -23,16 +23,19 @@ def command(
 ) -> None:
     """List the stored prompts by model: blocks of 64 tokens, bytes, when they were used last.
 
+    --clear deletes the instructions for `forerun warm` too.
     Programs that run go on, and keep what they read later.
     """
     from forerun.cli import console, tables
     from forerun.core import sizes
     from forerun.core.errors import LoadError
     from forerun.model.prompt_cache import folder_of
+    from forerun.server import last_seen
 
     folder = folder_of(prompt_cache, 0)
     try:
-        freed, models = folder.clear() if clear else 0, folder.models()
+        freed = folder.clear() + last_seen.clear() if clear else 0
+        models = folder.models()
     except OSError as error:
         raise LoadError(f"stored prompts cannot be read or deleted: {error}") from error
     if clear:

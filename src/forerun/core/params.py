@@ -233,6 +233,15 @@ def _within(low: float, high: float = math.inf) -> Callable[[Any], bool]:
     return lambda value: low <= value <= high
 
 
+def allowed(name: str) -> str | None:
+    """Say what a parameter may be, for an error; None for one without limits.
+
+    >>> allowed("temperature")
+    'from 0 to 100'
+    """
+    return next((words for field, words, _ in _LIMITS if field == name), None)
+
+
 _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("n", f"a whole number from 1 to {MAX_N}", _within(1, MAX_N)),
     ("temperature", "from 0 to 100", _within(0, 100)),

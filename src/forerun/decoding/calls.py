@@ -8,13 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
 
+from forerun.core.errors import RequestError
 from forerun.core.structured import LAYOUT
 from forerun.decoding import gbnf, schemas
 from forerun.text.answers.calls import HERMES_CALLS, WrittenCalls
-from forerun.text.answers.tags import TYPES, Tools, types_of
+from forerun.text.answers.tags import TYPES, SchemaTypes, Tools
 
 MAX_CALLS = 8
 """Calls that an answer may hold where they are required."""
+MAX_NBYTES = 512_000
+"""Bytes of the rules that are written for the tools of a request: a hundred tools have a fifth of it."""
 _NOTES = ("title", "description", "default", "examples", "$schema", "$id", "$comment")
 _DEFINITIONS = ("$defs", "definitions")
 _KNOWN = {"type", "properties", "required", "additionalProperties", *_DEFINITIONS, *_NOTES}
@@ -54,10 +57,15 @@ class CallGrammar:
         fits = not written.pair or all(_fits(written, *one) for one in tools.items())
         self.written, self._tools, self._control = written if fits else HERMES_CALLS, tools, control
         self._others = "".join(f" & ~/(?s:.*){gbnf.spelled(mark)}(?s:.*)/" for mark in marks)
-        self._lines: list[str] = []
+        self._names: dict[str, str] = {}
+        """By what stands behind the name: a rule that several parameters have is written once."""
+        self._nbytes = 0
 
     def rules(self, *, is_parallel: bool, behind: str = "") -> list[str]:
-        """Return the lines of the rule `calls`; the text `behind` which they stand is left out of them."""
+        """Return the lines of the rule `calls`; the text `behind` which they stand is left out of them.
+
+        Raises RequestError for tools whose rules would be too large.
+        """
         written, several = self.written, ""
         bodies = {name: self._arguments(schema) for name, schema in self._tools.items()}
 
@@ -70,16 +78,25 @@ class CallGrammar:
             several = f" ({others}){{0,{MAX_CALLS - 1}}}"
         first = either(written.call.replace("$0", "0").replace("$1", "1"))
         before, after = self.text(written.open.removeprefix(behind)), self.text(written.close)
-        return [f"calls: {before} ({first}){several} {after}", *self._lines]
+        lines = (f"{name}{said}" for said, name in self._names.items())
+        return [f"calls: {before} ({first}){several} {after}", *lines]
 
     def text(self, text: str, args: str = "") -> str:
         """Write a text, control tokens as such, and the rule of `$args`."""
         return in_lark(text, self._control, args)
 
-    def _rule(self, body: str) -> str:
-        """Return the name of a new rule."""
-        name = f"r{len(self._lines)}"
-        self._lines.append(f"{name}: {body}")
+    def _rule(self, body: str, kind: str = "r", flag: str = "") -> str:
+        """Return the name of a rule; `kind` begins it, and a new one is flagged where it is written."""
+        said = f"{flag}: {body}"
+        if (known := self._names.get(said)) is not None:
+            return known
+        self._names[said] = name = f"{kind}{len(self._names)}"
+        self._nbytes += len(name) + len(said)
+        if self._nbytes > MAX_NBYTES:
+            what = (
+                f"the grammar of calls to {len(self._tools)} tools has more than {MAX_NBYTES} bytes"
+            )
+            raise RequestError(f"{what}: require fewer tools, or simpler ones", option="tools")
         return name
 
     def _arguments(self, schema: Mapping[str, Any]) -> str:
@@ -87,16 +104,19 @@ class CallGrammar:
         if not self.written.pair:
             nothing = {"properties": {}, "additionalProperties": False}
             return self._rule(in_json({"type": "object", **(schema or nothing)}))
+        types = SchemaTypes(schema)
         first, rest = ['""'], ""
         for key, part in reversed((schema.get("properties") or {}).items()):
-            pair = self._rule(f"({' | '.join(self._values(part, schema, key))}) {rest}")
+            pair = self._rule(f"({' | '.join(self._values(part, schema, types, key))}) {rest}")
             is_needed = key in schema.get("required", ())
             first = [pair, *([] if is_needed else first)]
             rest = f"{self.text(self.written.comma)} {pair}" + ("" if is_needed else f" | {rest}")
             rest = self._rule(rest)
         return self._rule(" | ".join(first))
 
-    def _values(self, schema: Any, root: Mapping[str, Any], key: str) -> Iterator[str]:
+    def _values(
+        self, schema: Any, root: Mapping[str, Any], types_of: SchemaTypes, key: str
+    ) -> Iterator[str]:
         """Yield what a parameter may be: what stands before its value, the value, what stands behind it."""
         written, has_words = self.written, "word" in self.written.pair
         said = schema if isinstance(schema, Mapping) else {}
@@ -109,7 +129,7 @@ class CallGrammar:
                     text = re.sub(r"[\\']", r"\\\g<0>", text)
                 yield f"{self.text(before)} {json.dumps(text)} {self.text(after)}"
             return
-        types = {*types_of(schema, root)} & _TYPES or _TYPES
+        types = types_of.of(schema) & _TYPES or _TYPES
         plain = written.around(key, "string")
         if "string" in types:
             yield f"{self.text(plain[0])} {self._string(said, plain[1])}"
@@ -139,9 +159,9 @@ class CallGrammar:
         end = "" if self.written.is_python else re.split(marks, after)[0] if marks else after
         spelled = (f"/({one}){gbnf.spelled(end)}/" for one in expressions)
         text = " & ".join(spelled)
-        name = f"t{len(self._lines)}[lazy]" if end else f"T{len(self._lines)}"
-        self._lines.append(f"{name}: {text}{self._others}")
-        return f"{name.removesuffix('[lazy]')} {self.text(after.removeprefix(end))}"
+        kind, flag = ("t", "[lazy]") if end else ("T", "")
+        name = self._rule(f"{text}{self._others}", kind, flag)
+        return f"{name} {self.text(after.removeprefix(end))}"
 
 
 def _fits(written: WrittenCalls, name: str, schema: Mapping[str, Any]) -> bool:

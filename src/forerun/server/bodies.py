@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from forerun.core.device import trim_heap
 from forerun.core.errors import short_repr
+from forerun.core.params import allowed
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, invalid
 from forerun.server.schema import RequestBody
@@ -227,7 +228,7 @@ def _odd(path: str, value: object) -> ApiError:
     if isinstance(value, str):
         what = f"must be Unicode, got {short_repr(value)} with a lone surrogate"
     else:
-        what = f"must be a number from -{_MOST:.4g} to {_MOST:.4g}"
+        what = f"must be {allowed(name) or f'a number from -{_MOST:.4g} to {_MOST:.4g}'}"
     return invalid(f"{name} {what}", param)
 
 

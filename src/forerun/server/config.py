@@ -77,7 +77,7 @@ class ServerConfig:
     max_queue: int = option(256, group="Bounds")
     """Sequences that may wait for a place; more are refused with 429."""
     max_schema_kb: float = option(64.0, group="Bounds")
-    """Size of a schema, grammar or expression that an answer must follow, in kB."""
+    """Size of a schema, grammar or expression that an answer must follow, in kB; of tools each has its own schema."""
     max_schema_depth: int = option(64, group="Bounds")
     """Levels of objects and lists in a JSON schema."""
     max_body_mb: float = option(4.0, group="Bounds")

@@ -7,7 +7,7 @@ its states runs through the engine as any other, so it is batched, waits and is 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -22,12 +22,11 @@ from forerun.engine.vectors import Vectors
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be, unsupported
 from forerun.server.fleet import FromBody
-from forerun.server.http import JsonResponse, cancelled_on_disconnect
+from forerun.server.http import RowsResponse, cancelled_on_disconnect
 from forerun.server.native_requests import split_prompts
 from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
-from forerun.server.writer import Document
 from forerun.text.prompt import Encoded
 from forerun.weights.gguf_header import read_header
 
@@ -66,13 +65,13 @@ class EmbeddingRequest(RequestBody):
 async def embeddings(service: FromBody, request: JsonRequest, body: EmbeddingRequest) -> Response:
     """Compute vectors of texts, in OpenAI's form."""
     found, num_tokens = await vector_of_each(service, request, body)
-    data = [
+    data = (
         {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
         for i, row in enumerate(found)
-    ]
+    )
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
     name = service.name(body.model)
-    return JsonResponse({"object": "list", "data": data, "model": name, "usage": usage})
+    return RowsResponse({"object": "list", "data": data, "model": name, "usage": usage})
 
 
 @router.post("/embedding", responses=answers())
@@ -82,16 +81,15 @@ async def native_embeddings(
 ) -> Response:
     """Compute vectors of texts, in llama-server's form: a list of vectors for each text."""
     found, _ = await vectors_of(service, request, body)
-    documents: list[Document] = [
-        {"index": i, "embedding": [_encoded(row, body.encoding_format) for row in rows]}
+    return RowsResponse(
+        {"index": i, "embedding": (_encoded(row, body.encoding_format) for row in rows)}
         for i, rows in enumerate(found)
-    ]
-    return JsonResponse(documents)
+    )
 
 
 async def vector_of_each(
     service: Service, request: JsonRequest, body: EmbeddingRequest
-) -> tuple[list[Vectors], int]:
+) -> tuple[Iterator[Vectors], int]:
     """Compute one vector (D,) of each text, and count their tokens. Raises ApiError."""
     if pooling_of(service) == "none":
         path = request.url.path
@@ -99,13 +97,13 @@ async def vector_of_each(
             f"{path} gives one vector a text: start the server with --pooling last or mean", "input"
         )
     states, num_tokens = await vectors_of(service, request, body)
-    return [rows[0] for rows in states], num_tokens
+    return (rows[0] for rows in states), num_tokens
 
 
 async def vectors_of(
     service: Service, request: JsonRequest, body: EmbeddingRequest
-) -> tuple[list[Vectors], int]:
-    """Compute the vectors of each text, and count their tokens. Raises ApiError."""
+) -> tuple[Iterator[Vectors], int]:
+    """Compute the vectors of each text, made one by one of its states, and count their tokens. Raises ApiError."""
     if not service.config.embeddings:
         raise unsupported("this server answers no embeddings: start it with --embeddings")
     field, given = _check(body, service)
@@ -125,11 +123,13 @@ async def vectors_of(
     pooling = pooling_of(service)
     check_texts(len(parts), field)
     states, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
-    if body.dimensions is not None:
-        states = [rows[:, : body.dimensions] for rows in states]
-    if body.embd_normalize >= 0 and pooling != "none":
-        states = [vectors.normalized(rows, body.embd_normalize) for rows in states]
-    return states, num_tokens
+
+    def made(rows: Vectors) -> Vectors:
+        rows = rows[:, : body.dimensions]
+        is_normed = body.embd_normalize >= 0 and pooling != "none"
+        return vectors.normalized(rows, body.embd_normalize) if is_normed else rows
+
+    return map(made, states), num_tokens
 
 
 def check_texts(count: int, field: str) -> None:

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -22,46 +22,76 @@ EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 PART_NBYTES = 1 << 18
 """Bytes of an answer that are sent at once."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_SLICE = 4096
-"""Entries of a list that are written at once: no other thread runs meanwhile."""
+_MOST = 4096
+"""Entries of lists and objects that are written at once: no other thread runs meanwhile."""
+_DEPTH = 8
+"""Levels of a document that are written one by one."""
 
 
 def to_json(document: object) -> bytes:
     """Write JSON in UTF-8; a lone surrogate stays an escape."""
-    return "".join(_pieces(document)).encode("utf-8", "backslashreplace")
+    return _utf8(_ENCODER.encode(document))
 
 
-def _pieces(document: object) -> Iterator[str]:
-    """Write JSON part by part where an object's own lists are long."""
-    encode = _ENCODER.encode
-    if not (isinstance(document, dict) and any(map(_is_long, document.values()))):
-        yield encode(document)
-        return
-    start = "{"
-    for key, value in document.items():
-        yield f"{start}{encode(key)}:"
-        start = ","
-        if not _is_long(value):
-            yield encode(value)
-            continue
-        slices = (value[i : i + _SLICE] for i in range(0, len(value), _SLICE))
+def json_parts(document: object) -> Iterator[bytes]:
+    """Yield the same part by part, so that other threads run in between; an iterator becomes a list."""
+    return map(_utf8, _pieces(document, _DEPTH))
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _pieces(value: object, depth: int) -> Iterator[str]:
+    if isinstance(value, Iterator):
         yield "["
-        yield ",".join(map(_entries, slices))
+        for number, one in enumerate(value):
+            yield "," * (number > 0)
+            yield from _pieces(one, depth - 1)
         yield "]"
-    yield "}"
+    elif not depth or not isinstance(value, list | dict) or not _is_long(value):
+        yield _ENCODER.encode(value)
+    elif isinstance(value, dict):
+        start = "{"
+        for key, one in value.items():
+            yield f"{start}{_ENCODER.encode(key)}:"
+            start = ","
+            yield from _pieces(one, depth - 1)
+        yield "}"
+    else:
+        yield "["
+        yield from _entries(value, depth)
+        yield "]"
 
 
-def _entries(entries: list[object]) -> str:
+def _entries(entries: list[object], depth: int) -> Iterator[str]:
     """Write the entries of a list; an object that stands there many times is written once."""
-    distinct = {id(one): one for one in entries}
-    if len(distinct) > len(entries) // 4:
-        return _ENCODER.encode(entries)[1:-1]
-    texts = {key: _ENCODER.encode(one) for key, one in distinct.items()}
-    return ",".join([texts[id(one)] for one in entries])
+    middle = len(entries) // 2
+    if not middle:
+        yield from _pieces(entries[0], depth - 1)
+    elif _is_long(entries):
+        yield from _entries(entries[:middle], depth)
+        yield ","
+        yield from _entries(entries[middle:], depth)
+    elif len(distinct := {id(one): one for one in entries}) > len(entries) // 4:
+        yield _ENCODER.encode(entries)[1:-1]
+    else:
+        texts = {key: _ENCODER.encode(one) for key, one in distinct.items()}
+        yield ",".join([texts[id(one)] for one in entries])
 
 
-def _is_long(value: object) -> bool:
-    return isinstance(value, list) and len(value) > _SLICE
+def _is_long(value: list[object] | dict[str, object]) -> bool:
+    """Tell whether a document has so many entries, on all of its levels, that it is not written at once."""
+    count, waiting = 0, list[object]([value])
+    while waiting and count <= _MOST:
+        one = waiting.pop()
+        if isinstance(one, Iterator):
+            return True
+        if isinstance(one, list | dict):
+            count += len(one)
+            if count <= _MOST:
+                waiting += one if isinstance(one, list) else one.values()
+    return count > _MOST
 
 
 class JsonResponse(Response):
@@ -69,9 +99,14 @@ class JsonResponse(Response):
 
     media_type = "application/json"
 
+    @classmethod
+    async def written(cls, new_document: Callable[[], object]) -> Self:
+        """Make one whose document may take long to make and to write, in another thread."""
+        return await asyncio.to_thread(lambda: cls(new_document()))
+
     def render(self, content: object) -> bytes:
         """Write the document."""
-        return to_json(content)
+        return b"".join(json_parts(content))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head and the body."""
@@ -87,6 +122,33 @@ class JsonResponse(Response):
             await send({"type": "http.response.body", **part})
             # `send` lets no one else run while the client takes all there is
             await asyncio.sleep(0)
+
+
+class RowsResponse(Response):
+    """Sends JSON with iterators for lists: what an entry takes is there only until the client has taken it."""
+
+    media_type = "application/json"
+
+    def __init__(self, document: object) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._pieces = json_parts(document)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the head and the body."""
+        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(head)
+        while part := await asyncio.to_thread(self._part):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _part(self) -> bytes:
+        part = bytearray()
+        for piece in self._pieces:
+            part += piece
+            if len(part) >= PART_NBYTES:
+                break
+        return bytes(part)
 
 
 class ErrorResponse(JsonResponse):

@@ -1,13 +1,16 @@
 """The instructions and tools that each client sent last, for `forerun warm`: what stands before a user's words.
 
-They lie in `clients/NAME.json` in forerun's folder, for its owner alone, as bodies of `/v1/chat/completions`.
+They lie in `clients/NAME.json` in forerun's folder, for its owner alone, as bodies of `/v1/chat/completions`. A client
+chooses its name and what it sends, so both are bounded: the `NAMES` that came last, `MAX_NBYTES` each.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,21 +22,24 @@ from forerun.text.prompt import TOLD_BY
 
 LEAST = 512
 """Tokens of instructions that are worth keeping."""
+NAMES, MAX_NBYTES = 16, 256_000
+"""Clients that are kept, and bytes of each: what is larger is not written."""
 FIELDS = (
-    *("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "reasoning"),
+    *("reasoning_effort", "reasoning"),
     *("thinking", "enable_thinking", "thinking_budget"),
 )
-"""Fields that the template reads, besides messages."""
+"""Fields that the template reads, besides messages, tools and its own variables."""
 SAID = {"role": "user", "content": "..."}
 _NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
 class LastSeen:
-    """Keeps them; a client that sends the same again costs nothing."""
+    """Writes them; a client that sends the same again costs nothing. Only digests stay in memory."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, str] = {}
+        self._kept: dict[str, bytes] = {}
+        self._lock = threading.Lock()
 
     def note(
         self, agent: str, said: Sequence[Mapping[str, Any]], fields: Mapping[str, object]
@@ -45,15 +51,33 @@ class LastSeen:
             if message["role"] not in TOLD_BY:
                 break
             messages.append(message)
-        text = json.dumps({"messages": [*messages, SAID], **fields})
-        if name is None or self._kept.get(name) == text:
+        body = json.dumps({"messages": [*messages, SAID], **fields}).encode()
+        digest = hashlib.blake2b(body, digest_size=16).digest()
+        if name is None or len(body) > MAX_NBYTES:
             return
-        self._kept[name] = text
+        with self._lock:
+            if self._kept.pop(name, None) != digest or not (folder() / f"{name}.json").exists():
+                self._write(name, body)
+            self._kept[name] = digest  # the last one is the newest
+            while len(self._kept) > NAMES:
+                del self._kept[next(iter(self._kept))]
+
+    def _write(self, name: str, body: bytes) -> None:
         try:
             files.make_folder(folder())
-            files.replace(folder() / f"{name}.json", text.encode())
+            files.replace(folder() / f"{name}.json", body)
+            clear(but=NAMES)
         except OSError as error:
             _log.warning("the instructions of %s are not kept: %s", name, one_line(str(error)))
+
+
+def clear(but: int = 0) -> int:
+    """Delete what clients have sent, but for the newest of them; return the bytes that were freed. Raises OSError."""
+    freed, found = 0, [*files.regular(folder().glob("*.json"))]
+    for path, stat in sorted(found, key=lambda each: -each[1].st_mtime_ns)[but:]:
+        path.unlink(missing_ok=True)
+        freed += stat.st_size
+    return freed
 
 
 def folder() -> Path:

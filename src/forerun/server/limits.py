@@ -10,6 +10,7 @@ import json
 from forerun.core.structured import StructuredOutputsParams, depth
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, invalid
+from forerun.text.answers.tags import Tools
 from forerun.text.tokenizer import Tokenizer
 
 HEAD = 12
@@ -68,15 +69,24 @@ def check_counted(text: str, param: str) -> None:
 
 def check_bounds(form: StructuredOutputsParams, config: ServerConfig, field: str) -> None:
     """Raise ApiError for a form that is larger or more deeply nested than the server allows."""
-    nbytes, limit = len(form.source.encode()), config.max_schema_kb
-    if nbytes > limit * 1e3:
-        raise invalid(
-            f"the {form.kind} of the structured output has {nbytes} bytes, this server allows "
-            f"{limit:g} kB (--max-schema-kb)",
-            field,
-        )
+    _check_size(form.source, f"the {form.kind} of the structured output", config, field)
     if form.json is not None:
         check_depth(json.loads(str(form.json)), field, config)
+
+
+def check_tools(tools: Tools, config: ServerConfig) -> None:
+    """Raise ApiError for a tool that must be called, if its schema is larger than the server allows."""
+    for name, schema in tools.items():
+        what = f"the schema of the tool {name}"
+        _check_size(json.dumps(schema, ensure_ascii=False), what, config, "tools")
+
+
+def _check_size(text: str, what: str, config: ServerConfig, field: str) -> None:
+    nbytes, limit = len(text.encode()), config.max_schema_kb
+    if nbytes > limit * 1e3:
+        raise invalid(
+            f"{what} has {nbytes} bytes, this server allows {limit:g} kB (--max-schema-kb)", field
+        )
 
 
 def check_depth(given: object, field: str, config: ServerConfig) -> None:

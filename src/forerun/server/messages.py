@@ -65,8 +65,8 @@ class CountTokensRequest(BlocksBody):
 
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
-        fields = self.model_dump(
-            exclude={"system", "messages", "tools", "tool_choice", "output_config", "output_format"}
+        fields = self.but(
+            {"system", "messages", "tools", "tool_choice", "output_config", "output_format"}
         )
         fields["messages"] = messages = _messages(self)
         if messages and messages[-1]["role"] == "assistant":  # the answer is begun for the model

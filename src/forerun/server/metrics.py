@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client import Counter as PrometheusCounter
+from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from forerun.core.device import resident_nbytes
 from forerun.engine import metrics
 from forerun.engine.metrics import PREFIX, Counter, Gauge
 from forerun.engine.sequence import SequenceState
@@ -97,6 +99,10 @@ class ServerMetrics:
         """Write the text that Prometheus reads, with the counts that the models' engines have at this moment."""
         registry = CollectorRegistry()
         registry.register(_Engines(counts))
+        resident = PrometheusGauge(
+            "process_resident_memory_bytes", "Resident memory size in bytes.", registry=registry
+        )
+        resident.set(resident_nbytes())
         return generate_latest(registry) + generate_latest(self._registry)
 
 

@@ -143,19 +143,24 @@ class NativeWriter(Writer):
 
     def document(self) -> Document | list[Document]:
         """Write the whole answer."""
+        timings = self.timings()
         documents = [
-            self._only(self._final(i, run.text)) for i, run in enumerate(self.running.runs)
+            self._only(self._final(i, run, run.text, timings))
+            for i, run in enumerate(self.running.runs)
         ]
         return documents[0] if self.is_one else documents
 
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write a chunk for each token, and the whole of a completion without its text where it ends."""
+        timings: Document = {}  # of all that end together: to add them up takes as long as they are many
         for step in events:
             for text, tokens, scored in _by_token(step.event):
                 if tokens:
                     yield self._only(self._chunk(step, text, tokens, scored))
             if step.event.finish_reason is not None:
-                yield self._only(self._final(step.completion, ""))
+                run = self.running.runs[step.completion]
+                timings = timings or self.timings()
+                yield self._only(self._final(step.completion, run, "", timings))
 
     def read(self, progress: PromptProgress) -> Iterator[Document]:
         """Write a chunk without text."""
@@ -195,9 +200,8 @@ class NativeWriter(Writer):
             document["timings"] = self.timings(step.time_s)
         return document
 
-    def _final(self, index: int, text: str) -> Document:
+    def _final(self, index: int, run: SequenceState, text: str, timings: Document) -> Document:
         """Write the whole of a completion, or the last chunk of one whose text was sent."""
-        run = self.running.runs[index]
         seq, tokenizer = run.seq, self.llm.tokenizer
         with_tokens = self.body.return_tokens and not self.body.stream
         document: Document = {
@@ -219,7 +223,7 @@ class NativeWriter(Writer):
             "truncated": _fills_context(run, self.llm),
             "stop_type": _stop_type(run),
             "stopping_word": run.stops.stop_reason if _stop_type(run) == "word" else "",
-            "timings": self.timings(),
+            "timings": timings,
         }
         if seq.params.logprobs is not None and not self.body.stream:
             document["completion_probabilities"] = self._probabilities(run.logprobs)

@@ -39,7 +39,10 @@ class NativeRequest(SampledAnswer):
         return {"logprobs": self.n_probs} if self.n_probs else {}
 
     def check(self) -> None:
-        """Check nothing: biases are written with the tokens of a model."""
+        """Check all but the biases, which are written with the tokens of a model. Raises ApiError."""
+        unbiased = self.model_copy()
+        unbiased.logit_bias = None
+        super(NativeRequest, unbiased).check()
 
     def read_biases(self, tokenizer: Tokenizer) -> None:
         """Make `logit_bias` an object of token ids and numbers. Raises ApiError."""

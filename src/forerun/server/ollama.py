@@ -20,7 +20,7 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.embeddings import EmbeddingRequest, vector_of_each
 from forerun.server.errors import ApiError, invalid, must_be
 from forerun.server.fleet import AllModels, Fleet, FromBody
-from forerun.server.http import LINES, JsonResponse, to_json
+from forerun.server.http import LINES, JsonResponse, RowsResponse, to_json
 from forerun.server.openai import CompletionRequest, continued
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
@@ -134,7 +134,7 @@ class OllamaGenerate(OllamaRequest):
     def as_completion(self) -> dict[str, Any]:
         """Write the fields of the completion request that says the same."""
         chat = {name: value for name, value in self.as_chat().items() if name not in _OF_CHATS}
-        return {"num_predict": -1, **chat, "prompt": self.prompt, "suffix": self.suffix}
+        return {**chat, "prompt": self.prompt, "suffix": self.suffix}
 
 
 _OF_CHATS = ("messages", "tools", "enable_thinking", "reasoning_effort")
@@ -222,6 +222,8 @@ async def generate(service: FromBody, request: JsonRequest, body: OllamaGenerate
     if not body.raw and not body.suffix:
         return await reply(service, request, body, OllamaWriter)
     completion = CompletionRequest.model_validate(body.as_completion())
+    if completion.max_tokens is None:  # type: ignore[attr-defined]  # a field of SamplingParams
+        completion.max_tokens = -1  # type: ignore[attr-defined]
     check_shown(completion)
     running = await continued(service, request, completion)
     writer = OllamaWriter(service, running, body, PlainParser)
@@ -241,16 +243,16 @@ async def older_embed(service: FromBody, request: JsonRequest, body: EmbedReques
     """Compute the vector of a text."""
     body.input = body.prompt if body.input is None else body.input
     vectors, _ = await vector_of_each(service, request, body)
-    return JsonResponse({"embedding": vectors[0].tolist()})
+    return JsonResponse({"embedding": next(vectors).tolist()})
 
 
 @router.post("/api/embed")
 async def embed(service: FromBody, request: JsonRequest, body: EmbedRequest) -> Response:
     """Compute vectors of texts."""
     vectors, num_tokens = await vector_of_each(service, request, body)
-    found = [row.tolist() for row in vectors]
+    found = (row.tolist() for row in vectors)
     name = service.name(body.model)
-    return JsonResponse({"model": name, "embeddings": found, "prompt_eval_count": num_tokens})
+    return RowsResponse({"model": name, "embeddings": found, "prompt_eval_count": num_tokens})
 
 
 def listed(fleet: Fleet, *, only_loaded: bool = False) -> list[Document]:

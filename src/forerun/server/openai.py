@@ -11,12 +11,14 @@ from fastapi import APIRouter
 from pydantic import PlainValidator, TypeAdapter, WithJsonSchema
 from starlette.responses import Response
 
+from forerun.core.params import SamplingParams
+from forerun.core.structured import StructuredOutputsParams
 from forerun.server.async_request import AsyncRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be
 from forerun.server.fleet import FromBody
 from forerun.server.last_seen import FIELDS, LEAST
-from forerun.server.limits import check_counted, check_depth
+from forerun.server.limits import check_counted, check_depth, check_tools
 from forerun.server.openai_writer import OpenAIWriter
 from forerun.server.openapi import OBJECT, answers, list_of
 from forerun.server.schema import TEXT_OR_PARTS, SampledAnswer, listed
@@ -31,6 +33,7 @@ from forerun.server.thinking import (
 from forerun.server.writer import NewParser
 from forerun.spellings.chats import bounded
 from forerun.spellings.tools import Toolbox
+from forerun.text.answers.calls import schemas_of
 from forerun.text.answers.forms import has_special_marks
 from forerun.text.messages import render_unfinished
 from forerun.text.prompt import Encoded, with_instructions
@@ -210,9 +213,7 @@ async def submit(
     toolbox = _toolbox(service, body)
     params, form = service.params(body, max_tokens=None), service.form
     if toolbox.required or (toolbox.tools and params.structured_outputs is not None):
-        params.structured_outputs = toolbox.form(
-            params.structured_outputs, await service.call_grammar()
-        )
+        params.structured_outputs = await _form(service, request, toolbox, params)
     if has_special_marks(form, service.llm().tokenizer):
         params.skip_special_tokens = False
 
@@ -236,7 +237,7 @@ async def submit(
             if not earlier:
                 one = with_instructions(one, body.messages, tokenizer)
                 if one.num_instructions >= LEAST:
-                    fields = body.model_dump(include={*FIELDS}, exclude_none=True, mode="json")
+                    fields = _read_fields(service, body, toolbox)
                     agent = request.headers.get("user-agent", "")
                     service.last_seen.note(agent, body.messages, fields)
                 return [one]
@@ -253,6 +254,30 @@ async def submit(
         tools=toolbox.schemas,
         with_reasoning=body.reasoning_format != "none",
     )
+
+
+def _read_fields(service: Service, body: ChatRequest, toolbox: Toolbox) -> dict[str, object]:
+    """Return what a conversation's beginning is written of besides its messages."""
+    fields = body.model_dump(include={*FIELDS}, exclude_none=True, mode="json")
+    if toolbox.tools:
+        fields["tools"] = [*toolbox.tools]
+    own = {
+        k: v for k, v in (body.chat_template_kwargs or {}).items() if k in service.template.names
+    }
+    return fields | ({"chat_template_kwargs": own} if own else {})
+
+
+async def _form(
+    service: Service, request: JsonRequest, toolbox: Toolbox, params: SamplingParams
+) -> StructuredOutputsParams:
+    """Write the form of an answer with calls, off the event loop. Raises ApiError, RequestError."""
+    new_grammar = await service.call_grammar()
+
+    def written() -> StructuredOutputsParams:
+        check_tools(schemas_of(toolbox.required or toolbox.tools), service.config)
+        return toolbox.form(params.structured_outputs, new_grammar)
+
+    return await service.encode(written, request.nbytes)
 
 
 async def count(service: Service, request: JsonRequest, body: ChatRequest) -> int:

@@ -72,9 +72,15 @@ class OpenAIWriter(Writer):
 
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write a chunk for each completion that got something to show."""
+        figures: dict[bool, Document] = {}
         for step in _joined(events):
             if (choice := self._delta(step)) is not None:
-                yield self._chunk([choice], self._figures_so_far(step))
+                is_end = step.event.finish_reason is not None
+                if (
+                    is_end not in figures
+                ):  # once for what came together: all completions are counted
+                    figures[is_end] = self._figures_so_far(is_end)
+                yield self._chunk([choice], figures[is_end])
 
     def end(self) -> Iterator[Document]:
         """Write the figures if they were asked for."""
@@ -98,13 +104,12 @@ class OpenAIWriter(Writer):
             return {"usage": usage(self.running)}
         return {"usage": None} if self.options.include_usage else {}
 
-    def _figures_so_far(self, step: StreamEvent) -> Document:
+    def _figures_so_far(self, is_end: bool) -> Document:
+        """Write the figures of a chunk; `is_end`: a completion ends with it."""
         more = self._usage_so_far()
-        is_last = step.event.finish_reason is not None and all(
-            handle.is_finished for handle in self.running.handles
-        )
+        is_last = is_end and all(handle.is_finished for handle in self.running.handles)
         if self.with_timings or (is_last and not more):
-            more["timings"] = self.timings(step.time_s)
+            more["timings"] = self.timings()
         return more
 
     def _delta(self, step: StreamEvent) -> Document | None:

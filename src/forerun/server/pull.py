@@ -13,12 +13,14 @@ from starlette.responses import Response
 from forerun.hub import pulling
 from forerun.hub.hugging_face import HubName
 from forerun.server.bodies import JsonRequest, JsonRoute
-from forerun.server.errors import ApiError, is_called
+from forerun.server.errors import ApiError, is_called, must_be
 from forerun.server.fleet import AllModels, Fleet
 from forerun.server.http import LINES, EventStreamResponse, JsonResponse, to_json, while_connected
 from forerun.server.ollama import ShowRequest
 
 router = APIRouter(route_class=JsonRoute, include_in_schema=False)
+MAX_NAME = 512
+"""Letters of a name that is asked for: it becomes an argument of a process."""
 SERVED = ({"status": "pulling manifest"}, {"status": "success"})
 
 
@@ -48,6 +50,9 @@ def _is_fetched(fleet: Fleet, asked: str | None) -> bool:
     """Tell what must be fetched from what is served. Raises ApiError for what may not be fetched, or is nowhere."""
     if asked is None or any(is_called(asked, service.names) for service in fleet.services):
         return False
+    if len(asked) > MAX_NAME or not asked.isprintable():
+        what = f"the name of a model, printable and of at most {MAX_NAME} letters"
+        raise must_be("model", what, asked)
     if HubName.parse(asked) is None:
         fleet.named(asked).name(asked)  # one model answers to any name
         return False

@@ -36,6 +36,9 @@ _SYSTEM = (
 _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 """What Qwen3-Reranker was trained with, as its model card says."""
 
+HEAD_ROWS = 8
+"""Documents that are scored at once, while nothing else decodes."""
+
 
 class RerankRequest(RequestBody):
     """A query, and the documents to order by it."""
@@ -51,6 +54,10 @@ class RerankRequest(RequestBody):
     """Add the texts."""
     instruction: str = _INSTRUCTION
     """What makes a document relevant, for a causal reranker."""
+
+    def check(self) -> None:
+        """Check the documents too. Raises ApiError."""
+        self.given()
 
     def given(self) -> list[str]:
         """Return the texts of the documents. Raises ApiError."""
@@ -81,10 +88,9 @@ async def rerank(service: FromBody, request: JsonRequest, body: RerankRequest) -
     if body.return_documents:
         for one in results:
             one["document"] = {"text": texts[one["index"]]}
-    if body.texts is not None:
-        return JsonResponse(results)
     usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    return JsonResponse({"object": "list", "model": name, "results": results, "usage": usage})
+    document = {"object": "list", "model": name, "results": results, "usage": usage}
+    return await JsonResponse.written(lambda: document if body.texts is None else results)
 
 
 async def _by_answer(
@@ -116,8 +122,12 @@ async def _by_answer(
     )
 
     def logits() -> Vectors:
-        with llm.loop.lock():
-            return np.stack([llm.model.head(rows)[0, [yes, no]] for rows in states])
+        found = []
+        for start in range(0, len(states), HEAD_ROWS):
+            rows = np.concatenate(states[start : start + HEAD_ROWS])
+            with llm.loop.lock():  # let go in between: the head reads the whole vocabulary
+                found.append(llm.model.head(rows)[:, [yes, no]])
+        return np.concatenate(found)
 
     found = await asyncio.to_thread(logits)
     return 1 / (1 + np.exp(found[:, 1] - found[:, 0])), num_tokens

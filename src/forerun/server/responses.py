@@ -59,7 +59,7 @@ class ResponsesRequest(BlocksBody):
 
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
-        fields = self.model_dump(exclude={"input", "instructions", "text", "tools", "tool_choice"})
+        fields = self.but({"input", "instructions", "text", "tools", "tool_choice"})
         fields["messages"] = _messages(self)
         if self.text is not None:
             fields["response_format"] = _response_format(self.text)
@@ -280,8 +280,7 @@ class ResponsesWriter(BlockWriter):
         return {"type": "message", **item, "role": "assistant", "content": [part]}
 
     def _response(self, status: str) -> Document:
-        given = self.body.model_dump()
-        echoed = {name: given.get(name) for name in _ECHOED}
+        echoed = {name: getattr(self.body, name, None) for name in _ECHOED}
         several = echoed["parallel_tool_calls"]
         return {
             "id": self.id,

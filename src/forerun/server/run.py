@@ -196,7 +196,7 @@ class Server(HttpServer):
             return
         gc.collect()
         gc.freeze()  # all this stays: to look through it for garbage would stop every stream each time
-        num_slots = llm.config.max_num_seqs
+        num_slots = service.num_slots
         others = [one.names[0] for one in self._fleet.services if not one.is_loaded]
         if (disk := llm.engine.cache.disk) is not None:
             self._say(disk.described())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -185,6 +185,7 @@ class RequestBody(BaseModel):
             return validate(given)  # read already, or none
         typed: dict[str, str] = {}
         try:
+            _check_count(given, "the body")
             given = spellings.stateless(given, cls.model_fields)
             fields, typed = cls.rename(given)
             fields = _known(fields, cls, typed)
@@ -291,11 +292,16 @@ class OpenBody(RequestBody):
         """Write the fields of the chat request that says the same. Raises ApiError."""
         raise NotImplementedError
 
+    def but(self, names: Collection[str]) -> dict[str, Any]:
+        """Return the fields of other names, as they stand: what is in them may be large."""
+        return {name: value for name, value in self if name not in names}
+
 
 def _known(
     fields: Mapping[str, object], body: type[BaseModel], typed: Mapping[str, str] | None = None
 ) -> dict[str, object]:
     """Leave out the fields that are not known, and read whole numbers with a point. Raises RequestError."""
+    _check_count(fields, "an object")
     known = body.model_fields
     if body.model_config.get("extra") != "allow":
         strange = fields.keys() - known.keys()
@@ -317,6 +323,12 @@ def _types(annotation: object) -> Iterator[object]:
     yield annotation
     for part in typing.get_args(annotation):
         yield from _types(part)
+
+
+def _check_count(fields: Mapping[str, object], what: str) -> None:
+    """Raise ApiError for an object of more fields than any request needs."""
+    if len(fields) > MAX_ITEMS:
+        raise invalid(f"{what} has {len(fields)} fields, at most {MAX_ITEMS} are allowed")
 
 
 def _check_sizes(fields: Mapping[str, object], typed: Mapping[str, str]) -> None:

@@ -152,7 +152,10 @@ class Service:
 
     def params(self, body: AnswerRequest, **route: Any) -> SamplingParams:
         """Make a request's parameters; what it leaves out is as in `defaults`. Raises ApiError."""
-        return body.params(self.defaults(**route), self.llm().drafter_spec.name)
+        params = body.params(self.defaults(**route), self.llm().drafter_spec.name)
+        if params.structured_outputs is not None:
+            check_bounds(params.structured_outputs, self.config, body.form_field)
+        return params
 
     @property
     def template(self) -> TemplateProcess:
@@ -302,7 +305,6 @@ class Service:
             compiling = None
             form_field = body.form_field if body else "structured_outputs"
             if (form := params.structured_outputs) is not None:
-                check_bounds(form, self.config, form_field)
                 with _form_errors(form_field):
                     compiling = await asyncio.to_thread(self.llm().grammars.begin, form)
             stream, progress = (body.stream, body.return_progress) if body else (False, False)
@@ -338,13 +340,18 @@ class Service:
             request.cancel(Closed("the server is shutting down"))
 
     @property
+    def num_slots(self) -> int:
+        """Sequences that run at a time: of a memory budget fewer than were asked for. Raises ApiError."""
+        return self.llm().engine.cache.num_slots
+
+    @property
     def most_at_once(self) -> int:
         """Completions that may run and wait."""
-        return self.llm().config.max_num_seqs + self.config.max_queue
+        return self.num_slots + self.config.max_queue
 
     def _check_room(self, num_new: int, n: int, param: str) -> None:
         """Raise ApiError for more completions than may run and wait, `n` of each prompt."""
-        most, num_slots = self.config.max_n, self.llm().config.max_num_seqs
+        most, num_slots = self.config.max_n, self.num_slots
         if n > most:
             raise invalid(f"n must be from 1 to {most} (--max-n), got {n}", "n")
         if num_new > num_slots + self.config.max_queue:

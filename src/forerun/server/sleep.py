@@ -6,7 +6,6 @@ The time is the server's (`--sleep-idle-seconds`), or what Ollama's `keep_alive`
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import re
 import time
@@ -21,7 +20,6 @@ MOST_S = 1.0
 FOREVER = "9999-12-31T23:59:59Z"
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)"
-_log = logging.getLogger(__name__)
 
 
 def seconds_of(keep_alive: object) -> float | None:
@@ -89,6 +87,6 @@ class IdleClock:
             left_s = MOST_S
             for service in [*idle()]:
                 left_s = min(left_s, service_left := self.left_s(service))
-                if service_left <= 0 and await unload(service):
-                    _log.info("%s sleeps: nobody asks it", service.names[0])
+                if service_left <= 0:
+                    await unload(service)
             await asyncio.sleep(max(left_s, 0.05))

@@ -115,7 +115,7 @@ async def props(service: FromQuery) -> Response:
                 "is_processing": False,
                 "params": settings(params, eos_ids, params.seed),
             },
-            "total_slots": llm.config.max_num_seqs,
+            "total_slots": service.num_slots,
             "model_alias": service.names[0],
             "model_path": llm.path.name,
             "modalities": {"vision": False, "audio": False},

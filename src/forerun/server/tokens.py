@@ -36,6 +36,21 @@ class TokenizeRequest(RequestBody):
     with_pieces: bool = False
     """Tokens as objects of `id` and `piece`, as llama-server has them."""
 
+    def check(self) -> None:
+        """Check that there is one text, or a conversation. Raises ApiError."""
+        self.given()
+
+    def given(self) -> tuple[str, str]:
+        """Return the field that was given, and its text; none of a conversation. Raises ApiError."""
+        found = {name: getattr(self, name) for name in ("prompt", "content", "messages")}
+        fields = [name for name, value in found.items() if value is not None]
+        if len(fields) != 1:
+            raise invalid("give one of prompt, messages and content", "prompt")
+        if self.messages is not None:
+            check_roles(self.messages)
+            return fields[0], ""
+        return fields[0], found[fields[0]]
+
 
 class DetokenizeRequest(RequestBody):
     """Token ids to put together."""
@@ -64,15 +79,11 @@ async def input_tokens(service: FromBody, request: JsonRequest, body: ChatReques
 async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeRequest) -> Response:
     """Find the token ids of a text or a conversation."""
     llm = service.llm()
-    given = {name: getattr(body, name) for name in ("prompt", "content", "messages")}
-    fields = [name for name, value in given.items() if value is not None]
-    if len(fields) != 1:
-        raise invalid("give one of prompt, messages and content", "prompt")
-    (field,) = fields
+    field, given = body.given()
     with_bos = {"prompt": body.add_special_tokens, "content": body.add_special}.get(field, False)
 
     async def answered() -> Response:
-        text = given[field] if body.messages is None else await _rendered(service, body)
+        text = given if body.messages is None else await _rendered(service, body)
 
         def encoded() -> Response:
             check_counted(text, field)
@@ -101,7 +112,6 @@ async def detokenize(service: FromBody, request: JsonRequest, body: DetokenizeRe
 
 async def _rendered(service: Service, body: TokenizeRequest) -> str:
     messages, prompt = body.messages or [], body.add_generation_prompt
-    check_roles(messages)
     return await service.render(lambda: service.template.render(messages, prompt))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
@@ -107,22 +108,26 @@ class Writer(ABC):
         async with cancelled_on_disconnect(request.receive, self.running.cancel):
             async for _ in self._events():
                 pass
-            return JsonResponse(self.document())
+            return await JsonResponse.written(self.document)
 
     async def _stream(self) -> AsyncIterator[bytes]:
         try:
-            if first := b"".join(map(self.frame, self.begin())):
+            if first := await asyncio.to_thread(self._framed, self.begin):
                 yield first
             async for events in self._events():
                 progress, self.running.progress = self.running.progress, []
                 documents = [one for each in progress for one in self.read(each)]
                 if documents := [*documents, *self.chunks(events)]:
                     yield b"".join(map(self.frame, documents))
-            documents = [*self.end()]
+            last = await asyncio.to_thread(self._framed, self.end)
         except Exception as error:
-            documents = [self.fail(of_stream(error))]
-        if last := b"".join(map(self.frame, documents)) + self.done:
+            last = self.frame(self.fail(of_stream(error)))
+        if last := last + self.done:
             yield last
+
+    def _framed(self, write: Callable[[], Iterator[Document]]) -> bytes:
+        """Write the first or the last documents, which repeat the request or the whole answer."""
+        return b"".join(map(self.frame, write()))
 
     async def _events(self) -> AsyncIterator[list[StreamEvent]]:
         """Follow the request. Raises what ended it."""

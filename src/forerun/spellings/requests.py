@@ -236,6 +236,8 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
 
 _WHY = {name: why for why, names in NO_EFFECT.items() for name in names}
 NAMES = (*RENAMED, *_WHY, *STATE, *ONLY)
+_NEWER = {"max_tokens": "max_completion_tokens"}
+"""By field: the newer of two names that proxies send both, which holds, as with OpenAI, vLLM and llama.cpp."""
 _EMPTY: Mapping[str, tuple[object, ...]] = {
     "logit_bias": ([], {}, ""),
     "stop": ("", [""]),
@@ -250,6 +252,11 @@ _LEAST_TOP_P = 1e-9
 """What keeps the likeliest token alone, as 0 does elsewhere: no vocabulary is so large that another one has less."""
 
 
+MAX_HEADER = 1024
+"""Letters of the header."""
+_BETWEEN = ", "
+
+
 @dataclass(slots=True)
 class IgnoredFields:
     """The fields of one request that were left out."""
@@ -257,24 +264,39 @@ class IgnoredFields:
     is_strict: bool = False
     """Whether a field that is unknown to everybody is an error."""
     names: dict[str, str] = field(default_factory=dict)
-    """With the known name that may have been meant, or nothing."""
+    """With the known name that may have been meant, or nothing; as many as the header has room for."""
+    more: set[str] = field(default_factory=set)
+    """The others, which are only counted."""
+    num_compared: int = 0
+    """Unknown names that were compared with all that are known."""
+    _room: int = MAX_HEADER - len("and 100000 more")
+
+    def add(self, name: str, meant: str = "") -> bool:
+        """Take note of a field; False if there is no room for it."""
+        if name in self.names:
+            return True
+        self._room -= len(_shown(name, meant)) + len(_BETWEEN)
+        if self._room < 0:
+            self.more.add(name)
+            return False
+        self.names[name] = meant
+        return True
 
     def header(self) -> str:
         """Write them for a header of the answer.
 
-        >>> IgnoredFields(names={"temprature": "temperature", "user": ""}).header()
-        'temprature (did you mean temperature?), user'
+        >>> IgnoredFields(names={"temprature": "temperature", "user": ""}, more={"x", "y"}).header()
+        'temprature (did you mean temperature?), user, and 2 more'
         """
-        shown = (
-            (_bare(name) + (f" (did you mean {meant}?)" if meant else ""))
-            for name, meant in self.names.items()
-        )
-        return ", ".join(shown)[:MAX_HEADER]
+        shown = [_shown(name, meant) for name, meant in self.names.items()]
+        return _BETWEEN.join([*shown, *([f"and {len(self.more)} more"] if self.more else [])])
 
 
-MAX_HEADER = 1024
-"""Letters of the header."""
 _ignored: ContextVar[IgnoredFields | None] = ContextVar("ignored", default=None)
+
+
+def _shown(name: str, meant: str) -> str:
+    return _bare(name) + (f" (did you mean {meant}?)" if meant else "")
 
 
 def _bare(name: str) -> str:
@@ -291,6 +313,8 @@ def collected(*, is_strict: bool) -> Iterator[IgnoredFields]:
         yield found
     finally:
         _ignored.reset(token)
+        if found.more:
+            _log.warning("and %d more fields of a request have no effect", len(found.more))
 
 
 def read(
@@ -320,7 +344,10 @@ def read(
         value = _meant(plain, ours, value)
         if part:
             value = _with_part(fields.pop(ours, None), part, value, name)
-        if ours in fields and fields[ours] != value:
+        newer = _NEWER.get(ours)
+        if newer is not None and newer == snake(typed.get(ours, ""), known):
+            continue
+        if ours in fields and fields[ours] != value and plain != newer:
             raise RequestError(f"{name} and {typed[ours]} differ: give one of them")
         fields[ours], typed[ours] = value, name
     return fields, typed
@@ -339,6 +366,8 @@ def _meant(name: str, ours: str, value: object) -> object:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if ours == "top_p" and is_number and value == 0:
         return _LEAST_TOP_P
+    if ours == "temperature" and is_number and value < 0:  # type: ignore[operator]  # llama.cpp's greedy
+        return 0.0
     if name in ("n_predict", "num_predict") and is_number and value == -2:  # to fill the context
         return -1
     if ours == "seed" and isinstance(value, int) and is_number and -(2**63) <= value < 2**64:
@@ -423,23 +452,25 @@ def leave_out(strange: Set[str], known: Collection[str]) -> None:
     strange = strange - _WHY.keys()
     if strange and found is not None and found.is_strict:
         raise RequestError(unknown("field", min(strange), known, NAMES), option=min(strange))
-    for number, name in enumerate(sorted(strange)):
-        note(name, "it is not known here", _meant_by(name, known) if number < MAX_COMPARED else "")
+    found = IgnoredFields() if found is None else found
+    for name in sorted(strange):
+        note(name, "it is not known here", _meant_by(name, known, found))
 
 
-def _meant_by(name: str, known: Collection[str]) -> str:
+def _meant_by(name: str, known: Collection[str], found: IgnoredFields) -> str:
     """Return the known name of which one is a slip, a letter or two wrong; empty if there is none."""
-    if len(name) > LONGEST_SLIP:
+    if len(name) > LONGEST_SLIP or found.num_compared >= MAX_COMPARED:
         return ""
+    found.num_compared += 1
     close = get_close_matches(name.lower(), {*known, *RENAMED}, n=1, cutoff=SLIP)
     return close[0] if close else ""
 
 
 def note(name: str, why: str, meant: str = "") -> None:
     """Collect a field that does nothing, and say so once on the log, and why."""
-    if (found := _ignored.get()) is not None:
-        found.names.setdefault(name, meant)
-    say_once(name, why, meant)
+    found = _ignored.get()
+    if found is None or found.add(name, meant):
+        say_once(name, why, meant)
 
 
 @lru_cache(maxsize=NOTED)

@@ -192,13 +192,14 @@ def _allowed(tools: Sequence[Tool], given: object) -> tuple[list[Tool], object]:
     if mode not in ("auto", "required") or not isinstance(named, list) or not named:
         what = '{"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name": ...}}]}'
         raise _must_be(f"tool_choice.{ALLOWED}", what, given, "tool_choice")
-    known, names = [_name(tool) for tool in tools], []
+    known, names = {_name(tool): None for tool in tools}, set[str]()
     for one in named:
         function = one.get("function", one) if isinstance(one, Mapping) else one
-        names.append(function.get("name") if isinstance(function, Mapping) else function)
-        if names[-1] not in known:
+        name = function.get("name") if isinstance(function, Mapping) else function
+        if not isinstance(name, str) or name not in known:
             what = f"tools of the request ({', '.join(known)})"
-            raise _must_be(f"tool_choice.{ALLOWED}.tools", what, names[-1], "tool_choice")
+            raise _must_be(f"tool_choice.{ALLOWED}.tools", what, name, "tool_choice")
+        names.add(name)
     return [tool for tool in tools if _name(tool) in names], mode
 
 

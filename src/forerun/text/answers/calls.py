@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from forerun.text.answers.json_text import mended
 from forerun.text.answers.loose import keyword_calls, read_object, resolved, written
-from forerun.text.answers.tags import Tools, read_tags
+from forerun.text.answers.tags import SchemaTypes, Tools, read_tags
 from forerun.text.answers.tags import is_whole as tags_are_whole
 
 
@@ -228,7 +228,7 @@ def _colon(body: str, tools: Tools) -> list[Call] | None:
         return None
     schema = tools.get(found[1], {})
     try:
-        return [Call(found[1], written(read_object(found[2]), schema, schema))]
+        return [Call(found[1], written(read_object(found[2]), schema, SchemaTypes(schema)))]
     except (ValueError, RecursionError):
         return None
 
@@ -285,7 +285,9 @@ def _drifted(body: str, tools: Tools) -> list[Call] | None:
         return None
     given: object = next((value[key] for key in _ARGUMENTS if key in value), {})
     return (
-        [Call(name, written(given, tools[name], tools[name]))] if isinstance(given, dict) else None
+        [Call(name, written(given, tools[name], SchemaTypes(tools[name])))]
+        if isinstance(given, dict)
+        else None
     )
 
 

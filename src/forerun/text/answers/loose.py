@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from forerun.text.answers.tags import Tools, typed
+from forerun.text.answers.tags import SchemaTypes, Tools, typed
 
 _QUOTES = ('<|"|>', "<escape>", '"""', "'''", '"', "'")
 _SPACE = re.compile(r"[\s,;]*")
@@ -139,21 +139,21 @@ def read_object(text: str) -> dict[str, Any]:
     return found
 
 
-def written(value: Any, schema: object, root: Mapping[str, Any]) -> str:
+def written(value: Any, schema: object, types: SchemaTypes) -> str:
     """Write a value as JSON; one without quotes as its schema has it."""
     said = schema if isinstance(schema, Mapping) else {}
     if isinstance(value, Bare):
-        return typed(value, said, root)
+        return typed(value, schema, types)
     if isinstance(value, dict):
         named = said.get("properties")
         known = named if isinstance(named, Mapping) else {}
         pairs = (
-            f"{json.dumps(key, ensure_ascii=False)}: {written(one, known.get(key), root)}"
+            f"{json.dumps(key, ensure_ascii=False)}: {written(one, known.get(key), types)}"
             for key, one in value.items()
         )
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(written(one, said.get('items'), root) for one in value)}]"
+        return f"[{', '.join(written(one, said.get('items'), types) for one in value)}]"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -176,5 +176,5 @@ def keyword_calls(body: str, tools: Tools) -> Iterator[tuple[str, str]]:
             if not reader.text.startswith(")", reader.at):
                 raise ValueError("it is cut")
             reader.at += 1
-        yield name, written(given, tools[name], tools[name])
+        yield name, written(given, tools[name], SchemaTypes(tools[name]))
         reader.skip(_SPACE)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from forerun.text.answers.tags import M3_MARK, SIGNS, Tools, quoted, typed, types_of
+from forerun.text.answers.tags import M3_MARK, SIGNS, SchemaTypes, Tools, quoted, typed
 
 _HEAD = re.compile(r"\s*+(<function=)?([\w.:/@#~+-]+)>\s*+(?=<parameter=)")
 _PARAMETER = re.compile(r"<parameter=([^\"<>]+)>")
@@ -33,6 +33,7 @@ class TagStream:
         self.name = ""
         """Of the tool, once it is known."""
         self._tools, self._sent = tools, list[str]()
+        self._types = SchemaTypes({})
         self._at = self._start = self._done = self._scanned = self._seen = 0
         self._key, self._is_text = "", False
         self._read: Callable[[str], str | None] = self._read_head
@@ -60,6 +61,7 @@ class TagStream:
             self._read = self._read_nothing
             return None
         self.name, self._at, self._read = head[2], head.end(), self._read_parameter
+        self._types = SchemaTypes(self._tools[self.name])
         return "{"
 
     def _read_nothing(self, body: str) -> str | None:
@@ -71,17 +73,13 @@ class TagStream:
         before = ", " if self._key else ""
         self._key, self._read = found[1].strip(), self._read_value
         self._start = self._done = self._scanned = found.end()
-        self._is_text = {*types_of(self._schema, self._root)} == {"string"}
+        self._is_text = self._types.of(self._schema) == {"string"}
         return f"{before}{json.dumps(self._key)}: "
 
     @property
-    def _root(self) -> dict[str, object]:
-        return dict(self._tools[self.name])
-
-    @property
     def _schema(self) -> object:
-        named = self._root.get("properties")
-        return named.get(self._key) if isinstance(named, dict) else None
+        named = self._tools[self.name].get("properties")
+        return named.get(self._key) if isinstance(named, Mapping) else None
 
     def _read_value(self, body: str) -> str | None:
         """Hand on what belongs to a value for sure: of a text its letters, of all else the whole."""
@@ -119,4 +117,4 @@ class TagStream:
         if self._done > self._start:
             return quoted(body[self._done : close].removesuffix("\n"))[1:]
         value = body[self._start : close].removeprefix("\n").removesuffix("\n")
-        return typed(value, self._schema, self._root)
+        return typed(value, self._schema, self._types)

@@ -77,7 +77,7 @@ def read_tags(body: str, tools: Tools) -> list[tuple[str, str]]:
             calls.append((name, mended(inner.strip())))
         else:
             schema = tools.get(name, {})
-            calls.append((name, _object(pairs or _children(inner), schema, schema)))
+            calls.append((name, _object(pairs or _children(inner), schema, SchemaTypes(schema))))
     return calls
 
 
@@ -115,27 +115,27 @@ def _children(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _object(pairs: Sequence[tuple[str, str]], schema: object, root: Mapping[str, Any]) -> str:
+def _object(pairs: Sequence[tuple[str, str]], schema: object, types: SchemaTypes) -> str:
     """Write names and values as a JSON object of a schema."""
     named = schema.get("properties") if isinstance(schema, Mapping) else None
     known: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
     values = (
-        f"{json.dumps(key)}: {typed(value, known.get(key), root)}"
+        f"{json.dumps(key)}: {typed(value, known.get(key), types)}"
         for key, value in ((key.strip(), value) for key, value in pairs)
     )
     return f"{{{', '.join(values)}}}"
 
 
-def typed(text: str, schema: object, root: Mapping[str, Any]) -> str:
+def typed(text: str, schema: object, known: SchemaTypes) -> str:
     """Write a value as JSON: a text where its schema has one, else as it stands if it is JSON or Python's."""
     if (raw := _CDATA.fullmatch(text)) is not None:  # MiniCPM5's, of texts with signs of tags
         return quoted(raw[1])
-    types = {*types_of(schema, root)}
+    types = known.of(schema)
     if children := _children(text):
         if {name for name, _ in children} != {"item"} or "object" in types:
-            return _object(children, schema, root)
+            return _object(children, schema, known)
         items = schema.get("items") if isinstance(schema, Mapping) else None
-        return f"[{', '.join(typed(value, items, root) for _, value in children)}]"
+        return f"[{', '.join(typed(value, items, known) for _, value in children)}]"
     word = text.strip()
     word = word if "string" in types else _WORDS.get(word, word)
     try:
@@ -166,21 +166,46 @@ def _no_json(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def types_of(schema: object, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
-    """Yield the types that a schema allows, as far as it says them; `root` is what its references point into."""
-    if not isinstance(schema, Mapping) or not depth:
-        return
-    lists = {name: value for name, value in schema.items() if isinstance(value, list)}
-    stated = [schema["type"]] if isinstance(schema.get("type"), str) else lists.get("type", ())
-    yield from map(str, stated)
-    for value in [schema["const"]] if "const" in schema else lists.get("enum", ()):
-        yield TYPES.get(type(value), "null")
-    reference = schema.get("$ref")
-    inner = [part for name in ("anyOf", "oneOf", "allOf") for part in lists.get(name, ())]
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target: Any = root
+class SchemaTypes:
+    """Finds the types that the parts of a schema allow, and remembers them: an answer may write a part many times."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        """`root` is the whole schema, which references point into."""
+        self._root = root
+        self._known: dict[int, frozenset[str]] = {}
+
+    def of(self, schema: object) -> frozenset[str]:
+        """Return the types that a part of the schema allows, as far as it says them.
+
+        A part that several references lead to is followed once.
+        """
+        if not isinstance(schema, Mapping):
+            return frozenset()
+        if (found := self._known.get(id(schema))) is None:
+            found = self._known[id(schema)] = frozenset(self._followed(schema))
+        return found
+
+    def _followed(self, schema: object) -> Iterator[str]:
+        waiting, seen = [schema], set[int]()
+        while waiting:
+            one = waiting.pop()
+            if not isinstance(one, Mapping) or id(one) in seen:
+                continue
+            seen.add(id(one))
+            lists = {name: value for name, value in one.items() if isinstance(value, list)}
+            stated = [one["type"]] if isinstance(one.get("type"), str) else lists.get("type", ())
+            yield from map(str, stated)
+            for value in [one["const"]] if "const" in one else lists.get("enum", ()):
+                yield TYPES.get(type(value), "null")
+            for name in ("anyOf", "oneOf", "allOf"):
+                waiting += lists.get(name, ())
+            waiting.append(self._referred(one.get("$ref")))
+
+    def _referred(self, reference: object) -> object:
+        """Return what a reference points to; None for one to elsewhere."""
+        if not (isinstance(reference, str) and reference.startswith("#/")):
+            return None
+        target: Any = self._root
         for step in reference[2:].split("/"):
             target = target.get(step) if isinstance(target, Mapping) else None
-        inner.append(target)
-    for part in inner:
-        yield from types_of(part, root, depth - 1)
+        return target
