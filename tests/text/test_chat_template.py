@@ -295,7 +295,12 @@ def test_what_a_template_leaves_out_goes_where_it_arrives_or_is_refused() -> Non
     only_users = "{% for m in messages if m.role == 'user' %}{{ m.content }};{% endfor %}"
     assert rendered(only_users, MESSAGES) == f"Be brief.\n\n{MESSAGES[1]['content']};"
     template = ChatTemplate(only_users, "", "")
-    assert template.content_forms == {"user": "text", "system": None, "assistant": None, "tool": None}
+    assert template.content_forms == {
+        "user": "text",
+        "system": None,
+        "assistant": None,
+        "tool": None,
+    }
     none = "{% for m in messages %}{{ m.role }}{{ m.content.words }}{% endfor %}"
     with pytest.raises(RequestError, match="leaves out what the user says"):
         rendered(none, MESSAGES[1:])

@@ -92,7 +92,11 @@ def test_its_errors_are_those_of_the_template() -> None:
 @pytest.mark.parametrize("name", BEYOND)
 def test_beyond_a_limit_it_is_an_error_and_the_next_one_is_rendered(name: str) -> None:
     source, reason = BEYOND[name]
-    template = "{% if messages[0].content == 'a' %}" + source + "{% else %}{{ messages[0].content }}{% endif %}"
+    template = (
+        "{% if messages[0].content == 'a' %}"
+        + source
+        + "{% else %}{{ messages[0].content }}{% endif %}"
+    )
     if name in ("a constant", "depth", "blocks"):  # found when it is compiled
         template = source
     start_s = time.monotonic()

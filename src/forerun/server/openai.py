@@ -219,6 +219,8 @@ async def submit(
     async def read() -> list[Encoded]:
         text = await service.render(lambda: _rendered(service, body, toolbox))
         begun = form.begun(text) if body.reasoning_format != "none" else None
+        if body.reasoning_format != "none":
+            params.stop_behind = form.stop_behind(text)
         if begun is not None:
             params.structured_outputs = bounded(
                 params.structured_outputs,

@@ -204,6 +204,12 @@ class ResponsesWriter(BlockWriter):
         yield self._event("response.created", response=self._response("in_progress"))
         yield self._event("response.in_progress", response=self._response("in_progress"))
 
+    def keep_alive(self) -> bytes:
+        """Write an event: Codex gives up on a stream without any, whatever comments it has."""
+        return self.frame(
+            self._event("response.in_progress", response=self._response("in_progress"))
+        )
+
     def open(self, block: ContentBlock) -> Iterator[Document]:
         """Write an item, and for a text its only part."""
         item, index = self._item(block, "in_progress"), block.index
