@@ -283,6 +283,7 @@ class Texts:
 
 TAGS = ThoughtMarks("<think>", ("</think>",))
 BEGUN = ThoughtMarks("<think>", ("</think>",), has_begun=True)
+ANALYSIS = "<|channel|>analysis<|message|>Q: a<|end|><|start|>assistant"
 CHANNELS = ThoughtMarks("", ("<|channel|>final", "<|channel|>commentary"), True, again="<|start|>")
 
 
@@ -298,8 +299,8 @@ CHANNELS = ThoughtMarks("", ("<|channel|>final", "<|channel|>commentary"), True,
         (BEGUN, "Q: a</think>\n\nYes", ("</think>",), "Q: a"),
         (BEGUN, "Q: never closed", ("Q:",), "Q: never closed"),
         (BEGUN, "Q: never closed </th", ("Q:",), "Q: never closed </th"),
-        (CHANNELS, "<|channel|>analysis<|message|>Q: a<|end|><|start|>assistant<|channel|>final<|message|>b Q: c",
-         ("Q:", "assistant"), "<|channel|>analysis<|message|>Q: a<|end|><|start|>assistant<|channel|>final<|message|>b "),
+        (CHANNELS, f"{ANALYSIS}<|channel|>final<|message|>b Q: c", ("Q:", "assistant"),
+         f"{ANALYSIS}<|channel|>final<|message|>b "),
         (CHANNELS, "<|channel|>commentary<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>Q: b",
          ("Q:", "assistant"), None),
     ],

@@ -40,9 +40,7 @@ class StopScope:
     def _first(self) -> tuple[int, bool]:
         """Tell whether the answer begins with a thought."""
         begun = self._held.lstrip()
-        if self._open and begun.startswith(self._open):
-            self._read = self._thought
-        elif begun.startswith(self._closes):
+        if begun.startswith((self._open or self._closes[0], *self._closes)):
             self._read = self._thought
         elif begun and not any(mark.startswith(begun) for mark in (self._open, *self._closes)):
             self._read = self._said

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from pydantic import PlainValidator, TypeAdapter, WithJsonSchema
 from starlette.responses import Response
 
+from forerun.core.params import SamplingParams
 from forerun.server.async_request import AsyncRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid, must_be
@@ -218,16 +219,8 @@ async def submit(
 
     async def read() -> list[Encoded]:
         text = await service.render(lambda: _rendered(service, body, toolbox))
-        begun = form.begun(text) if body.reasoning_format != "none" else None
         if body.reasoning_format != "none":
-            params.stop_behind = form.stop_behind(text)
-        if begun is not None:
-            params.structured_outputs = bounded(
-                params.structured_outputs,
-                begun,
-                _thought(service, body).bound,
-                params.max_tokens or service.llm().max_len,
-            )
+            _read_thought(service, body, params, text)
         nbytes = max(len(text), request.nbytes)
 
         def encoded() -> list[Encoded]:
@@ -255,6 +248,18 @@ async def submit(
         tools=toolbox.schemas,
         with_reasoning=body.reasoning_format != "none",
     )
+
+
+def _read_thought(service: Service, body: ChatRequest, params: SamplingParams, text: str) -> None:
+    """Put the form of the answer to a prompt, and what stops it, behind its thought."""
+    params.stop_behind = service.form.stop_behind(text)
+    if (begun := service.form.begun(text)) is not None:
+        params.structured_outputs = bounded(
+            params.structured_outputs,
+            begun,
+            _thought(service, body).bound,
+            params.max_tokens or service.llm().max_len,
+        )
 
 
 async def count(service: Service, request: JsonRequest, body: ChatRequest) -> int:

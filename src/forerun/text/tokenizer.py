@@ -207,7 +207,7 @@ class Tokenizer(OfOneProcess):
 
     @property
     def content_forms(self) -> Mapping[str, str | None]:
-        """How the model's template reads contents (`ChatTemplate.content_forms`). Raises RequestError if there is none."""
+        """How the template reads contents (`ChatTemplate.content_forms`). Raises RequestError if there is none."""
         return self._chat_template.content_forms
 
     def template(self, kind: Callable[[str, str, str], T], source: str | None = None) -> T:
