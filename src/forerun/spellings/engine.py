@@ -107,7 +107,7 @@ _WHY: Mapping[str, str] = {
         "--language-model-only --limit-mm-per-prompt= --mm-processor-kwargs= --allowed-local-media-path= --no-mmproj "
         "--mm-processor-cache-gb= --interleave-mm-strings --no-mmproj-offload --disable-mm-preprocessor-cache"
     ),
-    "each role's content is given as text or as parts, as the template reads it: found by trying": (
+    "contents are given as the template reads them, as text or as parts": (
         "--chat-template-content-format="
     ),
     "usage has the details": (
