@@ -124,7 +124,8 @@ def test_a_folder_is_described_with_its_chat_form_and_what_is_left_alone(
     assert document["layers"] == 3  # one is dense
     thoughts = ["<think>", "</think>"]
     chat = {"template": True, "tools": True, "calls": "<tool_call>", "thoughts": thoughts}
-    assert document["chat"] == chat
+    content = dict.fromkeys(("user", "system", "assistant", "tool"), "text")
+    assert document["chat"] == chat | {"content": content}
     assert document["unsupported"] == document["drafting"]["heads"] == ["mtp.steps"]
     said = " ".join(forerun("check", tmp_path)[1].split())
     assert "a template; tool calls as <tool_call>; thinks from <think> to </think>" in said

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.core.errors import RequestError
-from forerun.core.params import SamplingParams
+from forerun.core.params import SamplingParams, ThoughtMarks
 from forerun.core.types import FinishReason
 from forerun.decoding.stops import StopChecker
 
@@ -279,3 +279,43 @@ class Texts:
 
     def hidden_in(self, text: str) -> dict[str, int]:
         return {}
+
+
+TAGS = ThoughtMarks("<think>", ("</think>",))
+BEGUN = ThoughtMarks("<think>", ("</think>",), has_begun=True)
+ANALYSIS = "<|channel|>analysis<|message|>Q: a<|end|><|start|>assistant"
+CHANNELS = ThoughtMarks("", ("<|channel|>final", "<|channel|>commentary"), True, again="<|start|>")
+
+
+@pytest.mark.parametrize(
+    ("marks", "text", "stops", "expected"),
+    [
+        (TAGS, "<think>Q: a\n\n</think>\n\nYes Q: b", ("Q:", "\n\n"), "<think>Q: a\n\n</think>\n\nYes "),
+        (TAGS, " \n<think>Q:</think>Q:", ("Q:",), " \n<think>Q:</think>"),
+        (TAGS, "Yes Q: b", ("Q:",), "Yes "),
+        (TAGS, "<th Q: b", ("Q:",), "<th "),
+        (TAGS, "\n\nYes", ("\n\n",), ""),
+        (BEGUN, "Q:</thin Q:</think>\n\nQ: b", ("Q:", "\n\n"), "Q:</thin Q:</think>\n\n"),
+        (BEGUN, "Q: a</think>\n\nYes", ("</think>",), "Q: a"),
+        (BEGUN, "Q: never closed", ("Q:",), "Q: never closed"),
+        (BEGUN, "Q: never closed </th", ("Q:",), "Q: never closed </th"),
+        (CHANNELS, f"{ANALYSIS}<|channel|>final<|message|>b Q: c", ("Q:", "assistant"),
+         f"{ANALYSIS}<|channel|>final<|message|>b "),
+        (CHANNELS, "<|channel|>commentary<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>Q: b",
+         ("Q:", "assistant"), None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_stop_strings_count_behind_the_thought(marks, text, stops, expected, size) -> None:
+    params = SamplingParams(stop=stops, stop_behind=marks)
+    pieces = [text[i : i + size] for i in range(0, len(text), size)]
+    words = Pieces()
+    words.push = lambda token_ids: "".join(pieces[i] for i in token_ids)  # type: ignore[method-assign]
+    stream, shown = StopChecker(params, LONG, frozenset(), words), ""
+    for i in range(len(pieces)):
+        shown += stream.push(i)
+        if stream.finish_reason is not None:
+            break
+    shown += stream.close()
+    assert shown == (text if expected is None else expected)
+    assert isinstance(stream.stop_reason, str) == (shown != text)

@@ -1,7 +1,7 @@
 // The law of markdown.js, run by test_page.py in a folder with the page's files.
 import assert from "node:assert/strict";
 import { parse, safe } from "./markdown.js";
-import { add } from "./answer.js";
+import { add, Calls } from "./answer.js";
 import * as branches from "./branches.js";
 import { kinds } from "./code.js";
 
@@ -37,6 +37,8 @@ for (const [source, expected] of [
   ["a\nb\n\nc", "{p a/b}{p c}"],
   ["# One\ntwo", "{h1 One}{p two}"],
   ["**a *b*** _c_ ~~d~~ snake_case_name 2 * 3 * 4", "{p {strong a {em b}} {em c} {del d} snake_case_name 2 * 3 * 4}"],
+  ["It costs $5, so set `$HOME` now. Pay $10 or `$x`.", "{p It costs $5, so set {code $HOME} now. Pay $10 or {code $x}.}"],
+  ["a $x$ `b` $5 `$` $y$", "{p a {math x} {code b} $5 {code $} {math y}}"],
   ["use `a*b*` and \\*this\\*", "{p use {code a*b*} and *this*}"],
   ["```py\nx = 1\n\n# no heading\n```\nafter", "{py: x = 1//# no heading}{p after}"],
   ["```js\nstill", "{js: still}"],
@@ -140,3 +142,12 @@ branches.remove(chat, chat.turns.filter(({ id }) => "ef".includes(id)));
 assert.equal(texts(), "abcd");
 branches.remove(chat, [...chat.turns]);
 assert.equal(texts(), "");
+
+// Calls of tools are shown as code.
+const called = { text: "", drafted: [] };
+const calls = new Calls(called);
+calls.push({ name: "look", arguments: "" });
+calls.push({ arguments: '{"at": 1}' });
+calls.push({ name: "go", arguments: "{}" });
+calls.close();
+assert.equal(called.text, '```json\nlook {"at": 1}\n```\n\n```json\ngo {}\n```');

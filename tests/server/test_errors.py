@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import pytest
 
@@ -309,3 +311,14 @@ def test_what_is_wrong_is_named(url, route, extra, words, param, status):
         assert error["param"].split(".json_schema")[0] == param
         is_said = f"(given as {param})" in error["message"]
         assert is_said or not any(f"{other} must" in error["message"] for other in OURS - {param})
+
+
+def test_a_prompt_that_is_too_long_is_told_in_the_words_that_claude_code_looks_for(url):
+    body = {"messages": [{"role": "user", "content": LONG}], "max_tokens": 8}
+    for stream in (True, False):
+        answer = httpx.post(f"{url}/v1/messages", json=body | {"stream": stream}, timeout=60)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["type"] == "invalid_request_error"
+        found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error["message"])
+        assert int(found[1]) > int(found[2]) == 511

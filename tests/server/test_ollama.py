@@ -66,6 +66,9 @@ def test_models_are_found_loaded_or_not(two):
         assert {"completion", "tools"} <= {*shown["capabilities"]}
         (found,) = [v for k, v in shown["model_info"].items() if k.endswith(".context_length")]
         assert found == length
+    for name, verbose, most in (("a", True, 49152), ("a", False, 0), ("b", True, 0)):
+        facts = post(two, "/api/show", {"model": name, "verbose": verbose})["model_info"]
+        assert len(facts.get("tokenizer.ggml.tokens", ())) == most
     listed = get("/v1/models")
     assert [one["meta"]["n_ctx"] for one in listed["data"]] == [512, 77]
     assert [one["max_model_len"] for one in listed["data"]] == [512, 77]

@@ -200,3 +200,61 @@ def test_calls_have_the_familys_form(llm) -> None:  # type: ignore[no-untyped-de
         del forced["structured_outputs"]
         choice = post(url, "/v1/chat/completions", forced)["choices"][0]
         assert choice["message"]["tool_calls"][0]["function"]["name"] == "add"
+
+
+@pytest.mark.parametrize("open", [True, False])
+def test_stop_strings_end_the_answer_not_the_thought(thinking: str, open: bool) -> None:
+    mark = "" if open else "<think>"
+    form = {"regex": f"{mark}[a-z]{{4}}Q:\n\n[a-z]{{4}}</think>\n\n[A-Z]{{4}}Q:[A-Z]{{4}}"}
+    if open:
+        form = {"regex": "[A-Z]{4}Q:[A-Z]{4}"}
+    body = BODY | {"structured_outputs": form, "chat_template_kwargs": {"open": open}}
+    for stop in (["Q:"], ["Q:", "\n\n", "a", "e"]):
+        choice = post(thinking, "/v1/chat/completions", body | {"stop": stop})["choices"][0]
+        assert len(choice["message"]["content"]) == 4
+        assert choice["message"]["reasoning_content"]
+        assert choice["stop_reason"] == "Q:"
+        deltas = [
+            one["choices"][0]["delta"]
+            for one in chunks(thinking, "/v1/chat/completions", body | {"stop": stop})
+        ]
+        said = "".join(one.get("content") or "" for one in deltas)
+        assert said == choice["message"]["content"]
+    if not open:
+        whole = post(
+            thinking, "/v1/chat/completions", body | {"stop": ["Q:"], "reasoning_format": "none"}
+        )
+        assert len(whole["choices"][0]["message"]["content"].removeprefix("<think>")) == 4
+
+
+def test_thoughts_of_messages_are_signed_and_come_back(thinking: str) -> None:
+    body = BODY | {"max_tokens": 64}
+    thought, _ = post(thinking, "/v1/messages", body)["content"]
+    assert thought["type"] == "thinking"
+    assert thought["signature"]
+    events = chunks(thinking, "/v1/messages", body)
+    (start,) = (
+        one["content_block"]
+        for one in events
+        if one["type"] == "content_block_start" and one["index"] == 0
+    )
+    assert start["signature"] == ""
+    signed = [one["delta"] for one in events if one.get("delta", {}).get("signature")]
+    assert signed == [{"type": "signature_delta", "signature": thought["signature"]}]
+    assert post(thinking, "/v1/messages", body | {"messages": [
+        *MESSAGES, {"role": "assistant", "content": [thought]}, *MESSAGES]})  # fmt: skip
+
+
+def test_a_turn_of_a_thought_alone_is_a_turn() -> None:
+    turn = {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": "Hm.", "signature": "x"}],
+    }
+    given = {"messages": [*MESSAGES, turn, *MESSAGES], "max_tokens": 1}
+    _, found, _ = MessagesRequest.model_validate(given).as_chat()["messages"]
+    assert found == {"role": "assistant", "content": "", "reasoning_content": "Hm."}
+    last = MessagesRequest.model_validate(
+        {"messages": [*MESSAGES, turn], "max_tokens": 1}
+    ).as_chat()
+    assert [one["role"] for one in last["messages"]] == ["user"]
+    assert "continue_final_message" not in last

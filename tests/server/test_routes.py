@@ -18,6 +18,7 @@ from forerun.server import ollama, pull
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.fleet import Fleet
+from forerun.server.http import to_json
 from tests.server import test_fields_fuzz
 from tests.server.conftest import chunks, post, running
 
@@ -286,3 +287,36 @@ def test_every_route_with_a_body_is_fuzzed():
     posted = {path for path, methods in paths.items() if "post" in methods}
     posted |= {route.path for module in (ollama, pull) for route in module.router.routes}
     assert posted == {*test_fields_fuzz.BODIES}
+
+
+def test_pieces_that_are_no_text_are_bytes_and_marks_may_be_text(url, llm):
+    body = {"content": "\U0001fae8", "with_pieces": True}
+    pieces = [one["piece"] for one in post(url, "/tokenize", body)["tokens"]]
+    assert len(pieces) > 1
+    assert b"".join(bytes(one) for one in pieces).decode() == "\U0001fae8"
+    mark = llm.tokenizer.text_of(llm.tokenizer.eos_id)
+    counts = [
+        post(url, "/tokenize", {"content": mark, "parse_special": given})["count"]
+        for given in (True, False)
+    ]
+    assert counts[0] == 1 < counts[1]
+
+
+@pytest.mark.parametrize("echo", [True, False])
+def test_offsets_are_places_in_the_text(url, llm, echo):
+    prompt = "A\U0001fae8 \U0001fae8B"
+    form = {"regex": "\U0001fae8 \U0001fae8[a-z]{3}"}
+    body = {"prompt": prompt, "structured_outputs": form, "logprobs": 0, "max_tokens": 30}
+    (choice,) = post(url, "/v1/completions", body | {"echo": echo})["choices"]
+    text, scored = choice["text"], choice["logprobs"]
+    for start, token in zip(scored["text_offset"], scored["tokens"], strict=True):
+        if "\ufffd" not in token:
+            assert text[start:].startswith(token)
+    assert scored["text_offset"][-1] < len(text)
+
+
+def test_no_end_of_a_line_stands_in_json():
+    letters = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
+    written = to_json({"a": f"x{letters}y\ud800", letters: [letters] * 5000})
+    assert len(written.decode().splitlines()) == 1
+    assert json.loads(written) == {"a": f"x{letters}y\ud800", letters: [letters] * 5000}

@@ -258,8 +258,49 @@ def test_a_thought_goes_back_under_the_name_that_the_template_reads(read, sent):
 def test_what_is_said_beside_a_thought_before_a_call_ends_the_thought():
     source = (
         "{% for m in messages %}{% if m.content and m.thinking %}{{ raise_exception('one') }}{% endif %}"
-        "{{ m.thinking }}{{ m.tool_calls }}{% endfor %}{{ tools and '' }}"
+        "{{ m.thinking }}{{ m.content }}{{ m.tool_calls }}{% endfor %}{{ tools and '' }}"
     )
     turn = CALLED[1] | {"content": "Let me look.", "reasoning": "Hm."}
     text = ChatTemplate(source, "", "").render([CALLED[0], turn], False)
     assert "Hm.\n\nLet me look." in text
+
+
+SYSTEM_PARTS = (
+    "{% set s = messages[0].content[0].text if messages[0].role == 'system' else '' %}{{ s }}"
+    "{% for m in messages if m.role != 'system' %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
+READ = {
+    "a loop": "{% for m in messages %}{% for p in m.content %}{{ p.text | trim }}{% endfor %}{% endfor %}",
+    "selected": "{% for m in messages %}{% for p in m.content | selectattr('type', 'equalto', 'text') %}"
+    "{{ p['text'] }}{% endfor %}{% endfor %}",
+    "the first": "{% for m in messages %}{{ m.content[0]['text'] }}{% endfor %}",
+    "of the system": SYSTEM_PARTS,
+    "added": "{% for m in messages %}{{ 'x' + m.content[0].text }}{% endfor %}",
+}
+WORDS = {"system": "Rules.", "user": "Why?", "assistant": "So.", "tool": "Found."}
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("form", ["text", "parts"])
+def test_words_arrive_in_the_form_that_the_template_reads(name: str, form: str) -> None:
+    said = [
+        {"role": role, "content": text if form == "text" else [{"type": "text", "text": text}]}
+        for role, text in WORDS.items()
+    ]
+    text = rendered(READ[name], said)
+    assert all(one in text for one in WORDS.values())
+
+
+def test_what_a_template_leaves_out_goes_where_it_arrives_or_is_refused() -> None:
+    only_users = "{% for m in messages if m.role == 'user' %}{{ m.content }};{% endfor %}"
+    assert rendered(only_users, MESSAGES) == f"Be brief.\n\n{MESSAGES[1]['content']};"
+    template = ChatTemplate(only_users, "", "")
+    assert template.content_forms == {
+        "user": "text",
+        "system": None,
+        "assistant": None,
+        "tool": None,
+    }
+    none = "{% for m in messages %}{{ m.role }}{{ m.content.words }}{% endfor %}"
+    with pytest.raises(RequestError, match="leaves out what the user says"):
+        rendered(none, MESSAGES[1:])

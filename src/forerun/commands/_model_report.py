@@ -112,7 +112,7 @@ def _chat(tokenizer: Tokenizer) -> dict[str, Any]:
     """Say whether there is a chat template, and how thoughts and calls are separated from the text."""
     template = tokenizer.chat_template
     if template is None:
-        return {"template": False, "tools": False, "calls": None, "thoughts": None}
+        return {"template": False, "tools": False, "calls": None, "thoughts": None, "content": None}
     form = form_of(template, tokenizer.encoder.token_to_id)
     calls, thoughts = form.calls.open, None
     if form.thinking is not None:
@@ -124,6 +124,7 @@ def _chat(tokenizer: Tokenizer) -> dict[str, Any]:
         "tools": tokenizer.reads_tools,
         "calls": calls,
         "thoughts": thoughts,
+        "content": dict(tokenizer.content_forms),
     }
 
 
@@ -214,6 +215,10 @@ def _chat_line(chat: dict[str, Any]) -> str:
     text += f"; tool calls as {chat['calls']}" if chat["tools"] else " without a place for tools"
     if chat["thoughts"] is not None:
         text += f"; thinks from {chat['thoughts'][0]} to {chat['thoughts'][1]}"
+    if parts := [role for role, form in chat["content"].items() if form == "parts"]:
+        text += f"; content as parts: {', '.join(parts)}"
+    if lost := [role for role, form in chat["content"].items() if form is None]:
+        text += f"; leaves out what is said by: {', '.join(lost)}"
     return text
 
 

@@ -80,6 +80,20 @@ def _named(cls: type[T]) -> type[T]:
     return cls
 
 
+@dataclass(frozen=True, slots=True)
+class ThoughtMarks:
+    """The marks around what a model thinks."""
+
+    open: str
+    """What a thought at the beginning of an answer begins with; empty for none."""
+    closes: tuple[str, ...]
+    """What ends one."""
+    has_begun: bool = False
+    """Whether the prompt ends within a thought."""
+    again: str = ""
+    """What begins another one later; empty where there is one at most."""
+
+
 @_named
 @dataclass(slots=True, kw_only=True)
 class SamplingParams:
@@ -111,6 +125,8 @@ class SamplingParams:
     """The same seed and request give the same tokens, whatever is drafted or in the batch; -1 or none draws one."""
     stop: tuple[str, ...] = option((), "-r", "--reverse-prompt")
     """Strings that end the output; they are not part of it."""
+    stop_behind: ThoughtMarks | None = None
+    """Look for stop strings behind the thought between these marks, as chats do; None: in all of the output."""
     include_stop_str_in_output: bool = False
     """Keep the stop string, or the text of the end token, at the end of the output."""
     stop_token_ids: tuple[int, ...] = option(())
@@ -275,5 +291,6 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 )
 """Of values that have the type of their field; none is no value."""
 _ALLOWED = {name: allowed for name, allowed, _ in _LIMITS} | {
-    "structured_outputs": "a StructuredOutputsParams"
+    "structured_outputs": "a StructuredOutputsParams",
+    "stop_behind": "a ThoughtMarks",
 }

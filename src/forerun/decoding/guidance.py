@@ -46,6 +46,8 @@ MAX_LOST = 2
 GIVE_UP_S = 1.0
 """Seconds after the last request asked for a grammar until its compilation is stopped."""
 
+_LONG_NUMBER = re.compile(r"[0-9]{16}")
+"""Whole numbers of so many digits in a schema inside a grammar can crash the library (`schemas.LARGEST`)."""
 _MARK = b"\x02"
 """A byte that no word is made with."""
 STACK_NBYTES = 256 * 1024 * 1024
@@ -186,10 +188,9 @@ class Grammars:
             source = behind_mark(_source(wanted, self._tokenizer), wanted.after, self._tokenizer)
         except Exception as error:  # its own kinds, by what is wrong with the grammar
             raise _refused(wanted, str(error)) from None
-        if self._is_checked or (wanted.grammar is not None and "%json" in wanted.grammar):
-            self._check(
-                job, source
-            )  # numbers of such a schema, not looked through here, can crash the library
+        has_long = wanted.grammar is not None and _LONG_NUMBER.search(wanted.grammar)
+        if self._is_checked or has_long:
+            self._check(job, source)
         return self._matched(wanted, source, words)
 
     def _check(self, job: _Job, source: str) -> None:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from forerun.core.errors import RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason
 from forerun.decoding.processors import end_ids
+from forerun.decoding.stop_scope import StopScope, overlap
 
 _FIRST_MARK = 0xD800
 
@@ -76,11 +78,16 @@ class StopChecker:
         self._marks: dict[int, str] = {}
         """Stand-ins for hidden control tokens: lone surrogates, which no text has."""
         for stop in params.stop:
-            marked, hidden = stop, detokenizer.hidden_in(stop) if detokenizer else {}
-            for word in sorted(hidden, key=len, reverse=True):
-                mark = self._marks.setdefault(hidden[word], chr(_FIRST_MARK + len(self._marks)))
-                marked = marked.replace(word, mark)
-            self._stops[marked] = stop
+            self._stops[self._spelled(stop, detokenizer)] = stop
+        behind = params.stop_behind if params.stop else None
+        spelled = partial(self._spelled, detokenizer=detokenizer)
+        self._scope = None if behind is None else StopScope(behind, spelled)
+        self._in_thoughts = {
+            stop: given
+            for stop, given in self._stops.items()
+            if self._scope is not None and self._scope.is_mark(stop)
+        }
+        """What is looked for in a thought as well."""
         self._hidden = dict.fromkeys(map(ord, self._marks.values()))
         """The marks, as what `str.translate` leaves out."""
         self._keeps_end = params.include_stop_str_in_output
@@ -121,24 +128,41 @@ class StopChecker:
     def _end(self, reason: FinishReason) -> str:
         """End the text; a stop string that only the detokenizer's last text completes still counts."""
         text = self._detokenizer.flush() if self._detokenizer else ""
-        if self._stops:
-            text = self._release(text)
+        if self._stops and self.finish_reason is None:
+            text = self._release(text, is_last=True)
         if self.finish_reason is None:
             self.finish_reason = reason
             text, self._held = text + self._held.translate(self._hidden), ""
         return text
 
-    def _release(self, new: str) -> str:
+    def _spelled(self, text: str, detokenizer: Detokenizer | None) -> str:
+        """Write a stop string or a mark with the stand-ins for the control tokens in it."""
+        hidden = detokenizer.hidden_in(text) if detokenizer else {}
+        for word in sorted(hidden, key=len, reverse=True):
+            mark = self._marks.setdefault(hidden[word], chr(_FIRST_MARK + len(self._marks)))
+            text = text.replace(word, mark)
+        return text
+
+    def _release(self, new: str, *, is_last: bool = False) -> str:
         """Return the text that can be shown now that `new` has come, which may be part of a stop string."""
+        parts = [(new, True)] if self._scope is None else self._scope.split(new, is_last=is_last)
+        shown = ""
+        for part, counts in parts:
+            shown += self._released(part, self._stops if counts else self._in_thoughts)
+            if self.finish_reason is not None:
+                break
+        return shown
+
+    def _released(self, new: str, stops: Mapping[str, str]) -> str:
         if self.num_tokens < self._min_tokens:
             return new.translate(self._hidden)
         text, self._held = self._held + new, ""
-        if (found := _first_stop(text, [*self._stops])) is not None:
+        if (found := _first_stop(text, [*stops])) is not None:
             self.finish_reason = FinishReason.STOP
-            self.stop_reason = stop = self._stops[text[found.start : found.stop]]
+            self.stop_reason = stop = stops[text[found.start : found.stop]]
             shown = text[: found.start].translate(self._hidden)
             return shown + (stop if self._keeps_end else "")
-        end = len(text) - max(_overlap(text, stop) for stop in self._stops)
+        end = len(text) - max((overlap(text, stop) for stop in stops), default=0)
         self._held = text[end:]
         return text[:end].translate(self._hidden)
 
@@ -150,9 +174,3 @@ def _first_stop(text: str, stops: Sequence[str]) -> range | None:
         return None
     end, start = min(found)
     return range(start, end)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of the text that begins the stop string."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -36,7 +36,10 @@ def parsed(
                 ids.pop()
             text = tokenizer.decode(ids, skip_special=False, is_start=False)
             if isinstance(completion.stop_reason, str):
-                text = text.partition(completion.stop_reason)[0]
+                behind = form.stop_behind(output.prompt or "")
+                closes = () if behind is None else behind.closes
+                start = max((text.rfind(mark) for mark in closes), default=0)
+                text = text[: text.find(completion.stop_reason, max(start, 0))]
         is_cut = completion.finish_reason is FinishReason.LENGTH
         parser = form.parser(output.prompt or "", tools=schemas)
         return AnswerMessage.of(text, parser, is_cut=is_cut)

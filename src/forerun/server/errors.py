@@ -31,6 +31,8 @@ class ApiError(Exception):
     type: str = INVALID
     headers: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, object] = field(default_factory=dict)
+    for_anthropic: str = ""
+    """The message in Anthropic's own words, where its clients look for them; else `message`."""
 
     @property
     def reason(self) -> str:
@@ -57,7 +59,7 @@ class ApiError(Exception):
     def anthropic(self) -> dict[str, object]:
         """Write the same as Anthropic does."""
         kind = _ANTHROPIC.get(self.status, INVALID if self.status < 500 else "api_error")
-        error: dict[str, object] = {"type": kind, "message": self.message}
+        error: dict[str, object] = {"type": kind, "message": self.for_anthropic or self.message}
         if self.param == _THREAD:
             error["details"] = {
                 "error_code": "thread_unsupported_request",

@@ -22,6 +22,8 @@ EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 PART_NBYTES = 1 << 18
 """Bytes of an answer that are sent at once."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_LINE_ENDS = {"\u0085": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+"""Letters at which Python's `splitlines`, and clients that read streams with it, end a line."""
 _MOST = 4096
 """Entries of lists and objects that are written at once: no other thread runs meanwhile."""
 _DEPTH = 8
@@ -29,7 +31,7 @@ _DEPTH = 8
 
 
 def to_json(document: object) -> bytes:
-    """Write JSON in UTF-8; a lone surrogate stays an escape."""
+    """Write JSON in UTF-8; a lone surrogate stays an escape, as do ends of lines that only some readers know."""
     return _utf8(_ENCODER.encode(document))
 
 
@@ -39,6 +41,9 @@ def json_parts(document: object) -> Iterator[bytes]:
 
 
 def _utf8(text: str) -> bytes:
+    if not text.isascii():
+        for letter, escape in _LINE_ENDS.items():
+            text = text.replace(letter, escape)
     return text.encode("utf-8", "backslashreplace")
 
 
@@ -177,11 +182,11 @@ class EventStreamResponse(Response):
         self,
         chunks: AsyncIterator[bytes],
         on_disconnect: Callable[[], object],
-        ping: bytes = b"",
+        ping: Callable[[], bytes] = bytes,
         ping_s: float = 0.0,
         media_type: str = EVENTS,
     ) -> None:
-        """`ping` is sent where nothing else was for `ping_s` seconds; never for 0 and less."""
+        """What `ping` writes is sent where nothing else was for `ping_s` seconds; never for 0 and less."""
         # no proxy may keep the events back until there are many: nginx asks
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(media_type=media_type, headers=headers)
@@ -211,7 +216,7 @@ class EventStreamResponse(Response):
         while self._ping_s > 0:
             quiet_s = time.monotonic() - self._sent_s
             if quiet_s >= self._ping_s and not self._is_sending:
-                await self._send(send, self._ping)
+                await self._send(send, self._ping())
             await asyncio.sleep(max(self._ping_s - quiet_s, 0.0) or self._ping_s)
 
 

@@ -41,6 +41,7 @@ def too_long(
         code="context_length_exceeded",
         type="exceed_context_size_error",  # llama-server's
         more={"n_prompt_tokens": num_prompt, "n_ctx": context},
+        for_anthropic=f"{what} is too long: {num_prompt} tokens > {limit} maximum",
     )
 
 

@@ -5,6 +5,8 @@ A request is read as a chat request; the answer is a list of blocks.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile
@@ -69,6 +71,8 @@ class CountTokensRequest(BlocksBody):
             {"system", "messages", "tools", "tool_choice", "output_config", "output_format"}
         )
         fields["messages"] = messages = _messages(self)
+        if messages and messages[-1]["role"] == "assistant" and not _says(messages[-1]):
+            messages.pop()  # a thought alone cannot be gone on with: the answer begins anew
         if messages and messages[-1]["role"] == "assistant":  # the answer is begun for the model
             fields["continue_final_message"] = True
         if self.tools:
@@ -156,11 +160,15 @@ def _translated(
             allowed = "(allowed: text, thinking, tool_use, tool_result, document of text)"
             message = f"{name} has a block of type {short_repr(kind)} {allowed}"
             raise invalid(message, "messages")
-    if texts["text"] or calls:
+    if texts["text"] or calls or texts["thinking"]:
         turn: dict[str, Any] = {"role": role, "content": "\n".join(texts["text"])}
         if texts["thinking"]:
             turn["reasoning_content"] = "\n".join(texts["thinking"])
         yield turn | ({"tool_calls": calls} if calls else {})
+
+
+def _says(turn: Mapping[str, Any]) -> bool:
+    return bool(turn["content"] or turn.get("tool_calls"))
 
 
 def _result(name: str, block: Mapping[str, Any]) -> object:
@@ -216,7 +224,10 @@ class MessagesWriter(BlockWriter):
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
         """Write a block without its text."""
-        yield {"type": "content_block_start", "index": block.index, "content_block": _block(block)}
+        content = _block(block)
+        if block.kind == "reasoning":
+            content["signature"] = ""  # it comes with the end
+        yield {"type": "content_block_start", "index": block.index, "content_block": content}
 
     def grow(self, block: ContentBlock, text: str) -> Iterator[Document]:
         """Write a delta."""
@@ -225,7 +236,10 @@ class MessagesWriter(BlockWriter):
         yield {"type": "content_block_delta", "index": block.index, "delta": delta}
 
     def close(self, block: ContentBlock) -> Iterator[Document]:
-        """End the block."""
+        """End the block; a thought is signed."""
+        if block.kind == "reasoning":
+            delta = {"type": "signature_delta", "signature": _signature(block.text)}
+            yield {"type": "content_block_delta", "index": block.index, "delta": delta}
         yield {"type": "content_block_stop", "index": block.index}
 
     def end(self) -> Iterator[Document]:
@@ -262,7 +276,7 @@ class MessagesWriter(BlockWriter):
 
 def _block(block: ContentBlock) -> Document:
     if block.kind == "reasoning":
-        return {"type": "thinking", "thinking": block.text, "signature": ""}
+        return {"type": "thinking", "thinking": block.text, "signature": _signature(block.text)}
     if not block.is_call:
         return {"type": "text", "text": block.text}
     try:
@@ -270,6 +284,12 @@ def _block(block: ContentBlock) -> Document:
     except ValueError:  # it was cut at max_tokens
         given = {}
     return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": given}
+
+
+def _signature(thought: str) -> str:
+    """Sign a thought, since clients send back none without: it is read again as it is, whatever its signature."""
+    digest = hashlib.sha256(thought.encode("utf-8", "surrogatepass")).digest()
+    return base64.b64encode(digest).decode()
 
 
 def _usage(running: AsyncRequest) -> Document:

@@ -145,6 +145,8 @@ class ShowRequest(RequestBody):
 
     name: str | None = None
     """Its older field."""
+    verbose: bool = False
+    """Say what the tokens are, too."""
 
 
 @lists.get("/api/version")
@@ -181,9 +183,22 @@ async def show(fleet: AllModels, request: JsonRequest, body: ShowRequest) -> Res
         facts[f"{family}.block_count"] = config.num_layers
     template = "" if llm is None else llm.tokenizer.chat_template or ""
     entry = _entry(service, service.names[0])
-    return JsonResponse(
-        entry | {"template": template, "model_info": facts, "parameters": "", "modelfile": ""}
-    )
+    document = entry | {
+        "template": template,
+        "model_info": facts,
+        "parameters": "",
+        "modelfile": "",
+    }
+    if not body.verbose or llm is None:
+        return JsonResponse(document)
+    tokenizer = llm.tokenizer
+
+    def written() -> Response:
+        ids = range(tokenizer.vocab_size)
+        facts["tokenizer.ggml.tokens"] = [tokenizer.text_of(token) for token in ids]
+        return JsonResponse(document)
+
+    return await service.encode(written, tokenizer.vocab_size)
 
 
 @lists.get("/api/v0/models")

@@ -219,14 +219,8 @@ async def submit(
 
     async def read() -> list[Encoded]:
         text = await service.render(lambda: _rendered(service, body, toolbox))
-        begun = form.begun(text) if body.reasoning_format != "none" else None
-        if begun is not None:
-            params.structured_outputs = bounded(
-                params.structured_outputs,
-                begun,
-                _thought(service, body).bound,
-                params.max_tokens or service.llm().max_len,
-            )
+        if body.reasoning_format != "none":
+            _read_thought(service, body, params, text)
         nbytes = max(len(text), request.nbytes)
 
         def encoded() -> list[Encoded]:
@@ -278,6 +272,18 @@ async def _form(
         return toolbox.form(params.structured_outputs, new_grammar)
 
     return await service.encode(written, request.nbytes)
+
+
+def _read_thought(service: Service, body: ChatRequest, params: SamplingParams, text: str) -> None:
+    """Put the form of the answer to a prompt, and what stops it, behind its thought."""
+    params.stop_behind = service.form.stop_behind(text)
+    if (begun := service.form.begun(text)) is not None:
+        params.structured_outputs = bounded(
+            params.structured_outputs,
+            begun,
+            _thought(service, body).bound,
+            params.max_tokens or service.llm().max_len,
+        )
 
 
 async def count(service: Service, request: JsonRequest, body: ChatRequest) -> int:

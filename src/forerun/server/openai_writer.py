@@ -6,9 +6,9 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import accumulate
 
 import forerun
+from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.loop import Request
 from forerun.engine.outputs import RequestOutput
@@ -19,6 +19,7 @@ from forerun.server.service import Service
 from forerun.server.writer import Document, NewParser, Writer, prompt_progress, usage
 from forerun.text.answers.parser import PlainParser
 from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
+from forerun.text.tokenizer import TextStream, Tokenizer
 
 
 class OpenAIWriter(Writer):
@@ -47,8 +48,8 @@ class OpenAIWriter(Writer):
             "model": self.model,
             "system_fingerprint": f"forerun-{forerun.__version__}",
         }
-        self._offsets: dict[int, int] = {}
-        """By completion that has begun: where the text of its next token begins, counted by tokens."""
+        self._places: dict[int, _Places] = {}
+        """Of completions that have begun."""
 
     def document(self) -> Document:
         """Write the whole completion."""
@@ -115,14 +116,12 @@ class OpenAIWriter(Writer):
     def _delta(self, step: StreamEvent) -> Document | None:
         """Write what a chunk adds to a choice."""
         event, index, run = step.event, step.completion, self.running.runs[step.completion]
-        is_first = index not in self._offsets
-        offset = self._offsets.setdefault(index, 0)
+        is_first = index not in self._places
+        places = self._places.setdefault(index, _Places(self.llm.tokenizer, run.seq.params))
         logprobs, text, reason = None, event.text, event.finish_reason
         if event.logprobs:
             scored = _shown(run, event.logprobs) if event.finish_reason else event.logprobs
-            logprobs = self._logprobs(scored, offset)
-            texts = (self.llm.tokenizer.text_of(one.token_id) for one in scored)
-            self._offsets[index] += sum(map(len, texts))
+            logprobs = self._logprobs(scored, places)
         if is_first and self.with_prompt:
             handle = self.running.handles[index // len(self.running.handles[0].runs)]
             text = self._prompt_text(handle.output()) + text
@@ -152,13 +151,14 @@ class OpenAIWriter(Writer):
         choices, output = [], handle.output()
         for i, (one, run) in enumerate(zip(output.outputs, handle.runs, strict=True), start):
             shown = _shown(run, run.logprobs)
-            logprobs = None if one.logprobs is None else self._logprobs(shown, 0)
+            places = _Places(self.llm.tokenizer, run.seq.params)
+            logprobs = None if one.logprobs is None else self._logprobs(shown, places)
             text = one.text
             if self.with_prompt:
                 text = self._prompt_text(output) + text
                 if logprobs is not None:
-                    scored = [*handle.runs[0].prompt_logprobs, *shown]
-                    logprobs = self._echoed(output.prompt_token_ids[0], scored)
+                    scored = handle.runs[0].prompt_logprobs
+                    logprobs = self._echoed(output, scored, logprobs)
             parser = self.parsers[i]
             is_cut = one.finish_reason is FinishReason.LENGTH
             parts = parser.read(text, is_last=True, is_cut=is_cut)
@@ -193,17 +193,15 @@ class OpenAIWriter(Writer):
             return output.prompt
         return "".join(map(self.llm.tokenizer.text_of, output.prompt_token_ids))
 
-    def _logprobs(self, scored: Sequence[TokenLogprob], offset: int) -> Document:
-        """Write log-probabilities; `offset` is where the tokens' text begins in the answer."""
-        text_of = self.llm.tokenizer.text_of
+    def _logprobs(self, scored: Sequence[TokenLogprob], places: _Places) -> Document:
+        """Write log-probabilities, and where the tokens' texts begin."""
         if self.is_chat:
             return {"content": [self._chat_logprob(one) for one in scored]}
-        texts = [text_of(one.token_id) for one in scored]
         return {
-            "tokens": texts,
+            "tokens": [self.llm.tokenizer.text_of(one.token_id) for one in scored],
             "token_logprobs": [one.logprob for one in scored],
             "top_logprobs": [self._tops(one) for one in scored],
-            "text_offset": [*accumulate(map(len, texts), initial=offset)][:-1],
+            "text_offset": [places.next(one.token_id) for one in scored],
         }
 
     def _tops(self, one: TokenLogprob) -> Document:
@@ -229,12 +227,34 @@ class OpenAIWriter(Writer):
         top = [entry(token, value) for token, value in one.top]
         return entry(one.token_id, one.logprob) | {"top_logprobs": top}
 
-    def _echoed(self, token: int, scored: list[TokenLogprob]) -> Document:
-        """Write log-probabilities of prompt and answer; the first token has none."""
-        first = self.llm.tokenizer.text_of(token)
-        made = self._logprobs(scored, len(first))
+    def _echoed(
+        self, output: RequestOutput, scored: Sequence[TokenLogprob], answer: Document
+    ) -> Document:
+        """Put the prompt's log-probabilities before the answer's; the first token has none."""
+        tokenizer, token = self.llm.tokenizer, output.prompt_token_ids[0]
+        text, first = self._prompt_text(output), tokenizer.text_of(token)
+        places = _Places(tokenizer)
+        if text.startswith(first):  # else it is a BOS token that the text does not have
+            places.next(token)
+        made = self._logprobs(scored, places)
         before = {"tokens": first, "token_logprobs": None, "top_logprobs": None, "text_offset": 0}
-        return {name: [before[name], *values] for name, values in made.items()}
+        answer["text_offset"] = [len(text) + at for at in answer["text_offset"]]
+        return {name: [before[name], *made[name], *values] for name, values in answer.items()}
+
+
+class _Places:
+    """Where the texts of tokens begin in the text that they make: parts of a character at that character."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams | None = None) -> None:
+        """Without `params` control tokens are part of the text."""
+        hides = params is not None and params.skip_special_tokens
+        self._stream, self._at = TextStream(tokenizer, skip_special=hides), 0
+
+    def next(self, token: int) -> int:
+        """Return where the text of one more token begins."""
+        at = self._at
+        self._at += len(self._stream.push([token]))
+        return at
 
 
 def _text(parts: Sequence[Part], kind: type[ContentPart | ReasoningPart] = ContentPart) -> str:

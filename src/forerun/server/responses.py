@@ -1,4 +1,4 @@
-"""OpenAI's responses: `POST /v1/responses`, text and tools, without stored state.
+"""OpenAI's responses: `POST /v1/responses`, text and tools; of what was answered the last items alone are kept.
 
 A request is read as a chat request; the answer is a list of items.
 """
@@ -17,8 +17,10 @@ from forerun.server.blocks import BlocksBody, BlockWriter, ContentBlock, one_sys
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, must_be
 from forerun.server.fleet import FromBody
+from forerun.server.items import is_reference
 from forerun.server.openai import check_roles
 from forerun.server.openapi import answers
+from forerun.server.service import Service
 from forerun.server.writer import Document, usage
 from forerun.spellings.requests import note
 from forerun.spellings.tools import ALLOWED
@@ -30,6 +32,7 @@ _KINDS = {
     "call": ("fc", "function_call_arguments"),
 }
 """By kind of block: the prefix of an item's id, and what its events are called."""
+_EARLIER: Mapping[str, Any] = {"role": "assistant", "content": ""}
 _OF_OTHERS = ("_call", "_call_output", "_call_response", "_list_tools")
 """How the types of items end that the client's API has and this one does not: of a search, a shell, an interpreter."""
 _ECHOED = (
@@ -40,7 +43,7 @@ _ECHOED = (
 
 
 class ResponsesRequest(BlocksBody):
-    """A conversation as a list of items. Nothing is stored: all of it comes with every request."""
+    """A conversation as a list of items. It comes whole with every request; the last answers' items also by id."""
 
     input: str | list[dict[str, Any]]
     """The user's text, or the items so far: messages, function calls and their outputs."""
@@ -48,6 +51,8 @@ class ResponsesRequest(BlocksBody):
     """A system message, before those of the input."""
     text: dict[str, Any] | None = None
     """`format`: the form of the answer."""
+    store: bool | None = None
+    """False: the answer's items are not kept, and cannot be referred to."""
     tool_choice: str | dict[str, Any] | None = None
     """none, auto, required, or one of the tools."""
 
@@ -59,7 +64,7 @@ class ResponsesRequest(BlocksBody):
 
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
-        fields = self.but({"input", "instructions", "text", "tools", "tool_choice"})
+        fields = self.but({"input", "instructions", "store", "text", "tools", "tool_choice"})
         fields["messages"] = _messages(self)
         if self.text is not None:
             fields["response_format"] = _response_format(self.text)
@@ -77,7 +82,9 @@ class ResponsesRequest(BlocksBody):
 @router.post("/v1/responses", responses=answers(streams=True))
 @router.post("/responses", include_in_schema=False)
 async def responses(service: FromBody, request: JsonRequest, body: ResponsesRequest) -> Response:
-    """Answer in OpenAI's newer form; nothing is stored."""
+    """Answer in OpenAI's newer form."""
+    if not isinstance(body.input, str):
+        body.input = service.items.resolved(body.input)
     return await reply(service, request, body, ResponsesWriter)
 
 
@@ -87,9 +94,11 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
         messages.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*messages, {"role": "user", "content": body.input}]
-    check_roles([item for item in body.input if item.get("type", "message") == "message"], "input")
+    # what is referred to is put in before it is answered
+    given = [_EARLIER if is_reference(item) else item for item in body.input]
+    check_roles([item for item in given if item.get("type", "message") == "message"], "input")
     reasoning = ""  # stands before the answer or the call that it led to
-    for number, item in enumerate(body.input):
+    for number, item in enumerate(given):
         kind = item.get("type", "message")
         if kind == "message":
             messages.append({"role": item.get("role"), "content": item.get("content")})
@@ -173,6 +182,8 @@ class ResponsesWriter(BlockWriter):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        service: Service = given[0]
+        self._items = service.items
         self._numbers = itertools.count()
         self._tools = {tool.get("name"): tool for tool in _flat(self.body.tools or ())}
 
@@ -182,6 +193,8 @@ class ResponsesWriter(BlockWriter):
         document["output"] = [self._item(block, self._status(block)) for block in self.blocks]
         if self.is_cut:
             document["incomplete_details"] = {"reason": "max_output_tokens"}
+        if getattr(self.body, "store", None) is not False:
+            self._items.keep(document["output"])
         document["timings"] = self.timings()
         return document | {"usage": self._usage()}
 
@@ -203,6 +216,12 @@ class ResponsesWriter(BlockWriter):
         """Write the response without its output."""
         yield self._event("response.created", response=self._response("in_progress"))
         yield self._event("response.in_progress", response=self._response("in_progress"))
+
+    def keep_alive(self) -> bytes:
+        """Write an event: Codex gives up on a stream without any, whatever comments it has."""
+        return self.frame(
+            self._event("response.in_progress", response=self._response("in_progress"))
+        )
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
         """Write an item, and for a text its only part."""

@@ -104,7 +104,7 @@ _TYPES: Mapping[str, Any] = {
     "prediction": str | Prediction,
 }
 """Of fields that JSON writes otherwise."""
-_ELSEWHERE = ("logprobs", "detokenize", "pooling")
+_ELSEWHERE = ("logprobs", "detokenize", "pooling", "stop_behind")
 """Fields that not every route has, or none."""
 _WHOLE = "a whole number"
 _WORDS: Mapping[str, str] = {

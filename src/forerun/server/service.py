@@ -23,6 +23,7 @@ from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, invalid, is_called, loading, not_served
 from forerun.server.http import while_connected
+from forerun.server.items import LastItems
 from forerun.server.last_seen import LastSeen
 from forerun.server.limits import HEAD, MARGIN, check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
@@ -73,6 +74,7 @@ class Service:
         self.max_len: int | None = None
         """Which drafter drafts, and the tokens of a sequence at most: known since the model was first loaded."""
         self.last_seen = LastSeen()
+        self.items = LastItems()
         self._load = load
         self.worker = self._new_worker()
         self._running: dict[AsyncRequest, int] = {}

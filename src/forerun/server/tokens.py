@@ -34,7 +34,9 @@ class TokenizeRequest(RequestBody):
     return_token_strs: bool = False
     """Add the tokens' texts."""
     with_pieces: bool = False
-    """Tokens as objects of `id` and `piece`, as llama-server has them."""
+    """Tokens as objects of `id` and `piece`, as llama-server has them: bytes where a piece is no text by itself."""
+    parse_special: bool = True
+    """Read control tokens written in the text as such."""
 
     def check(self) -> None:
         """Check that there is one text, or a conversation. Raises ApiError."""
@@ -87,7 +89,9 @@ async def tokenize(service: FromBody, request: JsonRequest, body: TokenizeReques
 
         def encoded() -> Response:
             check_counted(text, field)
-            tokens = llm.tokenizer.encode(text, bos=None if with_bos else False)
+            tokens = llm.tokenizer.encode(
+                text, special=body.parse_special, bos=None if with_bos else False
+            )
             return JsonResponse(_document(body, tokens, llm))
 
         return await service.encode(encoded, max(len(text), request.nbytes))
@@ -120,8 +124,17 @@ def _document(body: TokenizeRequest, tokens: list[int], llm: LLM) -> Document:
     # each of the vocabulary once: to make and to free one for each of 250,000 tokens would hold up other threads
     texts = {token: llm.tokenizer.text_of(token) for token in {*tokens}}
     if body.with_pieces:
-        pieces = {token: {"id": token, "piece": text} for token, text in texts.items()}
+        pieces = {token: {"id": token, "piece": _piece(llm, token)} for token in texts}
         document["tokens"] = [pieces[token] for token in tokens]
     if body.return_token_strs:
         document["token_strs"] = [texts[token] for token in tokens]
     return document
+
+
+def _piece(llm: LLM, token: int) -> str | list[int]:
+    """Return the text of a token; its bytes where they are a part of a character."""
+    spelled = llm.tokenizer.token_bytes(token) or b""
+    try:
+        return spelled.decode()
+    except UnicodeDecodeError:
+        return [*spelled]

@@ -74,6 +74,10 @@ class Writer(ABC):
         """Write how far a prompt was read."""
         yield from ()
 
+    def keep_alive(self) -> bytes:
+        """Write what stands where nothing else has come for a while, such as while a prompt is read."""
+        return self.ping
+
     def end(self) -> Iterator[Document]:
         """Write the last events."""
         yield from ()
@@ -103,7 +107,7 @@ class Writer(ABC):
         if stream:
             ping_s = self._ping_s if self.ping else 0.0
             return EventStreamResponse(
-                self._stream(), self.running.cancel, self.ping, ping_s, self.media_type
+                self._stream(), self.running.cancel, self.keep_alive, ping_s, self.media_type
             )
         async with cancelled_on_disconnect(request.receive, self.running.cancel):
             async for _ in self._events():

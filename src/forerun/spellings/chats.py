@@ -52,13 +52,16 @@ class ChatForm:
 
         Raises RequestError for two forms.
         """
+        own = chat_template or tokenizer.chat_template
+        family = form_of(own, tokenizer.encoder.token_to_id)
+        if given.stop:
+            given = replace(given, stop_behind=given.stop_behind or family.stop_behind(prompt))
         if not self.toolbox.required and self.format is None:
             return given
         form = given.structured_outputs
         if form is not None and self.format is not None:
             raise RequestError("give response_format or structured_outputs, not both")
-        form, own = form or self.format, chat_template or tokenizer.chat_template
-        family = form_of(own, tokenizer.encoder.token_to_id)
+        form = form or self.format
         if self.toolbox.tools:
             given_one = chat_template and tokenizer.template(ChatTemplate, chat_template)
             reads_tools = (given_one or tokenizer).reads_tools

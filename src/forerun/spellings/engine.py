@@ -107,7 +107,9 @@ _WHY: Mapping[str, str] = {
         "--language-model-only --limit-mm-per-prompt= --mm-processor-kwargs= --allowed-local-media-path= --no-mmproj "
         "--mm-processor-cache-gb= --interleave-mm-strings --no-mmproj-offload --disable-mm-preprocessor-cache"
     ),
-    "content is read as a text and as parts": "--chat-template-content-format=",
+    "contents are given as the template reads them, as text or as parts": (
+        "--chat-template-content-format="
+    ),
     "usage has the details": (
         "--enable-prompt-tokens-details --enable-force-include-usage --max-logprobs= --logprobs-mode=raw_logprobs "
         "--return-tokens-as-token-ids --enable-server-load-tracking"

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -23,6 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from forerun.core.errors import RequestError, unknown
 from forerun.text.adaptations import adapted
 from forerun.text.answers.forms import form_of
+from forerun.text.content import ROLES, probed_forms, written_in
 from forerun.text.messages import THOUGHTS, Message, Tools, check_tools, plain
 
 RESERVED = frozenset(
@@ -78,6 +80,17 @@ class ChatTemplate:
         self.names = names - self._own
         """What it reads besides, such as `enable_thinking`."""
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+
+    @cached_property
+    def content_forms(self) -> Mapping[str, str | None]:
+        """By role: whether its content is read as `text` or as `parts`; None where it arrives as neither.
+
+        Found by rendering a marked word, once; a template that nowhere names a content is taken as it is.
+        """
+        if "content" not in self._source:
+            return dict.fromkeys(ROLES, "text")
+        variables = {**self._tokens, "add_generation_prompt": False, "documents": None}
+        return probed_forms(lambda messages: self._rendered(messages, None, variables))
 
     def render(
         self,
@@ -148,6 +161,16 @@ class ChatTemplate:
         }
 
     def _written(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Tools | None,
+        variables: Mapping[str, object],
+    ) -> str:
+        """Write a conversation, its contents as the template reads them. Raises RequestError where words are lost."""
+        forms = self.content_forms
+        return written_in(forms, messages, lambda said: self._rendered(said, tools, variables))
+
+    def _rendered(
         self, messages: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]
     ) -> str:
         with _explained("cannot take these messages"):

@@ -205,6 +205,11 @@ class Tokenizer(OfOneProcess):
         """True if the model's template has a place for tools. Raises RequestError if there is no template."""
         return self._chat_template.reads_tools
 
+    @property
+    def content_forms(self) -> Mapping[str, str | None]:
+        """How the template reads contents (`ChatTemplate.content_forms`). Raises RequestError if there is none."""
+        return self._chat_template.content_forms
+
     def template(self, kind: Callable[[str, str, str], T], source: str | None = None) -> T:
         """Make a renderer (`ChatTemplate`, `TemplateProcess`) of the model's template, or of a given one.
 

@@ -22,19 +22,50 @@ export function body(turns, system, fields, goesOn = false) {
 /** Fill `turn` with the answer; `onchange` is called with each chunk. Throws what ended it early. */
 export async function follow(turn, request, signal, onchange) {
   const pieces = new Pieces();
+  const calls = new Calls(turn);
   for await (const chunk of stream(request, signal)) {
     const [choice] = chunk.choices;
     turn.progress = chunk.prompt_progress ?? null;
     pieces.push(choice?.pieces ?? []);
-    const { reasoning_content: thought, content } = choice?.delta ?? {};
+    const { reasoning_content: thought, content, tool_calls: called } = choice?.delta ?? {};
     if (thought) {
       turn.thought ??= { text: "", drafted: [] };
       for (const piece of pieces.take(thought)) add(turn.thought, piece);
     }
     if (content) for (const piece of pieces.take(content)) add(turn, piece);
+    for (const call of called ?? []) calls.push(call.function ?? {});
     if (chunk.timings) turn.timings = chunk.timings;
-    if (choice?.finish_reason) turn.reason = choice.finish_reason;
+    if (choice?.finish_reason) {
+      calls.close();
+      turn.reason = choice.finish_reason;
+    }
     onchange();
+  }
+}
+
+/** Calls of tools, as blocks of code in a turn's text: name and arguments. */
+export class Calls {
+  constructor(turn) {
+    this.turn = turn;
+    this.isOpen = false;
+  }
+
+  push({ name, arguments: given }) {
+    if (name) {
+      this.close();
+      this.write(`${this.turn.text ? "\n\n" : ""}\`\`\`json\n${name} `);
+      this.isOpen = true;
+    }
+    if (given) this.write(given);
+  }
+
+  close() {
+    if (this.isOpen) this.write("\n```");
+    this.isOpen = false;
+  }
+
+  write(text) {
+    add(this.turn, { text, from_draft: false });
   }
 }
 

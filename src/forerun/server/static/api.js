@@ -14,6 +14,11 @@ export class ApiError extends Error {
   }
 }
 
+const STATUSES = { invalid_request_error: 400, rate_limit_error: 429, unavailable_error: 503 };
+
+/** The status that an error within a stream would have had before it. */
+const statusOf = ({ code, type }) => (Number.isInteger(code) ? code : (STATUSES[type] ?? 500));
+
 async function ask(path, options = {}) {
   const headers = { "content-type": "application/json" };
   if (key.get()) headers.authorization = `Bearer ${key.get()}`;
@@ -56,7 +61,7 @@ export async function* stream(body, signal) {
       const data = event.replace(/^data: /, "");
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);
-      if (chunk.error) throw new ApiError(500, chunk.error.message);
+      if (chunk.error) throw new ApiError(statusOf(chunk.error), chunk.error.message);
       yield chunk;
     }
   }

@@ -212,7 +212,7 @@ async function attempt({ controller, turn, view }, request) {
     } else {
       turn.error = error.message;
       turn.refused = error.status >= 400 && error.status < 500 && !turn.text;
-      if (error.status === 0) served.connect(); // it says when the server is back
+      if ([0, 503].includes(error.status)) served.connect(); // it says when the server is back
     }
   }
 }

@@ -285,10 +285,22 @@ function special(source, at, start, end, depth, absent) {
   return sign === "~" ? null : emphasis(source, at, start, end, depth, sign, absent);
 }
 
-/** `$x$`, whose marks touch the formula; sums of money do not: "$5 and $10". */
+/** `$x$`, whose marks touch the formula; sums of money do not: "$5 and $10". Spans of code are found first. */
 function dollars(source, at, end, absent) {
-  if (absent.has("$") || at + 1 >= end || /\s/.test(source[at + 1]) || isWord(source[at - 1])) return null;
-  for (let close = source.indexOf("$", at + 1); close > 0 && close < end; close = source.indexOf("$", close + 1)) {
+  if (absent.has("$") || at < absent.moneyUpTo) return null;
+  if (at + 1 >= end || /\s/.test(source[at + 1]) || isWord(source[at - 1])) return null;
+  const mark = /[$`]/g;
+  mark.lastIndex = at + 1;
+  for (let hit; (hit = mark.exec(source)) && hit.index < end; ) {
+    const close = hit.index;
+    if (hit[0] === "`") {
+      if (codeSpan(source, close, end, absent)) {
+        absent.moneyUpTo = close; // none of the dollars before it has another to close it
+        return null;
+      }
+      while (source[mark.lastIndex] === "`") mark.lastIndex += 1;
+      continue;
+    }
     if (/[\s\\]/.test(source[close - 1]) || /[\d$]/.test(source[close + 1] ?? "")) continue;
     return { node: { type: "math", isLarge: false, start: at + 1, end: close }, end: close + 1 };
   }

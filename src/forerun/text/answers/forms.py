@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from forerun.core.params import ThoughtMarks
 from forerun.text.answers.calls import (
     CLOSE,
     HERMES,
@@ -145,7 +146,10 @@ THOUGHTS = (
     ReasoningTags("Here is my thought process:", "Here is my response:"),  # Granite 3
 )
 
-_HARMONY = ("<|channel|>", "<|start|>")
+_START = "<|start|>"
+_HARMONY = ("<|channel|>", _START)
+_SAID = ("<|channel|>final", "<|channel|>commentary")
+"""What ends gpt-oss' thoughts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,17 @@ class AnswerForm:
         if self.thinking is None or not prompt.rstrip().endswith(self.thinking.open):
             return None
         return replace(self.thinking, has_begun=True)
+
+    def stop_behind(self, prompt: str) -> ThoughtMarks | None:
+        """Return the marks of the thought behind which an answer to the prompt begins; None where there is none."""
+        if self.is_harmony:
+            has_begun = prompt.rfind(_START) >= prompt.rfind("<|message|>")
+            return ThoughtMarks("", _SAID, has_begun, again=_START)
+        if self.thinking is None:
+            return None
+        return ThoughtMarks(
+            self.thinking.open, (self.thinking.close,), self.begun(prompt) is not None
+        )
 
     @property
     def marks(self) -> tuple[str, ...]:
