@@ -61,7 +61,7 @@ WRONG = {
         ({"logit_bias": {"x": 1}}, "logit_bias must be", "logit_bias"),
         ({"n_predict": -3}, "max_tokens must be a whole", "n_predict"),
         ({"repeat_penalty": -1}, "", "repeat_penalty"),
-        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens differ", None),
+        ({"max_tokens": 3, "max_new_tokens": 4}, "max_tokens differ", None),
         ({"guided_json": []}, "must be a JSON schema", None),
         ({"guided_json": BAD_SCHEMA}, "", "guided_json"),
         ({"json_schema": BAD_SCHEMA}, "", "json_schema"),

@@ -149,3 +149,26 @@ def test_a_familys_own_ids_are_kept() -> None:
         (MISTRAL, '[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "abcdefghi"}]', "abcdefghi"),
     ):
         assert parts(form, text, [])[0].id == own
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("\na\n", "a"),
+        ("\na\n\n", "a\n"),
+        ("a\n", "a\n"),
+        ("a", "a"),
+        ("\nline\n" * 9, ("\nline\n" * 9)[1:-1]),
+        ("line\n" * 9, "line\n" * 9),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_the_last_end_of_a_line_is_the_values_unless_it_stands_on_lines_of_its_own(
+    written: str, value: str, step: int
+) -> None:
+    """Qwen3-Coder's values have lines of their own, Seed-OSS' do not."""
+    text = f"<tool_call>\n<function=f>\n<parameter=y>{written}</parameter>\n</function>\n</tool_call>"
+    (call, arguments) = parts(QWEN, text, range(step, len(text), step))
+    assert call == CallPart("f")
+    assert isinstance(arguments, ArgumentsPart)
+    assert json.loads(arguments.text) == {"y": value}

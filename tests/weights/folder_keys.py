@@ -78,7 +78,7 @@ TOKENS = (
         CONFIG,
         "added_tokens_decoder",
         READ,
-        "tokens with their flags; those that tokenizer.json lacks are added",
+        "tokens with their flags, besides tokenizer.json's",
         {
             CONFIG: {
                 "added_tokens_decoder": {
@@ -112,7 +112,7 @@ TOKENS = (
         MAP,
         "additional_special_tokens",
         READ,
-        "older folders' special tokens, before tokenizer_config.json",
+        "special tokens of older folders",
         {MAP: {"additional_special_tokens": ["<|user|>", "<x>"]}},
     ),
     Line(MAP, "pad_token", READ, "a special token", {MAP: {"pad_token": "<x>"}}),
@@ -182,7 +182,7 @@ FILES = (
         "tokenizer.model, vocab.json, merges.txt",
         "",
         REFUSED,
-        "where there is no tokenizer.json: transformers makes one of them",
+        "without tokenizer.json: transformers makes it",
         {"tokenizer.json": None, "vocab.json": {}, "tokenizer.model": {}},
         complaint="has no tokenizer.json: save one",
     ),
@@ -206,15 +206,16 @@ GENERATION = (
     Line("generation_config.json", "eos_token_id", READ, "a token or a list that ends answers"),
     Line(
         "generation_config.json",
-        "do_sample, temperature, top_k, top_p, min_p, repetition_penalty",
+        "temperature, top_k, top_p, min_p, do_sample",
         READ,
-        "how answers are sampled",
+        "sampling",
     ),
+    Line("generation_config.json", "repetition_penalty", READ, "sampling"),
     Line(
         "generation_config.json",
-        "suppress_tokens, bad_words_ids, no_repeat_ngram_size, num_beams, ...",
+        "suppress_tokens, bad_words_ids, num_beams, ...",
         IDLE,
-        "a line in the log names those that are set",
+        "named in the log",
     ),
 )
 """Held by tests/text/test_generation.py and test_hf.py."""

@@ -12,7 +12,15 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from forerun.text.answers.tags import M3_MARK, SIGNS, SchemaTypes, Tools, quoted, typed
+from forerun.text.answers.tags import (
+    M3_MARK,
+    SIGNS,
+    SchemaTypes,
+    Tools,
+    quoted,
+    typed,
+    without_lines,
+)
 
 _HEAD = re.compile(r"\s*+(<function=)?([\w.:/@#~+-]+)>\s*+(?=<parameter=)")
 _PARAMETER = re.compile(r"<parameter=([^\"<>]+)>")
@@ -114,7 +122,8 @@ class TagStream:
         return begun + quoted(text)[1:-1]
 
     def _rest(self, body: str, close: int) -> str:
+        value = without_lines(body[self._start : close])
         if self._done > self._start:
-            return quoted(body[self._done : close].removesuffix("\n"))[1:]
-        value = body[self._start : close].removeprefix("\n").removesuffix("\n")
+            begun = len(body[self._start : self._done].removeprefix("\n"))
+            return quoted(value[begun:])[1:]
         return typed(value, self._schema, self._types)

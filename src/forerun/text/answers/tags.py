@@ -82,16 +82,17 @@ def read_tags(body: str, tools: Tools) -> list[tuple[str, str]]:
 
 
 def _parameters(text: str) -> list[tuple[str, str]]:
-    """Return the parameters in a function's text.
+    """Return the parameters in a function's text."""
+    return [(name, without_lines(value)) for _, _, name, value in _PARAMETER.findall(text)]
 
-    Qwen writes values on lines of their own; where others do not, the last end of a line is the value's.
+
+def without_lines(value: str) -> str:
+    """Return a parameter's value without the ends of lines around it, if it stands on lines of its own.
+
+    Qwen writes values so; where others do not, the last end of a line is the value's.
     """
-    pairs = []
-    for sign, _, name, value in _PARAMETER.findall(text):
-        begun = value.removeprefix("\n")
-        is_on_lines = sign == "=" or begun != value
-        pairs.append((name, begun.removesuffix("\n") if is_on_lines else value))
-    return pairs
+    begun = value.removeprefix("\n")
+    return value if begun == value else begun.removesuffix("\n")
 
 
 def is_whole(body: str) -> bool | None:
