@@ -150,6 +150,36 @@ def test_who_never_reads_does_not_hold_up_the_end(deaf, llm):
     assert time.monotonic() - start_s < 2
 
 
+def whole_request(max_tokens: int) -> bytes:
+    body = json.dumps({"prompt": "one", "max_tokens": max_tokens, "ignore_eos": True}).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def test_a_client_that_has_closed_its_writing_side_is_answered(opened, llm):
+    with running(lambda: llm) as (url, _):
+        (one,) = opened(port_of(url), 1, whole_request(8))
+        one.shutdown(socket.SHUT_WR)
+        received = b""
+        while part := one.recv(1 << 16):
+            received += part
+    final = received.rpartition(b"\r\n\r\n")
+    assert b"HTTP/1.1 200" in final[0]
+    assert json.loads(final[2])["usage"]["completion_tokens"] == 8
+
+
+def test_a_client_that_has_gone_is_not_answered_on(opened, llm):
+    with running(lambda: llm) as (url, _):
+        (one,) = opened(port_of(url), 1, whole_request(200))
+        wait_until(lambda: llm.engine.has_work)
+        one.close()
+        start_s = time.monotonic()
+        wait_until(lambda: not llm.engine.has_work)
+        assert time.monotonic() - start_s < 5
+
+
 def test_a_connection_too_many_closes_the_oldest_idle_one(opened, llm):
     with running(lambda: llm, max_connections=4) as (url, _):
         first, *others = opened(port_of(url), 4)

@@ -167,7 +167,9 @@ def test_the_last_end_of_a_line_is_the_values_unless_it_stands_on_lines_of_its_o
     written: str, value: str, step: int
 ) -> None:
     """Qwen3-Coder's values have lines of their own, Seed-OSS' do not."""
-    text = f"<tool_call>\n<function=f>\n<parameter=y>{written}</parameter>\n</function>\n</tool_call>"
+    text = (
+        f"<tool_call>\n<function=f>\n<parameter=y>{written}</parameter>\n</function>\n</tool_call>"
+    )
     (call, arguments) = parts(QWEN, text, range(step, len(text), step))
     assert call == CallPart("f")
     assert isinstance(arguments, ArgumentsPart)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forerun.core.system import allow_descriptors
@@ -19,6 +20,9 @@ RESERVED = 256
 """Descriptors for all else, and for connections that are accepted before the oldest one is closed."""
 STALLED_S = 60.0
 """A client that takes nothing for so long has gone."""
+INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
+INTERIM_S = (0.1, 0.5, 2.0)
+"""Seconds between interim answers to a client whose end is unknown; the last for all later ones."""
 ACCEPTED = 64
 """Connections that are accepted at once."""
 _log = logging.getLogger(__name__)
@@ -33,6 +37,9 @@ class Connection(H11Protocol):
         self.idle_since = 0.0
         """When it was made, or its last answer was complete, in the loop's time."""
         self._stalled: asyncio.TimerHandle | None = None
+        self._interim: asyncio.TimerHandle | None = None
+        self.is_half_closed = False
+        """Whether the client sends no more; it may have gone."""
 
     @property
     def is_idle(self) -> bool:
@@ -50,6 +57,27 @@ class Connection(H11Protocol):
         """Be idle from now on."""
         self.idle_since = self.loop.time()
         super().on_response_complete()
+        if self.is_half_closed:
+            self.transport.close()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Go on with the answer: the client may have closed its writing side alone (`nc -N`).
+
+        One that has gone resets the connection at what it is sent, so it is sent interim answers (RFC 9110, 15.2).
+        """
+        is_whole = self.conn.their_state is not h11.SEND_BODY
+        if self.is_idle or not is_whole or self.conn.their_http_version != b"1.1":
+            return None
+        self.is_half_closed = True
+        self._send_interim(0)
+        return True
+
+    def _send_interim(self, number: int) -> None:
+        if self.cycle is None or self.cycle.response_started or self.transport.is_closing():
+            return
+        self.transport.write(INTERIM)
+        wait_s = INTERIM_S[min(number, len(INTERIM_S) - 1)]
+        self._interim = self.loop.call_later(wait_s, self._send_interim, number + 1)
 
     def pause_writing(self) -> None:
         """Let answers wait until the client takes what is written, and end the connection if it does not."""
@@ -64,6 +92,8 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._no_longer_stalled()
+        if self._interim is not None:
+            self._interim.cancel()
         super().connection_lost(exc)
 
     def _no_longer_stalled(self) -> None:
@@ -98,8 +128,9 @@ def most_connections() -> int:
 
 
 def close_oldest(connections: Iterable[Any], number: int = 1) -> int:
-    """Close so many of those that have been idle for the longest time; how many there were."""
-    idle = [one for one in connections if isinstance(one, Connection) and one.is_idle]
+    """Close so many of those that have been idle, or half closed, for the longest time; how many there were."""
+    ours = (one for one in connections if isinstance(one, Connection))
+    idle = [one for one in ours if one.is_idle or one.is_half_closed]
     oldest = sorted(idle, key=lambda one: one.idle_since)[:number]
     for one in oldest:
         one.abort()
