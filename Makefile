@@ -55,9 +55,10 @@ browser: $(DEV) ## the tests of the page, in the system's chromium where there i
 	else $(BIN)/python -m pytest -q -m browser tests/server/browser; fi
 
 HERE := not gpu and not net and not browser and not arm and not clients and not ray
-slow: $(DEV) ## the long tests, and ten times as many examples of those that draw them
-	@$(BIN)/python -m pytest -q $(EXTRAS) -m "slow and $(HERE)"
-	@$(TEST) --hypothesis-profile many -m "hypothesis and not slow and $(HERE)"
+PART := 1/1
+slow: $(DEV) ## the long tests, and ten times as many examples of those that draw them; an eighth: make slow PART=1/8
+	@$(BIN)/python -m pytest -q $(EXTRAS) --part $(PART) -m "slow and $(HERE)"
+	@$(TEST) --part $(PART) --hypothesis-profile many -m "hypothesis and not slow and $(HERE)"
 
 # Environments of their own: they ask for other versions of what .venv has, which they see besides.
 # $(call beside,EXTRA) makes build/EXTRA with an extra's packages, one by one: asked for together, pip finds no versions.

@@ -65,6 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--without-torch", action="store_true", help="as if torch were not installed")
     fails = "a package that a test needs and does not find is a failure, as in CI"
     parser.addoption("--all-extras", action="store_true", help=fails)
+    part = "the K-th of N parts of the tests that are selected, K/N"
+    parser.addoption("--part", default="1/1", metavar="K/N", help=part)
     flushes = "as in a process whose denormal numbers are 0"
     parser.addoption("--flush-denormals", action="store_true", help=flushes)
 
@@ -91,6 +93,15 @@ def pytest_configure(config: pytest.Config) -> None:
         import torch
 
         torch.set_flush_denormal(True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one part of the tests that are selected."""
+    number, num_parts = map(int, config.getoption("--part").split("/"))
+    start, stop = ((each * len(items)) // num_parts for each in (number - 1, number))
+    config.hook.pytest_deselected(items=items[:start] + items[stop:])
+    items[:] = items[start:stop]
 
 
 def pytest_collection_finish() -> None:

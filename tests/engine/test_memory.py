@@ -216,6 +216,16 @@ def test_a_plan_maps_no_more_than_is_planned(default_model: Path) -> None:
     assert cache.pool.num_blocks < blocks_of(planner.workload.max_len) * cache.num_slots
 
 
+def test_the_vectors_of_a_request_are_planned(default_model: Path) -> None:
+    planned = [
+        Planner.of(EngineConfig(model=str(default_model), is_server=True, num_vectors=count), "cpu")
+        .plan()
+        .components["server"]
+        for count in (0, 1000)
+    ]
+    assert planned[1] - planned[0] == 1000 * 576 * 4
+
+
 def test_what_does_not_fit_is_refused_with_the_smallest_budget(default_model: Path) -> None:
     config = EngineConfig(model=str(default_model), max_model_len=512)
     planner = Planner.of(config, "cpu")

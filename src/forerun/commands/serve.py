@@ -20,7 +20,7 @@ from forerun.core.config import DRAFT_FIELDS, SHARED, EngineConfig
 from forerun.core.device import num_cores, share_heaps, stay_on_one_socket
 from forerun.core.errors import ConfigError
 from forerun.core.files import read_text
-from forerun.server.config import ServerConfig
+from forerun.server.config import MAX_TEXTS, ServerConfig
 
 if TYPE_CHECKING:
     from forerun.engine.memory import MemoryPlan
@@ -115,7 +115,8 @@ def command(
         logging.getLogger(__name__).warning(text)
     threads = config.threads or max(1, num_cores() // (replicas or 1))
     config = without_sharing(config) if no_shared_drafts else config
-    config = replace(config, is_server=True, threads=threads)
+    num_vectors = MAX_TEXTS if settings.embeddings else 0
+    config = replace(config, is_server=True, num_vectors=num_vectors, threads=threads)
     config = replace(config, prompt_cache=None) if no_prompt_cache else config
     configs, budget = _configs(config, names), config.budget_nbytes
     template = opt.read_template(settings.chat_template)

@@ -122,6 +122,8 @@ class EngineConfig:
     """What the process may take, such as 600MiB; cgroup: what the container allows; none: no limit."""
     is_server: bool = False
     """Whether the memory plan counts a server's threads and requests."""
+    num_vectors: int = 0
+    """States of texts that a server may hold for one request, which the memory plan counts."""
     prefill_chunk: int = option(256, "-b", "--batch-size", "--max-num-batched-tokens")
     """Prompt tokens read in one step, so that running sequences do not wait for a long prompt."""
     seed: int | None = None

@@ -127,6 +127,8 @@ class Workload:
     prefill_rows: int
     is_server: bool = False
     """Whether a Python program or a server runs the engine."""
+    num_vectors: int = 0
+    """States of texts that a server holds for a request of embeddings."""
     logit_rows: int = LOGIT_ROWS
     """Rows of logits that are held together, or those of one sequence."""
     num_blocks: int | None = None
@@ -196,7 +198,7 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         "drafter_weights": fixed.weights + seqs * of_seq.weights,
         "tokenizer": model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
         "program": model.process + LATER_NBYTES + drafter.program + max(0, loading),
-        "server": server_nbytes(workload),
+        "server": server_nbytes(workload) + 4 * workload.num_vectors * model.hidden_size,
     }
     components = {name: sizes[name] for name in COMPONENTS}
     block = model.kv_blocks[workload.precision] + drafter.kv_block

@@ -94,6 +94,7 @@ def workload_of(config: EngineConfig, max_len: int, model: ModelConfig) -> Workl
         precision=config.kv,
         prefill_rows=config.prefill_chunk,
         is_server=config.is_server,
+        num_vectors=config.num_vectors,
         num_checkpoints=config.max_num_seqs if model.is_recurrent else 0,
         draft_rows=min(config.draft_budget, DRAFT_ROWS),
     )

@@ -12,6 +12,8 @@ from forerun.core.params import MAX_N
 
 LOCAL = "127.0.0.1"
 REASONING = ("auto", "on", "off")
+MAX_TEXTS = 2048
+"""Texts of a request of embeddings, as many as OpenAI takes."""
 POOLINGS = ("auto", "last", "mean", "none")
 _LEAST = {
     **dict.fromkeys(("max_prompt_len", "max_connections", "models_max", "max_schema_depth"), 1),

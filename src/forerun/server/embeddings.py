@@ -20,6 +20,7 @@ from forerun.core.opened import read_json
 from forerun.engine import vectors
 from forerun.engine.vectors import Vectors
 from forerun.server.bodies import JsonRequest, JsonRoute
+from forerun.server.config import MAX_TEXTS
 from forerun.server.errors import invalid, must_be, unsupported
 from forerun.server.fleet import FromBody
 from forerun.server.http import RowsResponse, cancelled_on_disconnect
@@ -35,8 +36,6 @@ Pooling = Literal["last", "mean", "none"]
 _MEAN = 1
 """Of llama.cpp's kinds of pooling."""
 _MOST_NORM = 32
-MAX_TEXTS = 2048
-"""Texts of a request, as many as OpenAI takes."""
 SLICE = 64
 """Of them that are handed to the engine at once: others come in between."""
 
