@@ -1,6 +1,6 @@
 """Generate and check the documentation: `python -m dev.docs` writes, `--check` fails if something is stale or missing.
 
-Written: docs/cli.md from the commands themselves, docs/spellings.md from the tables of other engines' names,
+Written: docs/cli.md from the commands themselves, docs/compatibility.md from the tables of other engines' names,
 docs/models.md from the families' modules and the tests' tables, and the option lists of docs/drafters/*.md from each
 drafter's Options. Checked besides: every drafter's options are listed, links and their anchors lead somewhere, no page
 is an orphan.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from dev import models_page, spellings_page
+from dev import compatibility_page, models_page
 from dev.markdown import WIDTH, item, wrapped
 from forerun.cli.help import HelpEntry, entries
 from forerun.cli.main import app
@@ -208,7 +208,7 @@ def _option(name: str, drafters: list[str]) -> str:
 
 def generated() -> dict[Path, str]:
     """What the generated files and the pages of the drafters should hold."""
-    pages = {DOCS / "cli.md": cli_reference(), DOCS / "spellings.md": spellings_page.page()}
+    pages = {DOCS / "cli.md": cli_reference(), DOCS / "spellings.md": compatibility_page.page()}
     pages[DOCS / "models.md"] = models_page.page()
     for path in (DOCS / "drafters").glob("*.md"):
         pages[path] = with_options(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.hub.names import name_of
 from forerun.lab.train.answers import open_store
 from forerun.lab.train.replies import of_store

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dev.markdown import wrapped
-from forerun.drafting.parse import AUTO_CHOICE
+from forerun.drafters.base.parse import AUTO_CHOICE
 from forerun.lab.bench import measurement, summary
 from forerun.lab.bench.summary import ALL, Row
 from forerun.lab.output import markdown_table, number

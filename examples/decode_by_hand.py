@@ -10,8 +10,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
-from forerun.drafting.base import Target
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.hub.names import resolve
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from forerun.cli.main import main
-from forerun.core import system
 from forerun.core.errors import LoadError
 from forerun.hub import names
+from forerun.system import processes
 from forerun.text import generation
 from forerun.weights import gguf
 
@@ -143,7 +143,7 @@ def greedy_by_default() -> Iterator[None]:
 def one_core() -> Iterator[None]:
     """Who names no number of threads gets one: for tiny models a second one only waits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "usable_cpus", lambda: {0})
+        patch.setattr(processes, "usable_cpus", lambda: {0})
         yield
 
 

@@ -16,21 +16,21 @@ ROOT = Path(__file__).parent.parent / "src" / "forerun"
 ORDER = (
     ("_native",),
     ("core",),
+    ("system",),
     ("text",),
     ("weights",),
     ("hub",),
     ("model",),
     ("parallel",),
     ("decoding",),
-    ("drafting",),
     ("drafters",),
     ("torch",),
     ("engine",),
-    ("spellings",),
+    ("compat",),
     ("llm",),
     ("server",),
     ("cli",),
-    ("commands", "__main__"),
+    ("__main__",),
     ("lab",),
 )
 TORCH_ROOMS = {"torch", "parallel", "lab"}
@@ -124,7 +124,7 @@ def private_imports(path: Path, tree: ast.AST) -> list[str]:
 def method_imports(path: Path, tree: ast.Module) -> list[str]:
     """Methods of drafting that a file imports when it is imported itself, those it belongs to left out.
 
-    `torch/networks` has the networks of several, for training and as oracles.
+    What methods share (`drafters/base`) imports none, not even in functions. `torch/networks` has the networks of several, for training and as oracles.
     """
     if path.is_relative_to(ROOT / "torch" / "networks"):
         return []
@@ -135,8 +135,9 @@ def method_imports(path: Path, tree: ast.Module) -> list[str]:
     found = []
     for line, name in imports(tree):
         parts = name.split(".")
-        is_own = parts[2:3] and parts[2] in {path.stem, *path.relative_to(ROOT).parts}
-        if parts[:2] == ["forerun", "drafters"] and line not in lazy and not is_own:
+        is_own = parts[2:3] and parts[2] in {path.stem, "base", *path.relative_to(ROOT).parts}
+        is_late = line in lazy and not path.is_relative_to(ROOT / "drafters" / "base")
+        if parts[:2] == ["forerun", "drafters"] and not is_late and not is_own:
             found.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     return found
 

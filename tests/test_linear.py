@@ -14,10 +14,10 @@ from forerun.core.structured import _OLD_DRAFT
 from forerun.decoding import gbnf
 from forerun.decoding.calls import _SIMPLE
 from forerun.server import bodies
-from forerun.text.answers import calls, loose, parser, tags
-from forerun.text.answers.harmony import HarmonyParser
-from forerun.text.answers.json_text import JsonText, mended
-from forerun.text.answers.parser import MarkParser
+from forerun.text.parsing import calls, loose, parser, tags
+from forerun.text.parsing.harmony import HarmonyParser
+from forerun.text.parsing.json_text import JsonText, mended
+from forerun.text.parsing.parser import MarkParser
 from forerun.text.pretokenizers import _RULES
 
 TOOLS = {"f": {"type": "object", "properties": {"x": {"type": "string"}}}}

@@ -1,4 +1,4 @@
-// Tables of next tokens: the twins of drafting/ngram/token_table.py, which explains them and is their oracle.
+// Tables of next tokens: the twins of drafters/base/ngram/token_table.py, which explains them and is their oracle.
 
 #pragma once
 

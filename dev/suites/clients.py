@@ -24,7 +24,7 @@ RESULTS = Path(__file__).with_name("clients.md")
 FILES = {
     "tests/server/test_openai.py": ("openai",),
     "tests/server/test_responses.py": ("openai",),
-    "tests/server/test_messages.py": ("anthropic",),
+    "tests/server/test_anthropic.py": ("anthropic",),
     "tests/server/test_other_clients.py": ("litellm", "langchain-openai"),
     "tests/server/test_schemathesis.py": ("schemathesis",),
 }

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from dev.servers import free_port, running
-from forerun.core.device import report
 from forerun.lab.output import markdown_table
 from forerun.server.client import Remote
+from forerun.system.device import report
 
 RESULTS = Path(__file__).with_name("turns.md")
 ANSWER = 64
@@ -32,7 +32,7 @@ OURS, THEIRS = "forerun", "llama.cpp"
 LOOKED_AT = (
     "src/forerun/engine/lock.py",
     "src/forerun/core/batch.py",
-    "src/forerun/drafting/rules.py",
+    "src/forerun/drafters/base/rules.py",
 )
 TOOLS = tuple(
     {

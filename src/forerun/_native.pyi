@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.batch import Segment
-from forerun.drafting.draft_head import Scores
-from forerun.drafting.ngram.token_table import VerifiedTree
+from forerun.drafters.base.draft_head import Scores
+from forerun.drafters.base.ngram.token_table import VerifiedTree
 from forerun.model.config import ModelConfig, RecurrentConfig
 
 def runnable_isas() -> list[str]: ...

@@ -18,20 +18,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self, Unpack
 
+from forerun.compat import calls
+from forerun.compat import engine as spellings
+from forerun.compat.chats import ChatForm
+from forerun.compat.keywords import Keywords
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
-from forerun.core.device import (
-    collector_paused,
-    process_nbytes,
-    return_at_once,
-    return_freed,
-    trim_heap,
-)
 from forerun.core.errors import RequestError, given_as
 from forerun.core.params import SamplingParams
 from forerun.core.pickling import OfOneProcess
-from forerun.drafting.base import Drafter, LoadedModel, Target
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import Drafter, LoadedModel, Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine import metrics, request_batch, vectors
 from forerun.engine.answers import parsed
 from forerun.engine.engine import Engine
@@ -49,10 +46,13 @@ from forerun.model.cache import store
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import device_of, read_config
 from forerun.parallel.launch import Launch
-from forerun.spellings import calls
-from forerun.spellings import engine as spellings
-from forerun.spellings.chats import ChatForm
-from forerun.spellings.keywords import Keywords
+from forerun.system.device import (
+    collector_paused,
+    process_nbytes,
+    return_at_once,
+    return_freed,
+    trim_heap,
+)
 from forerun.text.hub_tokenizer import HubTokenizer
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import (
@@ -82,7 +82,7 @@ class LLM(OfOneProcess):
         """Load a model (a path, a known name or a hub name) and build the drafter, or do so as a configuration says.
 
         Keywords are `EngineConfig`'s fields, `speculative_config`, and what other engines call them
-        (docs/spellings.md). `drafter` may also be a `Drafter` of your own, which then serves this
+        (docs/compatibility.md). `drafter` may also be a `Drafter` of your own, which then serves this
         LLM alone. Raises LoadError, ConfigError.
         """
         config, typed = spellings.configure(model, overrides)

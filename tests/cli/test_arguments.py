@@ -11,13 +11,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from forerun.cli import options as opt
+from forerun.compat import engine as spellings
 from forerun.core.config import EngineConfig
-from forerun.core.device import process_nbytes
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.sizes import mebibytes
 from forerun.server import run
-from forerun.spellings import engine as spellings
+from forerun.system.device import process_nbytes
 from tests.cli.helpers import FEW
 
 

@@ -369,7 +369,7 @@ def test_history_is_kept_unless_it_is_not_wanted(
     kept = []
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        "forerun.commands.chat.history", lambda path: kept.append(path) or nullcontext()
+        "forerun.cli.commands.chat.history", lambda path: kept.append(path) or nullcontext()
     )
     monkeypatch.setattr(sys, "stdin", Typed("/quit\n"))
     code, out, err = forerun("chat", "-m", default_model, *options)

@@ -16,7 +16,7 @@ from forerun import LLM, SamplingParams
 from forerun.cli import console
 from forerun.cli.main import main
 from forerun.core.types import Event, TextPiece
-from forerun.drafting.base import Drafter
+from forerun.drafters.base.contract import Drafter
 from forerun.engine.stats import SpecStats
 
 

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from forerun.core import device
 from forerun.core.errors import RequestError
 from forerun.core.params import MAX_SEED
 from forerun.core.random import Noise, gumbel
+from forerun.system import device
 
 SEEDS = st.integers(0, MAX_SEED)
 KEYS = st.integers(0, 2**64 - 1)

@@ -11,7 +11,7 @@ from forerun.core import tree
 from forerun.core.arrays import Floats
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq
-from forerun.drafting.union import unite
+from forerun.drafters.base.union import unite
 from tests.decoding.toy import Drafting, Toy
 
 Context = tuple[int, int]  # the last two tokens

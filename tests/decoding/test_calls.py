@@ -14,11 +14,11 @@ import pytest
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.calls import CallGrammar
 from forerun.decoding.guidance import Grammars
-from forerun.text.answers.calls import CLOSE, HERMES_CALLS, schemas_of
-from forerun.text.answers.forms import WRITTEN, AnswerForm, form_of
-from forerun.text.answers.message import AnswerMessage
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
+from forerun.text.parsing.calls import CLOSE, HERMES_CALLS, schemas_of
+from forerun.text.parsing.forms import WRITTEN, AnswerForm, form_of
+from forerun.text.parsing.message import AnswerMessage
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from forerun.core.device import resident_nbytes
 from forerun.core.errors import RequestError
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding import mask_clock
 from forerun.decoding.guidance import Grammars
 from forerun.decoding.mask_clock import MASK_S, PATIENCE_S, MaskClock, MaskThread
+from forerun.system.device import resident_nbytes
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
 from tests.decoding.test_gbnf import DOCUMENT, GAME, PROGRAM, SUM

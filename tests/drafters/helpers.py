@@ -11,9 +11,9 @@ import pytest
 from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, Target
-from forerun.drafting.spec import DrafterSpec
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.contract import Drafter, Target
+from forerun.drafters.base.spec import DrafterSpec
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.engine.stats import SpecStats
 from tests.engine.harness import complete, engine_for
 

@@ -13,9 +13,9 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.drafters import draft_model
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.drafter import NetworkDrafter
 from forerun.drafters.draft_model import Options
-from forerun.drafting.base import Target
-from forerun.drafting.networks.drafter import NetworkDrafter
 from forerun.model.model import Model
 from forerun.torch.decoder import Decoder
 from tests.drafters.helpers import GREEDY, NO_OUTCOME

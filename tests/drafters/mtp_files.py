@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor
 from transformers.modeling_layers import MtpLayer
 
-from forerun.drafting.base import Target
+from forerun.drafters.base.contract import Target
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model import gguf_files

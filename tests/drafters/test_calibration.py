@@ -10,7 +10,7 @@ import pytest
 
 from forerun import LLM, SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Drafter
+from forerun.drafters.base.contract import Drafter
 
 Judged = tuple[float | None, bool]
 """The stated chance of a node whose parent was right, and whether it was right itself."""

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from forerun.core.errors import ConfigError
+from forerun.drafters.base.contract import Drafter, Target
+from forerun.drafters.base.parse import implied
 from forerun.drafters.dflash import Options, build, files
 from forerun.drafters.dflash import gguf as gguf_network
-from forerun.drafting.base import Drafter, Target
-from forerun.drafting.parse import implied
 from tests.drafters.helpers import ASKED, SAMPLED, WANTED, refusal
 from tests.drafters.test_eagle3 import D2T, IDS, VOCAB, WIDTH, save, states_of
 from tests.engine.harness import complete, engine_for
@@ -275,7 +275,7 @@ def test_the_released_code_computes_the_same(monkeypatch):
 
 
 def stored_tensor(name, values):
-    from forerun.drafting.networks.decoders import as_stored
+    from forerun.drafters.base.networks.decoders import as_stored
 
     return as_stored(name, values.astype(np.float32))
 

@@ -15,11 +15,11 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Draft
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import draft_model
+from forerun.drafters.base import draft_head
+from forerun.drafters.base.draft_head import TextTokens, chosen, cut_list, first_tokens, must_have
+from forerun.drafters.base.networks.drafter import NetworkDrafter
 from forerun.drafters.draft_model import Options
 from forerun.drafters.recycling import shared_replies
-from forerun.drafting import draft_head
-from forerun.drafting.draft_head import TextTokens, chosen, cut_list, first_tokens, must_have
-from forerun.drafting.networks.drafter import NetworkDrafter
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
     DRAFT_MODEL,

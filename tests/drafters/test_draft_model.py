@@ -21,9 +21,9 @@ from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.grammar import limit
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
+from forerun.drafters.base.contract import SELF, LoadedModel, Target
+from forerun.drafters.base.networks.drafter import NetworkDrafter
 from forerun.drafters.draft_model import Options, build
-from forerun.drafting.base import SELF, LoadedModel, Target
-from forerun.drafting.networks.drafter import NetworkDrafter
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import load_model
 from forerun.model.model import Hidden

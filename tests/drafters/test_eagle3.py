@@ -9,9 +9,9 @@ import pytest
 
 from forerun.core.errors import LoadError
 from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder
 from forerun.drafters.eagle3 import Options, build
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder
 from tests.drafters.helpers import refusal
 from tests.oracles.growth import Solo
 from tests.oracles.growth import draft as drafted

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from forerun.core.errors import ConfigError, LoadError
+from forerun.drafters.base.contract import Target
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as gguf_network
-from forerun.drafting.base import Target
 from tests.drafters.helpers import refusal
 from tests.drafters.test_eagle3 import (
     D2T,

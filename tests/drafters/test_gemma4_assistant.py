@@ -19,9 +19,9 @@ from torch.nn import functional
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import LoadError
 from forerun.core.types import Outcome, Seq
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.gemma4_assistant import Options, build
-from forerun.drafting.base import Target
-from forerun.drafting.spec import DrafterSpec
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
 from tests.drafters.helpers import GREEDY, SAMPLED, WANTED, check_lossless, refusal

@@ -21,7 +21,7 @@ pytest.importorskip("torch")
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.params import SamplingParams
 from forerun.drafters import dflash, eagle3, medusa, mlp_speculator
-from forerun.drafting.base import Target
+from forerun.drafters.base.contract import Target
 from forerun.weights.gguf import GgufCheckpoint
 from tests.drafters import test_dflash, test_eagle3, test_eagle_layouts, test_medusa
 from tests.drafters import test_mlp_speculator as test_mlp

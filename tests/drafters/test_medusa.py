@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
 from forerun.drafters.medusa import Options, build, files
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import native_medusa
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
 from tests.oracles.growth import Solo, Step

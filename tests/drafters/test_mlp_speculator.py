@@ -16,13 +16,13 @@ import torch
 from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Outcome, Seq
+from forerun.drafters.base.cascade import Cascade
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder
+from forerun.drafters.base.networks.drafter import NetworkDrafter
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.mlp_speculator import Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
-from forerun.drafting.base import Target
-from forerun.drafting.cascade import Cascade
-from forerun.drafting.networks import folder
-from forerun.drafting.networks.drafter import NetworkDrafter
-from forerun.drafting.spec import DrafterSpec
 from forerun.model.backends import torch as torch_backend
 from forerun.model.random_model import random_config, random_weights, stored_floats
 from forerun.torch.networks.mlp_speculator import MLPSpeculator

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import Outcome, Seq
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.mtp import Options, build
-from forerun.drafting.spec import DrafterSpec
 from tests.drafters.helpers import ASKED, GREEDY, SAMPLED, WANTED, check_lossless, decoded, refusal
 from tests.drafters.mtp_files import Oracle, target_of
 from tests.model.gguf_spellings import HYBRID, SMALL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.drafting.find import find
+from forerun.drafters.base.find import find
 
 WRONG = {
     "prompt_lookup": [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from forerun.drafters.base.contract import Target
 from forerun.drafters.prompt_lookup import Options, build
-from forerun.drafting.base import Target
 from tests.drafters.helpers import NO_OUTCOME, sequence
 from tests.drafters.models import TARGET
 

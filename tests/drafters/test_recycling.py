@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from forerun.core import tree
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, TopK
+from forerun.drafters.base.ngram.token_table import PRIOR
 from forerun.drafters.recycling import Options, Recycling
-from forerun.drafting.ngram.token_table import PRIOR
 from tests.drafters.helpers import sequence
 from tests.oracles.ngram_model import LIVE_WEIGHT
 from tests.oracles.token_table import ENTRY, FADE, SET_NBYTES, WAYS, context_hashes

@@ -38,8 +38,8 @@ DECODE = """
 from forerun.cli.main import main
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
-from forerun.drafting.base import Drafter, Target
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import Drafter, Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.engine import Engine
 from forerun.model.random_model import random_model
 

@@ -12,8 +12,8 @@ import pytest
 
 from forerun import LLM
 from forerun.drafters import recycling
+from forerun.drafters.base.contract import Target
 from forerun.drafters.recycling import shared_replies, table_file
-from forerun.drafting.base import Target
 from forerun.engine import loaded
 from tests.drafters.helpers import OURS, Words
 from tests.drafters.test_recycling import begun, proposed

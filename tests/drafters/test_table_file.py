@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters import recycling
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.ngram.token_table import PackedTable, pack
+from forerun.drafters.base.spec import DrafterSpec
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.table_file import load, load_known, save
-from forerun.drafting.base import Target
-from forerun.drafting.ngram.token_table import PackedTable, pack
-from forerun.drafting.spec import DrafterSpec
-from forerun.drafting.vocabulary import fingerprint
 from forerun.hub import names
 from tests.drafters.helpers import OURS, Words
 from tests.oracles import ngram_model

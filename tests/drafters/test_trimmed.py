@@ -12,10 +12,10 @@ import pytest
 import safetensors.numpy
 
 from forerun.core.errors import ConfigError, ForerunError, LoadError
+from forerun.drafters.base.contract import LoadedModel
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.drafters.draft_model import Options, build, trimmed
 from forerun.drafters.draft_model.trimmed import CONFIG, TENSORS, TrimmedConfig
-from forerun.drafting.base import LoadedModel
-from forerun.drafting.vocabulary import fingerprint
 from tests.drafters.models import DRAFT_MODEL, TARGET, VOCAB_SIZE
 
 TOKENS = np.array([0, 3, 4, 11])

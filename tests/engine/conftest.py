@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.drafters import suffix
-from forerun.drafting.base import Target
+from forerun.drafters.base.contract import Target
 from forerun.engine.loop import EngineLoop
 from tests.engine.harness import GREEDY, engine_for, plain
 from tests.engine.loops import PROMPTS

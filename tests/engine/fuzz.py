@@ -21,7 +21,7 @@ from forerun import LLM, SamplingParams
 from forerun.core import registry
 from forerun.core.config import DEFAULT_MODEL, Precision
 from forerun.core.structured import StructuredOutputsParams
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.loop import Request
 from forerun.engine.planner import Planner
 from forerun.model.cache.int4 import fits_int4

@@ -9,7 +9,7 @@ from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
-from forerun.drafting.base import Drafter
+from forerun.drafters.base.contract import Drafter
 from forerun.engine.engine import Engine
 from forerun.engine.sequence import SequenceState
 from forerun.model.cache.base import KVCache

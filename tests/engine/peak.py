@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from forerun import LLM
-from forerun.core.device import peak_nbytes
 from forerun.core.errors import CapacityError
+from forerun.system.device import peak_nbytes
 from tests.engine.resident import run
 
 LEAST = re.compile(r"the smallest that works is (\d+)MiB")

@@ -22,9 +22,9 @@ from forerun.core.config import EngineConfig
 from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq, TopK
-from forerun.drafting.base import Drafter, Target
-from forerun.drafting.cascade import united
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.cascade import united
+from forerun.drafters.base.contract import Drafter, Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.engine import Engine
 from forerun.model.cache.base import KVCache

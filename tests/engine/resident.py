@@ -22,7 +22,7 @@ PAGE = mmap.PAGESIZE
 
 def resident() -> int:
     """Bytes, with what is freed given back."""
-    from forerun.core.device import return_freed
+    from forerun.system.device import return_freed
 
     return_freed()
     return rollup("Rss")
@@ -57,11 +57,11 @@ def main(options: dict[str, object]) -> dict[str, Any]:
 
     from forerun import LLM
     from forerun.core.config import EngineConfig
-    from forerun.core.device import choose_device, process_nbytes
-    from forerun.drafting.spec import DrafterSpec
+    from forerun.drafters.base.spec import DrafterSpec
     from forerun.engine import loaded
     from forerun.engine.planner import Planner
     from forerun.model.loader import load_model
+    from forerun.system.device import choose_device, process_nbytes
 
     process = process_nbytes()
     run_tiny()
@@ -137,8 +137,8 @@ def run_tiny() -> None:
     """What of Python is loaded when it is first used."""
     from forerun.core.config import EngineConfig
     from forerun.core.params import SamplingParams
-    from forerun.drafting.base import Target
-    from forerun.drafting.spec import DrafterSpec
+    from forerun.drafters.base.contract import Target
+    from forerun.drafters.base.spec import DrafterSpec
     from forerun.engine.engine import Engine
     from tests.tiny import tiny_model
 

@@ -17,8 +17,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import suffix
-from forerun.drafting.base import Target
-from forerun.drafting.predicted import PredictedText
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.predicted import PredictedText
 from forerun.engine.loop import EngineLoop, Request
 from forerun.model.random_model import random_config
 from forerun.torch.decoder import Decoder

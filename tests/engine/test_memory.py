@@ -18,8 +18,8 @@ from forerun import LLM, SamplingParams
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafting.base import DrafterBytes, Target
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import DrafterBytes, Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import (
     COMPONENTS,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from forerun import LLM, SamplingParams
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.model.kernels import native
 from forerun.model.loader import blank_model, load_model
 from forerun.weights.checkpoint import open_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.types import Draft, Seq
-from forerun.drafting.base import Asking
+from forerun.drafters.base.contract import Asking
 from forerun.engine.model_price import EXPLORATION, DraftValues, ModelPrice
 from tests.engine.harness import GREEDY, LOOPING, Clock, Scripted, complete, plain, timed_engine
 from tests.tiny import tiny_model

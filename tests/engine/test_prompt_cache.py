@@ -15,7 +15,7 @@ import pytest
 from forerun import LLM, SamplingParams
 from forerun.core.errors import ConfigError
 from forerun.core.types import LAST_HIDDEN, LAST_ROW, NO_FEATURES
-from forerun.drafting.base import Drafter
+from forerun.drafters.base.contract import Drafter
 from forerun.engine.engine import Engine
 from forerun.engine.outputs import RequestOutput
 from forerun.engine.stats import SpecStats
@@ -135,7 +135,7 @@ def test_a_file_a_size_and_a_folder_that_cannot_be_are_said(files, tmp_path, cap
 
 
 def test_another_users_folder_is_not_used(files, tmp_path, caplog, monkeypatch) -> None:
-    monkeypatch.setattr("forerun.core.system.is_own", lambda path: False)
+    monkeypatch.setattr("forerun.system.processes.is_own", lambda path: False)
     with opened(files("olmo2"), prompt_cache=str(tmp_path)) as llm:
         assert llm.engine.cache.disk is None
         llm.generate([llm.encode(TEXTS[1] * 4)], GREEDY)

@@ -10,8 +10,8 @@ import pytest
 
 from forerun.core.config import EngineConfig
 from forerun.core.types import Draft
-from forerun.drafting.base import Drafter
-from forerun.drafting.union import Union
+from forerun.drafters.base.contract import Drafter
+from forerun.drafters.base.union import Union
 from forerun.engine.controller import Adaptive, Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.proposer import MAX_ERRORS, is_own

@@ -13,7 +13,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import draft_model, suffix
-from forerun.drafting.base import Target
+from forerun.drafters.base.contract import Target
 from forerun.engine import engine
 from tests.engine import sampling
 from tests.engine.harness import engine_for

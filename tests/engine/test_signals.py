@@ -12,7 +12,7 @@ import pytest
 
 import forerun
 from forerun import LLM, SamplingParams
-from forerun.core.signals import handled_later
+from forerun.system.signals import handled_later
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no such signal here")
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, n=2)
@@ -25,7 +25,7 @@ TRACED = tuple(
         "engine/intake.py",
         "engine/engine.py",
         "llm.py",
-        "core/signals.py",
+        "system/signals.py",
     )
 )
 

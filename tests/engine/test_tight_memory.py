@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from forerun.core.params import SamplingParams
-from forerun.drafting.base import LoadedModel, Target
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import LoadedModel, Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine import scheduler
 from forerun.engine.engine import Engine
 from tests.engine.harness import GREEDY, LOOPING, complete, drain, engine_for

@@ -11,7 +11,7 @@ import pytest
 from forerun import LLM, SamplingParams
 from forerun.core import options
 from forerun.core.errors import LoadError
-from forerun.drafting.find import find
+from forerun.drafters.base.find import find
 from forerun.hub import hugging_face, published
 from forerun.hub.hugging_face import HubName
 from forerun.hub.published import Published, for_model, parsed, table
@@ -81,7 +81,7 @@ def test_auto_passes_over_a_model_whose_steps_are_dear(default_model: Path) -> N
 
 @pytest.mark.usefixtures("sibling")
 def test_auto_takes_one_that_is_here(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.drafting.spec.MOST_COST", 2.0)
+    monkeypatch.setattr("forerun.drafters.base.spec.MOST_COST", 2.0)
     llm = LLM(default_model, max_model_len=256)
     assert llm.drafter_spec.text().startswith("draft_model:model=org/draft:Q4_1")
     params = SamplingParams(temperature=0, max_tokens=24)
@@ -94,7 +94,7 @@ def test_auto_takes_one_that_is_here(default_model: Path, monkeypatch: pytest.Mo
 def test_auto_passes_over_one_of_another_vocabulary(
     sibling: Published, default_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forerun.drafting.spec.MOST_COST", 2.0)
+    monkeypatch.setattr("forerun.drafters.base.spec.MOST_COST", 2.0)
     monkeypatch.setattr(
         "forerun.drafters.draft_model.vocabulary_difference", lambda *two: "token 3 differs"
     )

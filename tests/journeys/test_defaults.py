@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from forerun.core import system
+from forerun.system import processes
 from forerun.text import generation
 
 ASK = """
 import json
 from dataclasses import replace
 from forerun import LLM
-from forerun.core import system
+from forerun.system import processes
 
 llm = LLM("smollm2-135m-instruct", seed=11)
 said = [[{"role": "user", "content": text}] for text in ("Count from one to forty.", "Name ten animals.")]
@@ -29,7 +29,7 @@ params = [replace(params, max_tokens=120, seed=i) for i in range(2)]
 drafted, plain = ([out.outputs[0] for out in each.chat(said, params)] for each in (llm, llm.with_drafter("none")))
 print(json.dumps({
     "params": [params[0].temperature, params[0].top_p],
-    "threads": [llm.model.num_threads, len(system.usable_cpus())],
+    "threads": [llm.model.num_threads, len(processes.usable_cpus())],
     "drafter": llm.drafter_spec.text(),
     "ids": [[list(one.token_ids) for one in each] for each in (drafted, plain)],
     "drafted": sum(one.stats.drafted for one in drafted),
@@ -59,6 +59,6 @@ def test_the_defaults_are_not_those_of_the_other_tests(told):
     threads, usable = told["threads"]
     assert usable == len(os.sched_getaffinity(0))
     assert (threads > 1) == (usable > 1)
-    assert len(system.usable_cpus()) == 1
+    assert len(processes.usable_cpus()) == 1
     assert generation.ADVISED == {}
     assert told["params"][0] > 0

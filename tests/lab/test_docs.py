@@ -9,7 +9,7 @@ import pytest
 
 from dev import models_page
 from forerun.core import registry
-from forerun.drafting.base import Target
+from forerun.drafters.base.contract import Target
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.tiny import tiny_model
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from dev import docs
+from forerun.compat import engine as spellings
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.decoding import calls
 from forerun.engine import controller, proposer
 from forerun.lab.bench import summary
 from forerun.server.config import ServerConfig
-from forerun.spellings import engine as spellings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -134,7 +134,7 @@ OTHERS = {
 """Flags of other programs that pages name."""
 
 
-@pytest.mark.parametrize("page", [page for page in TEXTS if page != "docs/spellings.md"])
+@pytest.mark.parametrize("page", [page for page in TEXTS if page != "docs/compatibility.md"])
 def test_the_flags_that_a_page_names_exist(page):
     known = OTHERS.union(*(flags(command) for command in commands().values()))
     for name in re.findall(r"`(--[a-z][\w-]*)", TEXTS[page]):

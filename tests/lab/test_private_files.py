@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forerun.core import files
 from forerun.drafters.recycling import shared_replies
+from forerun.system import files
 from tests.cli.helpers import assert_private
 
 SHORT = ("-c", 128, "-t", 1)

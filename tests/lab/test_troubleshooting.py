@@ -23,7 +23,7 @@ REMEDY = re.compile(
 OF_FILES = (
     *(
         "drafters/",
-        "drafting/networks/",
+        "drafters/base/networks/",
         "weights/",
         "model/arch/",
         "model/packing.py",
@@ -36,7 +36,7 @@ OF_FILES = (
         "text/gguf",
         "text/hf_tokenizer.py",
         "text/added_tokens.py",
-        "core/opened.py",
+        "system/opened.py",
     ),
 )
 OF_THE_LABORATORY = ("lab/",)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from forerun.core.random import Noise
+from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
-from forerun.drafting.networks.slots import SlotNetwork
 from forerun.model.backends.native import load as load_native
 from tests.arrays import normal
 from tests.native.models import GATED, VOCAB, random_weights

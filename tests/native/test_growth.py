@@ -15,9 +15,9 @@ from forerun.core.errors import LoadError
 from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 from forerun.core.types import Seq
-from forerun.drafting.draft_head import Scores
-from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
-from forerun.drafting.networks.network import Network
+from forerun.drafters.base.draft_head import Scores
+from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions
+from forerun.drafters.base.networks.network import Network
 from tests.native import ngrams
 from tests.oracles.growth import (
     Asked,

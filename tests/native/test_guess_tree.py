@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.core.device import resident_nbytes
 from forerun.core.random import Noise
 from forerun.core.types import TopK
-from forerun.drafting.tree_noise import SPREAD
+from forerun.drafters.base.tree_noise import SPREAD
+from forerun.system.device import resident_nbytes
 from tests.oracles import ngram_model as oracle
 from tests.oracles.growth import TreeNoise, native_noises
 from tests.oracles.suffix_index import SuffixIndex

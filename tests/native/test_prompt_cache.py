@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from forerun import _native
-from forerun.core import files
 from forerun.core.arrays import Floats
 from forerun.core.batch import Segment
 from forerun.model.backends.native import NativeDecoder
@@ -18,6 +17,7 @@ from forerun.model.backends.native import load as load_native
 from forerun.model.cache.folder import PromptFolder
 from forerun.model.cache.native import NativeCache
 from forerun.model.cache.store import PromptStore, finish_writing
+from forerun.system import files
 from tests.arrays import same_bits
 from tests.native.models import KINDS, logits_of, native, random_weights, text
 
@@ -294,7 +294,7 @@ def test_a_disk_that_refuses_is_one_warning(where, tmp_path, caplog, monkeypatch
         raise OSError(28, "No space left on device")
 
     if where == "full":
-        monkeypatch.setattr("forerun.core.files.replace", refuse)
+        monkeypatch.setattr("forerun.system.files.replace", refuse)
     elif where == "gone":
         (tmp_path / "prompts").rmdir()
     else:

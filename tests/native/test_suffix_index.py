@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.drafting.ngram.texts import Texts, index_nbytes
+from forerun.drafters.base.ngram.texts import Texts, index_nbytes
 from tests.oracles.suffix_index import SuffixIndex
 
 _native = pytest.importorskip("forerun._native")

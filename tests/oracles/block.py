@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.types import GuessTree
+from forerun.drafters.base.networks.network import MAX_STEPS
 from forerun.drafters.dflash.config import CONFIDENCE, MARKOV_IN, MARKOV_OUT
 from forerun.drafters.dflash.drafting import BlockWeights
-from forerun.drafting.networks.network import MAX_STEPS
 from forerun.model.model import Model
 from tests.oracles.growth import Solo, Step, grow, likeliest, noise_of
 

@@ -17,8 +17,8 @@ import numpy as np
 from forerun.core.arrays import Floats, Ids
 from forerun.core.random import Noise
 from forerun.core.types import GuessTree
-from forerun.drafting.networks.network import MAX_STEPS
-from forerun.drafting.tree_noise import SPREAD
+from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.tree_noise import SPREAD
 
 NUM_NEXT = 8
 """Tokens after a step that may become nodes."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from forerun.core.types import GuessTree
-from forerun.drafting.ngram.token_table import PRIOR
+from forerun.drafters.base.ngram.token_table import PRIOR
 from tests.oracles.growth import DraftRequest, TreeNoise, grow
 from tests.oracles.suffix_index import SuffixIndex
 from tests.oracles.token_table import FileTable, LiveTable, context_hashes

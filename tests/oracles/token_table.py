@@ -1,6 +1,6 @@
 """Tables of the tokens that came next: the oracles of `csrc/drafters/token_table.cpp`.
 
-`forerun.drafting.ngram.token_table` says what they are.
+`forerun.drafters.base.ngram.token_table` says what they are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.drafting.ngram.token_table import NUM_LIVE, VerifiedTree, grow_hash, place_of
+from forerun.drafters.base.ngram.token_table import NUM_LIVE, VerifiedTree, grow_hash, place_of
 
 ENTRY_NBYTES = 64
 """A context of a live table: its hash, its age, its count and `NUM_LIVE` tokens with theirs. One cache line."""

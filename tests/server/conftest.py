@@ -19,7 +19,7 @@ from openai import OpenAI
 
 from forerun.llm import LLM
 from forerun.server.config import ServerConfig
-from forerun.server.fleet import Fleet, ModelSource
+from forerun.server.models import Fleet, ModelSource
 from forerun.server.run import Server, bind
 from forerun.server.service import Service
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from forerun.server.messages import MessagesRequest
-from forerun.spellings.requests import MAX_HEADER, say_once
+from forerun.compat.requests import MAX_HEADER, say_once
+from forerun.server.api.anthropic import MessagesRequest
 from tests.server.conftest import chunks, post, running, tool
 from tests.server.test_reasoning import with_template
 

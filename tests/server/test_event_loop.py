@@ -19,16 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forerun.llm import LLM
-from forerun.server import (
+from forerun.server import pull, tokens
+from forerun.server.api import (
+    anthropic,
     embeddings,
-    messages,
-    native,
+    llama_server,
     ollama,
     openai,
-    pull,
     rerank,
     responses,
-    tokens,
 )
 from forerun.server.bodies import JsonRoute
 from tests.decoding.test_calls import FAMILIES, TEMPLATE
@@ -38,7 +37,7 @@ from tests.server.test_fields_fuzz import BODIES, CHATS
 pytest.importorskip("llguidance", reason="calls that are required have a grammar")
 pytest.importorskip("torch", reason="Hugging Face's, which makes the model")
 
-ROUTERS = (openai, responses, native, embeddings, rerank, tokens, ollama, pull, messages)
+ROUTERS = (openai, responses, llama_server, embeddings, rerank, tokens, ollama, pull, anthropic)
 MOST_S = 0.1
 """Of the event loop's own processor time, between two turns."""
 Document = dict[str, Any]

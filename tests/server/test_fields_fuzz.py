@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from forerun.compat.requests import ONLY, RENAMED, STATE
 from forerun.llm import LLM
-from forerun.server import ollama, pull
+from forerun.server import pull
+from forerun.server.api import ollama
 from forerun.server.schema import RequestBody
-from forerun.spellings.requests import ONLY, RENAMED, STATE
 from tests.server.conftest import running, tool
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.guidance import Grammars
 from forerun.llm import LLM
-from forerun.text.answers.harmony import CALL, FINAL
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
+from forerun.text.parsing.harmony import CALL, FINAL
 from forerun.weights.checkpoint import open_checkpoint
 from tests.server.conftest import chunks, json_schema, post, running, tool
 

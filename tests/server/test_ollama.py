@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from forerun.core.params import SamplingParams
-from forerun.server.fleet import ModelSource
-from forerun.server.ollama import OllamaWriter
+from forerun.server.api.ollama import OllamaWriter
+from forerun.server.models import ModelSource
 from tests.server.conftest import post, running, running_fleet, tool
 
 ASKED = [{"role": "user", "content": "Count from one to five."}]

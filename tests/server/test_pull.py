@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from forerun.server.fleet import ModelSource
+from forerun.server.models import ModelSource
 from tests.hub import fake
 from tests.hub.fake import FILES, running_hub
 from tests.server.conftest import post, running, running_fleet

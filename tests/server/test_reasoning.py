@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from forerun.server.messages import MessagesRequest
-from forerun.server.responses import ResponsesRequest
+from forerun.server.api.anthropic import MessagesRequest
+from forerun.server.api.responses import ResponsesRequest
 from tests.server.conftest import chunks, post, running
 
 THINKS = (

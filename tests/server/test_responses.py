@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from forerun.server.responses import ResponsesRequest
+from forerun.server.api.responses import ResponsesRequest
 from tests.server.conftest import post, running
 from tests.server.test_reasoning import with_template
 

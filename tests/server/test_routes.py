@@ -14,11 +14,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forerun.core.errors import ConfigError
-from forerun.server import ollama, pull
+from forerun.server import pull
+from forerun.server.api import ollama
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
-from forerun.server.fleet import Fleet
 from forerun.server.http import to_json
+from forerun.server.models import Fleet
 from tests.server import test_fields_fuzz
 from tests.server.conftest import chunks, post, running
 

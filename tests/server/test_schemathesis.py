@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from forerun.llm import LLM
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
-from forerun.server.fleet import Fleet
+from forerun.server.models import Fleet
 from tests.server.conftest import running
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from forerun.spellings.requests import say_once
+from forerun.compat.requests import say_once
 from tests.decoding.test_calls import FAMILIES, TEMPLATE
 from tests.server.conftest import post, running, tool
 from tests.server.test_reasoning import with_template

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from forerun.text.answers.forms import AnswerForm, form_of
-from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
+from forerun.text.parsing.forms import AnswerForm, form_of
+from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
 
 QWEN = form_of("{% if x %}<think>{% endif %}<tool_call>")
 MISTRAL = form_of("[THINK][TOOL_CALLS]")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.text.answers.forms import AnswerForm, form_of
-from forerun.text.answers.parts import ContentPart, Part, ReasoningPart
+from forerun.text.parsing.forms import AnswerForm, form_of
+from forerun.text.parsing.parts import ContentPart, Part, ReasoningPart
 from tests.text.answers import (
     ANSWERS,
     CALL,

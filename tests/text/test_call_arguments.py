@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.text.answers.forms import AnswerForm
-from forerun.text.answers.json_text import JsonText
-from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart
+from forerun.text.parsing.forms import AnswerForm
+from forerun.text.parsing.json_text import JsonText
+from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart
 from tests.text.answers import GEMMA, HARMONY, KIMI, MISTRAL, QWEN, TOOLS, parts
 
 

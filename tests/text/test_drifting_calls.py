@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from forerun.text.answers.forms import AnswerForm
-from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, ReasoningPart
+from forerun.text.parsing.forms import AnswerForm
+from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart, ReasoningPart
 from tests.text.answers import (
     GEMMA,
     GLM,

@@ -8,9 +8,9 @@ import time
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from forerun.text.answers.forms import form_of
-from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart
-from forerun.text.answers.tags import M3_MARK
+from forerun.text.parsing.forms import form_of
+from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart
+from forerun.text.parsing.tags import M3_MARK
 from tests.text.answers import QWEN, parts
 
 CODER = form_of("<function=name>")

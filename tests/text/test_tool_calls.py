@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forerun.core.errors import RequestError
-from forerun.text.answers.parser import MarkParser
-from forerun.text.answers.parts import ArgumentsPart, CallPart, ContentPart, Part
 from forerun.text.messages import plain
+from forerun.text.parsing.parser import MarkParser
+from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart, Part
 from forerun.text.tool_calls import described
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}</tool_call>\\"", "b": [{}]}}\n</tool_call>'

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.core.device import resident_nbytes
 from forerun.core.errors import LoadError
 from forerun.model.loader import read_config, weights_nbytes
+from forerun.system.device import resident_nbytes
 from forerun.weights.checkpoint import open_checkpoint
 from tests.weights.files import matrix
 from tests.weights.raw_gguf import Entry, RawGguf

@@ -14,7 +14,7 @@ import socket
 import sys
 from pathlib import Path
 
-MODULES = ("forerun.cli.main", "forerun.commands.serve", "forerun.llm", "forerun.server.run")
+MODULES = ("forerun.cli.main", "forerun.cli.commands.serve", "forerun.llm", "forerun.server.run")
 POLL_S = 0.02
 
 

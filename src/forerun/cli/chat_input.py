@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from forerun.core import files
 from forerun.core.errors import ConfigError, unknown
 from forerun.hub.names import cache_root
+from forerun.system import files
 
 PROMPT, CONTINUATION = "> ", "... "
 HISTORY_LEN = 1000

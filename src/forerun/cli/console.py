@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forerun.cli.wrap import WordWrap
-from forerun.core import background
-from forerun.core.device import peak_nbytes
 from forerun.core.repetition import is_much, num_repeated
+from forerun.system import background
+from forerun.system.device import peak_nbytes
 
 if TYPE_CHECKING:
     from forerun.core.params import SamplingParams

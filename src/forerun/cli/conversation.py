@@ -10,7 +10,7 @@ from pathlib import Path
 from forerun.cli.chat_input import help_text, parse
 from forerun.cli.chat_models import ChatModel, Message
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.core.files import open_private, read_text
+from forerun.system.files import open_private, read_text
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from forerun.compat.keywords import Keywords
     from forerun.llm import LLM
-    from forerun.spellings.keywords import Keywords
     from forerun.text.prompt import Prompt
     from forerun.text.tokenizer import Tokenizer
 
@@ -31,9 +31,9 @@ def load(
 
     check_name(config.model)  # before the engine is imported
     from forerun.cli.console import note, working
-    from forerun.core.device import num_cores, stay_on_one_socket
     from forerun.llm import LLM
     from forerun.model.kernels import native
+    from forerun.system.device import num_cores, stay_on_one_socket
     from forerun.text.prompt import encode
 
     if config.threads is None and (text := stay_on_one_socket()):
@@ -62,8 +62,8 @@ def for_this_rank(config: EngineConfig) -> EngineConfig:
 
     Raises ConfigError if there are not as many processes as are asked for, or torch is not installed, which joins them.
     """
-    from forerun.core.device import num_cores, torch_problem
     from forerun.parallel.launch import Launch
+    from forerun.system.device import num_cores, torch_problem
 
     if config.tensor_parallel_size > 1 and (problem := torch_problem()):
         raise ConfigError(problem)

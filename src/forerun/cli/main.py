@@ -139,7 +139,7 @@ def _run(arguments: Sequence[str]) -> int:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
         if error.name == "torch":
-            from forerun.core.device import NO_TORCH
+            from forerun.system.device import NO_TORCH
 
             return _refuse(NO_TORCH)
         package, _, drafter = (error.name or "").rpartition(".")

@@ -2,7 +2,7 @@
 
 A field that is declared with `core.options.option` is an option of every command decorated with `engine`, `sampling`,
 `answering` or `serving`, by all its names. With those of `engine` come the flags that have no effect here
-(`forerun.spellings.engine`).
+(`forerun.compat.engine`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from forerun.cli.loading import load as load
 from forerun.cli.params import Form as Form
 from forerun.cli.params import Params as Params
 from forerun.cli.params import read_template as read_template
+from forerun.compat import engine as spellings
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError, given_as
 from forerun.core.errors import check_least as check_least
 from forerun.core.options import flag_of, flags_of
 from forerun.core.params import SamplingParams
-from forerun.spellings import engine as spellings
 from forerun.text.generation import SETTINGS
 
 DRAFTER = ("drafter", *DRAFT_FIELDS, "min_draft")

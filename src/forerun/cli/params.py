@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forerun.compat.engine import note
 from forerun.core.errors import ConfigError, RequestError
-from forerun.core.files import read_text
 from forerun.core.options import flags_of, option
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.spellings.engine import note
+from forerun.system.files import read_text
 from forerun.text.generation import FILTERS, SETTINGS
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 `LLM(...)`, the command line, tune and bench are built from it; a field's docstring is its help text. A field that
 is declared with `option` is one of the command line, and lists there what other engines call it; their names are
-keywords of `LLM(...)`, too. What else they have, and what it means here, stands in `forerun.spellings.engine`.
+keywords of `LLM(...)`, too. What else they have, and what it means here, stands in `forerun.compat.engine`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.device import native_problem
 from forerun.core.errors import RequestError
+from forerun.core.native import native_problem
 
 VERSION = 1
 """Of the draw: another one gives other texts for the same seeds."""

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
+_ROOMS = {"commands": "cli.commands"}
+"""Where the modules of a kind lie, if not in the package of its name."""
+
+
 def names(kind: str) -> list[str]:
     """List the plug-ins of a kind, e.g. `model.arch`; modules with a leading _ and `base` are none."""
     return sorted({*shipped(kind), *_entry_points(kind)})
@@ -47,7 +51,7 @@ def load(kind: str, name: str) -> ModuleType:
 def shipped(kind: str) -> Mapping[str, str]:
     """Return the full names of the modules of forerun and its laboratory, by plug-in."""
     modules: dict[str, str] = {}
-    for package in (f"forerun.{kind}", f"forerun.lab.{kind}"):
+    for package in (f"forerun.{_ROOMS.get(kind, kind)}", f"forerun.lab.{kind}"):
         try:
             path = importlib.import_module(package).__path__
         except ModuleNotFoundError as error:

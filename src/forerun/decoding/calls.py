@@ -1,4 +1,4 @@
-"""The grammar of calls as a family writes them (`text/answers/forms.py`), in Lark's notation."""
+"""The grammar of calls as a family writes them (`text/parsing/forms.py`), in Lark's notation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from forerun.core.errors import RequestError
 from forerun.core.structured import LAYOUT
 from forerun.decoding import gbnf, schemas
-from forerun.text.answers.calls import HERMES_CALLS, WrittenCalls
-from forerun.text.answers.tags import TYPES, SchemaTypes, Tools
+from forerun.text.parsing.calls import HERMES_CALLS, WrittenCalls
+from forerun.text.parsing.tags import TYPES, SchemaTypes, Tools
 
 MAX_CALLS = 8
 """Calls that an answer may hold where they are required."""

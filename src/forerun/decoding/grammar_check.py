@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forerun.core.helper import HelperProcess, answer_questions, bound_growth
+from forerun.system.helper_process import HelperProcess, answer_questions, bound_growth
 
 if TYPE_CHECKING:
     from llguidance import LLParserLimits

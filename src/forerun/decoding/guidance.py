@@ -24,7 +24,6 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core import background, system
 from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams
 from forerun.decoding import gbnf, schemas
@@ -32,6 +31,7 @@ from forerun.decoding.grammar import Compiling, GrammarState
 from forerun.decoding.grammar_check import GrammarProcess, new_limits
 from forerun.decoding.mask_clock import MaskClock, MaskThread
 from forerun.decoding.thought import Anything, ReasoningBudget, behind_mark, closing
+from forerun.system import background, processes
 from forerun.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Grammars:
 
     def _compile_all(self) -> None:
         """Compile what waits, one after the other, to the last."""
-        system.lower_priority()
+        processes.lower_priority()
         while True:
             with self._lock:
                 if not self._jobs:

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import finalize
 
-from forerun.core import background, system
 from forerun.core.errors import RequestError
+from forerun.system import background, processes
 
 MASK_S = 0.05
 """Time of a processor that a mask may take: those of JSON take a thousandth, of recursive GBNF a fiftieth."""
@@ -35,13 +35,13 @@ class MaskThread:
     def run(self, call: Callable[[], T], most_s: float) -> tuple[T, float]:
         """Return what a function returns, and the processor's time it took. Raises TimeoutError beyond `most_s`."""
         answers: queue.SimpleQueue[tuple[Any, BaseException | None, float]] = queue.SimpleQueue()
-        start_s, left_s = system.thread_seconds(self._thread), most_s
+        start_s, left_s = processes.thread_seconds(self._thread), most_s
         self._calls.put((call, answers))
         while left_s > 0:
             try:
                 found, error, took_s = answers.get(timeout=left_s)
             except queue.Empty:  # it may have had to wait for a processor
-                left_s = most_s - (system.thread_seconds(self._thread) - start_s)
+                left_s = most_s - (processes.thread_seconds(self._thread) - start_s)
                 continue
             if error is not None:
                 raise error
@@ -56,7 +56,7 @@ class MaskThread:
 
     def _lose(self) -> None:
         """Leave the thread alone with its mask, after which it ends, and take another."""
-        system.lower_priority(self._thread, 19)
+        processes.lower_priority(self._thread, 19)
         self.num_lost += 1
         self._calls.put((self._found, queue.SimpleQueue()))
         self._end()

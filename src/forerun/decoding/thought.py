@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from forerun.decoding import gbnf
 from forerun.decoding.calls import in_lark
 from forerun.decoding.grammar import GrammarState
-from forerun.text.answers.harmony import CHANNEL, NEXT, THOUGHT
+from forerun.text.parsing.harmony import CHANNEL, NEXT, THOUGHT
 from forerun.text.tokenizer import Tokenizer
 
 _GAP = "\ngap: /\\n{0,2}/"

@@ -1,1 +1,1 @@
-"""Drafters: a file or a folder each, whose name is the method's. `forerun.drafting.base.Drafter` is the protocol."""
+"""Drafters: a file or a folder each, whose name is the method's. `base.contract.Drafter` is the protocol."""

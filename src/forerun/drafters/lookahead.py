@@ -27,7 +27,7 @@ from random import Random
 from forerun.core import tree
 from forerun.core.errors import check_least
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, Method, Target, as_given
+from forerun.drafters.base.contract import Drafter, DrafterBytes, Method, Target, as_given
 
 Ngram = tuple[int, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafting.base import Drafter, Method, Target, as_given
+from forerun.drafters.base.contract import Drafter, Method, Target, as_given
 
 
 @dataclass(frozen=True, slots=True)

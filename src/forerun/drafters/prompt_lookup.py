@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.core.errors import ConfigError
-from forerun.drafting.base import Drafter, Method, Target, as_given
-from forerun.drafting.find import find
+from forerun.drafters.base.contract import Drafter, Method, Target, as_given
+from forerun.drafters.base.find import find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
-from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
-from forerun.drafting.ngram.texts import Continuation, Texts
+from forerun.drafters.base.contract import Drafter, DrafterBytes, Method, Target
+from forerun.drafters.base.ngram.texts import Continuation, Texts
 
 MAX_OCCURRENCES = 16
 """Occurrences that vote, those with the longest matches: bounds the time of a look-up."""

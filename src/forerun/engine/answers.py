@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from forerun.core.types import FinishReason
 from forerun.engine.outputs import CompletionOutput, RequestOutput
-from forerun.text.answers.calls import schemas_of
-from forerun.text.answers.forms import form_of, has_special_marks
-from forerun.text.answers.message import AnswerMessage
 from forerun.text.messages import Tools
+from forerun.text.parsing.calls import schemas_of
+from forerun.text.parsing.forms import form_of, has_special_marks
+from forerun.text.parsing.message import AnswerMessage
 from forerun.text.tokenizer import Tokenizer
 
 

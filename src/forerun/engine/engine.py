@@ -22,7 +22,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, Seq, TextPiece, TopK
 from forerun.decoding.stops import Detokenizer
 from forerun.decoding.verify import Best, verify
-from forerun.drafting.base import Drafter
+from forerun.drafters.base.contract import Drafter
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.intake import Intake, NewGrammar
 from forerun.engine.memory import LOGIT_ROWS

@@ -15,7 +15,7 @@ from forerun.core.types import Seq
 from forerun.decoding.grammar import GrammarState
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.stops import Detokenizer, StopChecker
-from forerun.drafting.predicted import PredictedText
+from forerun.drafters.base.predicted import PredictedText
 from forerun.engine.sequence import SequenceState
 from forerun.text.tokenizer import TextStream, Tokenizer
 

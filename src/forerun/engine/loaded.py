@@ -8,14 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from forerun.core.config import EngineConfig
-from forerun.core.device import num_threads
 from forerun.core.errors import memory_refused
-from forerun.core.opened import OpenedFile
 from forerun.core.params import SamplingParams
 from forerun.decoding.guidance import Grammars
-from forerun.drafting.base import LoadModel, Target
-from forerun.drafting.load_draft import load_draft
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import LoadModel, Target
+from forerun.drafters.base.load_draft import load_draft
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.engine import Engine
 from forerun.engine.intake import text_maker
 from forerun.engine.lock import EngineLock
@@ -26,6 +24,8 @@ from forerun.model.cache.base import KVCache
 from forerun.model.loader import load_model
 from forerun.model.model import Model
 from forerun.model.prompt_cache import keep_on_disk
+from forerun.system.device import num_threads
+from forerun.system.opened import OpenedFile
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.identity import Identity, identity_of

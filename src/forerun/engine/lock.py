@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 from weakref import WeakSet
 
-from forerun.core.signals import handled_later
+from forerun.system.signals import handled_later
 
 
 class EngineLock:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forerun.core.config import Precision
-from forerun.drafting.base import DrafterBytes
+from forerun.drafters.base.contract import DrafterBytes
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from forerun.core.types import FinishReason, TokenLogprob
 from forerun.engine.sequence import SequenceState
 from forerun.engine.stats import SpecStats
-from forerun.text.answers.message import AnswerMessage, ToolCall
+from forerun.text.parsing.message import AnswerMessage, ToolCall
 
 TokenText = Callable[[int], str | None]
 """The text of a token by itself, if there is a tokenizer."""

@@ -13,10 +13,9 @@ from operator import sub
 
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
-from forerun.core.device import num_threads, process_nbytes
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafting.base import SELF, Drafter, DrafterBytes, LoadedModel, Target
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import SELF, Drafter, DrafterBytes, LoadedModel, Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import (
     NETWORK_COPIES,
@@ -36,6 +35,7 @@ from forerun.model.config import ModelConfig
 from forerun.model.loader import blank_model
 from forerun.model.model import Model, pass_nbytes
 from forerun.model.shapes import attention_flops
+from forerun.system.device import num_threads, process_nbytes
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
 from forerun.weights.checkpoint import open_checkpoint

@@ -16,8 +16,8 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ForerunError
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.decoding.grammar import with_forced
-from forerun.drafting.base import Drafter
-from forerun.drafting.rules import check
+from forerun.drafters.base.contract import Drafter
+from forerun.drafters.base.rules import check
 from forerun.engine.controller import Controller
 from forerun.engine.sequence import SequenceStep
 from forerun.engine.stats import SpecStats

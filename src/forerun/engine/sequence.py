@@ -24,7 +24,7 @@ from forerun.core.types import (
 from forerun.decoding.grammar import GrammarState, limit
 from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
-from forerun.drafting.predicted import PredictedText
+from forerun.drafters.base.predicted import PredictedText
 from forerun.engine.stats import SpecStats
 from forerun.model.model import Model
 

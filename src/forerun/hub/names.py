@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-from forerun.core import files
 from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
 from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.hub import hugging_face
 from forerun.hub.hugging_face import HubName
 from forerun.hub.wheel import WheelFile, fetch, sha256
+from forerun.system import files
 
 _UNKNOWN = "unknown"
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from forerun.core import files
 from forerun.core.errors import ConfigError, check_least
-from forerun.core.files import read_text
 from forerun.core.types import TaskPrompt
 from forerun.hub.names import cache_root
+from forerun.system import files
+from forerun.system.files import read_text
 
 BUILTIN = "builtin"
 TIMEOUT_S = 30

@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from forerun.core import background
 from forerun.core.errors import LoadError
 from forerun.hub import hugging_face, names
 from forerun.hub.hugging_face import HubName
+from forerun.system import background
 
 EACH_S = 0.25
 

@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.core import device
 from forerun.core.config import EngineConfig
+from forerun.system import device
 
 if TYPE_CHECKING:
     from forerun.llm import LLM

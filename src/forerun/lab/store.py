@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forerun.core.errors import ConfigError
-from forerun.core.files import make_folder, open_private, read_text
+from forerun.system.files import make_folder, open_private, read_text
 
 NOT_COMPARED = ("date",)
 """What may differ between the origins of one run."""

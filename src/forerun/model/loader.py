@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from forerun.core import registry
-from forerun.core.device import choose_device, torch_problem
 from forerun.core.errors import ConfigError, LoadError, unknown
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.arch.base.settings import Settings
@@ -25,6 +24,7 @@ from forerun.model.kernels import native
 from forerun.model.model import Model
 from forerun.model.mtp_tensors import block_head, head_blocks
 from forerun.model.shapes import sizes_of, weight_shapes
+from forerun.system.device import choose_device, torch_problem
 from forerun.weights.rtn import Scheme, quantized_format
 
 if TYPE_CHECKING:

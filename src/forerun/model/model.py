@@ -15,12 +15,12 @@ import numpy as np
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch
 from forerun.core.config import Precision
-from forerun.core.device import num_cores
 from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.model.shapes import row_share
+from forerun.system.device import num_cores
 
 PROJECTED_ROWS = 1024
 """Rows of the head that are projected together."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache as cached
 from pathlib import Path
 
-from forerun.core import opened, sizes
+from forerun.core import sizes
 from forerun.core.config import ALL, AUTO, SHARED, EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.model.backends.native import NativeDecoder
@@ -21,6 +21,7 @@ from forerun.model.cache.folder import PromptFolder, default_path
 from forerun.model.cache.native import NativeCache
 from forerun.model.cache.store import PromptStore
 from forerun.model.model import Model
+from forerun.system import opened
 
 SHARED_LEAST = 300_000_000
 """Bytes of weights below which instructions are read faster than anybody notices."""

@@ -22,9 +22,9 @@ from torch import distributed
 
 import forerun
 from forerun.core.errors import ConfigError, ForerunError
-from forerun.core.opened import OpenedFile, digest
 from forerun.parallel.launch import Launch
 from forerun.parallel.link import Address, Follower, Leader, Listener
+from forerun.system.opened import OpenedFile, digest
 
 if TYPE_CHECKING:
     from forerun import _native

@@ -24,8 +24,8 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core import background
 from forerun.core.errors import ConfigError, reason
+from forerun.system import background
 
 Floats = NDArray[np.float32]
 

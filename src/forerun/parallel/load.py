@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forerun.core.config import EngineConfig
-from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.hub.names import resolve
 from forerun.model import packing
@@ -26,6 +25,7 @@ from forerun.parallel.launch import Launch
 from forerun.parallel.link import Follower, Leader
 from forerun.parallel.split import Part, split_checkpoint
 from forerun.parallel.tensor import PartDecoder, TensorParallel
+from forerun.system.device import return_freed
 from forerun.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:

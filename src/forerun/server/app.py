@@ -14,22 +14,18 @@ from starlette.responses import Response
 
 import forerun
 from forerun.core.errors import CapacityError, RequestError
-from forerun.server import (
+from forerun.server import openapi, pull, status, tokens
+from forerun.server.api import (
+    anthropic,
     embeddings,
-    messages,
-    native,
+    llama_server,
     ollama,
     openai,
-    openapi,
-    pull,
     rerank,
     responses,
-    status,
-    tokens,
 )
 from forerun.server.async_request import Closed
 from forerun.server.errors import ApiError, of_exception, of_status
-from forerun.server.fleet import Fleet
 from forerun.server.http import error_response
 from forerun.server.middleware import (
     DESKTOP,
@@ -40,6 +36,7 @@ from forerun.server.middleware import (
     HeadAsGet,
     OriginCheck,
 )
+from forerun.server.models import Fleet
 from forerun.server.page import page_routes
 
 CLOSE_S = 1.0
@@ -73,7 +70,7 @@ def new_app(fleet: Fleet) -> FastAPI:
     app.include_router(ollama.lists)
     app.include_router(status.router, responses=openapi.errors((*openapi.GET, *key)))
     for module in (
-        *(openai, responses, native, embeddings, rerank, tokens, ollama, pull, messages),
+        *(openai, responses, llama_server, embeddings, rerank, tokens, ollama, pull, anthropic),
     ):
         app.include_router(module.router, responses=openapi.errors(statuses))
     _add_errors(app)

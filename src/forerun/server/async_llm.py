@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import Self, Unpack
 
+from forerun.compat.chats import ChatForm
+from forerun.compat.keywords import Keywords
 from forerun.core.config import DEFAULT_MODEL, EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
@@ -24,8 +26,6 @@ from forerun.engine.outputs import RequestOutput
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, StreamEvent
 from forerun.server.worker import Worker
-from forerun.spellings.chats import ChatForm
-from forerun.spellings.keywords import Keywords
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat
 

@@ -19,13 +19,13 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forerun.core.device import trim_heap
+from forerun.compat.requests import collected
 from forerun.core.errors import short_repr
 from forerun.core.params import allowed
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, invalid
 from forerun.server.schema import RequestBody
-from forerun.spellings.requests import collected
+from forerun.system.device import trim_heap
 
 T = TypeVar("T")
 

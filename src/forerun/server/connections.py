@@ -10,9 +10,9 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from forerun.core.system import allow_descriptors
 from forerun.server.errors import ApiError
 from forerun.server.http import to_json
+from forerun.system.processes import allow_descriptors
 
 MAX_CONNECTIONS = 4096
 """Connections where nothing else says how many."""

@@ -10,7 +10,7 @@ import json
 from forerun.core.structured import StructuredOutputsParams, depth
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, invalid
-from forerun.text.answers.tags import Tools
+from forerun.text.parsing.tags import Tools
 from forerun.text.tokenizer import Tokenizer
 
 HEAD = 12

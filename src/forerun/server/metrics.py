@@ -12,11 +12,11 @@ from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from forerun.core.device import resident_nbytes
 from forerun.engine import metrics
 from forerun.engine.metrics import PREFIX, Counter, Gauge
 from forerun.engine.sequence import SequenceState
 from forerun.server.async_request import AsyncRequest, StreamEvent
+from forerun.system.device import resident_nbytes
 
 _FIRST_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5),

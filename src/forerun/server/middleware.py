@@ -22,13 +22,13 @@ from urllib.parse import urlsplit
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from forerun.compat.requests import IgnoredFields
 from forerun.core.errors import short_repr
 from forerun.server.async_request import AsyncRequest
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.http import error_response
 from forerun.server.writer import timings
-from forerun.spellings.requests import IgnoredFields
 
 ANY = "*"
 IGNORED = "x-forerun-ignored"

@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from forerun.hub import pulling
 from forerun.hub.hugging_face import HubName
+from forerun.server.api.ollama import ShowRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, is_called, must_be
-from forerun.server.fleet import AllModels, Fleet
 from forerun.server.http import LINES, EventStreamResponse, JsonResponse, to_json, while_connected
-from forerun.server.ollama import ShowRequest
+from forerun.server.models import AllModels, Fleet
 
 router = APIRouter(route_class=JsonRoute, include_in_schema=False)
 MAX_NAME = 512

@@ -30,8 +30,8 @@ from forerun.server.connections import (
     close_idle,
     most_connections,
 )
-from forerun.server.fleet import Fleet, ModelSource
 from forerun.server.middleware import FramingCheck
+from forerun.server.models import Fleet, ModelSource
 from forerun.server.service import Service
 
 BACKLOG = 1024

@@ -1,6 +1,6 @@
 """The bodies of requests. What values may be, `SamplingParams` checks; here are names and types.
 
-The fields of sampling are those of `SamplingParams`; other engines' names are read first (`forerun.spellings`).
+The fields of sampling are those of `SamplingParams`; other engines' names are read first (`forerun.compat`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from forerun.compat import requests as spellings
+from forerun.compat.chats import response_format
+from forerun.compat.tools import CHOICES
 from forerun.core import options
 from forerun.core.config import AUTO
 from forerun.core.errors import RequestError, given_as, short_repr
 from forerun.core.params import MAX_IDS, SamplingParams
 from forerun.server.errors import ApiError, invalid, must_be, of_exception
 from forerun.server.openapi import TEXT, list_of, object_of
-from forerun.spellings import requests as spellings
-from forerun.spellings.chats import response_format
-from forerun.spellings.tools import CHOICES
 
 MAX_ITEMS = MAX_IDS
 """Entries of a field that is a list or an object."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from forerun.compat.tools import call_grammar
 from forerun.core.errors import ConfigError, RequestError
 from forerun.core.options import read_object
 from forerun.core.params import SamplingParams
@@ -23,17 +24,16 @@ from forerun.server.bodies import BodyQueue
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, busy, invalid, is_called, loading, not_served
 from forerun.server.http import while_connected
+from forerun.server.instructions import LastSeen
 from forerun.server.items import LastItems
-from forerun.server.last_seen import LastSeen
 from forerun.server.limits import HEAD, MARGIN, check_bounds, check_fits, too_long
 from forerun.server.metrics import ModelMetrics
 from forerun.server.schema import AnswerRequest
 from forerun.server.worker import Worker
-from forerun.spellings.tools import call_grammar
-from forerun.text.answers.forms import AnswerForm, form_of
-from forerun.text.answers.tags import Tools
 from forerun.text.chat_template import RESERVED
 from forerun.text.fill_in import FillIn
+from forerun.text.parsing.forms import AnswerForm, form_of
+from forerun.text.parsing.tags import Tools
 from forerun.text.prompt import Encoded
 from forerun.text.template_process import TemplateProcess
 

@@ -10,12 +10,12 @@ from starlette.responses import PlainTextResponse, Response
 import forerun
 from forerun.engine.metrics import Gauge
 from forerun.llm import LLM
+from forerun.server.api.llama_server import settings
+from forerun.server.api.ollama import listed
 from forerun.server.errors import ApiError, loading, of_status, unsupported
-from forerun.server.fleet import AllModels, Fleet, FromQuery
 from forerun.server.http import JsonResponse
 from forerun.server.metrics import ENGINE_RUNNING, renamed
-from forerun.server.native import settings
-from forerun.server.ollama import listed
+from forerun.server.models import AllModels, Fleet, FromQuery
 from forerun.server.openapi import answers
 from forerun.server.service import Service
 from forerun.server.writer import Document

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from forerun.server.errors import must_be
 from forerun.server.schema import NestedFields
-from forerun.text.answers.parser import ReasoningTags
+from forerun.text.parsing.parser import ReasoningTags
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 

@@ -6,12 +6,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from forerun.llm import LLM
+from forerun.server.api.openai import ChatMessages, ChatRequest, check_roles, count, rendered
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import invalid
-from forerun.server.fleet import FromBody
 from forerun.server.http import JsonResponse
 from forerun.server.limits import check_counted
-from forerun.server.openai import ChatMessages, ChatRequest, check_roles, count, rendered
+from forerun.server.models import FromBody
 from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from forerun.core import background
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
 from forerun.engine.engine import Engine
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, Closed, PromptProgress, StreamEvent
+from forerun.system import background
 from forerun.text.prompt import Encoded
 
 _log = logging.getLogger(__name__)

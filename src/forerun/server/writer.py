@@ -22,7 +22,7 @@ from forerun.server.http import (
     to_json,
 )
 from forerun.server.service import Service
-from forerun.text.answers.parser import AnswerParser, PlainParser
+from forerun.text.parsing.parser import AnswerParser, PlainParser
 
 Document = dict[str, Any]
 NewParser = Callable[[], AnswerParser]

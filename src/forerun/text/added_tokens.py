@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Encoder
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.core.opened import read_json
+from forerun.system.opened import read_json
 
 Json = Mapping[str, Any]
 _LISTS = ("extra_special_tokens", "additional_special_tokens")

@@ -23,9 +23,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from forerun.core.errors import RequestError, unknown
 from forerun.text.adaptations import adapted
-from forerun.text.answers.forms import form_of
 from forerun.text.content import ROLES, probed_forms, written_in
 from forerun.text.messages import THOUGHTS, Message, Tools, check_tools, plain
+from forerun.text.parsing.forms import form_of
 
 RESERVED = frozenset(
     {

@@ -15,7 +15,7 @@ from typing import Any
 import tokenizers
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.core.opened import read_file, read_json
+from forerun.system.opened import read_file, read_json
 from forerun.text.added_tokens import add_tokens, settings_path, token_settings
 from forerun.text.chat_template import with_tool_use
 from forerun.text.ends import end_ids

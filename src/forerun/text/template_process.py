@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from forerun.core.errors import RequestError
-from forerun.core.helper import HelperProcess, answer_questions
+from forerun.system.helper_process import HelperProcess, answer_questions
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.messages import Message, Tools
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forerun.text.answers.calls import CLOSE, OPEN
 from forerun.text.messages import Message, Tools, plain
+from forerun.text.parsing.calls import CLOSE, OPEN
 
 _PROMPT = """# Tools
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from forerun.core import device as machine
 from forerun.core.errors import ConfigError
 from forerun.model.backends.base import BlankWeight
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
+from forerun.system import device as machine
 from forerun.torch.decoder import Decoder
 from forerun.weights.rtn import Scheme, quantize_weight
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from forerun.core.errors import LoadError
-from forerun.core.opened import OpenedFile
 from forerun.core.params import SamplingParams
+from forerun.system.opened import OpenedFile
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.stored import StoredTensor
 

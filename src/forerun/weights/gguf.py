@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
-from forerun.core.opened import OpenedFile, open_noted
 from forerun.core.params import SamplingParams
+from forerun.system.opened import OpenedFile, open_noted
 from forerun.text import generation
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
 from forerun.text.tokenizer import Tokenizer

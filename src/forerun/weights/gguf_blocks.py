@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.device import native_problem
+from forerun.core.native import native_problem
 from forerun.weights import gguf_grids
 from forerun.weights.codes import E4M3, Bytes, Codes, Floats, WeightFormat
 

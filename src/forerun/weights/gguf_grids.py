@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core import device
+from forerun.system import device
 from forerun.weights.codes import Bytes, Floats, WeightFormat
 
 Words = NDArray[np.uint32]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from forerun.core.errors import LoadError, short_repr
-from forerun.core.opened import OpenedFile, read_json
 from forerun.core.params import SamplingParams
+from forerun.system.opened import OpenedFile, read_json
 from forerun.text import generation
 from forerun.text.hf_tokenizer import tokenizer_from_folder
 from forerun.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from forerun.core.errors import LoadError
-from forerun.core.opened import read_json
+from forerun.system.opened import read_json
 from forerun.weights.safetensors_file import read_tensors
 
 _log = logging.getLogger(__name__)

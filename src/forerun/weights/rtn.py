@@ -11,8 +11,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from forerun.core import device
 from forerun.core.errors import ConfigError, unknown
+from forerun.system import device
 from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.gguf_blocks import quantize
 from forerun.weights.stored import StoredTensor

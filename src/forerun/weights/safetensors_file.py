@@ -11,7 +11,7 @@ import numpy as np
 import safetensors
 
 from forerun.core.errors import LoadError
-from forerun.core.opened import OpenedFile, open_noted
+from forerun.system.opened import OpenedFile, open_noted
 from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.stored import StoredTensor
 

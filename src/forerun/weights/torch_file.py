@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
-from forerun.core.opened import open_noted
+from forerun.system.opened import open_noted
 
 Array = NDArray[Any]
 _DTYPES = {

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from forerun.core.errors import ConfigError
-from forerun.drafting.parse import split_list
+from forerun.drafters.base.parse import split_list
 from forerun.lab.bench import pass_costs
 from forerun.lab.bench.peers.base import draft_models
 from forerun.lab.bench.workload import read_task

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json
 from tests.weights.files import byte_level_vocabulary

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.lab.commands import train_draft_model, train_drafter
 from forerun.lab.commands._training import command_of
 from forerun.lab.store import Store

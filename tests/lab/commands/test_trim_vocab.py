@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from forerun.cli import options
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.drafters.recycling import table_file
-from forerun.drafting.vocabulary import fingerprint
 from forerun.lab.train import trim
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import FEW, the_json

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from forerun import LLM, SamplingParams
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.mlp_speculator.files import networks_dir
 from forerun.drafters.recycling import shared_replies, table_file
-from forerun.drafting.spec import DrafterSpec
 from forerun.engine.stats import SpecStats
 from forerun.lab.train import answers
 from forerun.lab.train.trainer import Trainer

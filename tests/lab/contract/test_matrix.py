@@ -9,7 +9,7 @@ import pytest
 from forerun.core import registry
 from forerun.core.config import Precision
 from forerun.core.params import SamplingParams
-from forerun.drafting.base import Drafter, LoadedModel, Target
+from forerun.drafters.base.contract import Drafter, LoadedModel, Target
 from forerun.engine.engine import Engine
 from forerun.lab.contract.candidate import Candidate
 from tests.engine.harness import LOOPING, complete, drain, engine_for

@@ -17,7 +17,7 @@ import torch
 
 def main(model: str, method: str, out: str) -> dict[str, int]:
     gc.collect()
-    from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
+    from forerun.system.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
 
     bare = resident_nbytes()
     from forerun.lab.quantize.flatten_job import FlattenJob

@@ -15,7 +15,7 @@ import torch
 
 from forerun.core import registry
 from forerun.core.params import SamplingParams
-from forerun.drafting.base import LoadedModel, Target
+from forerun.drafters.base.contract import LoadedModel, Target
 from forerun.lab.contract.candidate import Candidate
 from forerun.lab.quantize.flatten_job import FlattenJob, Key
 from forerun.lab.quantize.grid import Grid

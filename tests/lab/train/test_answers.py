@@ -12,7 +12,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
 from forerun.drafters import recycling
-from forerun.drafting.base import Target
+from forerun.drafters.base.contract import Target
 from forerun.engine.loop import EngineLoop
 from forerun.lab.store import Store, read
 from forerun.lab.train import answers

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
 from forerun.drafters.eagle3 import Options, build, files
 from forerun.drafters.eagle3 import gguf as eagle_gguf
-from forerun.drafting.base import Target
 from forerun.lab.train.kinds.eagle3 import export_gguf
 from forerun.weights.gguf import GgufCheckpoint
 from tests.drafters.test_eagle3 import IDS, NORMS, OURS, WIDTH, layer_tensors, save, target

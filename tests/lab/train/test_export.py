@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from forerun.drafters.base.networks import folder
 from forerun.drafters.medusa import files
-from forerun.drafting.networks import folder
 from forerun.lab.train.learners import export
 from tests.drafters import test_eagle3 as eagle3
 from tests.drafters import test_medusa as medusa

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.drafting.ngram import counting
+from forerun.drafters.base.ngram import counting
 from forerun.lab.train import table
 
 _native = pytest.importorskip("forerun._native")

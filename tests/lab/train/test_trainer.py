@@ -12,10 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from forerun.core import files
 from forerun.core.errors import CapacityError, ConfigError, ForerunError, LoadError
-from forerun.drafting.base import Target
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.lab.store import Store
 from forerun.lab.train import batches, networks, replies, session, trainer
 from forerun.lab.train.learners import Kind, new_learner, write_network
@@ -24,6 +23,7 @@ from forerun.lab.train.session import digest_of
 from forerun.lab.train.states import NAMES, StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
 from forerun.model.random_model import random_config
+from forerun.system import files
 from forerun.torch.decoder import Decoder
 from tests.tiny import tiny_model
 from tests.torch.random_tensors import random_tensors

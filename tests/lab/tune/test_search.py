@@ -12,9 +12,9 @@ from forerun.core import options as spelling
 from forerun.core import registry
 from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
-from forerun.drafting.base import Target
-from forerun.drafting.find import method_of
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.find import method_of
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.lab.tune.search import (
     GAIN,
     Autotune,

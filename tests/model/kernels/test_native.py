@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
-from forerun.core import device
 from forerun.model.kernels import native
+from forerun.system import device
 
 
 def test_without_the_extension_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

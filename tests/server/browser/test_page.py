@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from forerun.server.fleet import ModelSource
+from forerun.server.models import ModelSource
 from tests.server.browser.page import (
     ASKED,
     FORMS,

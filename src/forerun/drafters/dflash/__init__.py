@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forerun.drafters.base.contract import Method, Target, as_given
+from forerun.drafters.base.draft_head import cut_list
+from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions
+from forerun.drafters.base.networks.folder import UNTRAINED
+from forerun.drafters.base.networks.layered import Layout, is_gguf
 from forerun.drafters.dflash import files, gguf
 from forerun.drafters.dflash.drafting import BlockNetwork, BlockWeights
-from forerun.drafting.base import Method, Target, as_given
-from forerun.drafting.draft_head import cut_list
-from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
-from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.layered import Layout, is_gguf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forerun.core.arrays import Floats
+from forerun.drafters.base.contract import DrafterBytes
+from forerun.drafters.base.networks.deferred import Deferred
+from forerun.drafters.base.networks.native import TrainedNetwork
+from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.dflash.config import CONFIDENCE, MARKOV_IN, MARKOV_OUT, BlockConfig
-from forerun.drafting.base import DrafterBytes
-from forerun.drafting.networks.deferred import Deferred
-from forerun.drafting.networks.native import TrainedNetwork
-from forerun.drafting.networks.slots import SlotNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 

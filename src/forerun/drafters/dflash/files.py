@@ -21,13 +21,13 @@ import numpy as np
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
+from forerun.drafters.base.networks import layered
+from forerun.drafters.base.networks.deferred import Deferred
+from forerun.drafters.base.networks.folder import UNTRAINED, Folder, untrained_tokens
 from forerun.drafters.dflash.config import CONFIDENCE, MARKOV_IN, BlockConfig
 from forerun.drafters.dflash.drafting import BlockWeights
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks import layered
-from forerun.drafting.networks.deferred import Deferred
-from forerun.drafting.networks.folder import UNTRAINED, Folder, untrained_tokens
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.weights.stored import StoredTensor
 

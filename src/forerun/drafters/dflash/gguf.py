@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import layered
+from forerun.drafters.base.networks.folder import Folder
 from forerun.drafters.dflash.config import CONFIDENCE, MARKOV_IN, MARKOV_OUT
 from forerun.drafters.dflash.drafting import BlockWeights
 from forerun.drafters.dflash.files import block_config, weights_of
-from forerun.drafting.base import Target
-from forerun.drafting.networks import layered
-from forerun.drafting.networks.folder import Folder
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.stored import StoredTensor
 

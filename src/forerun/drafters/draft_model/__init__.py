@@ -26,19 +26,14 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
+from forerun.drafters.base.contract import SELF, DrafterBytes, Method, Target, as_given
+from forerun.drafters.base.draft_head import DraftHead, Scores, head_nbytes, list_of
+from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
+from forerun.drafters.base.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
+from forerun.drafters.base.vocabulary import Vocabulary, vocabulary_difference
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafters.draft_model.resident import Parts, Resident
 from forerun.drafters.draft_model.slot import Slot
-from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
-from forerun.drafting.draft_head import (
-    DraftHead,
-    Scores,
-    head_nbytes,
-    list_of,
-)
-from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
-from forerun.drafting.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
-from forerun.drafting.vocabulary import Vocabulary, vocabulary_difference
 from forerun.hub.names import here
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import step_nbytes

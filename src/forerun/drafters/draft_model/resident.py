@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from forerun.core import background
 from forerun.core.errors import ForerunError
-from forerun.drafting.draft_head import DraftHead
+from forerun.drafters.base.draft_head import DraftHead
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Model
+from forerun.system import background
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from forerun.core import tree
 from forerun.core.batch import Segment
-from forerun.drafting.draft_head import TextTokens
+from forerun.drafters.base.draft_head import TextTokens
 
 
 @dataclass(slots=True)

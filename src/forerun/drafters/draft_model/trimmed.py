@@ -19,10 +19,10 @@ import numpy as np
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, LoadError
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import CONFIG, TENSORS
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
+from forerun.drafters.base.networks.folder import CONFIG, TENSORS
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.hub.names import name_of
 
 KIND = "trimmed_draft"

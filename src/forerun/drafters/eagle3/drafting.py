@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from forerun.drafters.base.networks.native import TrainedNetwork
+from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.drafting.networks.native import TrainedNetwork
-from forerun.drafting.networks.slots import SlotNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
+from forerun.drafters.base.networks import layered
+from forerun.drafters.base.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
 from forerun.drafters.eagle3.config import NUM_LAYERS, Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks import layered
-from forerun.drafting.networks.folder import UNTRAINED, UNTRAINED_TOKENS, Folder
 from forerun.model.config import ModelConfig, RopeConfig
 
 ARCHITECTURES = (

@@ -16,12 +16,12 @@ import numpy as np
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import layered
+from forerun.drafters.base.networks.folder import Folder
 from forerun.drafters.eagle3.config import NUM_LAYERS, Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.eagle3.files import check_target
-from forerun.drafting.base import Target
-from forerun.drafting.networks import layered
-from forerun.drafting.networks.folder import Folder
 from forerun.weights.gguf import GgufCheckpoint
 
 ARCHITECTURE = "eagle3"

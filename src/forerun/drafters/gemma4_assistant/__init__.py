@@ -18,13 +18,13 @@ import numpy as np
 from forerun.core.arrays import Floats
 from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
+from forerun.drafters.base.contract import DrafterBytes, Method, Target, as_given
+from forerun.drafters.base.draft_head import Scores, TextTokens, head_nbytes, list_of
+from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
+from forerun.drafters.base.networks.folder import UNTRAINED
+from forerun.drafters.base.networks.network import LastStateNetwork, TakeSteps
 from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantLayers
-from forerun.drafting.base import DrafterBytes, Method, Target, as_given
-from forerun.drafting.draft_head import Scores, TextTokens, head_nbytes, list_of
-from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
-from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.network import LastStateNetwork, TakeSteps
 
 if TYPE_CHECKING:
     from forerun._native import Step

@@ -14,10 +14,10 @@ import numpy as np
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.decoders import as_stored
+from forerun.drafters.base.networks.folder import UNTRAINED, untrained_tensors
 from forerun.drafters.gemma4_assistant.network import AssistantWeights, Clusters
-from forerun.drafting.base import Target
-from forerun.drafting.networks.decoders import as_stored
-from forerun.drafting.networks.folder import UNTRAINED, untrained_tensors
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import Settings
 from forerun.model.config import LayerConfig, ModelConfig

@@ -19,8 +19,8 @@ import numpy as np
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
-from forerun.drafting.draft_head import DraftHead, Scores, TextTokens
-from forerun.drafting.networks.decoders import decoder_beside, map_beside
+from forerun.drafters.base.draft_head import DraftHead, Scores, TextTokens
+from forerun.drafters.base.networks.decoders import decoder_beside, map_beside
 from forerun.model.cache.base import KVCache
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forerun.drafters.base.contract import Method, Target, as_given
+from forerun.drafters.base.draft_head import cut_list
+from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions
+from forerun.drafters.base.networks.folder import UNTRAINED
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.drafting import native_medusa
-from forerun.drafting.base import Method, Target, as_given
-from forerun.drafting.draft_head import cut_list
-from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions
-from forerun.drafting.networks.folder import UNTRAINED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

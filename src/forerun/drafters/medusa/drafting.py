@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from forerun.drafters.base.networks.native import NativeNetwork, TrainedNetwork
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
 from forerun.model.model import Model
 
 if TYPE_CHECKING:

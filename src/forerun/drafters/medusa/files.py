@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
+from forerun.drafters.base.networks.folder import UNTRAINED, Folder
+from forerun.drafters.base.networks.network import MAX_STEPS
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import MedusaWeights
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import UNTRAINED, Folder
-from forerun.drafting.networks.network import MAX_STEPS
 
 MODEL_TYPE = "medusa"
 NUM_HEADS = 3

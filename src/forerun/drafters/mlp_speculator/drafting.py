@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from forerun.drafters.base.networks.native import NativeNetwork, TrainedNetwork
+from forerun.drafters.base.networks.weights import NetworkWeights
 from forerun.drafters.mlp_speculator.config import EPS, GATE_TABLES, MLPSpeculatorConfig
-from forerun.drafting.networks.native import NativeNetwork, TrainedNetwork
-from forerun.drafting.networks.weights import NetworkWeights
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.model import Model
 from forerun.weights.rtn import HEAD_BITS

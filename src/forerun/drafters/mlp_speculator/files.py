@@ -15,15 +15,15 @@ from pathlib import Path
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError, short_repr
-from forerun.core.opened import read_json
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
+from forerun.drafters.base.networks.folder import UNTRAINED, Array, Folder
+from forerun.drafters.base.networks.network import MAX_STEPS
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import UNTRAINED, Array, Folder
-from forerun.drafting.networks.network import MAX_STEPS
 from forerun.hub.names import cache_root, name_of
 from forerun.model.model import projected_head
+from forerun.system.opened import read_json
 
 MODEL_TYPE = "mlp_speculator"
 AUTO = "auto"

@@ -20,19 +20,19 @@ import numpy as np
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import LAST_HIDDEN, Outcome, Seq
-from forerun.drafters.mtp import files
-from forerun.drafters.mtp.network import MAX_ROWS, HeadLayers
-from forerun.drafting.base import SELF, DrafterBytes, Method, Target, as_given
-from forerun.drafting.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
-from forerun.drafting.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
-from forerun.drafting.networks.folder import UNTRAINED
-from forerun.drafting.networks.network import (
+from forerun.drafters.base.contract import SELF, DrafterBytes, Method, Target, as_given
+from forerun.drafters.base.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
+from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
+from forerun.drafters.base.networks.folder import UNTRAINED
+from forerun.drafters.base.networks.network import (
     MAX_STEPS,
     Network,
     TakeSteps,
     kv_nbytes,
     num_blocks_for,
 )
+from forerun.drafters.mtp import files
+from forerun.drafters.mtp.network import MAX_ROWS, HeadLayers
 from forerun.model.mtp_tensors import head_of
 
 if TYPE_CHECKING:

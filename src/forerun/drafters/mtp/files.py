@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import SELF, Target
+from forerun.drafters.base.networks.decoders import as_stored
+from forerun.drafters.base.networks.folder import UNTRAINED, untrained_tensors
 from forerun.drafters.mtp.network import HeadWeights
-from forerun.drafting.base import SELF, Target
-from forerun.drafting.networks.decoders import as_stored
-from forerun.drafting.networks.folder import UNTRAINED, untrained_tensors
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import Settings
 from forerun.model.config import ModelConfig

@@ -17,7 +17,7 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch
-from forerun.drafting.networks.decoders import decoder_beside, map_beside, ones, rms
+from forerun.drafters.base.networks.decoders import decoder_beside, map_beside, ones, rms
 from forerun.model.cache.base import KVCache
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model

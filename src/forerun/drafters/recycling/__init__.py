@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq, drafts_of
+from forerun.drafters.base.contract import Drafter, DrafterBytes, Method, Target
+from forerun.drafters.base.ngram.texts import Texts
+from forerun.drafters.base.ngram.token_table import NUM_LIVE
+from forerun.drafters.base.tree_noise import noise_below
+from forerun.drafters.base.vocabulary import Vocabulary, fingerprint
 from forerun.drafters.recycling import shared_replies, table_file
-from forerun.drafting.base import Drafter, DrafterBytes, Method, Target
-from forerun.drafting.ngram.texts import Texts
-from forerun.drafting.ngram.token_table import NUM_LIVE
-from forerun.drafting.tree_noise import noise_below
-from forerun.drafting.vocabulary import Vocabulary, fingerprint
 from forerun.hub.names import name_of
 from forerun.model.kernels import native
 

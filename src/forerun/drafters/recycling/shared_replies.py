@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.core import background, files
 from forerun.core.arrays import Ids
 from forerun.drafters.recycling import table_file
 from forerun.drafters.recycling.table_file import REPLIES
+from forerun.system import background, files
 
 if TYPE_CHECKING:
-    from forerun.drafting.ngram.counting import Text
+    from forerun.drafters.base.ngram.counting import Text
 
 ORDER, NBYTES = 4, 2_000_000
 """Tokens of a context, and the size at most: twice as many bytes guess no better on another model's answers."""
@@ -83,7 +83,7 @@ def make(
 
     Raises OSError.
     """
-    from forerun.drafting.ngram import counting  # which most processes never need
+    from forerun.drafters.base.ngram import counting  # which most processes never need
 
     path = path_of(vocabulary)
     files.make_folder(path.parent)

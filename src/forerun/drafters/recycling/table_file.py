@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.core import files
 from forerun.core.errors import LoadError
-from forerun.drafting.ngram.token_table import PackedTable
-from forerun.drafting.vocabulary import Vocabulary, fingerprint
+from forerun.drafters.base.ngram.token_table import PackedTable
+from forerun.drafters.base.vocabulary import Vocabulary, fingerprint
 from forerun.hub.names import cache_root
 from forerun.model.kernels import native
+from forerun.system import files
 
 if TYPE_CHECKING:
     from forerun._native import FileTable

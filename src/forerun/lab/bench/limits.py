@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core import device
 from forerun.model.kernels import native
+from forerun.system import device
 
 PEAK_ROUNDS = 1_000_000
 """Of dot products in one call: some 10 ms."""

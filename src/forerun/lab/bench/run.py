@@ -16,11 +16,10 @@ from typing import TypeVar
 
 from forerun.cli import tables
 from forerun.core.config import EngineConfig
-from forerun.core.device import peak_nbytes
 from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
-from forerun.drafting.parse import split_list
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.parse import split_list
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
 from forerun.lab import provenance
@@ -28,6 +27,7 @@ from forerun.lab.bench.measurement import Measurement, Round
 from forerun.lab.bench.workload import PromptGroup
 from forerun.lab.store import Store
 from forerun.llm import LLM
+from forerun.system.device import peak_nbytes
 from forerun.text.tokenizer import TextStream, Tokenizer
 
 PLAIN = "none"

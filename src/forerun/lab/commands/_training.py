@@ -88,7 +88,7 @@ def settings_of(
 
 def load(config: EngineConfig) -> LLM:
     """Load the model that is learned from; from now on torch has as many threads."""
-    from forerun.core.device import let_threads_sleep
+    from forerun.system.device import let_threads_sleep
 
     let_threads_sleep()
     from forerun.torch.backend import set_threads

@@ -49,8 +49,8 @@ def command(
 
     Generation memory is what is not weights, tokenizer or program. Exits 1 if a greedy token differs.
     """
-    from forerun.drafting.parse import split_list
-    from forerun.drafting.spec import DrafterSpec
+    from forerun.drafters.base.parse import split_list
+    from forerun.drafters.base.spec import DrafterSpec
     from forerun.hub.prompt_sets import BUILTIN, read
     from forerun.lab.bench import memory, run, workload
 

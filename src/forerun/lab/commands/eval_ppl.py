@@ -10,10 +10,10 @@ import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
-from forerun.core.files import read_text
 from forerun.lab import provenance
 from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
+from forerun.system.files import read_text
 
 DEFAULT_WINDOW = 1024
 

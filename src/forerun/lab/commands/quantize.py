@@ -82,8 +82,8 @@ def command(
     Block by block, so that a small machine can round a large model. Ctrl-C loses nothing: the same command goes on. The
     report at the end has the perplexity before and after, and the error of each kind of matrix.
     """
-    from forerun.core.device import let_threads_sleep
     from forerun.hub.names import resolve
+    from forerun.system.device import let_threads_sleep
 
     let_threads_sleep()  # before torch is imported
     from forerun.lab.quantize import report

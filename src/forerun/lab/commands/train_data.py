@@ -44,7 +44,7 @@ def command(
     Ctrl-C loses nothing: the same command goes on where it was.
     """
     from forerun.cli import console, tables
-    from forerun.drafting.vocabulary import fingerprint
+    from forerun.drafters.base.vocabulary import fingerprint
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
     from forerun.lab.train import replies, sources

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from forerun.cli import options as opt
-from forerun.core import files
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.lab.commands import _options as shared
 from forerun.lab.commands._training import count_of
 from forerun.lab.output import Columns, publish, show_table, writing
+from forerun.system import files
 
 MAX_MB = 4000
 
@@ -42,8 +42,8 @@ def command(
     goes on where it was.
     """
     from forerun.cli import tables
+    from forerun.drafters.base.ngram import counting
     from forerun.drafters.recycling import table_file
-    from forerun.drafting.ngram import counting
     from forerun.hub.names import name_of
     from forerun.hub.prompt_sets import read
     from forerun.lab.train import answers as train_answers

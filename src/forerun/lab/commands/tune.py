@@ -14,7 +14,7 @@ from forerun.lab.output import publish
 
 if TYPE_CHECKING:
     from forerun.core.types import TaskPrompt
-    from forerun.drafting.spec import DrafterSpec
+    from forerun.drafters.base.spec import DrafterSpec
     from forerun.llm import LLM
 
 ALL = "all"
@@ -58,7 +58,7 @@ def command(
     same command goes on where it was. With -d it looks for the fastest drafter and options instead, and prints them as
     `-d` takes them.
     """
-    from forerun.drafting.spec import DrafterSpec
+    from forerun.drafters.base.spec import DrafterSpec
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
     from forerun.lab.tune import outcome, report, run

@@ -15,10 +15,10 @@ from forerun.core.config import EngineConfig, Quant
 from forerun.core.errors import ForerunError
 from forerun.core.structured import StructuredOutputsParams
 from forerun.core.types import Draft, Seq
-from forerun.drafting.base import Drafter, LoadedModel, Target
-from forerun.drafting.find import method_of
-from forerun.drafting.rules import broken_rule
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import Drafter, LoadedModel, Target
+from forerun.drafters.base.find import method_of
+from forerun.drafters.base.rules import broken_rule
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.engine import Engine
 from forerun.model.model import Model
 from forerun.model.random_model import random_model

@@ -16,7 +16,7 @@ from itertools import count
 from forerun.core.errors import ForerunError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.drafting.base import Drafter
+from forerun.drafters.base.contract import Drafter
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.sequence import SequenceState, SequenceStep

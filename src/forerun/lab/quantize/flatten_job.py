@@ -18,7 +18,6 @@ import safetensors
 import torch
 from torch import Tensor
 
-from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError
 from forerun.lab.quantize import tensor_file
 from forerun.lab.quantize.block import (
@@ -46,6 +45,7 @@ from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import flatten_nbytes
 from forerun.model.config import ModelConfig
 from forerun.model.shapes import weight_shapes
+from forerun.system.device import return_freed
 from forerun.weights.codes import Codes
 from forerun.weights.flat import FlatRows, num_columns
 

@@ -22,8 +22,6 @@ import safetensors
 import torch
 from torch import Tensor
 
-from forerun.core import files
-from forerun.core.device import return_freed
 from forerun.core.errors import ConfigError, LoadError
 from forerun.lab.quantize import tensor_file
 from forerun.lab.quantize.block import matrices_of, need_supported
@@ -38,6 +36,8 @@ from forerun.lab.quantize.hf_layouts import flat_tensors
 from forerun.lab.quantize.outside import Outside, as_fp16, as_fp16_of
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.shapes import weight_shapes
+from forerun.system import files
+from forerun.system.device import return_freed
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import Codes
 

@@ -9,12 +9,12 @@ from statistics import fmean
 
 from forerun.cli import console, tables
 from forerun.core import sizes
-from forerun.core.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
 from forerun.core.errors import ConfigError
-from forerun.core.files import read_text
 from forerun.lab.output import Column, publish, show_table, writing
 from forerun.lab.quantize.job import QuantizeJob
 from forerun.model.loader import read_config
+from forerun.system.device import peak_nbytes, resident_nbytes, return_at_once, return_freed
+from forerun.system.files import read_text
 from forerun.weights.checkpoint import Checkpoint
 
 TEXT_TOKENS = 512

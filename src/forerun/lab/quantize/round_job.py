@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forerun.core.device import return_freed
 from forerun.lab.quantize.awq import Inputs, clipped, search_scales
 from forerun.lab.quantize.block import (
     KEPT,
@@ -29,6 +28,7 @@ from forerun.lab.quantize.hf_layouts import Layout, config_of, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import awq_nbytes
 from forerun.model.config import ModelConfig
+from forerun.system.device import return_freed
 from forerun.torch import reference as ops
 from forerun.weights.codes import Codes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from forerun.core import files
+from forerun.system import files
 
 _DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32"}
 _DTYPES |= {"int8": "I8", "uint8": "U8"}

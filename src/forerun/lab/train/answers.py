@@ -20,8 +20,8 @@ from forerun.cli import console, tables
 from forerun.core.errors import CapacityError, ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
-from forerun.drafting.ngram.counting import Text
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.ngram.counting import Text
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.engine.loop import EngineLoop, Request
 from forerun.hub.names import cache_root, name_of
 from forerun.lab.store import Store

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.drafting.networks.folder import write as write_folder
+from forerun.drafters.base.networks.folder import write as write_folder
 from forerun.lab.quantize.block import WholeBlock, need_plain
 from forerun.lab.quantize.hf_export import config_json, named, write_other_files
 from forerun.lab.train import trim

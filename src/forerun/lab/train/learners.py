@@ -22,9 +22,9 @@ from torch import Tensor
 from forerun.core import registry
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import Array, is_float
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
+from forerun.drafters.base.networks.folder import Array, is_float
 from forerun.lab.output import writing
 from forerun.lab.train.batches import TrainBatch
 from forerun.llm import LLM

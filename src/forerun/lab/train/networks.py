@@ -9,13 +9,13 @@ import torch
 from forerun.core.arrays import Ids
 from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, LoadError
-from forerun.core.opened import read_json
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
 from forerun.lab.train.draft_model import weights_of
 from forerun.lab.train.learners import Kind, Learner, kind_module, new_learner
 from forerun.lab.train.session import RECORD
 from forerun.llm import LLM
+from forerun.system.opened import read_json
 from forerun.weights.checkpoint import open_checkpoint
 
 FOUND_KIND = "mlp_speculator"

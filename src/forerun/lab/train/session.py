@@ -17,13 +17,9 @@ import torch
 from torch import distributed
 
 from forerun.cli import console, tables
-from forerun.core import files
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
-from forerun.core.files import read_text
-from forerun.core.opened import digest
-from forerun.core.signals import handled_later
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.hub.names import name_of
 from forerun.lab.bench.plots import draw
 from forerun.lab.output import Column, show_table, writing
@@ -38,6 +34,10 @@ from forerun.lab.train.simulated import Acceptance, SimulatedReply
 from forerun.lab.train.states import StateReader, StateRecorder
 from forerun.lab.train.trainer import Progress, Trainer, TrainSettings
 from forerun.llm import LLM
+from forerun.system import files
+from forerun.system.files import read_text
+from forerun.system.opened import digest
+from forerun.system.signals import handled_later
 from forerun.weights.checkpoint import open_checkpoint
 
 MAX_REPLY = 1024

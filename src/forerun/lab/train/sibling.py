@@ -21,7 +21,7 @@ from torch import Tensor
 from forerun.cli import tables
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.lab.train import batches
 from forerun.lab.train.learners import Kind, Learner, new_learner
 from forerun.lab.train.networks import FOUND_KIND

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from forerun.core import files
 from forerun.core.errors import ConfigError
-from forerun.core.files import read_text
 from forerun.lab.output import writing
+from forerun.system import files
+from forerun.system.files import read_text
 
 BUILTIN, UNKNOWN = "builtin", "unknown"
 OWN = "forerun"

@@ -21,13 +21,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from forerun.core import files
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
 from forerun.core.types import Seq
 from forerun.lab.train.replies import Reply
 from forerun.model.model import Model
+from forerun.system import files
 
 CHUNK = 128
 """Rows of a pass."""

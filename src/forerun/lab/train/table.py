@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from forerun.drafting.ngram.counting import Text, count_contexts, cut
+from forerun.drafters.base.ngram.counting import Text, count_contexts, cut
 from forerun.model.kernels import native
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed
 
-from forerun.core import files
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.lab.output import writing
@@ -31,6 +30,7 @@ from forerun.lab.train.replies import Reply
 from forerun.lab.train.simulated import Acceptance, bigram_match
 from forerun.lab.train.states import NoStates, StateReader
 from forerun.model.model import Model
+from forerun.system import files
 
 CHECKPOINT = "checkpoint.pt"
 LIVE = 80

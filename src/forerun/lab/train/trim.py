@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
-from forerun.core.files import read_text
 from forerun.core.params import SamplingParams
 from forerun.core.types import TaskPrompt
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.engine.engine import Engine
 from forerun.hub.names import name_of, resolve
 from forerun.lab import store
@@ -35,6 +34,7 @@ from forerun.llm import LLM
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
 from forerun.model.shapes import flops_per_token
+from forerun.system.files import read_text
 
 SIZES = (2048, 4096, 8192, 16384, 32768, 65536)
 """Lists that are tried, against the whole head."""
@@ -112,7 +112,7 @@ def _texts(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Seque
 
 def needed(llm: LLM, vocab_size: int, size: int | None) -> list[int]:
     """Return the tokens that every list has. Raises ConfigError for a size that cannot be."""
-    from forerun.drafting.draft_head import must_have
+    from forerun.drafters.base.draft_head import must_have
 
     always_listed = must_have(llm.tokenizer, vocab_size)
     if size is not None and size > vocab_size:

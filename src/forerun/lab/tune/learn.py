@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from forerun.core import files
 from forerun.core.errors import ConfigError
 from forerun.core.types import TaskPrompt
-from forerun.drafting.ngram import counting
-from forerun.drafting.vocabulary import fingerprint
+from forerun.drafters.base.ngram import counting
+from forerun.drafters.base.vocabulary import fingerprint
 from forerun.hub.names import name_of
 from forerun.lab.bench.run import resolved
 from forerun.lab.output import writing
@@ -21,6 +20,7 @@ from forerun.lab.train.answers import answers_in, default_path, fill
 from forerun.lab.train.replies import prompt_of
 from forerun.lab.tune import network
 from forerun.llm import LLM
+from forerun.system import files
 
 OWN_WEIGHT = 4
 """Times a model's own answer counts as one of another's (dev/LOG.md)."""

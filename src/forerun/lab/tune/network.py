@@ -10,11 +10,10 @@ from pathlib import Path
 
 import torch
 
-from forerun.core import files
 from forerun.core.arrays import Ids
 from forerun.core.errors import ForerunError
 from forerun.core.types import TaskPrompt
-from forerun.drafting.networks.folder import CONFIG, TENSORS
+from forerun.drafters.base.networks.folder import CONFIG, TENSORS
 from forerun.hub.names import name_of
 from forerun.lab.output import writing
 from forerun.lab.train import networks, replies, session
@@ -22,6 +21,7 @@ from forerun.lab.train.answers import default_path
 from forerun.lab.train.learners import Kind, Learner
 from forerun.lab.train.trainer import CHECKPOINT, TrainSettings
 from forerun.llm import LLM
+from forerun.system import files
 
 KIND = networks.FOUND_KIND
 MAX_WIDTH = 640

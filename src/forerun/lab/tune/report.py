@@ -14,8 +14,8 @@ from forerun.cli import console, tables
 from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.drafting.parse import split_list
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.parse import split_list
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.lab.bench import summary
 from forerun.lab.bench.kernels import Case, in_turns, timers
 from forerun.lab.bench.report import speedup

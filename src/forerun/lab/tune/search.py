@@ -9,7 +9,7 @@ with every draft in full, and is exact. What it costs is measured: passes in tur
 with costs in plain passes, those of one row, so that no noisy wall time decides. The controller has no part in it: it
 leaves out drafts that are not worth their rows, so with it the result is better.
 
-`grids` of a drafter's `METHOD` says which options are tried (`drafting/base.py`).
+`grids` of a drafter's `METHOD` says which options are tried (`drafters/base/contract.py`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from forerun.core import options, registry
 from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.drafting.find import find, method_of
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.find import find, method_of
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.controller import Fixed
 from forerun.engine.engine import Engine
 from forerun.engine.sequence import SequenceStep

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.core import device
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
@@ -30,6 +29,7 @@ from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, Model
 from forerun.model.packing import Orders, fill, fill_blank
+from forerun.system import device
 from forerun.weights.gguf_blocks import for_kernels
 from forerun.weights.rtn import Scheme
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from forerun.core.device import torch_problem
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
+from forerun.system.device import torch_problem
 
 PRIORITY = 0
 

@@ -22,8 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from forerun.core import files, system
 from forerun.hub.names import cache_root
+from forerun.system import files, processes
 
 KV, STATE, MET = "kv", "state", "met"
 ABANDONED_S = 60.0
@@ -67,7 +67,7 @@ class PromptFolder:
     def make(self) -> None:
         """Make the folder, which only its owner may read. Raises OSError if it is another user's."""
         files.make_folder(self.path)
-        if not system.is_own(self.path):
+        if not processes.is_own(self.path):
             raise PermissionError(f"{self.path} belongs to another user")
 
     def make_model(self, digest: str, about: dict[str, str]) -> Path:

@@ -24,9 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core import background, files
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.folder import KV, MET, PromptFolder, touch
+from forerun.system import background, files
 
 VERSION = 2
 """Of the files, and of how keys and values lie in a block."""

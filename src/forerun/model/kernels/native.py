@@ -10,8 +10,8 @@ import os
 import platform
 from functools import cache
 
-from forerun.core.device import native_problem
 from forerun.core.errors import ConfigError, LoadError, unknown
+from forerun.core.native import native_problem
 
 _log = logging.getLogger(__name__)
 

@@ -21,18 +21,18 @@ from ray import serve
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forerun.core.config import EngineConfig
-from forerun.core.device import share_heaps
 from forerun.core.errors import LoadError
 from forerun.llm import LLM, planner_of
 from forerun.server import status
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.errors import of_status
-from forerun.server.fleet import Fleet, ModelSource
 from forerun.server.http import error_response
+from forerun.server.models import Fleet, ModelSource
 from forerun.server.ray.exchange import TICKET, Lease
 from forerun.server.ray.prefix import Route
 from forerun.server.run import HttpServer, bind
+from forerun.system.device import share_heaps
 
 POLL_S = 0.02
 UNUSED_S = 10.0

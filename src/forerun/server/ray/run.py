@@ -16,12 +16,12 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
-from forerun.core.device import num_cores
 from forerun.core.errors import ConfigError, LoadError
 from forerun.server.ray.deploy import replicas_of
 from forerun.server.ray.gateway import Gateway
 from forerun.server.ray.replica import ReplicaPlan
 from forerun.server.run import HttpServer, bind
+from forerun.system.device import num_cores
 
 LOGGING = LoggingConfig(log_level="WARNING", enable_access_log=False)
 """Of Ray Serve: the replicas log requests themselves."""

@@ -27,8 +27,8 @@ from forerun.cli import console
 from forerun.core import registry
 from forerun.core.errors import ConfigError, unknown
 from forerun.core.params import SamplingParams
-from forerun.drafting.base import SELF
-from forerun.drafting.spec import DrafterSpec
+from forerun.drafters.base.contract import SELF
+from forerun.drafters.base.spec import DrafterSpec
 from forerun.hub.names import resolve
 from forerun.lab.bench.kernels import Case
 from forerun.lab.bench.measurement import Measurement

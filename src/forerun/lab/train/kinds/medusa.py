@@ -9,10 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from forerun.core.arrays import Ids
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.folder import Array
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.drafting.base import Target
-from forerun.drafting.networks.folder import Array
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model

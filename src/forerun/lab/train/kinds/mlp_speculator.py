@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks import folder as network_folder
+from forerun.drafters.base.networks.folder import Array
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.config import GATE_TABLES, MLPSpeculatorConfig
-from forerun.drafting.base import Target
-from forerun.drafting.networks import folder as network_folder
-from forerun.drafting.networks.folder import Array
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model, projected_head

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.folder import Array
 from forerun.drafters.eagle3 import files
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.drafting.base import Target
-from forerun.drafting.networks.folder import Array
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.kinds.eagle3 import gguf
 from forerun.lab.train.learners import Kind, Learner

@@ -13,12 +13,12 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.errors import LoadError
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.folder import GROUP
+from forerun.drafters.base.networks.layered import GGUF_TOKENS
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.drafters.eagle3.drafting import EagleWeights
 from forerun.drafters.eagle3.gguf import ARCHITECTURE, NAMES, ROTATED
-from forerun.drafting.base import Target
-from forerun.drafting.networks.folder import GROUP
-from forerun.drafting.networks.layered import GGUF_TOKENS
 from forerun.weights.codes import FORMATS
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.gguf_blocks import quantize

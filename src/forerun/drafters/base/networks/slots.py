@@ -1,0 +1,125 @@
+"""Networks with decoder layers of their own: a slot of their cache a sequence, fed the target's states of its rows.
+
+R rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from forerun.core.arrays import Floats
+from forerun.core.types import Features, Outcome, Seq
+from forerun.drafters.base.contract import DrafterBytes
+from forerun.drafters.base.networks.native import NativeNetwork
+from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks.weights import NetworkWeights
+from forerun.model.backends.native import NativeDecoder
+from forerun.model.cache.blocks import common_prefix
+from forerun.model.model import Model
+
+if TYPE_CHECKING:
+    from forerun import _native
+    from forerun._native import Partner
+
+Kernels = TypeVar("Kernels", bound="_native.LayeredNetwork")
+
+
+class SlotNetwork(NativeNetwork[Kernels]):
+    """Feeds its layers the target's states of every committed row, with the tokens after them."""
+
+    def __init__(
+        self,
+        model: Model,
+        new_kernels: Callable[[NativeDecoder], Kernels],
+        weights: NetworkWeights,
+        *,
+        layers: tuple[int, ...],
+        num_slots: int,
+        row_nbytes: int,
+        eps: float,
+        temperatures: Sequence[float],
+        takes_head: bool,
+    ) -> None:
+        """Make the kernels, with so many slots; `layers` of the target are read, a row is cached in `row_nbytes`."""
+        super().__init__(
+            model,
+            new_kernels,
+            weights,
+            eps=eps,
+            temperatures=temperatures,
+            takes_head=takes_head,
+        )
+        self._row_nbytes = row_nbytes
+        self.features = Features(layers=layers)
+        self._free = [*range(num_slots)]
+        self._slots: dict[int, int] = {}
+        self._texts: dict[int, list[int]] = {}
+        """By slot: the first token of a text, and those after its first rows, none of them missing."""
+        self._complete = set[int]()
+        """The slots in which no row is missing."""
+
+    def begin(self, seq: Seq, outcome: Outcome) -> None:
+        """Feed the prompt's rows that the target computed; those of a reused prefix come from a slot that has them.
+
+        Rows that no slot has are missing: the layers do not see them.
+        """
+        assert outcome.hidden is not None, "asked for by `features`"
+        num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
+        # The last of these rows may have read another next token than this text's: close enough to guess with.
+        rows = {
+            slot: min(common_prefix(text, seq.tokens), len(text) - 1, num_reused)
+            for slot, text in self._texts.items()
+        }
+        source = max(rows, key=lambda slot: rows[slot], default=None)
+        num_rows = 0 if source is None else rows[source]
+        self._slots[seq.id] = slot = self._take(source if num_rows else None)
+        if source is not None and num_rows:
+            self.native.reuse(slot, source, num_rows)
+        else:
+            self.native.clear(slot)
+        self._texts[slot] = [*seq.tokens[: num_rows + 1]]
+        self._complete.discard(slot)
+        if num_rows == num_reused:
+            self._complete.add(slot)
+        self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
+
+    def partner(
+        self,
+        seqs: Sequence[Seq],
+        num_nodes: list[int],
+        num_steps: Sequence[int],
+        min_doubt: float,
+    ) -> Partner:
+        """Begin drafts below the last token that each sequence's slot was fed."""
+        return self.asked(num_steps, min_doubt, [self._slots[seq.id] for seq in seqs])
+
+    def observe(self, seq: Seq, outcome: Outcome) -> None:
+        """Feed the rows that are committed now, with the tokens that came after them."""
+        assert outcome.hidden is not None, "asked for by `features`"
+        self._feed(seq, outcome.emitted, outcome.hidden[[*outcome.committed_rows()]])
+
+    def end(self, seq: Seq) -> None:
+        """Give the slot back; its rows stay for a text that begins alike."""
+        slot = self._slots.pop(seq.id, None)
+        if slot is not None:
+            self._free.insert(0, slot)  # taken last: its text is the most likely to go on
+
+    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
+        """Count the weights, and keys and values of the rows."""
+        rows = num_seqs * (max_len + MAX_STEPS)
+        return DrafterBytes(self.native.nbytes(), rows * self._row_nbytes)
+
+    def _take(self, wanted: int | None) -> int:
+        """Take a free slot: the wanted one, if it is free."""
+        slot = self._free[-1] if wanted is None or wanted not in self._free else wanted
+        self._free.remove(slot)
+        return slot
+
+    def _feed(self, seq: Seq, tokens: Sequence[int], states: Floats) -> None:
+        slot = self._slots[seq.id]
+        self.native.feed(slot, list(tokens), np.ascontiguousarray(states, np.float32))
+        if slot in self._complete:
+            self._texts[slot] += tokens
