@@ -388,7 +388,7 @@ def test_the_plan_is_what_becomes_resident(
     planned["program"] = program
     # What a drafter learns grows as it is used.
     planned["run"] = planned["step_buffers"] + planned["logits"] + planned["drafter"]
-    tolerance = {"weights": 2 * MB, "tokenizer": 2 * MB, "program": 2 * memory.PROCESS_NOISE_NBYTES}
+    tolerance = {"weights": 2 * MB, "tokenizer": 4 * MB, "program": 2 * memory.PROCESS_NOISE_NBYTES}
     for name in ("program", "tokenizer", "weights", "kv"):
         most = 0.05 * planned[name] + tolerance.get(name, 0)
         assert abs(measured[name] - planned[name]) <= most, (name, measured, planned)

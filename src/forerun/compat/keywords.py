@@ -35,6 +35,7 @@ class EngineOptions(TypedDict, total=False):
     max_num_seqs: int
     memory_budget: str | int | None
     is_server: bool
+    num_vectors: int
     prefill_chunk: int
     seed: int | None
 
