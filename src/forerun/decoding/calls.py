@@ -96,7 +96,7 @@ class CallGrammar:
             what = (
                 f"the grammar of calls to {len(self._tools)} tools has more than {MAX_NBYTES} bytes"
             )
-            raise RequestError(f"{what}: require fewer tools, or simpler ones", option="tools")
+            raise RequestError(f"{what}: give fewer tools, or simpler ones", option="tools")
         return name
 
     def _arguments(self, schema: Mapping[str, Any]) -> str:
