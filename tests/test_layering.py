@@ -124,7 +124,8 @@ def private_imports(path: Path, tree: ast.AST) -> list[str]:
 def method_imports(path: Path, tree: ast.Module) -> list[str]:
     """Methods of drafting that a file imports when it is imported itself, those it belongs to left out.
 
-    What methods share (`drafters/base`) imports none, not even in functions. `torch/networks` has the networks of several, for training and as oracles.
+    What methods share (`drafters/base`) imports none, not even in functions. `torch/networks` has the
+    networks of several, for training and as oracles.
     """
     if path.is_relative_to(ROOT / "torch" / "networks"):
         return []
