@@ -34,9 +34,9 @@ LayerShape layer_shape_of(nb::handle layer) {
                      .shares_kv_of = shared.value_or(-1),
                      .has_values = get<bool>(layer, "has_values"),
                      .has_mixer = get<bool>(layer, "has_mixer")};
-    const auto cutoff = get<std::optional<float>>(layer, "cutoff");
-    shape.is_sparse = cutoff.has_value();
-    shape.cutoff = cutoff.value_or(0.0f);
+    const auto sparsity_cutoff = get<std::optional<float>>(layer, "sparsity_cutoff");
+    shape.has_sparse_activation = sparsity_cutoff.has_value();
+    shape.sparsity_cutoff = sparsity_cutoff.value_or(0.0f);
     const nb::object experts = layer.attr("experts");
     if (experts.is_none()) return shape;
     shape.experts = {.num = get<int>(experts, "num_experts"),

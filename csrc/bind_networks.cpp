@@ -132,7 +132,7 @@ struct Asked {
 };
 
 // A tree and what was said while it grew.
-struct Said {
+struct Trace {
     GuessTree tree;
     std::vector<Word> words;
 };
@@ -195,7 +195,7 @@ nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<in
     for (std::size_t p = 0; p < partners.size(); ++p)
         for (const GrowingTree& tree : trees) taken[p].push_back(tree.num_taken(static_cast<int>(p)));
     nb::list guessed = list_of(trees), said;
-    for (GrowingTree& tree : trees) said.append(nb::cast(Said{std::move(tree.tree), std::move(tree.words)}));
+    for (GrowingTree& tree : trees) said.append(nb::cast(Trace{std::move(tree.tree), std::move(tree.words)}));
     return nb::make_tuple(guessed, taken, said);
 }
 
@@ -240,16 +240,16 @@ void bind_networks(nb::module_& m) {
             "who"_a, "num_steps"_a, "min_doubt"_a = 0.0, "share"_a = 1.0, "temperature"_a = 1.0f,
             "knows_paths"_a = false, "rows"_a = nb::none(), "states"_a.noconvert() = nb::none());
 
-    nb::class_<Said>(m, "Said", "What partners said while a tree grew, for who learns from the tokens that came.")
+    nb::class_<Trace>(m, "Trace", "What partners said while a tree grew, for who learns from the tokens that came.")
         .def(
             "judged",
-            [](const Said& self, const std::vector<int>& tokens) {
+            [](const Trace& self, const std::vector<int>& tokens) {
                 nb::list found;
-                for (const Verdict& each : judge(self.words, self.tree, tokens))
+                for (const Credit& each : score_steps(self.words, self.tree, tokens))
                     found.append(nb::make_tuple(each.partner, each.doubt, each.before, each.own, each.brought));
                 return found;
             },
-            "tokens"_a, "Judge the steps by the tokens that came: `Verdict` of each.");
+            "tokens"_a, "Judge the steps by the tokens that came: `Credit` of each.");
 
     m.def("grow", &grow_trees_with, "partners"_a, "tokens"_a, "num_nodes"_a, "min_chance"_a, "ngrams"_a = nullptr,
           "noises"_a = Noises{}, "Grow a tree of every sequence with partners, the cheapest first.");
@@ -327,7 +327,7 @@ void bind_networks(nb::module_& m) {
             "__init__",
             [](BlockNetwork* self, Runtime& runtime, Decoder& target, int num_taps, int intermediate_size,
                int num_heads, int num_kv_heads, int head_dim, int block_size, int first_guess, int mask_token,
-               int markov_rank, std::vector<int> windows, std::vector<bool> sees_later, int num_slots, int max_len) {
+               int markov_rank, std::vector<int> windows, std::vector<bool> bidirectional, int num_slots, int max_len) {
                 for (int size : {num_taps, intermediate_size, num_heads, num_kv_heads, head_dim, block_size})
                     need(size >= 1 && size <= 1 << 20, "a size is out of range");
                 need(first_guess >= 0 && first_guess <= 1, "first_guess must be 0 or 1");
@@ -340,11 +340,11 @@ void bind_networks(nb::module_& m) {
                     runtime, target,
                     {layers, width, width, intermediate_size, num_heads, num_kv_heads, head_dim, num_taps, width,
                      num_slots, max_len, block_size},
-                    {block_size, first_guess, mask_token, markov_rank, std::move(windows), std::move(sees_later)});
+                    {block_size, first_guess, mask_token, markov_rank, std::move(windows), std::move(bidirectional)});
             },
             "runtime"_a, "target"_a, "num_taps"_a, "intermediate_size"_a, "num_heads"_a, "num_kv_heads"_a,
             "head_dim"_a, "block_size"_a, "first_guess"_a, "mask_token"_a, "markov_rank"_a, "windows"_a,
-            "sees_later"_a, "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+            "bidirectional"_a, "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 }
 
 }  // namespace forerun

@@ -230,7 +230,7 @@ NB_MODULE(_native, m) {
                          logits.data(), size, k, found.data());
             std::vector<int> places;
             for (const Scored& each : found)
-                if (each.id != kNobody.id) places.push_back(each.id);
+                if (each.id != kNoScore.id) places.push_back(each.id);
             return places;
         },
         "logits"_a.noconvert(), "tokens"_a.noconvert().none(), "factor"_a, "key"_a, "k"_a,

@@ -91,11 +91,11 @@ CONSTANTS = {
     "forerun.core.costs": {
         "TABLE_SPREAD": (1e3,),
         "OUTLIER": (1e9,),
-        "MEMORY": (0.5,),
-        "CASES": (0.01, 1e6),
+        "DECAY": (0.5,),
+        "PRIOR_WEIGHT": (0.01, 1e6),
     },
     "forerun.engine.controller": {
-        "STATED": (1e6,),
+        "CONFIDENCE_WEIGHT": (1e6,),
         "FIRST_VALUE": (0.0,),
         "MARGIN": (0.8, 1.0, 1.5, 2.0),
         "EXPLORATION": (0.0, 0.05),

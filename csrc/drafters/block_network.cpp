@@ -10,7 +10,7 @@ namespace forerun {
 BlockNetwork::BlockNetwork(Runtime& runtime, Decoder& target, const LayeredShape& layered, BlockShape shape)
     : LayeredNetwork(runtime, target, layered), shape_(std::move(shape)) {
     const std::size_t layers = layered.num_layers;
-    if (shape_.windows.size() != layers || shape_.sees_later.size() != layers)
+    if (shape_.windows.size() != layers || shape_.bidirectional.size() != layers)
         throw std::invalid_argument("every layer needs a window, 0 for none, and whether it sees later rows");
     if (num_guesses() < 1 || num_guesses() > kMaxSteps)
         throw std::invalid_argument("a block must guess 1 to " + std::to_string(kMaxSteps) + " tokens");
@@ -62,7 +62,7 @@ void BlockNetwork::begin(std::span<int> tokens) {
     const std::size_t count = slots_.size(), guesses = count * num_guesses();
     has_block_.assign(count, false);
     row_sequences_.assign(count, 0);
-    trust_.assign(count, 1.0);
+    confidences_.assign(count, 1.0);
     logits_.resize(guesses * logits_stride());
     states_.resize(guesses * width());
 }
@@ -97,7 +97,7 @@ void BlockNetwork::begin_steps() {
             for (int layer = 0; layer < layered_.num_layers; ++layer) {
                 const int window = shape_.windows[layer];
                 queries_[layer * rows + row] = {.row = row,
-                                                .position = base + (shape_.sees_later[layer] ? size - 1 : k),
+                                                .position = base + (shape_.bidirectional[layer] ? size - 1 : k),
                                                 .first = window > 0 ? std::max(0, base - window) : 0};
             }
         }
@@ -173,7 +173,7 @@ void BlockNetwork::prepare(int sequence) {
     double z = 0.0;
     for (int i = 0; i < width(); ++i) z += static_cast<double>(*weight++) * x[i];
     for (int i = 0; i < shape_.markov_rank; ++i) z += static_cast<double>(*weight++) * w[i];
-    trust_[sequence] = 1.0 / (1.0 + std::exp(-(z + *weight)));
+    confidences_[sequence] = 1.0 / (1.0 + std::exp(-(z + *weight)));
 }
 
 void BlockNetwork::read_logits(int block, int num_tiles, int first_row, int num_rows, float* out) {

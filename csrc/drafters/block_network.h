@@ -13,7 +13,7 @@ struct BlockShape {
     int block_size, first_guess, mask_token, markov_rank;
     // By layer: how many rows before the block are seen (0: all), and whether a row of it sees later ones.
     std::vector<int> windows;
-    std::vector<bool> sees_later;
+    std::vector<bool> bidirectional;
 };
 
 // Keys and values of rows with the target's states are made of those alone:
@@ -39,7 +39,7 @@ class BlockNetwork : public LayeredNetwork {
     void plan_cell(std::vector<int>&) override {}
     void run_cell(Worker&) override {}
     void read_logits(int block, int num_tiles, int first_row, int num_rows, float* out) override;
-    double trust(int sequence) const override { return trust_[sequence]; }
+    double confidence(int sequence) const override { return confidences_[sequence]; }
     bool sees_depth_alone() const override { return shape_.markov_rank == 0; }
     int max_depth() const override { return num_guesses(); }
 
@@ -69,7 +69,7 @@ class BlockNetwork : public LayeredNetwork {
     std::vector<float> logits_, states_;
     // A step.
     std::vector<int> row_sequences_;
-    std::vector<double> trust_;
+    std::vector<double> confidences_;
     Rows markov_rows_;
 };
 

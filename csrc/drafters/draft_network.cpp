@@ -179,7 +179,7 @@ void DraftNetwork::answer(std::vector<GrowingTree>& trees, int self, const Growt
     });
     std::fill_n(block_largest_, rows * block_stride_, -kInfinity);
     std::fill_n(block_sum_, rows * block_stride_, 0.0f);
-    std::fill_n(largest_, threads * rows * kLists * kNext, kNobody);
+    std::fill_n(largest_, threads * rows * kLists * kNext, kNoScore);
     int most = 0;
     for (const GrowingTree& each : trees)
         most = std::max(most, each.request.num_steps[self] - each.num_taken(self));
@@ -282,7 +282,7 @@ void DraftNetwork::learn_next(int sequence) {
             insert(lists(thread, tree.row)[i], list + i / kNext * kNext, kNext);
     const Probabilities found = next_tokens(sequence);
     for (int thread = 0; thread < pool_.size(); ++thread)
-        std::fill_n(lists(thread, tree.row), kLists * kNext, kNobody);
+        std::fill_n(lists(thread, tree.row), kLists * kNext, kNoScore);
     tree.answer(step_of(sequence), found, *limits_);
 }
 
@@ -293,7 +293,7 @@ Probabilities DraftNetwork::next_tokens(int sequence) const {
     const Scored* list = lists(0, draft.row);
     const double sum = log_sum(draft.row);
     for (int i = 0; i < kLists * kNext; ++i) {
-        if (list[i].id == kNobody.id) continue;
+        if (list[i].id == kNoScore.id) continue;
         const int token = ids_.empty() ? list[i].id : static_cast<int>(ids_[list[i].id]);
         const auto is_token = [=](const auto& each) { return each.first == token; };
         if (i >= kNext && std::any_of(found.begin(), found.end(), is_token)) continue;
@@ -303,7 +303,7 @@ Probabilities DraftNetwork::next_tokens(int sequence) const {
             kernels_.noise(draft.request.noise->key(draft.depth), &token, 1, &noise);
             logit = (logit - noise) * draft.request.noise->temperature;
         }
-        double p = trust(sequence) * std::exp(logit - sum);
+        double p = confidence(sequence) * std::exp(logit - sum);
         if (p > 1.0) p = 1.0;  // NaN stays
         found.push_back({token, p});
     }

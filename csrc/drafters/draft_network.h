@@ -86,7 +86,7 @@ class DraftNetwork : public Partner {
     // Logits of some rows (each kBlock): of the head's tiles from those of `block` on.
     virtual void read_logits(int block, int num_tiles, int first_row, int num_rows, float* out);
     // How much of its probabilities a sequence's step is worth.
-    virtual double trust(int) const { return 1.0; }
+    virtual double confidence(int) const { return 1.0; }
     // Whether a depth's next tokens are the same after all tokens: one step a depth is enough.
     virtual bool sees_depth_alone() const { return false; }
 

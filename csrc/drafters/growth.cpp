@@ -14,19 +14,19 @@ namespace forerun {
 namespace {
 
 // Finds what may follow a row of logits, in buffers that are kept from row to row.
-class Likeliest {
+class TopTokens {
   public:
     // The likeliest tokens, and after them those of the largest scores with the noise; probabilities without it.
     Probabilities find(const StepLogits& row, int depth, const TreeNoise* noise, float factor) {
         const int count = static_cast<int>(row.logits.size()), whole = (count + kTile - 1) / kTile * kTile;
-        logits_.assign(static_cast<std::size_t>(whole) + kTile, kNobody.value);
+        logits_.assign(static_cast<std::size_t>(whole) + kTile, kNoScore.value);
         std::copy(row.logits.begin(), row.logits.end(), logits_.begin());
         if (factor != 1.0f) kernels_.scale(logits_.data(), whole, factor);
         float largest = 0.0f;
         const double total = kernels_.exp_sum(logits_.data(), nullptr, whole, &largest);
         if (!std::isfinite(largest) || !std::isfinite(total)) return {};
         Scored list[2 * kNext];
-        std::fill_n(list, 2 * kNext, kNobody);
+        std::fill_n(list, 2 * kNext, kNoScore);
         const auto next = [&](int i) {  // what is banned is minus infinity
             const float limit = std::max(list[kNext - 1].value, std::numeric_limits<float>::lowest());
             return kernels_.find(logits_.data(), i, count, limit);
@@ -40,7 +40,7 @@ class Likeliest {
         }
         Probabilities found;
         for (const Scored& each : list) {
-            if (each.id == kNobody.id) continue;
+            if (each.id == kNoScore.id) continue;
             const int token = row.tokens.empty() ? each.id : static_cast<int>(row.tokens[each.id]);
             const auto is_token = [=](const auto& known) { return known.first == token; };
             if (std::any_of(found.begin(), found.end(), is_token)) continue;
@@ -66,7 +66,7 @@ void GrowingTree::begin(const GrowthLimits& limits) {
 }
 
 void GrowingTree::answer(int number, const Probabilities& found, const GrowthLimits& limits) {
-    const int partner = std::exchange(waits_for, kNobody);
+    const int partner = std::exchange(waits_for, kNoPartner);
     const PartnerRule& rule = limits.partners[partner];
     steps_[place_][partner] = number;
     ++num_taken_[partner];
@@ -88,7 +88,7 @@ void GrowingTree::answer(int number, const Probabilities& found, const GrowthLim
 }
 
 void GrowingTree::grow_on(const GrowthLimits& limits) {
-    while (waits_for == kNobody && take()) {
+    while (waits_for == kNoPartner && take()) {
         start_node();
         ask_from(0, limits);
     }
@@ -194,7 +194,7 @@ bool GrowingTree::take() {
     return true;
 }
 
-std::vector<Verdict> judge(const std::vector<Word>& words, const GuessTree& tree, const std::vector<int>& tokens) {
+std::vector<Credit> score_steps(const std::vector<Word>& words, const GuessTree& tree, const std::vector<int>& tokens) {
     std::vector<int> places{0};  // the nodes that were right, from the root on
     for (const int count = static_cast<int>(tree.tokens.size()); places.size() <= tokens.size();) {
         int node = 0;
@@ -209,22 +209,22 @@ std::vector<Verdict> judge(const std::vector<Word>& words, const GuessTree& tree
             if (each == token) return p;
         return 0.0;
     };
-    std::vector<Verdict> verdicts;
-    std::vector<std::pair<std::size_t, std::size_t>> turned;  // depths, and verdicts
+    std::vector<Credit> credits;
+    std::vector<std::pair<std::size_t, std::size_t>> turned;  // depths, and credits
     for (const Word& word : words) {
-        Verdict& verdict = verdicts.emplace_back(Verdict{word.partner, word.doubt, 0.0, 0.0, 0});
+        Credit& credit = credits.emplace_back(Credit{word.partner, word.doubt, 0.0, 0.0, 0});
         const std::size_t depth = std::find(places.begin(), places.end(), word.place) - places.begin();
         if (depth >= std::min(places.size(), tokens.size())) continue;
-        verdict.before = chance(word.before, tokens[depth]);
-        verdict.own = chance(word.own, tokens[depth]);
-        if (word.best == tokens[depth] && word.best_before != word.best) turned.push_back({depth, verdicts.size() - 1});
+        credit.before = chance(word.before, tokens[depth]);
+        credit.own = chance(word.own, tokens[depth]);
+        if (word.best == tokens[depth] && word.best_before != word.best) turned.push_back({depth, credits.size() - 1});
     }
     std::sort(turned.begin(), turned.end());
     for (std::size_t i = 0; i < turned.size(); ++i) {
         const std::size_t stop = i + 1 < turned.size() ? turned[i + 1].first : places.size() - 1;
-        verdicts[turned[i].second].brought = static_cast<int>(stop - turned[i].first);
+        credits[turned[i].second].brought = static_cast<int>(stop - turned[i].first);
     }
-    return verdicts;
+    return credits;
 }
 
 GuessTree grow_tree(SequenceRequest request, double min_chance) {
@@ -241,7 +241,7 @@ void SteppingPartner::answer(std::vector<GrowingTree>& trees, int self, const Gr
     const std::vector<StepLogits> rows = take_(number_, steps);
     if (rows.size() != steps.size())
         throw std::invalid_argument("a row of logits is needed for every step");
-    Likeliest likeliest;
+    TopTokens likeliest;
     for (std::size_t i = 0; i < steps.size(); ++i) {
         GrowingTree& tree = trees[steps[i].sequence];
         const TreeNoise* noise = tree.request.noise ? &*tree.request.noise : nullptr;

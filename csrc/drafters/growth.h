@@ -72,7 +72,7 @@ struct Word {
 };
 
 // What the tokens that came say of a partner's step.
-struct Verdict {
+struct Credit {
     int partner;
     double doubt;
     double before, own;  // the chances that the token had been given before the step, and by it; 0 off the right path
@@ -80,12 +80,12 @@ struct Verdict {
 };
 
 // Judges the steps in which a tree was grown by the tokens that came below its root.
-std::vector<Verdict> judge(const std::vector<Word>& words, const GuessTree& tree, const std::vector<int>& tokens);
+std::vector<Credit> score_steps(const std::vector<Word>& words, const GuessTree& tree, const std::vector<int>& tokens);
 
 // A sequence's tree while it grows.
 class GrowingTree {
   public:
-    static constexpr int kNobody = -1;
+    static constexpr int kNoPartner = -1;
 
     explicit GrowingTree(SequenceRequest given) : request(std::move(given)), token(request.token) {}
     // Grows until a partner has to say what follows the node that was taken last, or the tree is done.
@@ -101,7 +101,7 @@ class GrowingTree {
     SequenceRequest request;
     GuessTree tree;
     std::vector<Word> words;  // where somebody had spoken before
-    int waits_for = kNobody;   // the partner whose next step is one over the node that was taken last
+    int waits_for = kNoPartner;   // the partner whose next step is one over the node that was taken last
     int token = 0, depth = 0;  // of that node
     int row = 0;               // the partner's, of that step
 

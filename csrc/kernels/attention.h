@@ -43,7 +43,7 @@ template <class T>
 void score(const KvHead& head, int first, int stop, const typename KvTypes<T>::Query* q,
            int num_pairs, float* out, std::size_t stride) {
     if constexpr (std::is_same_v<typename KvTypes<T>::Query, const float*>)
-        if (head.page->is_joint)
+        if (head.page->shares_kv)
             return by_parts<kPairsAside>(num_pairs, [&]<int P>(int p) {
                 score_rows<T, P>(head, first, stop, q + p, out + p * stride, stride);
             });

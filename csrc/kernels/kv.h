@@ -1,7 +1,7 @@
 // How keys and values lie in a cache page, for each form: how rows are written, scores of blocks of
 // keys, and lanes of values. attention.h uses them. Keys and values may have different forms, and widths E.
 //
-// Floats whose values are part of their keys lie as values do, once (is_joint). Else:
+// Floats whose values are part of their keys lie as values do, once (shares_kv). Else:
 // Keys, per block of 16 rows:   floats (E, 16)   int8 (E / 4, 16, 4)   int4 (E / 8, 16, 4), dimensions
 //                               8 i + 0..3 in the low halves of bytes, 8 i + 4..7 in the high ones
 // key factors, of 64 rows:      -                scales (E / 32, 64)   scales, then minima (E / 32, 64)
@@ -269,7 +269,7 @@ void write_row(const KvHead& head, int chunk, int row, const float* x, int width
 
 template <class T>
 void write_key(const KvHead& head, int chunk, int row, const float* k) {
-    if (head.page->is_joint) return write_row<T>(head, chunk, row, k, head.head_dim);
+    if (head.page->shares_kv) return write_row<T>(head, chunk, row, k, head.head_dim);
     T* block = head.keys<T>(chunk) + row / kTile * kTile * head.head_dim;
     for (int e = 0; e < head.head_dim; e += kTile) {
         T part[kTile];
@@ -310,7 +310,7 @@ inline void write_key<Int4>(const KvHead& head, int chunk, int row, const float*
 
 template <class T>
 void write_value(const KvHead& head, int chunk, int row, const float* v) {
-    if (!head.page->is_joint) write_row<T>(head, chunk, row, v, head.value_dim);
+    if (!head.page->shares_kv) write_row<T>(head, chunk, row, v, head.value_dim);
 }
 template <>
 inline void write_value<Int8>(const KvHead& head, int chunk, int row, const float* v) {

@@ -43,7 +43,7 @@ void move_row(const KvHead& head, int from, int to) {
                     size * kChunk, count);
     };
     const std::size_t width = static_cast<std::size_t>(value_dim);
-    if (!page.is_joint) switch (page.forms.keys) {
+    if (!page.shares_kv) switch (page.forms.keys) {
         case KvForm::F32: keys(4, dim); break;
         case KvForm::F16: keys(2, dim); break;
         case KvForm::Int8: keys(4, dim / 4), factors(2, key_groups(dim)); break;
@@ -74,7 +74,7 @@ KvPage page_of(KvForms forms, int head_dim, int value_dim) {
     const std::size_t rows = kChunk;
     KvPage page{forms};
     if (value_dim < head_dim && !page.has_codes()) {
-        page.is_joint = true;
+        page.shares_kv = true;
         page.nbytes = whole_lines(rows * head_dim * (forms.keys == KvForm::F32 ? 4 : 2));
         return page;
     }

@@ -8,7 +8,7 @@ namespace forerun {
 
 void find_largest(const Kernels& kernels, const Perturbation& how, const float* logits,
                   int vocab_size, int k, Scored* found) {
-    std::fill_n(found, k, kNobody);
+    std::fill_n(found, k, kNoScore);
     const int whole = vocab_size / kTile * kTile;
     float score = 0.0f;
     const auto look = [&](const Perturbation& with, const float* x, int first, int count) {
@@ -23,7 +23,7 @@ void find_largest(const Kernels& kernels, const Perturbation& how, const float* 
     float last[kTile];  // a tile beyond the logits may not be read
     std::int32_t ids[kTile] = {};
     std::fill_n(std::copy(logits + whole, logits + vocab_size, last), kTile - (vocab_size - whole),
-                kNobody.value);
+                kNoScore.value);
     Perturbation rest = how;
     if (how.ids) {
         std::copy(how.ids + whole, how.ids + vocab_size, ids);

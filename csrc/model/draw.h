@@ -8,7 +8,7 @@
 
 namespace forerun {
 
-// The `k` largest scores and their places, into `found`: descending, of equal ones the first. Less than k: kNobody.
+// The `k` largest scores and their places, into `found`: descending, of equal ones the first. Less than k: kNoScore.
 void find_largest(const Kernels& kernels, const Perturbation& how, const float* logits,
                   int vocab_size, int k, Scored* found);
 

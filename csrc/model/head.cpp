@@ -31,7 +31,7 @@ void Decoder::run_head(const float* hidden, int num_rows, int num_units,
                       num_scored = static_cast<std::size_t>(pool_.size()) * num_rows * wanted.k;
     std::fill_n(block_largest_, num_sums, -std::numeric_limits<float>::infinity());
     std::fill_n(block_sum_, num_sums, 0.0f);
-    std::fill_n(largest_, num_scored, kNobody);
+    std::fill_n(largest_, num_scored, kNoScore);
     for (int row = 0; num_rows_ <= kFewRows && row < num_rows_; ++row) read_row(row);
     const int pieces[] = {row_pieces(num_rows_), std::min(32 * pool_.size(), num_units)};
     pool_.run(

@@ -13,8 +13,8 @@ namespace forerun {
 struct Mlp {
     Linear gate, up, down;
     int inner = 0;  // of one
-    bool is_sparse = false;  // gates are cut off, so many standard deviations above their mean
-    float cutoff = 0.0f;
+    bool has_sparse_activation = false;  // gates are cut off, so many standard deviations above their mean
+    float sparsity_cutoff = 0.0f;
 };
 
 struct Layer {

@@ -40,7 +40,7 @@ void Decoder::run_mlp(Worker& worker, int index) {
     if (layer_shape(index).has_mlp) {
         const Linear& reader = layer.mlp.down;
         const Mlp& mlp = layer.mlp;
-        if (mlp.is_sparse)
+        if (mlp.has_sparse_activation)
             worker.each_and_rows([&](int piece) { gate_alone(mlp, piece); }, num_rows_,
                                  [&](int row) { find_cutoff(mlp, row); });
         const auto up = [&](int piece) { mlp_up(layer, piece, worker.thread); };
@@ -73,7 +73,7 @@ void Decoder::find_cutoff(const Mlp& mlp, int row) {
     const float *gates = gates_ + static_cast<std::size_t>(row) * mlp.inner, count = static_cast<float>(mlp.inner);
     const float mean = sum_of(mlp.inner, [&](int i) { return gates[i]; }) / count;
     const float squares = sum_of(mlp.inner, [&](int i) { return (gates[i] - mean) * (gates[i] - mean); });
-    cutoffs_[row] = mean + std::sqrt(squares / count) * mlp.cutoff;
+    cutoffs_[row] = mean + std::sqrt(squares / count) * mlp.sparsity_cutoff;
 }
 
 // What some rows' gates have beyond their cutoffs.
@@ -110,7 +110,7 @@ void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column
     for (; first < stop; first += kRowBlock) {
         const int count = std::min(kRowBlock, stop - first);
         kernels_.linear(mlp.up, tile, tiles, in, first, count, {up, stride});
-        if (mlp.is_sparse)
+        if (mlp.has_sparse_activation)
             take_gates(mlp, first, count, column, channels, gate);
         else if (is_gated)
             kernels_.linear(mlp.gate, tile, tiles, in, first, count, {gate, stride});
@@ -143,9 +143,9 @@ void to_scores(const ExpertsShape& shape, float* logits) {
 template <class Score>
 void choose_groups(const ExpertsShape& shape, const Score& score, Scored* groups) {
     const int size = shape.num / shape.num_groups, count = std::min(shape.group_best, size);
-    std::fill_n(groups, shape.num_active_groups, kNobody);
+    std::fill_n(groups, shape.num_active_groups, kNoScore);
     for (int group = 0; group < shape.num_groups; ++group) {
-        Scored best[2]{kNobody, kNobody};
+        Scored best[2]{kNoScore, kNoScore};
         for (int i = group * size; i < (group + 1) * size; ++i) insert({score(i), i}, best, count);
         const float sum = count == 2 ? best[0].value + best[1].value : best[0].value;
         insert({sum, group}, groups, shape.num_active_groups);
@@ -168,7 +168,7 @@ void Decoder::choose_experts(int index, int row) {
     const auto score = [&](int i) { return bias ? scores[i] + bias[i] : scores[i]; };
     Scored groups[kMostActive]{{0.0f, 0}}, best[kMostActive]{};
     if (shape.num_groups > 1) choose_groups(shape, score, groups);
-    std::fill_n(best, shape.num_active, kNobody);
+    std::fill_n(best, shape.num_active, kNoScore);
     for (int g = 0, size = shape.num / shape.num_groups; g < shape.num_active_groups; ++g)
         for (int i = groups[g].id * size; i < (groups[g].id + 1) * size; ++i)
             insert({score(i), i}, best, shape.num_active);

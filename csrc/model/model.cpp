@@ -19,16 +19,16 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
         throw std::invalid_argument("the hidden size must be a multiple of 16");
     for (const LayerShape& layer : shape.layers) {
         const ExpertsShape& experts = layer.experts;
-        if ((!layer.has_mixer || !layer.has_feed()) && (shape.norms_after || shape.per_layer_width > 0))
+        if ((!layer.has_mixer || !layer.has_feed_forward()) && (shape.norms_after || shape.per_layer_width > 0))
             throw std::invalid_argument("layers of one sublayer with such norms or embeddings are unknown");
-        if (layer.has_mixer == layer.has_feed() && !layer.has_mixer)
+        if (layer.has_mixer == layer.has_feed_forward() && !layer.has_mixer)
             throw std::invalid_argument("a layer needs a sublayer");
         most_dim_ = std::max({most_dim_, layer.kv.head_dim, layer.mixer.value_dim});
         if (shape.num_heads % layer.kv.num_heads)
             throw std::invalid_argument("heads must be a multiple of kv heads");
         if (layer.kv.head_dim % kTile || layer.inner % kTile)
             throw std::invalid_argument("head size and MLP size must be multiples of 16");
-        if (layer.is_sparse && (!layer.has_mlp || !shape.is_gated))
+        if (layer.has_sparse_activation && (!layer.has_mlp || !shape.is_gated))
             throw std::invalid_argument("only gates of MLPs can be cut off");
         if (experts.inner % kTile || experts.num_active > experts.num)
             throw std::invalid_argument(
@@ -92,7 +92,7 @@ void Decoder::name_weights() {
         const bool has_keys = l.shares_kv_of < 0;
         prefix = "layers." + std::to_string(i) + ".";
         if (s.norms_before && l.has_mixer) norm("attn_norm", layer.attn_norm, width);
-        if (s.norms_before && !s.is_parallel && l.has_feed()) norm("mlp_norm", layer.mlp_norm, width);
+        if (s.norms_before && !s.is_parallel && l.has_feed_forward()) norm("mlp_norm", layer.mlp_norm, width);
         if (s.norms_after) {
             norm("attn_out_norm", layer.attn_out_norm, width);
             norm("mlp_out_norm", layer.mlp_out_norm, width);
@@ -114,8 +114,8 @@ void Decoder::name_weights() {
             if (s.has_sinks) norm("sinks", layer.sinks, s.num_heads);
         }
         if (l.has_mlp) mlp("", layer.mlp, l.inner, 1, s.is_gated);
-        layer.mlp.is_sparse = l.is_sparse;
-        layer.mlp.cutoff = l.cutoff;
+        layer.mlp.has_sparse_activation = l.has_sparse_activation;
+        layer.mlp.sparsity_cutoff = l.sparsity_cutoff;
         if (s.streams.exists()) name_streams(layer, prefix);
         if (own > 0) {
             matrix("inp_gate", layer.inp_gate, own, width);

@@ -402,7 +402,7 @@ void Decoder::plan_phases() {
         if (layer.has_mlp) {
             const int down = std::min(most, shape_.hidden_size / kTile);
             const int units = std::min(2 * most, channel_units(layers_[i].mlp));
-            if (layer.is_sparse) add({units, row_pieces(rows)});
+            if (layer.has_sparse_activation) add({units, row_pieces(rows)});
             add({units});
             if (layers_[i].mlp.down.needs_whole_rows()) add({row_pieces(rows)});
             has_experts ? phases_.push_back(down) : end_sublayer(down);

@@ -15,7 +15,7 @@ struct Scored {
 };
 
 // What a list holds before anything is put in.
-inline constexpr Scored kNobody{-std::numeric_limits<float>::infinity(),
+inline constexpr Scored kNoScore{-std::numeric_limits<float>::infinity(),
                                 std::numeric_limits<std::int32_t>::max()};
 
 // NaN first, then descending, of equal ones the lowest id.

@@ -34,10 +34,10 @@ struct LayerShape {
     MixerShape mixer = {};   // in attention's place, if it exists
     bool has_mixer = true;   // attention or what is in its place
     // An MLP's gates below a row's mean and so many standard deviations are cut off.
-    bool is_sparse = false;
-    float cutoff = 0.0f;
+    bool has_sparse_activation = false;
+    float sparsity_cutoff = 0.0f;
 
-    bool has_feed() const { return has_mlp || experts.num > 0; }
+    bool has_feed_forward() const { return has_mlp || experts.num > 0; }
     int num_projected() const { return shares_kv_of >= 0 ? 0 : kv.num_heads * (1 + has_values); }
 };
 

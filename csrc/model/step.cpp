@@ -24,7 +24,7 @@ void Decoder::run(Worker& worker) {
             run_mixer(worker, i);
         else if (layer_shape(i).has_mixer)
             shape_.latent.exists() ? run_latent(worker, i) : run_attention(worker, i);
-        if (layer_shape(i).has_feed()) run_mlp(worker, i);
+        if (layer_shape(i).has_feed_forward()) run_mlp(worker, i);
         if (shape_.per_layer_width > 0) run_per_layer(worker, i);
     }
     if (shape_.streams.exists()) end_streams(worker);
@@ -72,16 +72,16 @@ void Decoder::run_attention(Worker& worker, int index) {
 // The output projection of attention, or of what stands in its place.
 void Decoder::end_attention(Worker& worker, int index) {
     const Layer& layer = layers_[index];
-    const bool has_feed = layer_shape(index).has_feed();
+    const bool has_feed_forward = layer_shape(index).has_feed_forward();
     end_sublayer(
         worker,
         [&](int piece) {
             const int pieces = std::min(4 * pool_.size(), layer.o.num_tiles());
             piece < pieces ? add_linear(layer.o, attended_.of(layer.o), piece) : widen_rows(layer, piece - pieces);
         },
-        [&](int row) { has_feed ? begin_mlp(index, row) : begin_layer(index + 1, row); },
+        [&](int row) { has_feed_forward ? begin_mlp(index, row) : begin_layer(index + 1, row); },
         [&] {
-            if (!has_feed) rows_began(index + 1);
+            if (!has_feed_forward) rows_began(index + 1);
             if (experts_of(index).num > 0) place_pairs(index);
         });
 }

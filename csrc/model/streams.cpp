@@ -65,7 +65,7 @@ void Decoder::lay_out_streams(Scratch& scratch) {
     stream_rows_ = scratch.take_rows(s.exists() ? (s.num - 1) * stream_places() : 0, shape_.hidden_size);
     std::size_t inner = 0;
     for (const Layer& layer : layers_)
-        if (layer.mlp.is_sparse) inner = std::max<std::size_t>(inner, layer.mlp.inner);
+        if (layer.mlp.has_sparse_activation) inner = std::max<std::size_t>(inner, layer.mlp.inner);
     gates_ = scratch.take<float>(num_rows_ * inner);
     cutoffs_ = scratch.take<float>(inner > 0 ? num_rows_ : 0);
 }

@@ -243,7 +243,7 @@ constexpr std::size_t int4_row_nbytes(int head_dim) {
 struct KvPage {
     KvForms forms;
     std::size_t key_factors = 0, values = 0, value_factors = 0, nbytes = 0;
-    bool is_joint = false;  // values are the first numbers of their keys, which lie as values do
+    bool shares_kv = false;  // values are the first numbers of their keys, which lie as values do
 
     bool has_codes() const { return forms.keys == KvForm::Int8 || forms.keys == KvForm::Int4; }
 };
@@ -257,7 +257,7 @@ struct KvHead {
     int head_dim = 0, value_dim = 0;  // of keys and of values
 
     // Numbers of a row of values, or of what they are part of.
-    int value_width() const { return page->is_joint ? head_dim : value_dim; }
+    int value_width() const { return page->shares_kv ? head_dim : value_dim; }
 
     // Of the rows of a chunk. T is the type of the numbers.
     template <class T>

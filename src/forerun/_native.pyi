@@ -287,7 +287,7 @@ class Partner:
         states: NDArray[np.float32] | None = None,
     ) -> None: ...
 
-class Said:
+class Trace:
     def judged(self, tokens: Sequence[int]) -> list[tuple[int, float, float, float, int]]: ...
 
 def grow(
@@ -298,7 +298,7 @@ def grow(
     ngrams: TextNGramModel | None = None,
     noises: Sequence[TreeNoise | None] = (),
 ) -> tuple[
-    list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], list[list[int]], list[Said]
+    list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]], list[list[int]], list[Trace]
 ]: ...
 
 class RecurrentNetwork(DraftNetwork):
@@ -340,7 +340,7 @@ class BlockNetwork(LayeredNetwork):
         mask_token: int,
         markov_rank: int,
         windows: Sequence[int],
-        sees_later: Sequence[bool],
+        bidirectional: Sequence[bool],
         num_slots: int,
         max_len: int,
     ) -> None: ...

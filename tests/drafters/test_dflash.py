@@ -243,8 +243,8 @@ def test_windows_are_those_of_the_layers(tmp_path):
     causal = read(save(tmp_path / "a", config, network(is_dspark=False))).config
     whole = config | {"sliding_window_non_causal": True}
     free = read(save(tmp_path / "b", whole, network(is_dspark=False))).config
-    assert (causal.windows, causal.sees_later) == ((24, 0), (False, True))
-    assert (free.windows, free.sees_later) == ((24, 0), (True, True))
+    assert (causal.windows, causal.bidirectional) == ((24, 0), (False, True))
+    assert (free.windows, free.bidirectional) == ((24, 0), (True, True))
 
 
 def test_the_released_code_computes_the_same(monkeypatch):

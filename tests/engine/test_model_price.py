@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forerun.core.types import Draft, Seq
-from forerun.drafters.base.contract import Asking
+from forerun.drafters.base.contract import DraftModelUse
 from forerun.engine.model_price import EXPLORATION, DraftValues, ModelPrice
 from tests.engine.harness import GREEDY, LOOPING, Clock, Scripted, complete, plain, timed_engine
 from tests.tiny import tiny_model
@@ -22,7 +22,7 @@ class Partnered(Scripted):
     def __init__(self, clock, right, step_s, read_s=0.0, num_unread=0, tables=1):
         super().__init__(ANSWERS, lambda step: 0)
         self.clock, self.right, self.step_s, self.read_s = clock, right, step_s, read_s
-        self.asking, self.num_first, self.tables = Asking(), num_unread, tables
+        self.asking, self.num_first, self.tables = DraftModelUse(), num_unread, tables
         self.unread, self.asked = {}, []
 
     def num_unread(self, seq):

@@ -55,7 +55,7 @@ class Failing(Scripted):
         super().end(seq)
 
 
-class Asking(Adaptive):
+class DraftModelUse(Adaptive):
     """Asks for as much as `Fixed`, so that nothing depends on the clock, and cuts as usual."""
 
     def budgets(self, steps, num_others=0, *, is_reading=False):
@@ -171,7 +171,7 @@ def test_a_plug_in_stays_one_in_a_union():
 @pytest.mark.parametrize(("draft", "message"), WRONG)
 @pytest.mark.parametrize("build", [wrong, lambda draft: Union(Drafter(), wrong(draft))])
 def test_what_is_no_draft_is_told_in_a_sentence_and_changes_nothing(draft, message, build, caplog):
-    engine = guarded_engine(build(draft), Asking(8))
+    engine = guarded_engine(build(draft), DraftModelUse(8))
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == list(ANSWERS.values())
     (warning,) = {record.getMessage() for record in caplog.records}

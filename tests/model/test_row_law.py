@@ -69,7 +69,10 @@ GEMMA4 = (
 OTHERS = {"layers": GEMMA4, "num_layers": 3, "layer_scales": True, "per_layer_width": 12}
 OTHERS |= {"norms": "both", "qk_norm": "head", "value_norm": True, "rope": None}
 TORCH["gemma4"] = ModelConfig(**GATED | OTHERS)
-GEMMA3N = (LayerConfig(RopeConfig(100.0, 16), 37, cutoff=0.5), LayerConfig(None, shares_kv_of=0))
+GEMMA3N = (
+    LayerConfig(RopeConfig(100.0, 16), 37, sparsity_cutoff=0.5),
+    LayerConfig(None, shares_kv_of=0),
+)
 STREAMS = {"layers": GEMMA3N, "num_layers": 2, "layer_scales": False, "per_layer_vocab": 50}
 TORCH["streams"] = ModelConfig(**GATED | OTHERS | STREAMS | {"streams": StreamsConfig(4, 12)})
 HYBRID = tuple(

@@ -109,8 +109,8 @@ STREAMS = replace(
     per_layer_vocab=VOCAB - 3,
     streams=StreamsConfig(4, 32),
     layers=(
-        LayerConfig(ROPE, sliding_window=37, cutoff=0.5),
-        LayerConfig(RopeConfig(1e6, 32), intermediate_size=64, cutoff=-0.3),
+        LayerConfig(ROPE, sliding_window=37, sparsity_cutoff=0.5),
+        LayerConfig(RopeConfig(1e6, 32), intermediate_size=64, sparsity_cutoff=-0.3),
         LayerConfig(ROPE, 37, shares_kv_of=0),
     ),
 )

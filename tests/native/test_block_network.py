@@ -32,7 +32,7 @@ DFLASH = BlockConfig(
     mask_token_id=7,
     sample_from_anchor=False,
     windows=(0, 0),
-    sees_later=(True, True),
+    bidirectional=(True, True),
 )
 DSPARK = replace(
     DFLASH,
@@ -45,9 +45,9 @@ DSPARK = replace(
 KINDS = {
     "dflash": DFLASH,
     "dspark": DSPARK,
-    "a window, later rows unseen": replace(DFLASH, windows=(33, 0), sees_later=(False, True)),
+    "a window, later rows unseen": replace(DFLASH, windows=(33, 0), bidirectional=(False, True)),
     "one layer, confidence of the state alone": replace(
-        DSPARK, windows=(0,), sees_later=(True,), confidence_size=WIDTH, block_size=12
+        DSPARK, windows=(0,), bidirectional=(True,), confidence_size=WIDTH, block_size=12
     ),
 }
 

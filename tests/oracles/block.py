@@ -137,7 +137,7 @@ class TorchBlock:
         window = c.windows[layer] or rows
         before = torch.arange(rows) >= rows - window
         block = torch.ones(size, size, dtype=torch.bool)
-        if not c.sees_later[layer]:
+        if not c.bidirectional[layer]:
             block = block.tril()
         return torch.cat([before.expand(size, rows), block], 1)
 

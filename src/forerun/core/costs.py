@@ -17,9 +17,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-MEMORY = 0.98
+DECAY = 0.98
 """What a case counts for after the next one, wherever something is learned while requests run."""
-CASES = 4.0
+PRIOR_WEIGHT = 4.0
 """Cases that what is said beforehand weighs as much as."""
 TABLE_SPREAD = 0.2
 """How far apart in cost the measurements would be that the table is worth to the line."""
@@ -32,7 +32,7 @@ What is outside makes a size count for less, so that a lasting change is learned
 
 
 class DecayedMeans:
-    """Means by index, in which each case weighs `MEMORY` times what the next one of its index does.
+    """Means by index, in which each case weighs `DECAY` times what the next one of its index does.
 
     >>> means = DecayedMeans()
     >>> means.record([(0, 1.0), (2, 3.0), (2, 5.0)])
@@ -52,8 +52,8 @@ class DecayedMeans:
             while len(weights) <= i:
                 weights.append(0.0)
                 totals.append(0.0)
-            weights[i] = weights[i] * MEMORY + 1
-            totals[i] = totals[i] * MEMORY + value
+            weights[i] = weights[i] * DECAY + 1
+            totals[i] = totals[i] * DECAY + value
 
     def given(
         self, priors: Sequence[float], weight: float, indices: Iterable[int] | None = None
@@ -87,7 +87,7 @@ class CostCurve:
         self._least = 1 / OUTLIER if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
         # The line: cost against the table's. A table is as good as some measurements on the line y = x.
-        self._weight = CASES if self.points else 0.0
+        self._weight = PRIOR_WEIGHT if self.points else 0.0
         self._size = self._cost = self._between(1) if self.points else 0.0
         self._variance = self._covariance = self._weight * TABLE_SPREAD**2
         self._slope = 1.0 if self.points else 0.0
@@ -106,17 +106,17 @@ class CostCurve:
             cost = min(max(cost, known / limit), known * limit)
         mean += (cost - mean) / (weight + 1)
         self._means[size] = (
-            weight / limit if is_outlier else min(weight + 1, MEMORY / (1 - MEMORY)),
+            weight / limit if is_outlier else min(weight + 1, DECAY / (1 - DECAY)),
             mean,
         )
         # The line: least squares with decaying weights; its slope stays while only one size is seen.
         table = self._table(size)
-        self._weight = self._weight * MEMORY + 1
+        self._weight = self._weight * DECAY + 1
         step, miss = table - self._size, cost - self._cost
         self._size += step / self._weight
         self._cost += miss / self._weight
-        self._variance = self._variance * MEMORY + step * (table - self._size)
-        self._covariance = self._covariance * MEMORY + step * (cost - self._cost)
+        self._variance = self._variance * DECAY + step * (table - self._size)
+        self._covariance = self._covariance * DECAY + step * (cost - self._cost)
         if self._variance > 0.01:
             self._slope = max(0.0, self._covariance / self._variance)
 
@@ -136,7 +136,7 @@ class CostCurve:
         table = self._table(low)
         line = max(self._cost + self._slope * (table - self._size), table * self._least)
         weight, mean = self._means.get(low, (0.0, 0.0))
-        return max(0.0, (weight * mean + CASES * line) / (weight + CASES))
+        return max(0.0, (weight * mean + PRIOR_WEIGHT * line) / (weight + PRIOR_WEIGHT))
 
     def _between(self, size: int) -> float:
         """Return the table's cost; without a table the size itself."""

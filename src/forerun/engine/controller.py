@@ -29,7 +29,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Protocol
 
-from forerun.core.costs import CASES, MEMORY, CostCurve, DecayedMeans
+from forerun.core.costs import DECAY, PRIOR_WEIGHT, CostCurve, DecayedMeans
 from forerun.core.types import Draft
 from forerun.engine.model_price import DraftValues, ModelPrice
 from forerun.engine.sequence import SequenceStep
@@ -44,7 +44,7 @@ TRIAL_STEPS = 2
 """A drafter's first draft after a pause is slow, it has to read what it missed."""
 PLAIN_EVERY = 64
 """Steps after which a plain pass is worth a trial: the unit of all costs."""
-STATED = 2.0
+CONFIDENCE_WEIGHT = 2.0
 """Cases that a stated confidence weighs as much as."""
 PLAIN_FIRST = 2
 """Plain passes that a process begins with: the unit of all costs."""
@@ -134,7 +134,7 @@ class Adaptive(Controller):
         """Sequences that decode in the step, those without drafts too; 0 if none may draft."""
         self._is_reading = self._is_trial = False
         self._tokens = self._time = 1 / (
-            1 - MEMORY
+            1 - DECAY
         )  # of a sequence; time in plain passes of its batch
         self._asked_before: frozenset[int] = frozenset()
         self._since_plain, self._reserve, self._trial_steps = 0, RESERVE, 0
@@ -205,7 +205,7 @@ class Adaptive(Controller):
             if any(step.num_unread is not None for step in steps):
                 loaded_s = sum(step.model_load_s for step in steps)
                 self._models.save(time, loaded_s / (self._unit_s or self._rough_s))
-            self._tokens, self._time = self._tokens * MEMORY + tokens, self._time * MEMORY + time
+            self._tokens, self._time = self._tokens * DECAY + tokens, self._time * DECAY + time
         self._num, self._is_trial = 0, False
 
     def _pass(self, num_rows: int) -> float:
@@ -234,10 +234,10 @@ class Adaptive(Controller):
             return 0, 0.0
         general = self._values.by_mode
         most = max(len(values.weights) for values in general[: mode + 1]) or 1
-        values = general[0].given([FIRST_VALUE / 2**i for i in range(most)], CASES)
+        values = general[0].given([FIRST_VALUE / 2**i for i in range(most)], PRIOR_WEIGHT)
         if mode:
             values = general[1].given(values, 1.0)  # a few drafts have to tell
-        added = accumulate(own.by_mode[mode].given(values, CASES), initial=0.0)
+        added = accumulate(own.by_mode[mode].given(values, PRIOR_WEIGHT), initial=0.0)
         next(added)
         costs = (self.draft_cost.predict(num_nodes) for num_nodes in range(1, most + 1))
         nets = [0.0, *(x - self._price * c for x, c in zip(added, costs, strict=True))]
@@ -342,9 +342,9 @@ class AcceptanceRates:
     def paths(self, draft: Draft) -> list[float]:
         """Return P(node accepted) of every node: the product of the rates on the path to it."""
         if (stated := draft.confidence) is None:
-            rates = self._by_index.given((0.5,) * len(draft), STATED)
+            rates = self._by_index.given((0.5,) * len(draft), CONFIDENCE_WEIGHT)
         else:
-            rates = self._by_confidence.given(stated, STATED, levels(stated))
+            rates = self._by_confidence.given(stated, CONFIDENCE_WEIGHT, levels(stated))
         products: list[float] = []
         for parent, rate in zip(draft.parents, rates, strict=True):
             products.append(rate * products[parent] if parent >= 0 else rate)

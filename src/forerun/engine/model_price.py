@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from forerun.core.costs import CASES, DecayedMeans
+from forerun.core.costs import PRIOR_WEIGHT, DecayedMeans
 from forerun.core.types import Seq
 
 EXPLORATION = 0.005
@@ -33,7 +33,7 @@ FIRST_STEPS = 2.0
 LEAST_LEFT = 32
 LEAST_GAIN = 0.15
 """Tokens a draft: the models' estimates are noisy, and what is read in vain is lost."""
-LAST = 9
+WINDOW = 9
 """Measurements whose median is a cost: the first ones read weights that are not in memory."""
 
 
@@ -56,8 +56,8 @@ class ModelPrice:
 
     def __init__(self, step_cost: float) -> None:
         """Begin with what a step costs by its bytes, which counts as two measurements."""
-        self._step_costs = deque([step_cost] * 2, LAST)
-        self._read_costs = deque([step_cost * FIRST_READ] * 2, LAST)
+        self._step_costs = deque([step_cost] * 2, WINDOW)
+        self._read_costs = deque([step_cost * FIRST_READ] * 2, WINDOW)
         self._steps = DecayedMeans()
         self._reserve, self._debt = RESERVE, 0.0
 
@@ -73,7 +73,10 @@ class ModelPrice:
 
     def draft_cost(self, own: DraftValues) -> float:
         """Return what their steps in a draft of a sequence cost."""
-        return self.step_cost * own.steps.given(self._steps.given([FIRST_STEPS], CASES), CASES)[0]
+        return (
+            self.step_cost
+            * own.steps.given(self._steps.given([FIRST_STEPS], PRIOR_WEIGHT), PRIOR_WEIGHT)[0]
+        )
 
     def decide(
         self, seq: Seq, own: DraftValues, gain: float, price: float, speed: float, num_unread: int

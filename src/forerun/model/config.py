@@ -183,12 +183,12 @@ class LayerConfig:
     has_mixer: bool = True
     """Whether there is attention or what stands in its place; else the layer is its MLP or its experts alone, as
     others have neither (Nemotron-H)."""
-    cutoff: float | None = None
+    sparsity_cutoff: float | None = None
     """What an MLP's gates must exceed, in standard deviations of a row's gates above their mean: what they have beyond
     is activated, and 0 of the others. None: all are activated as they are."""
 
     @property
-    def has_feed(self) -> bool:
+    def has_feed_forward(self) -> bool:
         """Whether there is an MLP, experts, or both."""
         return self.has_mlp or self.experts is not None
 

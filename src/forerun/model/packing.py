@@ -29,7 +29,7 @@ _SIDE_BY_SIDE = (
 """Matrices that read the same rows, whose columns may have an order of their own."""
 
 
-class Orders:
+class ActOrder:
     """In which order of columns the matrices of each layer read their rows: those that read the same ones, alike."""
 
     def __init__(self, config: ModelConfig) -> None:

@@ -41,7 +41,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def _layer_shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     width, layer = config.hidden_size, config.layer(index)
     shapes = _mixer_shapes(config, index)
-    if not layer.has_feed:
+    if not layer.has_feed_forward:
         del shapes["mlp_norm"]
     if layer.has_mlp:
         inner = layer.intermediate_size or config.intermediate_size

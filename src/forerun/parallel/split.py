@@ -129,7 +129,9 @@ def refuse(config: ModelConfig, reasons: Mapping[str, bool], what: str) -> None:
     layers = [config.layer(i) for i in range(config.num_layers)]
     reasons = {
         "recurrent layers": config.is_recurrent,
-        "layers of one sublayer": any(not (each.has_mixer and each.has_feed) for each in layers),
+        "layers of one sublayer": any(
+            not (each.has_mixer and each.has_feed_forward) for each in layers
+        ),
         "attention to latents": config.latent is not None,
         "per-layer embeddings": config.per_layer_width is not None,
         "layers that share keys and values": any(

@@ -106,13 +106,13 @@ class MLP:
         self.up, self.down = weights.linear(name + "up"), weights.linear(name + "down")
         self.gate = weights.linear(name + "gate") if weights.config.gated_mlp else None
         self.activation = weights.config.activation
-        self.cutoff = weights.config.layer(layer).cutoff
+        self.sparsity_cutoff = weights.config.layer(layer).sparsity_cutoff
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (R, D) to (R, D)."""
         gate = None if self.gate is None else self.gate(x)
-        if gate is not None and self.cutoff is not None:
-            gate = ops.beyond(gate, self.cutoff)
+        if gate is not None and self.sparsity_cutoff is not None:
+            gate = ops.beyond(gate, self.sparsity_cutoff)
         return self.down(ops.activated(self.activation, self.up(x), gate))
 
 

@@ -5,7 +5,7 @@ is reached, with a probability of at least its `min_doubt` (`csrc/drafters/growt
 target's token was the likeliest of the table's in 34 %, of a recurrent network's in 40 %, of the mean's in 47 %.
 
 A model's steps cost a part of the target's pass each, and it has to read the prompt first. So whether models take part
-is asked for with each draft (`Asking`), and they read a few tokens a step.
+is asked for with each draft (`DraftModelUse`), and they read a few tokens a step.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forerun.core.types import Draft, Outcome, Seq
-from forerun.drafters.base.contract import Asking, Drafter
+from forerun.drafters.base.contract import Drafter, DraftModelUse
 from forerun.drafters.base.networks.drafter import NetworkDrafter, joint_drafts
 from forerun.drafters.base.networks.network import Network
-from forerun.drafters.base.networks.worth import Worth
+from forerun.drafters.base.networks.partner_value import PartnerValue
 from forerun.drafters.base.union import Joint, Union, common_features
 
 if TYPE_CHECKING:
-    from forerun._native import Said
+    from forerun._native import Trace
 
 READ_ROWS = 64
 """Tokens of prompts that models read in a step of the target."""
@@ -44,14 +44,14 @@ class Cascade(Joint):
             self.features = common_features(self.features, part.features)
         self.max_nodes = max(each.max_nodes for each in networks)
         self._worths = {
-            each.network: Worth(each.network.share, each.network.gain) for each in networks
+            each.network: PartnerValue(each.network.share, each.network.gain) for each in networks
         }
-        self._said: dict[int, tuple[Said, list[Network]]] = {}
+        self._said: dict[int, tuple[Trace, list[Network]]] = {}
         """What was said of each sequence in its last draft, and by whom."""
         self.models = [each.network for each in self.networks if each.network.is_model]
         if self.models and len(self.parts) > len(self.models):
             self._last_s, self._unwanted_s = time.monotonic(), 0.0
-            self.asking = Asking(step_cost=sum(model.step_cost for model in self.models))
+            self.asking = DraftModelUse(step_cost=sum(model.step_cost for model in self.models))
 
     def num_unread(self, seq: Seq) -> int:
         """Count the tokens that the models have to read before they can be asked."""
@@ -74,7 +74,7 @@ class Cascade(Joint):
             self._said[seq.id] = said, grown.partners
         return grown.drafts
 
-    def _asks(self, asking: Asking, seqs: Sequence[Seq]) -> list[bool]:
+    def _asks(self, asking: DraftModelUse, seqs: Sequence[Seq]) -> list[bool]:
         """Let models be loaded and read where they are wanted; return of which sequences they draft."""
         wanted = asking.wanted or [True] * len(seqs)
         asks = [w and not self.num_unread(seq) for seq, w in zip(seqs, wanted, strict=True)]
@@ -91,10 +91,10 @@ class Cascade(Joint):
         self._last_s = now_s
         self._unwanted_s = 0.0 if is_wanted else self._unwanted_s + min(now_s - before_s, PAUSE_S)
         if is_wanted:
-            return sum(model.fetch() for model in self.models)
+            return sum(model.reload() for model in self.models)
         if self._unwanted_s >= REST_S:
             for model in self.models:
-                model.rest()
+                model.offload()
         return 0.0
 
     def _read(self, seq: Seq, most: int) -> int:

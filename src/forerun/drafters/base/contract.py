@@ -89,7 +89,7 @@ class DrafterBytes(NamedTuple):
 
 
 @dataclass(slots=True)
-class Asking:
+class DraftModelUse:
     """Whether the models of a drafter take part in its next draft, and what they did in the last one."""
 
     wanted: Sequence[bool] = ()
@@ -123,7 +123,7 @@ class Drafter:
     """The drafters that it combines; none: it is a single one."""
     gives_ngrams: bool = False
     """Has an `ngram_model`, which a network can guess with."""
-    asking: Asking | None = None
+    asking: DraftModelUse | None = None
     """Set by a drafter whose models the controller may leave out, as cheaper ones guess too."""
     takes_ngrams: bool = False
     """Has `propose_with`, which blends its guesses with another drafter's `ngram_model`."""

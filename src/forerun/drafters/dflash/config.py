@@ -45,7 +45,7 @@ class BlockConfig:
     sample_from_anchor: bool
     windows: tuple[int, ...]
     """By layer: how many rows before the block are seen, 0: all."""
-    sees_later: tuple[bool, ...]
+    bidirectional: tuple[bool, ...]
     """By layer: whether a row of the block sees those behind it."""
     markov_rank: int = 0
     confidence_size: int = 0

@@ -122,7 +122,7 @@ def _kernels(
         c.mask_token_id,
         c.markov_rank,
         c.windows,
-        c.sees_later,
+        c.bidirectional,
         num_slots,
         max_len,
     )

@@ -143,7 +143,7 @@ def untrained(target: Target) -> BlockWeights:
         mask_token_id=0,
         sample_from_anchor=True,
         windows=(0,) * 5,
-        sees_later=(True,) * 5,
+        bidirectional=(True,) * 5,
         markov_rank=64,
     )
     return BlockWeights(config, network_folder.untrained_tensors(config.shapes()), tokens)
@@ -192,7 +192,7 @@ def block_config(
         mask_token_id=mask,
         sample_from_anchor=_samples_from_anchor(block, rank),
         windows=windows,
-        sees_later=_sees_later(block, windows),
+        bidirectional=_sees_later(block, windows),
         markov_rank=rank,
         confidence_size=confidence,
     )

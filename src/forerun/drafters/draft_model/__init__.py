@@ -215,15 +215,15 @@ class DraftModel(Network):
         if slot is not None:
             self.cache.close(slot.index, seq.tokens)
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Leave memory until it is wanted again."""
-        if self.resident.is_here and self.resident.leave():
+        if self.resident.is_here and self.resident.offload():
             self._unopened.update(self.slots)
             self.slots.clear()
 
-    def fetch(self) -> float:
+    def reload(self) -> float:
         """Be loaded again, in a thread of its own; return the seconds that took, once it is there."""
-        return 0.0 if self.resident.is_here else self.resident.come()
+        return 0.0 if self.resident.is_here else self.resident.reload()
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count weights, keys and values, and recurrent states; copied rows of the head are weights."""

@@ -49,24 +49,24 @@ class Resident:
         """True in memory."""
         return self._parts is not None
 
-    def leave(self) -> bool:
+    def offload(self) -> bool:
         """Let go of weights, keys and values; False where there is no way back."""
         if self._load is None:
             return False
         self._parts = None
         return True
 
-    def come(self) -> float:
+    def reload(self) -> float:
         """Begin to load it, or take what was loaded meanwhile; return the seconds that took, 0 before."""
         if self._loaded is not None:
             self._parts, self._loaded, self._is_loading = self._loaded, None, False
             return self._load_s
         if not self._is_loading:
             self._is_loading = True
-            background.start("forerun-draft", self._come)
+            background.start("forerun-draft", self._reload)
         return 0.0
 
-    def _come(self) -> None:
+    def _reload(self) -> None:
         assert self._load is not None
         begun_s = time.monotonic()
         try:

@@ -20,7 +20,7 @@ import numpy as np
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.drafters.base.draft_head import DraftHead, Scores, TextTokens
-from forerun.drafters.base.networks.decoders import decoder_beside, map_beside
+from forerun.drafters.base.networks.decoders import load_draft_decoder, load_linear_map
 from forerun.model.cache.base import KVCache
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
@@ -55,9 +55,9 @@ class AssistantLayers:
 
     def __init__(self, weights: AssistantWeights, target: Model, quant: Scheme) -> None:
         self.target, self.clusters = target, weights.clusters
-        self.decoder = decoder_beside(target, weights.config, weights.layers, quant)
-        self.pre = map_beside(target, weights.pre, quant)
-        self.post = map_beside(target, weights.post, quant)
+        self.decoder = load_draft_decoder(target, weights.config, weights.layers, quant)
+        self.pre = load_linear_map(target, weights.pre, quant)
+        self.post = load_linear_map(target, weights.post, quant)
         self.listed: DraftHead | None = None
 
     def cut(self, listed: Ids) -> None:

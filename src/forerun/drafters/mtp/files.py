@@ -64,7 +64,9 @@ def read(model: str, target: Target) -> HeadWeights:
 def one_layer(config: ModelConfig) -> ModelConfig:
     """Return the shape of a model of one layer, the last of its kind that attends. Raises LoadError."""
     kinds = (config.layer(i) for i in reversed(range(config.num_layers)))
-    layer = next((k for k in kinds if k.has_mixer and k.has_feed and k.recurrent is None), None)
+    layer = next(
+        (k for k in kinds if k.has_mixer and k.has_feed_forward and k.recurrent is None), None
+    )
     if layer is None or layer.shares_kv_of is not None or config.per_layer_width is not None:
         raise LoadError(f"a {config.family} has no layer that a head could be like")
     return replace(

@@ -17,7 +17,7 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch
-from forerun.drafters.base.networks.decoders import decoder_beside, map_beside, ones, rms
+from forerun.drafters.base.networks.decoders import load_draft_decoder, load_linear_map, ones, rms
 from forerun.model.cache.base import KVCache
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
@@ -47,8 +47,8 @@ class HeadLayers:
     def __init__(self, weights: HeadWeights, target: Model, quant: Scheme) -> None:
         self.eps = weights.config.norm_eps
         self.norms = (weights.embedding_norm, weights.hidden_norm)
-        self.fc = map_beside(target, weights.fc, quant)
-        self.block = decoder_beside(target, weights.config, weights.block, quant)
+        self.fc = load_linear_map(target, weights.fc, quant)
+        self.block = load_draft_decoder(target, weights.config, weights.block, quant)
         self.text = target
         """Whose embedding and head it has."""
         if weights.text:
@@ -56,7 +56,7 @@ class HeadLayers:
                 target.config, num_layers=0, layers=(), tied_head=len(weights.text) == 1
             )
             norm = "norm", ones("norm", shape.hidden_size)  # no pass reads it
-            self.text = decoder_beside(target, shape, [*weights.text, norm])
+            self.text = load_draft_decoder(target, shape, [*weights.text, norm])
 
     def inputs(self, tokens: list[int], hidden: Floats) -> Floats:
         """Make the block's rows (R, D) of tokens and the states (R, D) before them."""

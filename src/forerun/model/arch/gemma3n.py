@@ -71,8 +71,12 @@ def config(settings: Settings) -> ModelConfig:
     widths, cutoffs = settings.by_layer("intermediate_size"), _cutoffs(settings)
     settings.fixed["intermediate_size"] = widths[0]
     layers = [
-        replace(layer, intermediate_size=None if width == widths[0] else width, cutoff=cutoff)
-        for layer, width, cutoff in zip(
+        replace(
+            layer,
+            intermediate_size=None if width == widths[0] else width,
+            sparsity_cutoff=sparsity_cutoff,
+        )
+        for layer, width, sparsity_cutoff in zip(
             read_layers(settings, period=5, local_theta=10_000.0, is_local_plain=True),
             widths,
             cutoffs,
@@ -142,8 +146,8 @@ def _cutoffs(settings: Settings) -> Sequence[float | None]:
     key = "activation_sparsity_scale" if settings.is_gguf else "activation_sparsity_pattern"
     given = settings.get(key)
     if given is None:
-        cutoff = NormalDist().inv_cdf(_SPARSITY)
-        return [cutoff] * usual + [None] * (num_layers - usual)
+        sparsity_cutoff = NormalDist().inv_cdf(_SPARSITY)
+        return [sparsity_cutoff] * usual + [None] * (num_layers - usual)
     values = given if isinstance(given, list) else [given] * num_layers
     is_right = len(values) == num_layers and all(
         isinstance(value, int | float) and (settings.is_gguf or 0 <= value < 1) for value in values

@@ -28,7 +28,7 @@ from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, Model
-from forerun.model.packing import Orders, fill, fill_blank
+from forerun.model.packing import ActOrder, fill, fill_blank
 from forerun.system import device
 from forerun.weights.gguf_blocks import for_kernels
 from forerun.weights.rtn import Scheme
@@ -112,7 +112,7 @@ class NativeDecoder:
         """Threads and scratch memory; models that share one compute in turn."""
         self._native = _native.Decoder(runtime, config)
         self._names: dict[str, None] = {}
-        self._orders = Orders(config)
+        self._act_order = ActOrder(config)
         for i in range(config.num_layers):
             if config.layer(i).has_mixer and config.layer(i).recurrent is None:
                 self._set_attention(i)
@@ -144,7 +144,7 @@ class NativeDecoder:
         offset = None if bias is None else bias.dequantize()
         stored = stored.unpacked()
         codes = None if stored.read is None else stored.codes()
-        if not self._orders.take(name, stored.format, codes):
+        if not self._act_order.take(name, stored.format, codes):
             stored, codes = stored.in_order(), None
         form = stored.format.name
         try:

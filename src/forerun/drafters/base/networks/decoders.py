@@ -25,7 +25,7 @@ from forerun.weights.stored import StoredTensor
 _BITS: Mapping[Scheme, int] = {"int8": 8, "int4": 4}
 
 
-def decoder_beside(
+def load_draft_decoder(
     target: Model,
     config: ModelConfig,
     weights: Iterable[tuple[str, StoredTensor]],
@@ -43,14 +43,14 @@ def decoder_beside(
     return native.load(config, named, shares_with=target, quant=quant)
 
 
-def map_beside(target: Model, stored: StoredTensor, quant: Scheme = "none") -> Model:
+def load_linear_map(target: Model, stored: StoredTensor, quant: Scheme = "none") -> Model:
     """Load a linear map (out, in) as the head of a decoder without layers: `head` maps (R, in) to (R, out)."""
     num_out, num_in = stored.shape
     is_native = isinstance(target, native.NativeDecoder)
     if is_native and quant in _BITS and num_in % 32 == 0:
         stored = requantize(stored, _BITS[quant])
     config = without_layers(target.config, num_out, num_in)
-    return decoder_beside(target, config, [("embed", stored), ("norm", ones("norm", num_in))])
+    return load_draft_decoder(target, config, [("embed", stored), ("norm", ones("norm", num_in))])
 
 
 def without_layers(config: ModelConfig, vocab_size: int, width: int) -> ModelConfig:

@@ -15,7 +15,7 @@ from forerun.model.kernels import native
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
-    from forerun._native import Said, TextNGramModel
+    from forerun._native import TextNGramModel, Trace
 
 _BITS = {"none": 16, "int8": 8, "int4": 4}
 
@@ -107,7 +107,7 @@ class Grown(NamedTuple):
     drafts: list[Draft]
     num_model_steps: list[int]
     """Steps that models took, by sequence."""
-    said: list[Said]
+    said: list[Trace]
     """What was said of each sequence."""
     partners: list[Network]
     """Who were asked, in their order there."""

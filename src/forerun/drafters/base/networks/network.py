@@ -47,7 +47,7 @@ class Network:
     knows_paths: bool = False
     """Its steps may leave out tokens, which it then takes with the next one (`Step.path`)."""
     is_model: bool = False
-    """Its steps are passes of a model: their price is learned, and it may be left out (`Asking`)."""
+    """Its steps are passes of a model: their price is learned, and it may be left out (`DraftModelUse`)."""
     step_cost: float = 0.0
     """The bytes that a step of a model reads, as a share of a pass of the target."""
 
@@ -93,10 +93,10 @@ class Network:
         """Read as many of these tokens at most; return how many."""
         return 0
 
-    def rest(self) -> None:
-        """Leave memory, if `fetch` can bring it back."""
+    def offload(self) -> None:
+        """Leave memory, if `reload` can bring it back."""
 
-    def fetch(self) -> float:
+    def reload(self) -> float:
         """Come back into memory, in a thread of its own; return the seconds that took, once it is there."""
         return 0.0
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from forerun.core.costs import CASES, DecayedMeans
+from forerun.core.costs import PRIOR_WEIGHT, DecayedMeans
 
 MOST_DOUBT = 0.7
 """A partner is asked from this doubt on, however little its steps have brought: else nothing more would be learned."""
@@ -28,7 +28,7 @@ Verdict = tuple[int, float, float, float, int]
 0 off the right path, and the tokens it brought."""
 
 
-class Worth:
+class PartnerValue:
     """Learns what one partner's word weighs beside those of others, and what its steps bring."""
 
     def __init__(self, share: float, gain: float) -> None:
@@ -55,6 +55,6 @@ class Worth:
         for _, _, before, own, _ in steps:
             if likely := (1 - share) * before + share * own:
                 self._shares.record([(0, share * own / likely)])
-        self.share = self._shares.given([self._first_share], CASES)[0]
+        self.share = self._shares.given([self._first_share], PRIOR_WEIGHT)[0]
         self._squares = self._squares * GAIN_MEMORY + sum(doubt**2 for _, doubt, *_ in steps)
         self._brought = self._brought * GAIN_MEMORY + sum(brought for *_, brought in steps)
