@@ -10,6 +10,7 @@ from pathlib import Path
 from forerun.cli.chat_input import help_text, parse
 from forerun.cli.chat_models import ChatModel, Message
 from forerun.core.errors import CapacityError, ConfigError
+from forerun.core.paths import expanded
 from forerun.system.files import open_private, read_text
 
 
@@ -130,7 +131,7 @@ class Conversation:
 
     def save(self, name: str) -> str:
         """Write the messages to a file. Another's file is not overwritten."""
-        path = Path(name).expanduser()
+        path = expanded(name)
         if path.exists() and path != self.file:
             raise ConfigError(f"{path} exists: name another file")
         try:
@@ -143,7 +144,7 @@ class Conversation:
 
     def load(self, name: str) -> str:
         """Take the messages of a file instead of those that are here."""
-        path = Path(name).expanduser()
+        path = expanded(name)
         try:
             messages = json.loads(read_text(path))
         except ValueError as error:

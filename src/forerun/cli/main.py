@@ -109,6 +109,10 @@ def main() -> None:
     sys.stderr = sys.stderr or io.StringIO()  # a closed one is None
     if sys.stdout is None:
         sys.exit(_refuse("stdout is closed: there is nowhere to write the output"))
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a letter that its encoding lacks is written as \u2192, say
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(sys.argv[1:])
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from forerun.compat.engine import note
 from forerun.core.errors import ConfigError, RequestError
 from forerun.core.options import flags_of, option
 from forerun.core.params import SamplingParams
+from forerun.core.paths import expanded
 from forerun.core.structured import StructuredOutputsParams
 from forerun.system.files import read_text
 from forerun.text.generation import FILTERS, SETTINGS
@@ -86,7 +87,7 @@ def read_template(given: str | None) -> str | None:
         return given and CHATML
     if "{" in given or " " in given:
         return given
-    if not (path := Path(given).expanduser()).exists():
+    if not (path := expanded(given)).exists():
         what = "--chat-template must be a file of Jinja, its text, or chatml"
         raise ConfigError(f"{what}; no such file: {given}")
     return read_text(path)

@@ -13,11 +13,11 @@ import pkgutil
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, unknown
+from forerun.core.paths import expanded
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -72,7 +72,7 @@ def origin(kind: str, name: str) -> str:
 
 def load_file(name: str) -> ModuleType:
     """Return the module of a Python file, imported once for each version of it. Raises ConfigError."""
-    path = Path(name).expanduser().resolve()
+    path = expanded(name).resolve()
     if not path.is_file():
         raise ConfigError(f"there is no file '{name}': give the path of a Python file")
     from hashlib import sha256  # which takes 8 ms to import

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.core.errors import LoadError
+from forerun.core.paths import expanded
 from forerun.weights.gguf_parts import part_paths
 from forerun.weights.gguf_roles import is_model, models_among
 
@@ -75,7 +76,7 @@ def has_repo(name: HubName) -> bool:
     )
     names = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
     cache = next(filter(None, map(os.environ.get, names)), os.path.join(home, "hub"))
-    return (Path(cache).expanduser() / f"models--{name.repo.replace('/', '--')}").is_dir()
+    return (expanded(cache) / f"models--{name.repo.replace('/', '--')}").is_dir()
 
 
 def cached(name: HubName) -> Path | None:

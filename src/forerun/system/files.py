@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TextIO, cast
 
 from forerun.core.errors import ConfigError
+from forerun.core.paths import expanded
 from forerun.system import processes
 
 PRIVATE, PUBLIC = 0o600, 0o644
@@ -82,7 +83,7 @@ def open_to_read(path: Path) -> BufferedReader:
 def read_text(file: str | Path) -> str:
     """Return the text of a UTF-8 file that a user named. Raises ConfigError that says why it cannot be read."""
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        return expanded(file).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"no such file: {file}") from None
     except IsADirectoryError:

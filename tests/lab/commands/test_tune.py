@@ -17,7 +17,7 @@ from forerun.engine.stats import SpecStats
 from forerun.lab.train import answers
 from forerun.lab.train.trainer import Trainer
 from forerun.lab.tune import learn, report
-from forerun.lab.tune.network import NetworkRun
+from forerun.lab.tune.training import NetworkRun
 from tests.cli.helpers import FEW, assert_private, the_json
 
 ONE = "suffix:num_draft=2,factor=2,min_token_prob=0.2,max_depth=16"

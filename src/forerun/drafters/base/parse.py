@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from forerun.core import registry
 from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, unknown
+from forerun.core.paths import expanded
 from forerun.drafters.base.find import find, is_file
 from forerun.model.kernels import native
 from forerun.system.opened import read_json
@@ -45,7 +45,7 @@ def split_parts(drafter: str) -> list[str]:
     """
     if "+" not in drafter:
         return [drafter]
-    if is_file(path := drafter.partition(":")[0]) and Path(path).expanduser().is_file():
+    if is_file(path := drafter.partition(":")[0]) and expanded(path).is_file():
         return [drafter]
     names = "|".join(registry.names("drafters")).replace("_", "[-_]")
     parts = re.split(rf"(\+\+?)(?=(?:{names}|[^:+,]+\.py)(?:[:+]|$))", drafter)
@@ -101,7 +101,7 @@ def _reader_of(model: str) -> str:
 
     Raises ConfigError for one that none reads, LoadError for a GGUF file that is damaged.
     """
-    path = Path(model).expanduser()
+    path = expanded(model)
     words = path.name.lower()
     if (path / "config.json").is_file():
         settings = read_json(path / "config.json")

@@ -19,6 +19,7 @@ import numpy as np
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, LoadError
+from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder as network_folder
 from forerun.drafters.base.networks.folder import CONFIG, TENSORS
@@ -49,7 +50,7 @@ class TrimmedConfig:
 
 def is_one(model: str) -> bool:
     """Say whether a draft that was named is such a folder. Raises LoadError for one that cannot be read."""
-    path = Path(model).expanduser() / CONFIG
+    path = expanded(model) / CONFIG
     return path.is_file() and _read(path).get("model_type") == KIND
 
 
@@ -57,7 +58,7 @@ def described(model: str) -> tuple[str, int | None]:
     """Return a draft's name and how many tokens it may guess, None for all. Raises LoadError."""
     if not is_one(model):
         return model, None
-    config = _config(Path(model).expanduser())
+    config = _config(expanded(model))
     return config.draft, config.draft_vocab_size
 
 
@@ -74,7 +75,7 @@ def load(model: str, target: Target) -> tuple[str, Ids]:
 
     Raises LoadError for a damaged folder, ConfigError for a target of another tokenizer.
     """
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     config = _config(folder)
     vocabulary = target.vocabulary
     if vocabulary is not None and (ours := fingerprint(vocabulary)) != config.vocabulary:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from forerun.core.errors import LoadError
+from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder as network_folder
 from forerun.drafters.base.networks.folder import UNTRAINED, Folder
@@ -29,7 +29,7 @@ def check_folder(model: str) -> None:
     """Raise LoadError if there is no such network."""
     if model == UNTRAINED:
         return
-    path = Path(model).expanduser()
+    path = expanded(model)
     config = network_folder.config_of(path)
     if config.get("model_type") != MODEL_TYPE and "medusa_num_heads" not in config:
         raise LoadError(f"{path} holds model_type {config.get('model_type')!r}, which is no Medusa")
@@ -38,14 +38,14 @@ def check_folder(model: str) -> None:
 def check_target_of(model: str, target: Target) -> None:
     """Raise LoadError for a folder of another target, without its weights."""
     if model != UNTRAINED:
-        _config(network_folder.read_config(Path(model).expanduser(), target), target)
+        _config(network_folder.read_config(expanded(model), target), target)
 
 
 def read(model: str, target: Target) -> MedusaWeights:
     """Read the heads for a target. Raises LoadError naming what is wrong."""
     if model == UNTRAINED:
         return untrained(target)
-    folder = network_folder.read(Path(model).expanduser(), target)
+    folder = network_folder.read(expanded(model), target)
     config = _config(folder, target)
     names = {_PREFIX.sub("", name): name for name in folder.tensors}
     tokens = None

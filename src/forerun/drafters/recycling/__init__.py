@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, check_least
+from forerun.core.paths import expanded
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq, drafts_of
 from forerun.drafters.base.contract import Drafter, DrafterBytes, Method, Target
 from forerun.drafters.base.ngram.texts import Texts
@@ -66,7 +67,7 @@ class Options:
     @property
     def table_path(self) -> Path | None:
         """Return the file that is named; None for auto and none."""
-        return None if self.table in ("auto", "none") else Path(self.table).expanduser()
+        return None if self.table in ("auto", "none") else expanded(self.table)
 
 
 def build(options: Options, target: Target) -> Recycling:

@@ -31,7 +31,6 @@ from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Model
 from forerun.model.shapes import flops_per_token
-from forerun.torch.decoder import Decoder
 
 OURS = "forerun"
 READ, PEAK, FLOAT_PEAK = "read", "int8 peak", "float peak"
@@ -199,6 +198,10 @@ def _nbytes(model: Model, num_rows: int) -> int:
     if isinstance(model, NativeDecoder):
         sizes = {name: sum(len(part) for part in parts) for name, _, _, parts in model.packed()}
     else:
+        from forerun.torch.decoder import (
+            Decoder,  # late: where the kernels compute, torch is not needed
+        )
+
         assert isinstance(model, Decoder)
         sizes = {name: tensor.nbytes for name, tensor in model.weights.items()}
     if "head" in sizes:  # rounded, or never tied

@@ -87,14 +87,15 @@ def settings_of(
 
 
 def load(config: EngineConfig) -> LLM:
-    """Load the model that is learned from; from now on torch has as many threads."""
-    from forerun.system.device import let_threads_sleep
+    """Load the model that is learned from; from now on torch, if it is installed, has as many threads."""
+    from forerun.system.device import let_threads_sleep, torch_problem
 
     let_threads_sleep()
-    from forerun.torch.backend import set_threads
-
     llm = opt.load(config, controller=False)
-    set_threads(llm.model.num_threads)
+    if torch_problem() is None:
+        from forerun.torch.backend import set_threads
+
+        set_threads(llm.model.num_threads)
     return llm
 
 

@@ -9,17 +9,16 @@ import torch
 from forerun.core.arrays import Ids
 from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, LoadError
+from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder as network_folder
 from forerun.lab.train.draft_model import weights_of
+from forerun.lab.train.kept import FOUND_KIND, RECORD
 from forerun.lab.train.learners import Kind, Learner, kind_module, new_learner
-from forerun.lab.train.session import RECORD
 from forerun.llm import LLM
 from forerun.system.opened import read_json
 from forerun.weights.checkpoint import open_checkpoint
 
-FOUND_KIND = "mlp_speculator"
-"""Of the networks that come with the package, and that `forerun tune` makes."""
 GOING_ON = 0.25
 """Times the rate, for a trained drafter: at the whole one it unlearns in 100k tokens what 600k do not bring back."""
 
@@ -37,7 +36,7 @@ def trained(target: Target, begin: Path) -> tuple[Learner, Kind, Ids]:
     `auto` is the network that drafts for the target by default. Raises ConfigError if none does, and LoadError for a
     folder of another target, or of other engines.
     """
-    found = kind_module(FOUND_KIND).fitting(target) if str(begin) == AUTO else [begin.expanduser()]
+    found = kind_module(FOUND_KIND).fitting(target) if str(begin) == AUTO else [expanded(begin)]
     path = next(iter(found), None)
     if path is None:
         raise ConfigError("no network ships for this model: give --from FOLDER, or leave it out")

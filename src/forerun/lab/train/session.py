@@ -28,6 +28,7 @@ from forerun.lab.train import held_out, replies, simulated, sources
 from forerun.lab.train.answers import default_path, open_store
 from forerun.lab.train.batches import lengths
 from forerun.lab.train.held_out import EngineRun
+from forerun.lab.train.kept import RECORD
 from forerun.lab.train.learners import Learner
 from forerun.lab.train.replies import Reply, of_text
 from forerun.lab.train.simulated import Acceptance, SimulatedReply
@@ -43,7 +44,7 @@ from forerun.weights.checkpoint import open_checkpoint
 MAX_REPLY = 1024
 """Tokens of a prompt and its reply; longer ones are left out."""
 BYTES_A_NUMBER = 2
-RECORD, METRICS = "train.json", "metrics.csv"
+METRICS = "metrics.csv"
 
 
 @dataclass(frozen=True, slots=True)

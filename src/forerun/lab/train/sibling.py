@@ -23,8 +23,8 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.vocabulary import fingerprint
 from forerun.lab.train import batches
+from forerun.lab.train.kept import FOUND_KIND
 from forerun.lab.train.learners import Kind, Learner, new_learner
-from forerun.lab.train.networks import FOUND_KIND
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.session import Data, state_reader
 from forerun.lab.train.states import StateReader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.types import TaskPrompt
 from forerun.lab.bench import summary, workload
 from forerun.lab.bench.workload import PromptGroup
-from forerun.lab.tune import learn, network, outcome, report, times
+from forerun.lab.tune import learn, network, outcome, report
 from forerun.llm import LLM
 
 
@@ -55,7 +55,7 @@ def run(llm: LLM, goal: Goal, command: str) -> dict[str, Any]:
     obstacle = network.obstacle(tables.default, goal.prompts)
     if obstacle is not None and goal.network:
         raise ConfigError(obstacle)
-    with network.states_kept(llm) if goal.network else nullcontext():
+    with _states_kept(llm) if goal.network else nullcontext():
         made = learn.make(llm, goal.prompts, goal.left_out, goal.num_tokens)
     try:
         return _compare(llm, goal, tables, made, partial(_trained, llm, goal, command, obstacle))
@@ -114,13 +114,21 @@ def _is_slower(row: summary.Row) -> bool:
     return isinstance(highest, float) and highest < 1
 
 
+def _states_kept(llm: LLM) -> AbstractContextManager[None]:
+    from forerun.lab.tune import training  # which needs torch
+
+    return training.states_kept(llm)
+
+
 def _trained(llm: LLM, goal: Goal, command: str, obstacle: str | None) -> Path | None:
     """Say what a network takes, and train it if it is asked for; what fails is noted, the table stays."""
     if obstacle is not None:
         console.note(obstacle, dim=True)
         return None
+    from forerun.lab.tune import times, training  # which need torch
+
     try:
-        planned = network.NetworkRun(llm, goal.left_out)
+        planned = training.NetworkRun(llm, goal.left_out)
         with console.working("timing what a network takes"):
             needed = times.needed(llm, planned)
         begun = ", a part of it done" if planned.is_begun else ""

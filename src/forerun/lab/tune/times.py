@@ -10,7 +10,7 @@ from forerun.lab.train import session
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.session import Data
 from forerun.lab.train.trainer import TrainSettings
-from forerun.lab.tune.network import STATES_GB, Beginning, NetworkRun
+from forerun.lab.tune.training import STATES_GB, Beginning, NetworkRun
 from forerun.llm import LLM
 
 PROBE_TEXTS, PROBE_TOKENS = 4, 132

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError, short_repr
+from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.vocabulary import fingerprint
 from forerun.hub.hugging_face import HubName
@@ -133,7 +134,7 @@ def at(model: str) -> Path:
 
     Raises LoadError.
     """
-    path = Path(model).expanduser()
+    path = expanded(model)
     return path if path.exists() or HubName.parse(model) is None else resolve(model)
 
 

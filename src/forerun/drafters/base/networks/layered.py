@@ -10,6 +10,7 @@ import numpy as np
 
 from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
+from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder as network_folder
 from forerun.drafters.base.networks.folder import Folder
@@ -72,7 +73,7 @@ def check_activation(decoder: Folder) -> None:
 
 def open_gguf(model: str, architecture: str) -> GgufCheckpoint:
     """Open a GGUF file of an architecture. Raises LoadError for one of another."""
-    file = GgufCheckpoint(Path(model).expanduser())
+    file = GgufCheckpoint(expanded(model))
     if file.architecture != architecture:
         raise LoadError(
             f"{file.path} is of the architecture {file.architecture!r}, not {architecture}"
