@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -22,11 +24,15 @@ TORCH, KERNELS = "torch", "forerun._native"
 GENERATE = ("generate", "x", "-m", MODEL)
 
 
-def run(hidden: Sequence[str], *commands: Sequence[str]) -> list[str]:
+def run(hidden: Sequence[str], *commands: Sequence[str], **environment: str) -> list[str]:
     """What each of the commands says on stderr, of one process in which modules cannot be imported."""
     given = json.dumps(hidden), json.dumps(commands)
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *given], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", RUN, *given],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | environment,
     )
     assert done.returncode == 0, done.stderr
     return [text.partition("\n")[2] for text in done.stderr.split("\nforerun ")]
@@ -52,6 +58,21 @@ def test_without_torch_what_needs_it_names_the_extra_in_a_line() -> None:
         assert "extra torch" in line
         assert "extra lab" in line
         assert code == "ended with 2"
+
+
+@pytest.mark.slow
+def test_what_readme_says_of_measuring_and_tuning_runs_without_torch(
+    default_model: Path, tmp_path: Path
+) -> None:
+    few = str(Path(__file__).parent / "few.jsonl")
+    model = ("-m", str(default_model), "-t", "1", "-c", "256")
+    asked = [
+        ("bench", *model, "--task", few, "--limit", "1", "-n", "8"),
+        ("bench", "share", "-m", str(default_model), "--out", str(tmp_path / "share.json")),
+        ("tune", *model, "--prompts", few, "--tokens", "60", "--limit", "1", "-n", "8"),
+    ]
+    for text in run([TORCH], *asked, FORERUN_CACHE=str(tmp_path)):
+        assert "ended with 0" in text, text
 
 
 def test_without_either_both_remedies_are_named() -> None:

@@ -21,7 +21,7 @@ def unknown(*_):
 pwd.getpwuid = pwd.getpwnam = unknown  # as for `docker run --user 12345`
 from forerun.cli.main import _run
 for arguments in json.loads(sys.argv[1]):
-    print("forerun", *arguments, file=sys.stderr, flush=True)
+    print("=== forerun", *arguments, file=sys.stderr, flush=True)
     print("ended with", _run(arguments), file=sys.stderr, flush=True)
 """
 
@@ -50,7 +50,7 @@ def run_bare(lines: list[list[str]], folder: Path, **environment: str) -> list[s
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
-    return [text.partition("\n")[2] for text in done.stderr.split("forerun ")[1:]]
+    return [text.partition("\n")[2] for text in done.stderr.split("=== forerun ")[1:]]
 
 
 def calls(model: Path) -> dict[tuple[str, ...], tuple[list[str], int]]:
@@ -69,7 +69,7 @@ def calls(model: Path) -> dict[tuple[str, ...], tuple[list[str], int]]:
         ("warm",): ([*m, "codex"], 2),
         ("check",): ([str(model)], 0),
         ("plan",): ([*m, "--max-model-len", "64", "--memory-budget", "100GB"], 0),
-        ("verify",): ([*m, *short, "--prompts", few, "--limit", "1"], 0),
+        ("verify",): ([*m, *short, "-d", "none", "--prompts", few, "--limit", "1"], 0),
         ("drafters",): ([], 0),
         ("quantize",): ([*nowhere, "-o", "out"], 2),
         ("tune",): (nowhere, 2),
@@ -79,9 +79,9 @@ def calls(model: Path) -> dict[tuple[str, ...], tuple[list[str], int]]:
         ("train", "drafter"): (nowhere, 2),
         ("train", "draft-model"): (nowhere, 2),
         ("trim-vocab",): ([*nowhere, "-o", "out"], 2),
-        ("check-drafter",): (["none"], 0),
+        ("check-drafter",): (["prompt_lookup"], 0),
         ("export-drafter",): (["~/none", "-o", "out"], 2),
-        ("bench",): ([*m, *short, "--limit", "1", "-d", "none", "--prompts", few], 0),
+        ("bench",): ([*m, *short, "--limit", "1", "-d", "none", "--task", few], 0),
         ("bench", "kernels"): ([*nowhere], 2),
         ("bench", "memory"): ([*nowhere], 2),
         ("bench", "report"): (["~/none.json"], 2),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forerun.cli.terminal import keys_unseen
 from forerun.cli.wrap import WordWrap
 from forerun.core.repetition import is_much, num_repeated
 from forerun.system import background
@@ -105,10 +106,13 @@ def show(events: Iterable[Event]) -> bool:
     is_tinted = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     wrap = WordWrap.of(sys.stdout)
     try:
-        for event in events:
-            for piece in event.pieces:
-                style = DRAFTED if piece.from_draft and is_tinted else "{}"
-                click.echo(wrap.push(piece.text, style), nl=False, color=True)  # its colours stay
+        with keys_unseen(sys.stdout):
+            for event in events:
+                for piece in event.pieces:
+                    style = DRAFTED if piece.from_draft and is_tinted else "{}"
+                    click.echo(
+                        wrap.push(piece.text, style), nl=False, color=True
+                    )  # its colours stay
     except KeyboardInterrupt:
         return False
     finally:

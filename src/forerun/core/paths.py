@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-NO_HOME = Path("/dev/null/no-home")
+NO_HOME = Path("/proc/no-home")
 """The home of a user without one: nothing is there, and nobody, root neither, can make anything there."""
 
 

@@ -11,6 +11,7 @@ The whole process is counted, as `top` and a container's limit have it:
     logits           of the rows that are looked at together, with what sampling makes of one
     tokenizer        pieces, merges and their hash tables
     program          what the process held before: Python, libraries, modules; and what of them comes later
+    loading          what the moment of loading takes beyond what running does
     server           its threads, requests and helper processes, where one runs the model
 
 `plan` adds them up. `fit` gives up what does not fit a budget, from two lists in order: the drafter's sizes, and for
@@ -32,7 +33,7 @@ from forerun.model.cache.states import DRAFT_ROWS
 
 COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
-    *("step_buffers", "logits", "tokenizer", "program", "server"),
+    *("step_buffers", "logits", "tokenizer", "program", "loading", "server"),
 )
 LOGIT_ROWS = 64
 """Rows of logits that are held together, or those of one sequence."""
@@ -173,7 +174,7 @@ class MemoryPlan:
     @property
     def generation(self) -> int:
         """Bytes that generating takes beyond the model: SpecMemo's generation memory, a draft's weights included."""
-        fixed = ("weights", "tokenizer", "program", "server")
+        fixed = ("weights", "tokenizer", "program", "loading", "server")
         return self.total - sum(self.components[name] for name in fixed)
 
 
@@ -197,7 +198,8 @@ def plan(model: ModelNumbers, drafter: DrafterNumbers, workload: Workload) -> Me
         "weights": model.weights,
         "drafter_weights": fixed.weights + seqs * of_seq.weights,
         "tokenizer": model.num_tokens * TOKEN_NBYTES + WORDS_NBYTES,
-        "program": model.process + LATER_NBYTES + drafter.program + max(0, loading),
+        "program": model.process + LATER_NBYTES + drafter.program,
+        "loading": max(0, loading),
         "server": server_nbytes(workload) + 4 * workload.num_vectors * model.hidden_size,
     }
     components = {name: sizes[name] for name in COMPONENTS}

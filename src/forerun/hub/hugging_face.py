@@ -86,6 +86,8 @@ def cached(name: HubName) -> Path | None:
     # Imported late: it takes a while, and most runs do without it.
     import huggingface_hub
 
+    if not _has_cache():
+        return None
     try:
         folder = Path(
             huggingface_hub.snapshot_download(
@@ -99,6 +101,13 @@ def cached(name: HubName) -> Path | None:
     except (OSError, ValueError, LoadError):
         return None
     return path if path.exists() else None
+
+
+def _has_cache() -> bool:
+    """Tell whether the client's cache has a place: without a home its path begins with `~`, a folder's name here."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return not HF_HUB_CACHE.startswith("~")
 
 
 def _without_others(folder: Path, names: list[str]) -> list[str]:
@@ -137,6 +146,8 @@ def models() -> list[HubModel]:
     """Return the models in the client's cache, by name."""
     import huggingface_hub
 
+    if not _has_cache():
+        return []
     try:
         repos = huggingface_hub.scan_cache_dir().repos
     except (OSError, huggingface_hub.errors.CacheNotFound):
@@ -193,9 +204,8 @@ def blob(name: HubName, file: HubFile) -> int:
 def download(name: HubName) -> Path:
     """Return the file or folder, from the hub. Raises LoadError."""
     import huggingface_hub
-    from huggingface_hub.constants import HF_HUB_CACHE
 
-    if HF_HUB_CACHE.startswith("~"):
+    if not _has_cache():
         raise LoadError(f"{name.repo} cannot be kept: there is no home folder; set HF_HOME to one")
     with _asked(name):
         # Asked first because, unlike the downloads, it fails at once when the hub is out of reach.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from forerun.engine.memory import COMPONENTS
@@ -40,6 +41,22 @@ def test_a_budget_that_is_too_small_is_said(forerun, default_model: Path) -> Non
     assert code == 1
     assert document["fits"] is False
     assert document["smallest_bytes"] >= document["total_bytes"] > 100_000_000
+
+
+def test_what_only_loading_takes_is_a_line_and_bits_that_help_nothing_are_not_offered(
+    forerun, default_model: Path
+) -> None:
+    """Of few tokens of context: the file's header, while it is read, takes more than keys and values."""
+    given = ("plan", "-m", default_model, "-c", 64, "--memory-budget", "1MB")
+    code, out, _ = forerun(*given)
+    assert code == 1
+    assert re.search(r"^loading .* [1-9][\d.]* MiB", out, re.MULTILINE)
+    assert "--kv" not in out
+    code, out, _ = forerun("plan", "-m", default_model, "-c", 4096, "--memory-budget", "1MB")
+    assert not re.search(r"^loading", out, re.MULTILINE)
+    offered = [*map(int, re.findall(r"(\d+)MiB with --kv", out))]
+    assert offered == sorted({*offered}, reverse=True)
+    assert len(offered) == 3
 
 
 def test_vllms_own_command_line_is_read(forerun, default_model: Path) -> None:

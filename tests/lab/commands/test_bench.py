@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.parse import split_list
-from forerun.lab.bench import pass_costs
+from forerun.lab.bench import pass_costs, run
 from forerun.lab.bench.peers.base import draft_models
 from forerun.lab.bench.workload import read_task
 from tests.cli.helpers import FEW, the_json
@@ -218,3 +219,23 @@ def test_llama_benchs_options_print_its_table(forerun, tiny_gguf):
     code, _, err = forerun("bench", "-m", str(tiny_gguf), "-p", "many")
     assert code == 2
     assert "--n-prompt must be lengths such as 512,1024, got 'many'" in err
+
+
+def test_bench_stopped_by_ctrl_c_shows_what_it_measured(
+    forerun, default_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure, measured = run.Bench._measure, []
+
+    def stopping(self, group):
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(group)
+        return measure(self, group)
+
+    monkeypatch.setattr(run.Bench, "_measure", stopping)
+    given = ("-m", default_model, "--task", FEW, "-n", 8, "-t", 1, "-c", 256, "-d", "suffix")
+    code, out, err = forerun("bench", *given, "--json")
+    assert code == 130
+    assert "stopped: 1 of" in err
+    rows = [row for row in the_json(out)["rows"] if row["category"] == "all"]
+    assert {row["drafter"]: row["prompts"] for row in rows} == {"none": 1, "suffix": 1}

@@ -16,7 +16,7 @@ from forerun.drafters.recycling import shared_replies, table_file
 from forerun.engine.stats import SpecStats
 from forerun.lab.train import answers
 from forerun.lab.train.trainer import Trainer
-from forerun.lab.tune import learn, report
+from forerun.lab.tune import learn, outcome, report
 from forerun.lab.tune.training import NetworkRun
 from tests.cli.helpers import FEW, assert_private, the_json
 
@@ -272,3 +272,32 @@ def test_what_d_looks_for_is_no_network(forerun, tiny_gguf):
     code, _, err = forerun("tune", tiny_gguf, "-d", "all", "--network")
     assert (code, err.count("\n")) == (2, 1)
     assert "-d decides --network itself: leave it out" in err
+
+
+@pytest.mark.parametrize(
+    ("taus", "in_full", "shown"),
+    [
+        ((4.4, 4.4), (3.5, 3.6), "–"),
+        ((4.4, 4.9), (3.5, 3.5), "–"),
+        ((4.4, 4.9), (3.5, 3.9), "1.39x"),
+    ],
+)
+def test_no_gain_is_shown_where_as_many_tokens_a_pass_come(capsys, taus, in_full, shown) -> None:
+    """Whatever the clock says, it is noise."""
+    speed = {"speedup": 2.0, "speedup_lo": 1.5, "speedup_hi": 2.5}
+    gain = {"over_baseline": 1.39, "over_baseline_lo": 1.28, "over_baseline_hi": 1.57}
+    document = {
+        "table": None,
+        "kept": None,
+        "answers": "a.jsonl",
+        "tokens": 60,
+        "before": speed | {"tau": taus[0]},
+        "own": None,
+        "network": None,
+        "measured": speed | {"tau": taus[1], "prompts": 2},
+        "tau_in_full": in_full,
+    }
+    outcome.show(document | gain)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "with the table" in line]
+    assert shown in line
+    assert ("1.39" in line) == (shown != "–")

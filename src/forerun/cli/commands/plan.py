@@ -24,6 +24,7 @@ MEANINGS = {
     "logits": "of the rows that are looked at together",
     "tokenizer": "pieces, merges, cache",
     "program": "Python, its libraries and modules",
+    "loading": "while it is loaded, beyond what running takes",
     "server": "its threads and requests",
 }
 
@@ -46,7 +47,6 @@ def command(
     """
     from forerun.cli import console, tables
     from forerun.cli.commands import _model_report
-    from forerun.core import sizes
     from forerun.llm import planner_of
     from forerun.system.device import available_nbytes
 
@@ -72,13 +72,24 @@ def command(
     else:
         _print(planner, chosen)
         tables.report().print(f"\n{_verdict(planner, chosen, limit)}")
-        if rounded := planner.rounded():
-            each = ", ".join(f"{sizes.shown_up(n)} with --kv {kv}" for kv, n in rounded.items())
+        if each := _fewer_bits(planner):
             tables.report().print(f"In fewer bits, which may change tokens: {each}.")
         said = _model_report.long_line(_model_report.long_context(planner))
         tables.report().print(f"Speed: {said}.")
     if not fits:
         raise click.exceptions.Exit(1)
+
+
+def _fewer_bits(planner: Planner) -> str:
+    """List the precisions of keys and values with which less works: each with less than any in more bits."""
+    from forerun.core import sizes
+
+    words, least = [], sizes.shown_up(planner.smallest_budget())
+    for kv, nbytes in planner.rounded().items():
+        if (shown := sizes.shown_up(nbytes)) != least:
+            words.append(f"{shown} with --kv {kv}")
+            least = shown
+    return ", ".join(words)
 
 
 def _print(planner: Planner, chosen: MemoryPlan) -> None:
@@ -93,6 +104,7 @@ def _print(planner: Planner, chosen: MemoryPlan) -> None:
     lines = [
         (name, MEANINGS[name], sizes.mebibytes(nbytes), f"{nbytes / chosen.total:.0%}")
         for name, nbytes in chosen.components.items()
+        if nbytes or name != "loading"
     ]
     lines.append(("total", "", sizes.mebibytes(chosen.total), ""))
     out.print(tables.table(("component", "what it is", "bytes", "share"), lines, num_left=2))

@@ -54,6 +54,7 @@ def command(
     tasks = read(prompts, limit)
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
+    is_stopped, tasks = len(pairs) < len(tasks), tasks[: len(pairs)]
     same = [plain.token_ids == drafted.token_ids for plain, drafted in pairs]
     different = [task.id for task, is_same in zip(tasks, same, strict=True) if not is_same]
     if as_json:
@@ -69,35 +70,48 @@ def command(
         console.print_json(measured.document(llm) | outcome)
     else:
         _print(tasks, pairs)
-    is_vain = llm.drafter_spec.name != "none" and not any(
-        drafted.stats.drafted for _, drafted in pairs
+    is_vain = (
+        not is_stopped
+        and llm.drafter_spec.name != "none"
+        and not any(drafted.stats.drafted for _, drafted in pairs)
     )
     if is_vain:
         console.note(
             "nothing was drafted, so nothing is shown: raise --max-tokens, give other --prompts or -d",
             fg="red",
         )
+    if is_stopped:
+        console.note(f"stopped: only these {len(tasks)} prompts were compared", dim=True)
     if different or is_vain:
         raise click.exceptions.Exit(1)
+    if is_stopped:
+        raise KeyboardInterrupt
 
 
 def _decode_both_ways(
     llm: LLM, tasks: list[TaskPrompt], params: SamplingParams, batch: int
 ) -> tuple[list[tuple[CompletionOutput, CompletionOutput]], float]:
-    """Complete every prompt plain, one at a time, and drafted; return the pairs and the seconds of the drafted ones."""
+    """Complete every prompt plain, one at a time, and drafted; return the pairs and the seconds of the drafted ones.
+
+    After Ctrl-C those that are done are returned, if there are any.
+    """
     from forerun.cli import tables
 
     plain, is_chat = llm.with_drafter("none"), llm.tokenizer.chat_template is not None
     pairs: list[tuple[CompletionOutput, CompletionOutput]] = []
     seconds = 0.0
-    for first in tables.track(range(0, len(tasks), batch), "comparing"):
-        texts = [task.turns[0] for task in tasks[first : first + batch]]
-        prompts: list[Prompt] = [opt.conversation(text) if is_chat else text for text in texts]
-        references = [plain.generate([prompt], params)[0].outputs[0] for prompt in prompts]
-        start_s = time.perf_counter()
-        drafted = [output.outputs[0] for output in llm.generate(prompts, params)]
-        seconds += time.perf_counter() - start_s
-        pairs += zip(references, drafted, strict=True)
+    try:
+        for first in tables.track(range(0, len(tasks), batch), "comparing"):
+            texts = [task.turns[0] for task in tasks[first : first + batch]]
+            prompts: list[Prompt] = [opt.conversation(text) if is_chat else text for text in texts]
+            references = [plain.generate([prompt], params)[0].outputs[0] for prompt in prompts]
+            start_s = time.perf_counter()
+            drafted = [output.outputs[0] for output in llm.generate(prompts, params)]
+            seconds += time.perf_counter() - start_s
+            pairs += zip(references, drafted, strict=True)
+    except KeyboardInterrupt:
+        if not pairs:
+            raise
     return pairs, seconds
 
 

@@ -102,9 +102,18 @@ def command(
     systems += base.peers(llm, opt.names(peers), peers_dir, [s.name for s in systems], params)
     origin = run.origin(config, llm, params, task=Path(task).stem, batch=batch)
     bench = run.Bench(groups, systems, llm.encode, Store(origin, out), num_rounds=rounds)
-    bench.run("measuring")
+    is_stopped = False
+    try:
+        bench.run("measuring")
+    except KeyboardInterrupt:
+        if not bench.rounds:
+            raise
+        is_stopped = True
+        console.note(f"stopped: {len(bench.rounds)} of {bench.num_steps} were measured", dim=True)
     chosen = None if baseline is None else run.resolved(llm, baseline)
     report.publish_run(bench.rounds, origin, chosen, as_json=as_json)
+    if is_stopped:
+        raise KeyboardInterrupt
 
 
 def _as_llama_bench(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from forerun.lab.bench.report import ratio
 from forerun.lab.output import Column, number, show_table
 from forerun.lab.tune.learn import Made
 from forerun.lab.tune.report import MEASURED
+
+NONE = "–"
+"""In the place of a gain that would be noise."""
 
 
 def learned(
@@ -60,18 +63,39 @@ def _gain(row: summary.Row) -> dict[str, Any]:
     return {key: row[key] for key in ("over_baseline", "over_baseline_lo", "over_baseline_hi")}
 
 
+def _kept_without_network(document: Mapping[str, Any]) -> int:
+    """Return the line of what a network is compared with: the new table if it is kept, else that of before, or none."""
+    if document["table"]:
+        return 2 if document["own"] else 1
+    return 1 if document["own"] else 0
+
+
+def _shown_gain(gain: Mapping[str, Any], of: Sequence[float], over: Sequence[float]) -> str:
+    """Write a gain; where as many tokens a pass come, measured or in full, it is the machine's noise."""
+    is_noise = any(f"{a:.2f}" == f"{b:.2f}" for a, b in zip(of, over, strict=True))
+    return NONE if is_noise else ratio(gain, "over_baseline")
+
+
 def show(document: Mapping[str, Any]) -> None:
     """Print the default drafter, it with the table and with a network, what they brought, and where they lie."""
     network, own = document["network"], document["own"]
+    shown = [
+        ("with the table of before", own, own, 0),
+        ("with the table", document["measured"], document, 0),
+        (
+            "and a network",
+            network and network["measured"],
+            network,
+            _kept_without_network(document),
+        ),
+    ]
     names, parts = ["default"], [document["before"] | {"gain": "1.00x"}]
-    for name, part, gain in (
-        ("with the table of before", own, own),
-        ("with the table", document["measured"], document),
-        ("and a network", network and network["measured"], network),
-    ):
+    in_full = document["tau_in_full"]
+    for name, part, gain, over in shown:
         if part:
+            taus = ((part["tau"], in_full[len(parts)]), (parts[over]["tau"], in_full[over]))
             names.append(name)
-            parts.append(part | {"gain": ratio(gain, "over_baseline")})
+            parts.append(part | {"gain": _shown_gain(gain, *taus)})
     columns: dict[str, Column] = {
         "drafter": itemgetter(0),
         "speed-up": lambda row: ratio(row[1], "speedup"),
