@@ -54,6 +54,8 @@ HIDDEN: dict[str, type[RequestBody]] = {
     "/models/unload": ollama.UnloadRequest,
 }
 """Routes that the document leaves out, with their bodies."""
+NEED_NOTHING = {"/api/chat", "/api/generate", "/api/show", "/api/pull", "/models/unload"}
+"""Routes that name a model alone, which may be left out where there is one."""
 CHATS = {route: "messages" for route in BODIES if "messages" in BODIES[route]}
 CHATS |= {"/v1/responses": "input", "/tokenize": "messages"}
 DEEP: Any = 1
@@ -220,7 +222,9 @@ def test_no_body_fails_whatever_it_is(url, route):
         "\0",
         '{"a": NaN}',
     ]
+    objects = {"{}", *(json.dumps(value) for value in VALUES if isinstance(value, dict))}
     for text in (*texts, *map(json.dumps, VALUES)):
+        statuses = {400, 501} | ({200} if route in NEED_NOTHING and text in objects else set())
         head = {"content-type": "application/json"}
         answer = httpx.post(f"{url}{route}", content=text, headers=head, timeout=60)
-        assert answer.status_code in (400, 501), (text[:300], answer.text)
+        assert answer.status_code in statuses, (text[:300], answer.text)
