@@ -28,7 +28,8 @@ def command(files: tuple[Path, ...], out: Path | None, plots: bool, as_json: boo
     from forerun.lab.bench.plots import draw
 
     folder = files[0].parent if out is None else out
-    folder.mkdir(parents=True, exist_ok=True)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
     of_passes = [file for file in files if file.suffix == ".json"]
     costs = [cost for file in of_passes for cost in pass_costs.read(file)]
     sections, documents, drawn = ["# Benchmark\n"], [], {}
