@@ -28,7 +28,7 @@ _UNKNOWN = "unknown"
 _FILE = re.compile(r"\.[A-Za-z]+$")
 """What a file's name ends with, and no model's: `.gguf`, `.md`, but not `llama3.2`."""
 _WAYS = (
-    "give a file, a folder, one of {}, or ORG/NAME[:QUANTIZATION] of the Hugging Face Hub, such as "
+    "a file, a folder, one of {}, or ORG/NAME[:QUANTIZATION] of the Hugging Face Hub, such as "
     "Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M (docs/choosing-a-model.md)"
 )
 """How a model can be named, after the known names."""
@@ -197,14 +197,14 @@ def _stands_for_nothing(name: str) -> LoadError:
     known = [model.name for model in known_models()]
     hint = hint_for(name, known)
     return LoadError(
-        f"unknown model {short_repr(name)}{hint or ':'} {_WAYS.format(', '.join(known))}"
+        f"unknown model {short_repr(name)}{hint or ':'} give {_WAYS.format(', '.join(known))}"
     )
 
 
 def _checked(name: str | Path) -> str | Path:
     """Return a name that is not empty, which as a path would be the working directory. Raises LoadError."""
     if not str(name).strip():
-        raise LoadError(f"the model's name is empty: {_WAYS.format(DEFAULT_MODEL)}")
+        raise LoadError(f"the model's name is empty: give {_WAYS.format(DEFAULT_MODEL)}")
     return name
 
 
