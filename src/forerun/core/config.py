@@ -110,7 +110,7 @@ class EngineConfig:
     prompt_cache: str | None = option(None, metavar="DIR|all|shared")
     """Keep prompts and answers, as keys and values, in a folder for all processes. It reveals what users write.
 
-    shared: only instructions with which two conversations begin. all: everything, in forerun's own folder.
+    shared: only instructions with which two conversations begin. all, or auto: everything, in forerun's own folder.
     """
     prompt_cache_size: str | int = option("8GiB", metavar="SIZE")
     """What the prompt cache may take of the disk."""

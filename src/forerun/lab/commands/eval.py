@@ -1,4 +1,4 @@
-"""`forerun eval`: the quality of answers, not their speed: perplexity, fidelity, calibration, the distribution test."""
+"""`forerun eval`: the quality of answers, not their speed: perplexity and fidelity."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from forerun.cli.command import Group
 @click.command("eval", cls=Group)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Perplexity, task scores and the sampling distribution of a model, as it is stored and computed here."""
+    """Measure the perplexity of a model, and how close it is to the same model in fp32."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -10,6 +10,6 @@ from forerun.cli.command import Group
 @click.command("train", cls=Group)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Make the tables that drafters guess from."""
+    """Make what drafters guess from: replies, tables, networks and draft models."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
