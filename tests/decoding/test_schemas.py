@@ -54,6 +54,11 @@ def test_what_cannot_be_compiled_is_said(schema, why):
     assert unreadable(schema) == why
 
 
+@pytest.mark.parametrize("odd", [None, 0, True, {}, [None], [1, "a"]])
+def test_a_type_that_is_none_is_left_to_the_library(odd: object) -> None:
+    assert prepared({"type": odd, "minimum": 0.5})["type"] == odd
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 0.75), (-0.75, 0.25), (0.125, 1.13), (-1.25, -0.5)])
 def test_decimal_bounds_allow_what_is_within(low, high, default_llm):
     given = {"type": "number", "minimum": low, "maximum": high}

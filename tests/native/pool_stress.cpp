@@ -115,8 +115,8 @@ int main(int, char** argv) {
     const int most_threads = std::atoi(argv[1]), num_jobs = std::atoi(argv[2]);
     std::mt19937 random(1);
     for (int threads = 1; threads <= most_threads; threads += threads < 10 ? 1 : threads / 3) {
+        std::vector<Work> jobs;  // late threads still look at the last one: all stay, as long as the pool
         Pool pool(threads);
-        std::vector<Work> jobs;  // late threads still look at the last one: all stay
         jobs.reserve(num_jobs);
         for (int job = 0; job < num_jobs; ++job) {
             jobs.push_back(random_work(random, threads));

@@ -43,7 +43,12 @@ ATTACKS: tuple[tuple[int, str, dict[str, object], dict[str, str]], ...] = (
     (400, "/apply-template", {"messages": SAID, "chat_template_kwargs": OWN_TEMPLATE}, JSON),
     (400, "/v1/completions", {"prompt": "a", "guided_regex": "\ud800"}, JSON),
     (413, "/v1/completions", {"prompt": HUGE + HUGE}, JSON),
-    (415, "/v1/completions", {"prompt": "a"}, {"content-type": "text/plain"}),
+    (
+        403,
+        "/v1/completions",
+        {"prompt": "a"},
+        {"content-type": "text/plain", "origin": "https://a.b"},
+    ),
     (421, "/v1/completions", {"prompt": "a"}, JSON | EVIL[0]),
     (403, "/v1/completions", {"prompt": "a"}, JSON | EVIL[1]),
 )

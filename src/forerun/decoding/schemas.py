@@ -139,8 +139,8 @@ def _without_literals(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _with_prefixes(schema: dict[str, Any]) -> dict[str, Any]:
     """Allow what llguidance forgets: numbers whose digits are the first ones of a bound, as 0.7 of 0.75."""
-    types = schema.get("type", ())
-    if "number" not in ([types] if isinstance(types, str) else types):
+    types = schema.get("type")
+    if types != "number" and not (isinstance(types, list) and "number" in types):
         return schema
     values = [bound for name in _BOUNDS if isinstance(bound := schema.get(name), float)]
     shown = [str(bound) for bound in values if "e" not in str(bound)]
