@@ -94,8 +94,8 @@ def calls(model: Path) -> dict[tuple[str, ...], tuple[list[str], int]]:
 
 def test_every_command_runs_for_a_user_without_a_home(default_model: Path, tmp_path: Path) -> None:
     """No HOME, no entry in the list of users, no locale."""
-    ours = calls(default_model)
-    every = commands(app)
+    every = commands(app)  # without the laboratory's where that is hidden
+    ours = {each: call for each, call in calls(default_model).items() if each in every}
     assert sorted(ours) == sorted(every)
     helps = [[*command, "--help"] for command in every]
     lines = helps + [[*command, *ours[command][0]] for command in every]

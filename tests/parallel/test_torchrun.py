@@ -152,7 +152,7 @@ def test_wrong_numbers_of_processes_are_one_line(tiny_gguf: Path) -> None:
 
 @pytest.mark.slow
 def test_ranks_with_other_options_do_not_start_together(tiny_gguf: Path) -> None:
-    options = ("generate", "a", "-tp", 2, "-m", tiny_gguf)
+    options = ("generate", "a", "--raw", "-tp", 2, "-m", tiny_gguf)
     done = on_two_machines(*options, only_there=("--head-bits", 8))
     assert "error: rank 1 has head_bits 8, rank 0 has None: start all ranks with" in done.stderr
 
