@@ -94,7 +94,7 @@ def test_help_is_quick_and_loads_no_torch(tmp_path: Path, monkeypatch) -> None:
     loaded_after(call)
     loaded_after(APPLICATION)
     ours, theirs = [], []
-    for _ in range(5):  # in turns, for the machine's speed changes; others' work only adds to it
+    for _ in range(9):  # in turns, for the machine's speed changes; others' work only adds to it
         began = cpu_seconds_of_children()
         loaded_after(APPLICATION)
         between = cpu_seconds_of_children()

