@@ -291,7 +291,9 @@ def test_words_arrive_in_the_form_that_the_template_reads(name: str, form: str) 
     assert all(one in text for one in WORDS.values())
 
 
-def test_what_a_template_leaves_out_goes_where_it_arrives_or_is_refused() -> None:
+def test_what_a_template_leaves_out_goes_where_it_arrives_or_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     only_users = "{% for m in messages if m.role == 'user' %}{{ m.content }};{% endfor %}"
     assert rendered(only_users, MESSAGES) == f"Be brief.\n\n{MESSAGES[1]['content']};"
     template = ChatTemplate(only_users, "", "")
@@ -302,5 +304,6 @@ def test_what_a_template_leaves_out_goes_where_it_arrives_or_is_refused() -> Non
         "tool": None,
     }
     none = "{% for m in messages %}{{ m.role }}{{ m.content.words }}{% endfor %}"
-    with pytest.raises(RequestError, match="leaves out what the user says"):
-        rendered(none, MESSAGES[1:])
+    assert not caplog.records
+    assert rendered(none, MESSAGES[1:])
+    assert "leaves out what the user says" in caplog.text

@@ -6,10 +6,13 @@ its system message.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from forerun.core.errors import RequestError
+
+_log = logging.getLogger(__name__)
 
 Messages = Sequence[dict[str, Any]]
 Forms = Mapping[str, str | None]
@@ -30,6 +33,8 @@ _PROBES: Mapping[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
 }
 """By role: the messages before and behind the one with the word, those that others need first."""
 ROLES = tuple(_PROBES)
+NEEDED = ("user", "system")
+"""Roles whose words must arrive; some templates leave out earlier answers and results on purpose."""
 _OF_RESULTS = {"tool_call_id": _CALL["id"], "name": "look"}
 
 
@@ -68,16 +73,17 @@ def _given(message: dict[str, Any], forms: Forms) -> dict[str, Any]:
 
 
 def written_in(forms: Forms, messages: Messages, render: Callable[[Messages], str]) -> str:
-    """Render messages of plain texts in these forms.
+    """Render messages of plain texts in these forms; warn where nothing of a user's words arrives.
 
-    Raises RequestError where nothing that a role says arrives, whose form is None.
+    Raises RequestError where nothing of the system's does: its words may go to the user's turn instead.
     """
     text = render([_given(one, forms) for one in messages])
-    for role in (role for role, form in forms.items() if form is None):
+    for role in (role for role in NEEDED if forms[role] is None):
         said = [one["content"].strip() for one in messages if one["role"] == role]
-        if any(said) and not any(one in text for one in said if one):
-            raise RequestError(
-                f"the chat template leaves out what the {role} says, as text and as parts: "
-                f"leave the {role}'s messages out, or give another template (--chat-template)"
-            )
+        if not any(said) or any(one in text for one in said if one):
+            continue
+        what = f"the chat template leaves out what the {role} says, as text and as parts"
+        if role == "system":
+            raise RequestError(f"{what}: give another template (--chat-template)")
+        _log.warning("%s", what)
     return text
