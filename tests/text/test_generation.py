@@ -79,6 +79,26 @@ def test_a_gguf_is_sampled_as_it_says(tmp_path: Path) -> None:
     assert from_gguf({"general.name": "x"}, "x") == GREEDY
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "off"),
+    [
+        ("mirostat", 2, 0),
+        ("xtc_probability", 0.5, 0.0),
+        ("sequence", "tkm", ""),
+        ("penalty_last_n", 64, -1),
+    ],
+)
+def test_what_a_gguf_asks_for_in_vain_is_named(
+    key: str, value: object, off: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = f"general.sampling.{key}"
+    assert from_gguf({key: value}, "x.gguf") == GREEDY
+    assert f"x.gguf: {key} left out" in caplog.text
+    caplog.clear()
+    from_gguf({key: off}, "x.gguf")
+    assert not caplog.text
+
+
 def test_a_family_that_is_known_is_sampled_as_its_authors_advise_unless_the_file_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -155,6 +155,8 @@ def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:
     Raises LoadError if the metadata are incomplete or wrong, or do not fit the checkpoint's tensors.
     """
     arch, settings = find_arch(checkpoint), Settings(checkpoint)
+    if settings.is_gguf:
+        settings.reject("attention.causal", True)
     config = arch.config(settings)
     _check_tensors(checkpoint, arch, config, settings)
     return config, arch

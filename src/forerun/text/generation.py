@@ -32,6 +32,14 @@ UNUSED: Mapping[str, object] = {
 ADVISED: Mapping[str, Mapping[str, float]] = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}
 """By `general.basename`, from the model card of SmolLM2-135M-Instruct. Greedily it soon repeats itself."""
 
+UNUSED_GGUF: Mapping[str, object] = {
+    "mirostat": 0,
+    "xtc_probability": 0.0,
+    "sequence": "",
+    "penalty_last_n": -1,
+}
+"""What else `general.sampling.*` may set that changes answers in llama.cpp, and its value for nothing."""
+
 _FROM_GGUF = dict(zip(SETTINGS, ("temp", "top_k", "top_p", "min_p", "penalty_repeat"), strict=True))
 
 
@@ -41,9 +49,7 @@ def from_hf(config: Mapping[str, object], where: str) -> SamplingParams:
     `do_sample` decides whether to sample; without it a temperature or a filter does.
     """
     stated = {name: config[name] for name in SETTINGS if config.get(name) is not None}
-    unused = [key for key, off in UNUSED.items() if config.get(key) not in (None, off, [], {})]
-    if unused:
-        _log.warning("%s: %s left out: what they ask for is not done", where, ", ".join(unused))
+    _name_unused(config, UNUSED, where)
     samples = config.get("do_sample")
     if samples is None:
         samples = bool(stated.keys() - {"repetition_penalty"})
@@ -54,9 +60,17 @@ def from_gguf(metadata: Mapping[str, object], where: str) -> SamplingParams:
     """Return the settings of a GGUF's metadata. Raises LoadError for a value that is out of range."""
     keys = {name: f"general.sampling.{key}" for name, key in _FROM_GGUF.items()}
     stated = {name: metadata[key] for name, key in keys.items() if key in metadata}
+    unused = {f"general.sampling.{key}": off for key, off in UNUSED_GGUF.items()}
+    _name_unused(metadata, unused, where)
     if not stated:
         stated = dict(ADVISED.get(str(metadata.get("general.basename", "")).lower(), {}))
     return _params(stated, bool(stated.keys() - {"repetition_penalty"}), where)
+
+
+def _name_unused(given: Mapping[str, object], usual: Mapping[str, object], where: str) -> None:
+    unused = [key for key, off in usual.items() if given.get(key) not in (None, off, [], {})]
+    if unused:
+        _log.warning("%s: %s left out: what they ask for is not done", where, ", ".join(unused))
 
 
 def _params(stated: dict[str, object], samples: bool, where: str) -> SamplingParams:

@@ -135,7 +135,6 @@ def rope_from_gguf(settings: Settings, head_dim: int, extra: Mapping[str, Any]) 
         "factor": settings.get("rope.scaling.factor", settings.get("rope.scale_linear")),
         "max_position_embeddings": settings.size("max_position"),
         _ORIGINAL: settings.get("rope.scaling.original_context_length"),
-        "attention_factor": settings.get("rope.scaling.attn_factor"),
         "beta_fast": settings.get("rope.scaling.yarn_beta_fast"),
         "beta_slow": settings.get("rope.scaling.yarn_beta_slow"),
     }
@@ -147,8 +146,16 @@ def rope_from_gguf(settings: Settings, head_dim: int, extra: Mapping[str, Any]) 
         if f"rope_factors_{length}.weight" in names:
             kind = "longrope"
             scaling[f"{length}_factor"] = listed(f"rope_factors_{length}.weight")
+    sharper = settings.get("rope.scaling.attn_factor")
+    if kind == "longrope":  # instead of the usual one; of all others it is times that
+        scaling["attention_factor"], sharper = sharper, None
+    if kind == "yarn" and settings.number("rope.scaling.yarn_ext_factor", 1.0, low=-1e6) >= 0:
+        settings.reject("rope.scaling.yarn_ext_factor", 1.0)  # below 0: the usual one
     values = _Scaling(scaling, extra)
     rope = scaled(kind, theta, rotary_dim, values)
+    if sharper is not None:
+        factor = settings.number("rope.scaling.attn_factor", low=_FACTOR[0])
+        rope = replace(rope, attention_factor=rope.attention_factor * factor)
     _allow_stretched(settings, kind, values)
     return rope
 
