@@ -131,6 +131,16 @@ def test_the_factor_on_cos_and_sin_is_besides_that_of_yarn() -> None:
     )
 
 
+@pytest.mark.parametrize("has_divisors", [True, False])
+def test_the_factor_on_cos_and_sin_is_that_of_any_scaling(has_divisors: bool) -> None:
+    file = as_gguf(hf_model("llama"), "llama", {"rope.scaling.attn_factor": 1.5})
+    if has_divisors:
+        half = file.config["llama.attention.key_length"] // 2  # type: ignore[operator]
+        file.tensors["rope_freqs.weight"] = torch.ones(half)  # type: ignore[index]
+    rope = load_torch(file).config.layer(0).rope
+    assert rope is not None and rope.attention_factor == 1.5
+
+
 def test_the_documentation_has_the_table() -> None:
     text = DOCS.read_text(encoding="utf-8")
     assert keys.rendered() in text

@@ -123,6 +123,7 @@ def rope_from_gguf(settings: Settings, head_dim: int, extra: Mapping[str, Any]) 
             f"'{settings.prefix}rope.dimension_count' is {rotary_dim}, but must be even"
         )
     names = settings.checkpoint.names()
+    sharper = settings.number("rope.scaling.attn_factor", 1.0, low=_FACTOR[0])
 
     def listed(name: str) -> object:
         return settings.checkpoint.tensor(name).dequantize().flatten().tolist()
@@ -130,7 +131,7 @@ def rope_from_gguf(settings: Settings, head_dim: int, extra: Mapping[str, Any]) 
     if "rope_freqs.weight" in names:
         ready = _Scaling({"rope_freqs.weight": listed("rope_freqs.weight")})
         divisors = ready.factors("rope_freqs.weight", rotary_dim, 2 * _STILL)
-        return RopeConfig(theta, rotary_dim, divisors)
+        return RopeConfig(theta, rotary_dim, divisors, sharper)
     scaling: dict[str, Any] = {
         "factor": settings.get("rope.scaling.factor", settings.get("rope.scale_linear")),
         "max_position_embeddings": settings.size("max_position"),
@@ -146,16 +147,14 @@ def rope_from_gguf(settings: Settings, head_dim: int, extra: Mapping[str, Any]) 
         if f"rope_factors_{length}.weight" in names:
             kind = "longrope"
             scaling[f"{length}_factor"] = listed(f"rope_factors_{length}.weight")
-    sharper = settings.get("rope.scaling.attn_factor")
     if kind == "longrope":  # instead of the usual one; of all others it is times that
-        scaling["attention_factor"], sharper = sharper, None
+        scaling["attention_factor"] = settings.get("rope.scaling.attn_factor")
     if kind == "yarn" and settings.number("rope.scaling.yarn_ext_factor", 1.0, low=-1e6) >= 0:
         settings.reject("rope.scaling.yarn_ext_factor", 1.0)  # below 0: the usual one
     values = _Scaling(scaling, extra)
     rope = scaled(kind, theta, rotary_dim, values)
-    if sharper is not None:
-        factor = settings.number("rope.scaling.attn_factor", low=_FACTOR[0])
-        rope = replace(rope, attention_factor=rope.attention_factor * factor)
+    if kind != "longrope":
+        rope = replace(rope, attention_factor=rope.attention_factor * sharper)
     _allow_stretched(settings, kind, values)
     return rope
 
