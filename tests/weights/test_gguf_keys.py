@@ -138,7 +138,8 @@ def test_the_factor_on_cos_and_sin_is_that_of_any_scaling(has_divisors: bool) ->
         half = file.config["llama.attention.key_length"] // 2  # type: ignore[operator]
         file.tensors["rope_freqs.weight"] = torch.ones(half)  # type: ignore[index]
     rope = load_torch(file).config.layer(0).rope
-    assert rope is not None and rope.attention_factor == 1.5
+    assert rope is not None
+    assert rope.attention_factor == 1.5
 
 
 def test_the_documentation_has_the_table() -> None:
