@@ -7,7 +7,7 @@ import pytest
 from dev import style
 
 LONG = " ".join(["Word", *["word"] * style.LONGEST]) + "."
-SHORT = " ".join(["word"] * style.LONGEST) + "."
+SHORT = " ".join(["Word", *["word"] * (style.LONGEST - 1)]) + "."
 
 
 def test_the_pages_and_sources_of_today_pass() -> None:
