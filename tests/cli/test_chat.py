@@ -53,7 +53,7 @@ def test_a_command_is_read_with_its_argument(typed, name, argument):
         ("/syste You", "unknown command '/syste': did you mean '/system'?"),
         ("/", "unknown command '/'"),
         ("/usr/bin/env what is it?", "unknown command '/usr/bin/env'"),
-        ("/clear all", "/clear takes nothing, got 'all'"),
+        ("/clear all", "/clear takes no argument, got 'all'"),
         ("/save", "/save needs a FILE"),
     ],
 )
@@ -284,7 +284,7 @@ def test_files_that_are_not_its_own_stay(talk, tmp_path):
     with pytest.raises(ConfigError, match="exists: name another file"):
         talk.save(str(path))
     for name, message in [
-        (path, "is no JSON"),
+        (path, "is not JSON"),
         (tmp_path / "none", "no such file"),
         (tmp_path, "is a folder"),
     ]:

@@ -69,7 +69,7 @@ def test_our_own_server_answers_and_tells_what_drafting_did(forerun, url, typed)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (event(delta={"content": "Hi"}), "broke the answer off: the stream has no end"),
+        (event(delta={"content": "Hi"}), "ended the answer early: the stream has no end"),
         (TEXT + b'data: {"error": {"message": "no memory"}}\n\n', "off: no memory"),
     ],
 )

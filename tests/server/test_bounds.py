@@ -34,7 +34,7 @@ def told(answer: httpx.Response) -> dict:
     ("path", "status", "words"),
     [
         ("/nowhere", 404, "there is no /nowhere"),
-        ("/health", 405, "POST is not possible on /health (allowed: GET)"),
+        ("/health", 405, "POST is not allowed on /health (allowed: GET)"),
     ],
 )
 def test_a_route_that_there_is_not_is_named(url, path, status, words):

@@ -167,8 +167,8 @@ WRONG = {
         ({"text": {"format": {"type": "verse"}}}, "", "text.format"),
         ({"text": {"format": {"type": "xml"}}}, "json_schema, got 'xml'", None),
         ({"input": [{"type": "compaction"}]}, "input[0].type must be message", "input"),
-        ({"n": 2}, "n is possible in /v1/chat/completions only", "n"),
-        *(({name: True}, f"{name} is possible in", name) for name in IN_FORM),
+        ({"n": 2}, "n is supported in /v1/chat/completions only", "n"),
+        *(({name: True}, f"{name} is supported in", name) for name in IN_FORM),
         ({"tools": [CALL | {"name": "a", "parameters": NAMELESS, "strict": "yes"}]}, STRICT, None),
     ],
     "/v1/messages": [
@@ -185,7 +185,7 @@ WRONG = {
         ),
         ({"tool_choice": {"type": ["any"]}}, "auto, any, none or tool, got ['any']", None),
         ({"temperature": 200}, "temperature must be", None),
-        *(({name: True}, f"{name} is possible in", name) for name in IN_FORM),
+        *(({name: True}, f"{name} is supported in", name) for name in IN_FORM),
         ({"tools": [{"name": "a", "input_schema": NAMELESS, "strict": "yes"}]}, STRICT, None),
     ],
     "/completion": [

@@ -65,7 +65,7 @@ class Conversation:
     def resume(self) -> str:
         """Print more of an answer that was cut and return a line about it."""
         if not self.rest:
-            raise ConfigError("the last answer has ended by itself")
+            raise ConfigError("the last answer is complete: there is nothing to continue")
         return self._answer(self.messages[:-1], self.messages[-1]["content"], self.rest)
 
     def _answer(
@@ -148,9 +148,9 @@ class Conversation:
         try:
             messages = json.loads(read_text(path))
         except ValueError as error:
-            raise ConfigError(f"{path} is no JSON: {error}") from error
+            raise ConfigError(f"{path} is not JSON: {error}") from error
         if not isinstance(messages, list) or not all(map(_is_message, messages)):
-            raise ConfigError(f"{path} is no list of messages with role and content")
+            raise ConfigError(f"{path} is not a list of messages with role and content")
         self._replace(messages)
         self.file = path
         return f"loaded {_count(len(messages), 'message')}"

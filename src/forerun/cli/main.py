@@ -59,7 +59,7 @@ class _Root(Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. Raises ConfigError with the command that was meant where none was given."""
         if args and not ctx.resilient_parsing and (meant := self._meant(ctx, args)):
-            raise ConfigError(f"{short_repr(args[0])} is no command: did you mean {meant}?")
+            raise ConfigError(f"{short_repr(args[0])} is not a command: did you mean {meant}?")
         return super().parse_args(ctx, args)
 
     def _meant(self, ctx: click.Context, args: list[str]) -> str:

@@ -70,7 +70,9 @@ def serve(
     host = f"[{config.host}]" if ":" in config.host else config.host
     say(f"listening on http://{host}:{port}")
     if config.api_key is None and not config.is_local:
-        say("no key is asked for: who reaches this address can use it (--api-key-file)")
+        say(
+            "no API key is set: anyone who can reach this address can use the server (--api-key-file)"
+        )
     server = Server(fleet, say)
     server.run(sockets=[listener])
     if fleet.error is not None:

@@ -84,7 +84,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str, message:
 
 def test_a_client_that_was_not_seen_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
-    with pytest.raises(LoadError, match="no client was seen"):
+    with pytest.raises(LoadError, match="no client has sent a request yet"):
         instructions.read("claude-cli")
     instructions.folder().mkdir(parents=True)
     (instructions.folder() / "claude-cli.json").write_text('[{"role": "system", "content": "x"}]')
