@@ -205,7 +205,7 @@ def test_an_answer_that_ended_does_not_go_on(talk, capsys):
     talk.model.params = SamplingParams(temperature=0.0, max_tokens=100)
     while talk.rest:
         talk.resume()
-    with pytest.raises(ConfigError, match="has ended"):
+    with pytest.raises(ConfigError, match="is complete"):
         talk.resume()
 
 
@@ -291,7 +291,7 @@ def test_files_that_are_not_its_own_stay(talk, tmp_path):
         with pytest.raises(ConfigError, match=message):
             talk.load(str(name))
     path.write_text('[{"role": "user"}]')
-    with pytest.raises(ConfigError, match="no list of messages"):
+    with pytest.raises(ConfigError, match="not a list of messages"):
         talk.load(str(path))
     with pytest.raises(ConfigError, match=r"cannot write .*: No such file or directory$"):
         talk.save(str(tmp_path / "no" / "folder"))

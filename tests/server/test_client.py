@@ -124,7 +124,7 @@ def test_a_stream_without_an_end_is_an_error(server, text, missing):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TEXT + b'data: {"error": {"message": "shutting down"}}\n\n', "off: shutting down"),
+        (TEXT + b'data: {"error": {"message": "shutting down"}}\n\n', "early: shutting down"),
         (b"data: {half\n\n", "sent a chunk that is not JSON"),
     ],
 )

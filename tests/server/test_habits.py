@@ -53,7 +53,7 @@ def test_many_texts_are_read_in_slices(vectors):
     found = post(vectors, "/v1/rerank", asked)["results"]
     assert sorted(one["index"] for one in found) == [*range(2048)]
     more = asked | {"documents": ["a"] * 2049}
-    assert "at most 2048" in post(vectors, "/v1/rerank", more, 400)["error"]["message"]
+    assert "the limit is 2048" in post(vectors, "/v1/rerank", more, 400)["error"]["message"]
     ranked = post(vectors, "/v1/rerank", {"query": "a", "documents": texts})["results"]
     assert len(ranked) == 70
 
