@@ -63,7 +63,6 @@ PLAIN = {
     "RANK, WORLD_SIZE and LOCAL_WORLD_SIZE are torchrun's: ...",
     "--json-schema ...",
     "..., not ...",
-    "... sent a chunk that is not JSON: ...",
     "... is not an OpenAI server: /models is ...",
     "... serves no model",
     "the API key is empty",

@@ -65,7 +65,9 @@ class Conversation:
     def resume(self) -> str:
         """Print more of an answer that was cut and return a line about it."""
         if not self.rest:
-            raise ConfigError("the last answer is complete: there is nothing to continue")
+            raise ConfigError(
+                "the last answer is complete and cannot be continued: write a message"
+            )
         return self._answer(self.messages[:-1], self.messages[-1]["content"], self.rest)
 
     def _answer(
