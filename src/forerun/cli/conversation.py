@@ -58,7 +58,7 @@ class Conversation:
             way_out = "; /undo takes back what was read" if self.attached else ""
             raise CapacityError(f"{error}{way_out}") from error
         if self.messages is before:
-            return f"{line}\nnothing answers it: the message is forgotten"
+            return f"{line}\nthere is no answer: the message was removed"
         self.attached = []
         return line
 
@@ -88,13 +88,17 @@ class Conversation:
         before, at = self.messages, self._last_question + 1
         line = self._answer(before[:at])
         same = self.messages == before and self.messages is not before
-        return f"{line}\nthe same answer again: --temperature .7 gives others" if same else line
+        return (
+            f"{line}\nthe same answer as before: --temperature 0.7 gives different ones"
+            if same
+            else line
+        )
 
     def undo(self, _: str = "") -> str:
         """Take back the files that go before the next message, or else the last message and its answer."""
         if self.attached:
             self.attached = []
-            return "taken back: what was read"
+            return "taken back: the files"
         at = self._last_question
         text = " ".join(self.messages[at]["content"].split())
         self.messages, self.rest = self.messages[:at], ()
@@ -114,7 +118,7 @@ class Conversation:
         if not text.strip():
             raise ConfigError(f"{name} is empty")
         self.attached.append(text.rstrip("\n"))
-        return f"{_count(len(text), 'character')} of {name} go before the next message"
+        return f"{_count(len(text), 'character')} of {name} will be put before the next message"
 
     def clear(self, _: str = "") -> str:
         """Forget all but the system message."""

@@ -42,7 +42,9 @@ def test_what_a_client_sent_is_read_ahead_of_its_next_question(
     for least, most in ((0, 0), (num_told // 64 * 64, num_told + 64)):
         code, _, err = shell(f"forerun warm an-agent -m {default_model}")
         assert code == 0, err
-        num_read, num_there = map(int, re.findall(r"(\d+) (?:tokens were read|were there)", err))
+        num_read, num_there = map(
+            int, re.findall(r"(\d+) (?:tokens were computed|were cached)", err)
+        )
         assert least <= num_there <= most
         assert num_read + num_there > num_told
 

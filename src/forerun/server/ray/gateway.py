@@ -174,7 +174,9 @@ class Gateway:
         except TimeoutError:
             raise loading(f"no replica could take the request within {limit_s:g} s") from None
         except BackPressureError as error:
-            raise of_status(429, "every replica has as many requests as it takes") from error
+            raise of_status(
+                429, "all replicas are at their limit of requests: try again later"
+            ) from error
         except RayTaskError as error:
             _log.error("a replica failed: %s", error)
             raise of_status(
