@@ -3,7 +3,7 @@
 Written: docs/cli.md from the commands themselves, docs/compatibility.md from the tables of other engines' names,
 docs/models.md from the families' modules and the tests' tables, and the option lists of docs/drafters/*.md from each
 drafter's Options. Checked besides: every drafter's options are listed, links and their anchors lead somewhere, no page
-is an orphan.
+is an orphan, and the style of `dev/style.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from dev import compatibility_page, models_page
+from dev import compatibility_page, models_page, style
 from dev.markdown import WIDTH, item, wrapped
 from forerun.cli.help import HelpEntry, entries
 from forerun.cli.main import app
@@ -225,7 +225,7 @@ def problems() -> list[str]:
     for name in {*registry.names("drafters")} - {"none"}:  # which has no options
         if f"<!-- options {name} -->" not in pages:
             found.append(f"no page of docs/drafters has the list <!-- options {name} -->")
-    return found + _long_lines() + _broken_links()
+    return found + _long_lines() + _broken_links() + style.problems(style.texts())
 
 
 def _pages() -> list[Path]:

@@ -53,7 +53,7 @@ def test_a_command_is_read_with_its_argument(typed, name, argument):
         ("/syste You", "unknown command '/syste': did you mean '/system'?"),
         ("/", "unknown command '/'"),
         ("/usr/bin/env what is it?", "unknown command '/usr/bin/env'"),
-        ("/clear all", "/clear takes nothing, got 'all'"),
+        ("/clear all", "/clear takes no argument, got 'all'"),
         ("/save", "/save needs a FILE"),
     ],
 )
@@ -205,7 +205,7 @@ def test_an_answer_that_ended_does_not_go_on(talk, capsys):
     talk.model.params = SamplingParams(temperature=0.0, max_tokens=100)
     while talk.rest:
         talk.resume()
-    with pytest.raises(ConfigError, match="has ended"):
+    with pytest.raises(ConfigError, match="is complete"):
         talk.resume()
 
 
@@ -284,14 +284,14 @@ def test_files_that_are_not_its_own_stay(talk, tmp_path):
     with pytest.raises(ConfigError, match="exists: name another file"):
         talk.save(str(path))
     for name, message in [
-        (path, "is no JSON"),
+        (path, "is not JSON"),
         (tmp_path / "none", "no such file"),
         (tmp_path, "is a folder"),
     ]:
         with pytest.raises(ConfigError, match=message):
             talk.load(str(name))
     path.write_text('[{"role": "user"}]')
-    with pytest.raises(ConfigError, match="no list of messages"):
+    with pytest.raises(ConfigError, match="not a list of messages"):
         talk.load(str(path))
     with pytest.raises(ConfigError, match=r"cannot write .*: No such file or directory$"):
         talk.save(str(tmp_path / "no" / "folder"))
@@ -383,7 +383,7 @@ def test_a_turn_is_taken_back_and_answered_again(talk, capsys):
     before = [*talk.messages]
     talk.send("Name an animal.")
     (*_, question, answer) = talk.messages
-    assert "the same answer again: --temperature .7 gives others" in talk.regen()
+    assert "the same answer as before: --temperature 0.7 gives different ones" in talk.regen()
     assert talk.messages == [*before, question, answer], "greedily it says the same"
     assert talk.undo() == "taken back: Name an animal."
     talk.messages = [*before, {"role": "user", "content": "Why?\n  line 3"}]
@@ -417,7 +417,7 @@ def test_a_file_that_does_not_fit_can_be_taken_back(talk, tmp_path):
     for _ in range(2):
         with pytest.raises(CapacityError, match="/undo takes back what was read"):
             talk.send("Why?")
-    assert talk.undo() == "taken back: what was read"
+    assert talk.undo() == "taken back: the files"
     assert talk.messages == before
     talk.send("Why?")
     assert talk.messages[2]["content"] == "Why?"
@@ -428,7 +428,7 @@ def test_a_message_that_nothing_answers_is_forgotten_in_words_and_its_file_stays
     (tmp_path / "a.txt").write_text("It was red.")
     talk.read(str(tmp_path / "a.txt"))
     talk.model.params = replace(GREEDY, max_tokens=0)
-    assert talk.send("Which?").endswith("\nnothing answers it: the message is forgotten")
+    assert talk.send("Which?").endswith("\nthere is no answer: the message was removed")
     assert talk.messages == []
     talk.model.params = GREEDY
     talk.send("Which colour?")

@@ -69,8 +69,8 @@ def test_our_own_server_answers_and_tells_what_drafting_did(forerun, url, typed)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (event(delta={"content": "Hi"}), "broke the answer off: the stream has no end"),
-        (TEXT + b'data: {"error": {"message": "no memory"}}\n\n', "off: no memory"),
+        (event(delta={"content": "Hi"}), "ended the answer early: the stream has no end"),
+        (TEXT + b'data: {"error": {"message": "no memory"}}\n\n', "early: no memory"),
     ],
 )
 def test_half_an_answer_is_an_error_of_one_line(forerun, server, typed, text, message):

@@ -162,7 +162,7 @@ def test_no_habit_hides_a_command():
     ("redirect", "message"),
     [
         ("> /dev/full", "error: the output cannot be written: No space left on device\n"),
-        (">&-", "error: stdout is closed: there is nowhere to write the output\n"),
+        (">&-", "error: stdout is closed: the output cannot be written\n"),
     ],
 )
 def test_output_that_cannot_be_written_is_one_line(redirect, message):

@@ -113,7 +113,7 @@ def test_check_names_it_and_pull_fetches_it(
     assert the_json(out)["kind"] == "draft_model"
     code, _, err = forerun("pull", "org/unheard-of", "--drafter")
     assert code == 2
-    assert "no drafter is known to be published for unheard-of" in err
+    assert "no published drafter is known for unheard-of" in err
 
 
 def test_the_clients_cache_is_where_the_client_has_it(

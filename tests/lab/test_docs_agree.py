@@ -40,7 +40,7 @@ QUOTED = [
     ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
     ("docs/measuring.md", f"nodes a step ({EngineConfig().draft_budget})"),
     ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
-    ("docs/http-api.md", f"of at most {calls.MAX_CALLS} one after the"),
+    ("docs/http-api.md", f"at most {calls.MAX_CALLS} in sequence"),
     ("docs/measuring.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
     ("docs/measuring.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
     ("docs/measuring.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),

@@ -46,8 +46,8 @@ OF_ALL_DRAFTERS = tuple(
 OF_THE_LABORATORY = ("lab/",)
 """Where files and measurements are read: what is wrong with one has an entry together."""
 PLAIN = {
-    "/... takes nothing, got ...",
-    "... is no list of messages with role and content",
+    "/... takes no argument, got ...",
+    "... is not a list of messages with role and content",
     "there is no message yet",
     "... is empty",
     "... is a folder, not a text file",
@@ -63,8 +63,7 @@ PLAIN = {
     "RANK, WORLD_SIZE and LOCAL_WORLD_SIZE are torchrun's: ...",
     "--json-schema ...",
     "..., not ...",
-    "... streams no JSON: ...",
-    "... is no OpenAI server: /models is ...",
+    "... is not an OpenAI server: /models is ...",
     "... serves no model",
     "the API key is empty",
     "no such option in engine or server: ...",

@@ -150,7 +150,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_later_ones(llm, monkeypatch,
     expected = llm.generate([PROMPT], GREEDY)[0].outputs[0].token_ids
     monkeypatch.setattr(llm.engine, "step", failing)
     assert asyncio.run(run()) == expected
-    assert "a step of the engine failed" in caplog.text
+    assert "an engine step failed" in caplog.text
 
 
 def test_requests_of_a_closed_engine_are_refused(llm):

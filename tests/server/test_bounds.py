@@ -34,7 +34,7 @@ def told(answer: httpx.Response) -> dict:
     ("path", "status", "words"),
     [
         ("/nowhere", 404, "there is no /nowhere"),
-        ("/health", 405, "POST is not possible on /health (allowed: GET)"),
+        ("/health", 405, "POST is not allowed on /health (allowed: GET)"),
     ],
 )
 def test_a_route_that_there_is_not_is_named(url, path, status, words):
@@ -67,7 +67,7 @@ def test_a_body_that_is_too_large_or_half_sent_is_refused(llm):
         large = json.dumps({"prompt": "a" * 20_000})
         answer = httpx.post(f"{url}/v1/completions", content=large, headers=JSON)
         assert answer.status_code == 413
-        assert "larger than 0.01 MB" in told(answer)["message"]
+        assert "limit of 0.01 MB" in told(answer)["message"]
         pieces = (b"x" * 1000 for _ in range(20))  # sent in chunks, of no stated length
         cut = httpx.post(f"{url}/v1/completions", content=pieces, headers=JSON)
         assert cut.status_code == 413

@@ -117,15 +117,15 @@ def test_a_stream_is_read_to_its_end(server):
 def test_a_stream_without_an_end_is_an_error(server, text, missing):
     server.streams(text)
     server.missing = missing
-    with pytest.raises(RemoteError, match="broke the answer off"):
+    with pytest.raises(RemoteError, match="ended the answer early"):
         chunks(Remote.of(server.url))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TEXT + b'data: {"error": {"message": "shutting down"}}\n\n', "off: shutting down"),
-        (b"data: {half\n\n", "streams no JSON"),
+        (TEXT + b'data: {"error": {"message": "shutting down"}}\n\n', "early: shutting down"),
+        (b"data: {half\n\n", "sent a chunk that is not JSON"),
     ],
 )
 def test_what_a_stream_says_is_wrong_is_told(server, text, message):
@@ -141,8 +141,8 @@ def test_what_a_stream_says_is_wrong_is_told(server, text, message):
         (404, b'{"detail": "Not Found"}', "is --url right"),
         (429, b'{"error": {"message": "too many"}}', "refuses with 429: too many"),
         (500, b"<html>\nbroken</html>", "refuses with 500: <html> broken"),
-        (200, b"<html>", "is no OpenAI server"),
-        (200, b'{"data": 3}', "is no OpenAI server"),
+        (200, b"<html>", "is not an OpenAI server"),
+        (200, b'{"data": 3}', "is not an OpenAI server"),
         (200, b'{"data": []}', "serves no model"),
     ],
 )

@@ -48,12 +48,12 @@ def test_many_texts_are_read_in_slices(vectors):
         (alone,) = post(vectors, "/v1/embeddings", {"input": texts[number]})["data"]
         assert alone["embedding"] == pytest.approx(found[number]["embedding"], abs=1e-5)
     error = post(vectors, "/v1/embeddings", {"input": ["a"] * 2049}, 400)["error"]
-    assert "at most 2048 are read at once" in error["message"]
+    assert "the limit is 2048" in error["message"]
     asked = {"query": "a", "documents": ["a", "b c"] * 1024}
     found = post(vectors, "/v1/rerank", asked)["results"]
     assert sorted(one["index"] for one in found) == [*range(2048)]
     more = asked | {"documents": ["a"] * 2049}
-    assert "at most 2048" in post(vectors, "/v1/rerank", more, 400)["error"]["message"]
+    assert "the limit is 2048" in post(vectors, "/v1/rerank", more, 400)["error"]["message"]
     ranked = post(vectors, "/v1/rerank", {"query": "a", "documents": texts})["results"]
     assert len(ranked) == 70
 

@@ -112,7 +112,7 @@ def test_mistakes_are_one_line(tmp_path):
     assert "Traceback" not in missing.stderr
     shared = run("-d", "recycling", "--no-shared-drafts")
     assert shared.returncode == 2
-    assert "which --no-shared-drafts rules out" in shared.stderr
+    assert "which --no-shared-drafts forbids" in shared.stderr
 
 
 def test_a_dropped_model_gives_its_memory_back_and_a_signal_waits_for_the_other(

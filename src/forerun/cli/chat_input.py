@@ -53,7 +53,7 @@ def parse(text: str) -> tuple[str, str]:
         raise ConfigError(unknown("command", f"/{word}", [f"/{name}" for name in COMMANDS]))
     takes, _ = COMMANDS[name]
     if argument and not takes:
-        raise ConfigError(f"/{word} takes nothing, got {argument!r}")
+        raise ConfigError(f"/{word} takes no argument, got {argument!r}")
     if not argument and takes and not takes.startswith("["):
         raise ConfigError(f"/{word} needs a {takes}: /{word} {takes}")
     return name, argument

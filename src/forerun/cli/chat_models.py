@@ -195,7 +195,7 @@ class RemoteModel:
     def drafter(self, spec: str) -> str:
         """Ask for another drafter, where the server can, or say which was asked for."""
         if not self.is_ours:
-            raise ConfigError("/drafter needs forerun serve; this server does not take it")
+            raise ConfigError("/drafter needs forerun serve; this server does not support it")
         if spec:
             self.body["speculative"] = {"drafter": spec}
             return f"drafter {spec}: auto, none, or the one that the server has"

@@ -34,7 +34,9 @@ DRAFTED = "\033[30;48;5;115m{}\033[0m"
 """A drafted token in a terminal: black on pale green."""
 SILENT_S = 1.0
 """Seconds that something takes without a word."""
-REPEATS = "the answer repeats itself, {} tokens of it, which drafts well: its speed says little about others"
+REPEATS = (
+    "{} tokens of the answer repeat earlier ones and are easy to draft: other answers may be slower"
+)
 
 
 def note(text: object, **style: Any) -> None:

@@ -58,14 +58,16 @@ class Conversation:
             way_out = "; /undo takes back what was read" if self.attached else ""
             raise CapacityError(f"{error}{way_out}") from error
         if self.messages is before:
-            return f"{line}\nnothing answers it: the message is forgotten"
+            return f"{line}\nthere is no answer: the message was removed"
         self.attached = []
         return line
 
     def resume(self) -> str:
         """Print more of an answer that was cut and return a line about it."""
         if not self.rest:
-            raise ConfigError("the last answer has ended by itself")
+            raise ConfigError(
+                "the last answer is complete and cannot be continued: write a message"
+            )
         return self._answer(self.messages[:-1], self.messages[-1]["content"], self.rest)
 
     def _answer(
@@ -86,13 +88,17 @@ class Conversation:
         before, at = self.messages, self._last_question + 1
         line = self._answer(before[:at])
         same = self.messages == before and self.messages is not before
-        return f"{line}\nthe same answer again: --temperature .7 gives others" if same else line
+        return (
+            f"{line}\nthe same answer as before: --temperature 0.7 gives different ones"
+            if same
+            else line
+        )
 
     def undo(self, _: str = "") -> str:
         """Take back the files that go before the next message, or else the last message and its answer."""
         if self.attached:
             self.attached = []
-            return "taken back: what was read"
+            return "taken back: the files"
         at = self._last_question
         text = " ".join(self.messages[at]["content"].split())
         self.messages, self.rest = self.messages[:at], ()
@@ -112,7 +118,7 @@ class Conversation:
         if not text.strip():
             raise ConfigError(f"{name} is empty")
         self.attached.append(text.rstrip("\n"))
-        return f"{_count(len(text), 'character')} of {name} go before the next message"
+        return f"{_count(len(text), 'character')} of {name} will be put before the next message"
 
     def clear(self, _: str = "") -> str:
         """Forget all but the system message."""
@@ -148,9 +154,9 @@ class Conversation:
         try:
             messages = json.loads(read_text(path))
         except ValueError as error:
-            raise ConfigError(f"{path} is no JSON: {error}") from error
+            raise ConfigError(f"{path} is not JSON: {error}") from error
         if not isinstance(messages, list) or not all(map(_is_message, messages)):
-            raise ConfigError(f"{path} is no list of messages with role and content")
+            raise ConfigError(f"{path} is not a list of messages with role and content")
         self._replace(messages)
         self.file = path
         return f"loaded {_count(len(messages), 'message')}"

@@ -59,7 +59,7 @@ class _Root(Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments. Raises ConfigError with the command that was meant where none was given."""
         if args and not ctx.resilient_parsing and (meant := self._meant(ctx, args)):
-            raise ConfigError(f"{short_repr(args[0])} is no command: did you mean {meant}?")
+            raise ConfigError(f"{short_repr(args[0])} is not a command: did you mean {meant}?")
         return super().parse_args(ctx, args)
 
     def _meant(self, ctx: click.Context, args: list[str]) -> str:
@@ -108,7 +108,7 @@ def main() -> None:
     """Run the command line. Exit codes: 0 fine, 1 the answer is no (verify), 2 a user's mistake, 130 Ctrl-C."""
     sys.stderr = sys.stderr or io.StringIO()  # a closed one is None
     if sys.stdout is None:
-        sys.exit(_refuse("stdout is closed: there is nowhere to write the output"))
+        sys.exit(_refuse("stdout is closed: the output cannot be written"))
     if isinstance(
         sys.stdout, io.TextIOWrapper
     ):  # a letter that its encoding lacks is written as \u2192, say
@@ -149,7 +149,7 @@ def _run(arguments: Sequence[str]) -> int:
         package, _, drafter = (error.name or "").rpartition(".")
         if package != "forerun.drafters":
             raise
-        return _refuse(f"this needs the drafter '{drafter}', which is not there")
+        return _refuse(f"this needs the drafter '{drafter}', which is not installed")
     except click.UsageError as error:
         return _refuse(_usage(error, error.ctx.command_path if error.ctx else "forerun"))
     except (KeyboardInterrupt, click.Abort):

@@ -105,7 +105,7 @@ def _add_errors(app: FastAPI) -> None:
         message = f"there is no {request.url.path}; /openapi.json lists the routes"
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
-            message = f"{request.method} is not possible on {request.url.path} (allowed: {allowed})"
+            message = f"{request.method} is not allowed on {request.url.path} (allowed: {allowed})"
         answer = of_status(error.status_code, message)
         answer.headers = error.headers or {}
         return error_response(answer, request.url.path)

@@ -143,8 +143,8 @@ async def received(request: Request, config: ServerConfig) -> bytes:
     if is_unasked and any(name in request.headers for name in _OF_BROWSERS):
         raise ApiError(
             415,
-            f"the body is sent as {short_repr(kind) if kind else 'of no type'}, it must be JSON: add the header "
-            "'content-type: application/json' (curl: -H 'content-type: application/json')",
+            f"content-type must be application/json, got {short_repr(kind) if kind else 'none'}: add the header "
+            "(curl: -H 'content-type: application/json')",
         )
     try:
         async with asyncio.timeout(config.body_timeout):
@@ -156,7 +156,7 @@ async def received(request: Request, config: ServerConfig) -> bytes:
 
 async def _received(request: Request, limit: int) -> bytes:
     too_large = ApiError(
-        413, f"the body is larger than {limit / 1e6:g} MB, which this server allows (--max-body-mb)"
+        413, f"the body exceeds the limit of {limit / 1e6:g} MB (--max-body-mb): send less"
     )  # the connection stays, and takes the rest of the body: a client may read only when it has sent all
     if stated_nbytes(request) > limit:
         raise too_large
@@ -242,4 +242,4 @@ def _check_values(body: bytes, most: int) -> None:
     bare = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     is_text = np.bitwise_xor.accumulate((bare == ord('"')).view(np.uint8)).view(np.bool_)
     if np.count_nonzero((bare == ord(",")) & ~is_text) > most:
-        raise invalid(f"the body has more than {most} values, which this server allows")
+        raise invalid(f"the body exceeds the limit of {most} values: send less")

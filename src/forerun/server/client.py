@@ -82,7 +82,9 @@ class Remote:
             models = [dict(each) for each in json.loads(text)["data"]]
             return models if all(isinstance(each["id"], str) for each in models) else []
         except (ValueError, KeyError, TypeError):
-            raise RemoteError(f"{self.url} is no OpenAI server: /models is {text[:60]!r}") from None
+            raise RemoteError(
+                f"{self.url} is not an OpenAI server: /models is {text[:60]!r}"
+            ) from None
 
     def model(self, name: str | None = None) -> dict[str, Any]:
         """Find the model of that name, or the only one. Raises RemoteError and ConfigError."""
@@ -155,7 +157,7 @@ class ChunkStream:
                 if piece.rstrip().endswith(b"data: " + DONE):
                     return
         except (*_ERRORS, ValueError, AttributeError) as error:
-            raise RemoteError(f"{self._url} broke the answer off: {reason(error)}") from error
+            raise RemoteError(f"{self._url} ended the answer early: {reason(error)}") from error
 
     def read(self, pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, Chunk]]:
         """Yield what is in pieces, each with the time of the piece that it ended in. Raises RemoteError."""
@@ -166,14 +168,16 @@ class ChunkStream:
             try:
                 event = json.loads(data)
             except ValueError:
-                raise RemoteError(f"{self._url} streams no JSON: {data[:60]!r}") from None
+                raise RemoteError(
+                    f"{self._url} sent a chunk that is not JSON: {data[:60]!r}"
+                ) from None
             if "error" in event:
-                raise RemoteError(f"{self._url} broke the answer off: {_message(data)}")
+                raise RemoteError(f"{self._url} ended the answer early: {_message(data)}")
             chunk = Chunk.of(event)
             has_ended = has_ended or chunk.finish_reason is not None
             yield time_s, chunk
         if not has_ended:
-            raise RemoteError(f"{self._url} broke the answer off: the stream has no end")
+            raise RemoteError(f"{self._url} ended the answer early: the stream has no end")
 
     def close(self) -> None:
         """End the request."""

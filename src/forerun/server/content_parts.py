@@ -173,7 +173,7 @@ def check_shown(body: AnswerRequest) -> None:
     for name in ONLY_CHAT:
         value = getattr(body, name, None)
         if value and (name, value) != ("n", 1):
-            raise invalid(f"{name} is possible in /v1/chat/completions only", name)
+            raise invalid(f"{name} is supported in /v1/chat/completions only", name)
 
 
 async def reply(

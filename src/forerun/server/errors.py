@@ -136,8 +136,7 @@ def busy(num_waiting: int, limit: int) -> ApiError:
     """Say that too many sequences wait."""
     return ApiError(
         429,
-        f"{num_waiting} sequences are waiting, the server lets {limit} wait (--max-queue): "
-        "try again later",
+        f"{num_waiting} sequences are waiting, the limit is {limit} (--max-queue): try again later",
         code="rate_limit_exceeded",
         type="rate_limit_error",
         headers={"retry-after": "1"},
@@ -165,4 +164,4 @@ def of_exception(error: BaseException, *, param: str | None = None) -> ApiError:
         return ApiError(400, str(error), param=error.typed or error.option or param)
     if isinstance(error, Closed):
         return ApiError(503, "The server is shutting down", type="unavailable_error")
-    return of_status(500, "The engine failed while it worked on this request; see the server's log")
+    return of_status(500, "The engine failed during this request; see the server's log")

@@ -68,7 +68,7 @@ class LastSeen:
             files.replace(folder() / f"{name}.json", body)
             clear(but=NAMES)
         except OSError as error:
-            _log.warning("the instructions of %s are not kept: %s", name, one_line(str(error)))
+            _log.warning("cannot save the instructions of %s: %s", name, one_line(str(error)))
 
 
 def clear(but: int = 0) -> int:
@@ -107,8 +107,8 @@ def read(given: str) -> dict[str, Any]:
             raise LoadError(
                 f"{unknown('client', given, known)}; or give a file of messages"
                 if known
-                else f"there is no file {short_repr(given)}, and no client was seen: start `forerun serve` and "
-                "let one ask"
+                else f"there is no file {short_repr(given)}, and no client has sent a request yet: start "
+                "`forerun serve` and send one"
             )
         path = folder() / f"{given}.json"
     try:

@@ -86,7 +86,7 @@ def _check_size(text: str, what: str, config: ServerConfig, field: str) -> None:
     nbytes, limit = len(text.encode()), config.max_schema_kb
     if nbytes > limit * 1e3:
         raise invalid(
-            f"{what} has {nbytes} bytes, this server allows {limit:g} kB (--max-schema-kb)", field
+            f"{what} has {nbytes} bytes, the limit is {limit:g} kB (--max-schema-kb)", field
         )
 
 
@@ -95,7 +95,7 @@ def check_depth(given: object, field: str, config: ServerConfig) -> None:
     levels = depth(given)
     if levels > config.max_schema_depth:
         raise invalid(
-            f"the schema in {field} is nested {levels} levels deep, this server allows "
+            f"the schema in {field} is nested {levels} levels deep, the limit is "
             f"{config.max_schema_depth} (--max-schema-depth)",
             field,
         )

@@ -77,15 +77,15 @@ class OriginCheck(RequestCheck):
         if host and self._config.api_key is None and not self._is_own(_name(host)):
             return ApiError(
                 421,
-                f"this server is not called {short_repr(host)}: start it with --allowed-hosts NAME for every "
-                "name that it is reached by, or with a key",
+                f"host not allowed: {short_repr(host)}: start the server with --allowed-hosts NAME for each name "
+                "that clients use, or with an API key",
                 code="host_not_allowed",
             )
         if origin and not self._is_let_in(origin, host):
             return ApiError(
                 403,
-                f"pages of {short_repr(origin)} may not use this server: start it with --allowed-origins "
-                "ORIGIN for every origin that may",
+                f"origin not allowed: {short_repr(origin)}: start the server with --allowed-origins ORIGIN for "
+                "each allowed origin",
                 code="origin_not_allowed",
                 headers={"access-control-allow-origin": origin},  # the page may read why
             )

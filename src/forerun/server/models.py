@@ -192,8 +192,8 @@ class Fleet:
         ended, _ = await asyncio.wait([task], timeout=self.config.load_timeout)
         if not ended:
             raise loading(
-                f"the model {service.names[0]} could not be loaded within {self.config.load_timeout:g} s "
-                "(--load-timeout): others work, or are being loaded; try again later"
+                f"the model {service.names[0]} was not loaded within {self.config.load_timeout:g} s (--load-timeout): "
+                "other models are loading or in use; try again later"
             )
         if task.cancelled():
             raise Closed("the server is shutting down")

@@ -15,18 +15,18 @@ _JSON = {"type": ["object", "array"]}
 the types that clients read are the tests' (tests/server/test_wire.py)."""
 _STREAM = {"text/event-stream": {"schema": TEXT}}
 _ERRORS = {
-    400: "The request cannot be read, or asks for what cannot be had.",
+    400: "The request is invalid.",
     401: "The API key is missing or wrong.",
-    403: "The page that asks may not use this server.",
+    403: "The web page's origin is not allowed.",
     404: "The model is not served here.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The body is not called JSON.",
-    421: "The server is not called that.",
-    429: "Too many requests wait: try again later.",
+    415: "The content type is not JSON.",
+    421: "The host name is not allowed.",
+    429: "Too many requests are waiting: try again later.",
     500: "The model cannot be loaded, or the engine failed.",
-    501: "The server was started without it, or the model cannot do it.",
-    503: "The model loads, or the server is shutting down.",
+    501: "The model, or the server as it was started, cannot do this.",
+    503: "The model is loading, or the server is shutting down.",
 }
 GET, POST = (403, 404, 421, 500, 501, 503), tuple(_ERRORS.keys() - {401})
 """The errors of routes without a body, and with one, where no key is asked for."""

@@ -59,8 +59,8 @@ def _is_fetched(fleet: Fleet, asked: str | None) -> bool:
     if not fleet.config.allow_pull and fleet.config.api_key is None:
         raise ApiError(
             403,
-            "this server fetches no models for who may ask it: start it with --allow-pull, or with a key "
-            f"(--api-key-file), or fetch it on its machine: forerun pull {asked}",
+            "clients may not download models: start the server with --allow-pull or an API key (--api-key-file), "
+            f"or run on its machine: forerun pull {asked}",
             "model",
             "pull_not_allowed",
         )

@@ -70,7 +70,9 @@ def serve(
     host = f"[{config.host}]" if ":" in config.host else config.host
     say(f"listening on http://{host}:{port}")
     if config.api_key is None and not config.is_local:
-        say("no key is asked for: who reaches this address can use it (--api-key-file)")
+        say(
+            "no API key is set: anyone who can reach this address can use the server (--api-key-file)"
+        )
     server = Server(fleet, say)
     server.run(sockets=[listener])
     if fleet.error is not None:
@@ -158,7 +160,9 @@ class HttpServer(uvicorn.Server):
             limit = f"{self._limits.drain_timeout:g} s"
             word = signal.Signals(sig).name
             those = "1 request has" if num_running == 1 else f"{num_running} requests have"
-            self._say(f"{word}: {those} {limit} to end; again {word} ends at once")
+            self._say(
+                f"{word}: {those} {limit} to finish; a second {word} stops the server at once"
+            )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests end and clients take their answers for so long, then end them."""
@@ -209,4 +213,4 @@ class Server(HttpServer):
 
     def dropped(self, service: Service) -> None:
         """Say that a model has made room for another."""
-        self._say(f"dropped: {service.names[0]}")
+        self._say(f"unloaded: {service.names[0]}")

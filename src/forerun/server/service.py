@@ -357,9 +357,8 @@ class Service:
         if n > most:
             raise invalid(f"n must be from 1 to {most} (--max-n), got {n}", "n")
         if num_new > num_slots + self.config.max_queue:
-            what = f"{num_new} completions are more than this server runs and lets wait"
-            bounds = f"({num_slots} and {self.config.max_queue})"
-            raise invalid(f"{what} {bounds}: ask for fewer at once", param)
+            what = f"n x prompts = {num_new} exceeds the limit of {self.most_at_once} running or queued completions"
+            raise invalid(f"{what} (--max-num-seqs, --max-queue): ask for fewer at once", param)
         num_running = sum(self._running.values(), self._num_entering)
         if num_running + num_new > num_slots + self.config.max_queue:
             raise busy(max(0, num_running - num_slots), self.config.max_queue)

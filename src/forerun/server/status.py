@@ -136,7 +136,7 @@ async def props(service: FromQuery) -> Response:
 async def slots(service: FromQuery, fail_on_no_slot: str = "") -> Response:
     """Show what each place for a sequence does; with `?fail_on_no_slot=1` 503 if none is free."""
     if not service.config.slots:
-        raise unsupported("this server does not answer /slots: start it with --slots")
+        raise unsupported("/slots is disabled: start the server with --slots")
     documents = await asyncio.to_thread(_slots, service.llm())
     if fail_on_no_slot and all(one["is_processing"] for one in documents):
         raise ApiError(503, "no slot available", type="unavailable_error")

@@ -137,7 +137,7 @@ class Worker:
                 self._serve(self.llm)
         except Exception as error:
             self.error = error
-            _log.exception("the engine's thread has failed, no request is answered any more")
+            _log.exception("the engine's thread failed: no more requests can be answered")
         finally:
             self._end_all()
 
@@ -193,7 +193,7 @@ class Worker:
         try:
             llm.loop.step()
         except Exception:
-            _log.exception("a step of the engine failed, %d requests end", len(self._requests))
+            _log.exception("an engine step failed: %d requests were ended", len(self._requests))
 
     def _deliveries(self, engine: Engine) -> list[_Delivery]:
         """Collect what there is to tell; who has ended is forgotten."""

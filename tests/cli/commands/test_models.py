@@ -123,7 +123,7 @@ def test_what_is_no_model_of_ours_is_refused_and_nothing_goes(name, message, for
 
 
 def test_rm_without_a_terminal_or_a_name_says_what_to_do(forerun, models):
-    assert "say --yes" in forerun("rm", "mine")[2]
+    assert "give --yes" in forerun("rm", "mine")[2]
     assert "name" in forerun("rm")[2].lower()
     assert models[1].exists()
 

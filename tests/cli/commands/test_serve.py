@@ -54,7 +54,7 @@ def test_a_drafter_that_shares_is_named_with_those_that_do_not(tmp_path):
         "def build(options, target): return Drafter()\n"
     )
     for given in ("mtp++recycling", str(own)):
-        with pytest.raises(ConfigError, match="may draft from what other requests said") as told:
+        with pytest.raises(ConfigError, match="can draft from other requests' text") as told:
             without_sharing(EngineConfig(drafter=given))
         allowed = str(told.value).rpartition("allowed: ")[2].strip("()").split(", ")
         assert {*allowed} == {*registry.names("drafters")} - {"recycling"}  # also eagle3, medusa

@@ -42,7 +42,9 @@ def test_what_a_client_sent_is_read_ahead_of_its_next_question(
     for least, most in ((0, 0), (num_told // 64 * 64, num_told + 64)):
         code, _, err = shell(f"forerun warm an-agent -m {default_model}")
         assert code == 0, err
-        num_read, num_there = map(int, re.findall(r"(\d+) (?:tokens were read|were there)", err))
+        num_read, num_there = map(
+            int, re.findall(r"(\d+) (?:tokens were computed|were cached)", err)
+        )
         assert least <= num_there <= most
         assert num_read + num_there > num_told
 
@@ -84,7 +86,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str, message:
 
 def test_a_client_that_was_not_seen_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
-    with pytest.raises(LoadError, match="no client was seen"):
+    with pytest.raises(LoadError, match="no client has sent a request yet"):
         instructions.read("claude-cli")
     instructions.folder().mkdir(parents=True)
     (instructions.folder() / "claude-cli.json").write_text('[{"role": "system", "content": "x"}]')

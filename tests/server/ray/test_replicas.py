@@ -172,8 +172,8 @@ def test_sigterm_lets_requests_end(default_model):
     [
         (("--replicas", "2", "--ray-address", "127.0.0.1:1"), "no Ray at 127.0.0.1:1"),
         (("--replicas", "2", "--ray-address", "nowhere"), "must be auto or HOST:PORT"),
-        (("--replicas", "500", "--threads", "2"), "need 1000 cores together"),
-        (("--ray-address", "127.0.0.1:6379"), "say how many with --replicas"),
+        (("--replicas", "500", "--threads", "2"), "need 1000 cores in total"),
+        (("--ray-address", "127.0.0.1:6379"), "give --replicas N"),
         (("--replicas", "2", "--port", "{used}"), "is in use"),
         (("--replicas", "1", "--threads", "1", "--memory-budget", "20MiB"), "memory budget"),
     ],

@@ -134,7 +134,7 @@ def _piped(*, wanted: bool) -> str | None:
     if is_terminal or not (wanted or stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
         return None
     if not select.select([sys.stdin], [], [], 1.0)[0]:
-        print("reading stdin to its end; < /dev/null if nothing comes", file=sys.stderr)
+        print("reading stdin until it ends; add < /dev/null if there is no input", file=sys.stderr)
     return _read_stdin()
 
 

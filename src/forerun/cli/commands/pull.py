@@ -57,5 +57,5 @@ def _published(model: str) -> Published:
     if found := for_model(identity):
         return found[0]
     raise LoadError(
-        f"no drafter is known to be published for {', '.join(identity.names)}; forerun tune makes one from its answers"
+        f"no published drafter is known for {', '.join(identity.names)}; forerun tune makes one from its answers"
     )

@@ -33,5 +33,5 @@ def command(names: tuple[str, ...], yes: bool) -> None:
 
 def _confirms(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise ConfigError(f"{question} there is no terminal to ask on: say --yes")
+        raise ConfigError(f"{question} there is no terminal to ask on: give --yes")
     return click.confirm(question, err=True)

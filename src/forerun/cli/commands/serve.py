@@ -95,7 +95,7 @@ def command(
     from forerun.hub.names import check_name
 
     if ray_address is not None and replicas is None:
-        raise ConfigError("--ray-address is for replicas: say how many with --replicas")
+        raise ConfigError("--ray-address is for replicas: give --replicas N")
     if replicas is not None and config.tensor_parallel_size > 1:
         raise ConfigError("give --replicas or a number of processes for one model, not both")
     config = opt.for_this_rank(config)
@@ -190,7 +190,7 @@ def without_sharing(config: EngineConfig) -> EngineConfig:
         if part.unshared() is None:
             allowed = [name for name in registry.names("drafters") if method_of(name).unshared]
             raise ConfigError(
-                f"drafter {part.name} may draft from what other requests said, which --no-shared-drafts rules out "
+                f"drafter {part.name} can draft from other requests' text, which --no-shared-drafts forbids "
                 f"(allowed: {', '.join(allowed)})"
             )
     alone = spec.unshared()

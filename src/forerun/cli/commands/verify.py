@@ -77,7 +77,7 @@ def command(
     )
     if is_vain:
         console.note(
-            "nothing was drafted, so nothing is shown: raise --max-tokens, give other --prompts or -d",
+            "nothing was drafted, so nothing was verified: raise --max-tokens, give other --prompts or -d",
             fg="red",
         )
     if is_stopped:

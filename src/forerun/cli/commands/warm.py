@@ -50,7 +50,7 @@ def command(config: EngineConfig, what: str) -> None:
             for chunk in stream:
                 timings.update(chunk.timings)
                 say(_left(chunk.progress, time.monotonic() - start_s))
-    found = f"{timings['prompt_n']} tokens were read, {timings['cache_n']} were there"
+    found = f"{timings['prompt_n']} tokens were computed, {timings['cache_n']} were cached"
     console.note(f"{what}: {found}", dim=True)
 
 

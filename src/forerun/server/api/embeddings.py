@@ -93,7 +93,8 @@ async def vector_of_each(
     if pooling_of(service) == "none":
         path = request.url.path
         raise invalid(
-            f"{path} gives one vector a text: start the server with --pooling last or mean", "input"
+            f"{path} returns one vector per text: start the server with --pooling last or mean",
+            "input",
         )
     states, num_tokens = await vectors_of(service, request, body)
     return (rows[0] for rows in states), num_tokens
@@ -104,7 +105,7 @@ async def vectors_of(
 ) -> tuple[Iterator[Vectors], int]:
     """Compute the vectors of each text, made one by one of its states, and count their tokens. Raises ApiError."""
     if not service.config.embeddings:
-        raise unsupported("this server answers no embeddings: start it with --embeddings")
+        raise unsupported("embeddings are disabled: start the server with --embeddings")
     field, given = _check(body, service)
     parts = split_prompts(given, field)
 
@@ -134,7 +135,9 @@ async def vectors_of(
 def check_texts(count: int, field: str) -> None:
     """Raise ApiError for more texts than are read at once."""
     if count > MAX_TEXTS:
-        raise invalid(f"{field} has {count} texts, at most {MAX_TEXTS} are read at once", field)
+        raise invalid(
+            f"{field} has {count} texts, the limit is {MAX_TEXTS}: send them in parts", field
+        )
 
 
 async def read_states(

@@ -114,7 +114,7 @@ def _one(given: object, field: str) -> list[str | int]:
 def _text_of(given: Mapping[str, Any], field: str) -> str:
     """Find the text of a prompt that is an object."""
     if given.get("multimodal_data"):
-        raise invalid(f"{field} must be text: this server reads no images or sounds", field)
+        raise invalid(f"{field} must be text: this server does not accept images or audio", field)
     text, parts = given.get("prompt_string"), given.get("content")
     if text is None and isinstance(parts, list) and parts:
         text = "".join(_part(one, field) for one in parts)

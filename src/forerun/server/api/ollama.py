@@ -99,7 +99,7 @@ class OllamaChat(OllamaRequest):
     def turns(self) -> list[dict[str, Any]]:
         """Return the conversation. Raises ApiError for pictures."""
         if any(one.get("images") for one in self.messages):
-            raise invalid("this server reads no pictures: leave images out", "messages")
+            raise invalid("this server does not accept images: leave them out", "messages")
         return self.messages
 
 
@@ -117,7 +117,7 @@ class OllamaGenerate(OllamaRequest):
     def turns(self) -> list[dict[str, Any]]:
         """Return the conversation. Raises ApiError for pictures."""
         if self.images:
-            raise invalid("this server reads no pictures: leave images out", "images")
+            raise invalid("this server does not accept images: leave them out", "images")
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, {"role": "user", "content": self.prompt}]
 

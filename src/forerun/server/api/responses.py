@@ -127,7 +127,7 @@ def _check_known(number: int, kind: object) -> None:
     if not (isinstance(kind, str) and kind.endswith(_OF_OTHERS)):
         what = "message, reasoning, function_call or function_call_output"
         raise must_be(f"input[{number}].type", what, kind, "input")
-    note(f"input of type {kind}", "what others than the client run is not known here")
+    note(f"input of type {kind}", "only the client's own calls and results are known here")
 
 
 def _call(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,9 @@ class Gateway:
                 if sending.has_begun:
                     break
                 self.num_retried += 1
-                _log.warning("replica %s was lost, its request is asked again", route.replica)
+                _log.warning(
+                    "replica %s was lost: its request is sent to another one", route.replica
+                )
                 route = Route(route.blocks, route.session, (*route.avoid, route.replica or ""))
                 await asyncio.sleep(attempt * AGAIN_S)
             except Closed as error:
@@ -172,10 +174,14 @@ class Gateway:
         except TimeoutError:
             raise loading(f"no replica could take the request within {limit_s:g} s") from None
         except BackPressureError as error:
-            raise of_status(429, "every replica has as many requests as it takes") from error
+            raise of_status(
+                429, "all replicas are at their limit of requests: try again later"
+            ) from error
         except RayTaskError as error:
             _log.error("a replica failed: %s", error)
-            raise of_status(500, "The replica failed while it worked on this request") from error
+            raise of_status(
+                500, "The replica failed during this request; see the server's log"
+            ) from error
         except (RayError, DeploymentUnavailableError, StopAsyncIteration) as error:
             raise Lost from error
 
@@ -254,7 +260,7 @@ def lost() -> ApiError:
     """Say that the replica is gone."""
     return ApiError(
         503,
-        "The replica that worked on this request was lost: send it again",
+        "The replica of this request was lost: send the request again",
         code="replica_lost",
         type="unavailable_error",
         headers={"retry-after": "1"},

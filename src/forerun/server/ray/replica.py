@@ -84,7 +84,7 @@ class Tickets:
         ticket = dict(scope["headers"]).get(TICKET, b"").decode("latin-1")
         begun = self._begun.pop(ticket, None)
         if begun is None:
-            error = of_status(403, "this is a replica: ask the gateway")
+            error = of_status(403, "this is a replica: send requests to the gateway")
             await error_response(error, scope["path"])(scope, receive, send)
             return
         begun.set()

@@ -159,8 +159,8 @@ def _reach(address: str) -> None:
 
 def _too_few(needed: int, there: int, where: str) -> str:
     return (
-        f"the replicas need {needed} cores together, {where} has {there}: "
-        "give fewer with --replicas, or each fewer with --threads"
+        f"the replicas need {needed} cores in total, {where} has {there}: "
+        "give a smaller --replicas or --threads"
     )
 
 
@@ -178,7 +178,7 @@ def _why(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if "AuthToken" in str(cause):
-            return "it asks for its token; see https://docs.ray.io/en/latest/ray-security/token-auth.html"
+            return "it requires a token; see https://docs.ray.io/en/latest/ray-security/token-auth.html"
         cause = cause.__cause__ or cause.__context__
     return _line(error)
 
