@@ -1,7 +1,8 @@
-"""The README's table of speeds, from measurements: `python -m dev.readme_table` writes it, `--check` compares.
+"""The tables of speeds, from measurements: `python -m dev.readme_table` writes them, `--check` compares.
 
-It stands between `<!-- speeds: FILE -->` and `<!-- /speeds -->`; FILE is what `forerun bench --out` wrote, its path
-relative to the README. To show another run, change the name there.
+README.md has one table, by kind of work, between `<!-- work: FOLDER -->` and `<!-- /work -->`. benchmarks/README.md has
+all systems of a run between `<!-- speeds: FILE -->` and `<!-- /speeds -->`. FILE, and the files in FOLDER, are what
+`forerun bench --out` wrote; paths are relative to the page. To show another run, change the path there.
 """
 
 from __future__ import annotations
@@ -18,20 +19,74 @@ from forerun.lab.bench import measurement, summary
 from forerun.lab.bench.summary import ALL, Row
 from forerun.lab.output import markdown_table, number
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = (README, ROOT / "benchmarks" / "README.md")
 DEFAULTS = (f"mlp_speculator++{AUTO_CHOICE}", AUTO_CHOICE)
 """The default drafter of a model that a network ships for, and of others."""
-BLOCK = re.compile(r"(<!-- speeds: (\S+) -->\n).*?(<!-- /speeds -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- (?P<kind>speeds|work): (?P<path>\S+) -->\n).*?(<!-- /(?P=kind) -->)", re.DOTALL
+)
+WORK = {
+    ("workloads.jsonl", "edit"): "edits of code",
+    ("workloads.jsonl", "agent"): "agents: files and test results from tools",
+    ("humaneval.jsonl", ALL): "code (HumanEval)",
+    ("schema.jsonl", ALL): "JSON by a schema",
+    ("workloads.jsonl", "dialogue"): "dialogues of several turns",
+    ("everyone.jsonl", ALL): "mixed prompts (Spec-Bench)",
+    ("workloads.jsonl", "json"): "JSON without a schema",
+    ("workloads.jsonl", "document"): "questions about a long document",
+}
+"""What the README calls the prompts of a file and category, in the order of its rows."""
+MODELS = {"qwen2.5-coder-1.5b-instruct-q4_k_m": "Qwen2.5-Coder-1.5B, Q4_K_M, 1.1 GB"}
+SAME = ("model", "quant", "cpu", "isa", "threads", "commit")
+"""What all rows of the README's table have in common: the model, the machine and the build."""
 
 
-def render(readme: Path = README) -> str:
-    """The README's text with fresh tables."""
+def render(page: Path = README) -> str:
+    """A page's text with fresh tables."""
 
     def fresh(found: re.Match[str]) -> str:
-        origin, rounds = measurement.read(readme.parent / found[2])
-        return f"{found[1]}{speeds(origin, summary.rows(rounds, origin))}\n{found[3]}"
+        path = page.parent / found["path"]
+        if found["kind"] == "work":
+            return f"{found[1]}{work(path)}\n{found[4]}"
+        origin, rounds = measurement.read(path)
+        return f"{found[1]}{speeds(origin, summary.rows(rounds, origin))}\n{found[4]}"
 
-    return BLOCK.sub(fresh, readme.read_text(encoding="utf-8"))
+    return BLOCK.sub(fresh, page.read_text(encoding="utf-8"))
+
+
+def work(folder: Path) -> str:
+    """A row for each kind of work: plain decoding, the default drafter, and llama.cpp where it ran.
+
+    Raises:
+        ValueError: the files of the folder are not of one model, machine and build.
+    """
+    found = {name: measurement.read(folder / name) for name in dict.fromkeys(n for n, _ in WORK)}
+    origins = [origin for origin, _ in found.values()]
+    if len({tuple(str(origin[key]) for key in SAME) for origin in origins}) > 1:
+        raise ValueError(f"{folder} has runs that differ in one of {', '.join(SAME)}")
+    model = MODELS[str(origins[0]["model"])]
+    rows = {name: summary.rows(rounds, origin) for name, (origin, rounds) in found.items()}
+    lines = [
+        [label, model, *_rates([row for row in rows[name] if row["category"] == category])]
+        for (name, category), label in WORK.items()
+    ]
+    head = ["work", "model", "plain", "forerun", "speed-up", "llama.cpp", "its lookup"]
+    return markdown_table(head, lines, num_left=2)
+
+
+def _rates(rows: list[Row]) -> list[str]:
+    """Tokens a second of plain decoding and the default drafter, the speed-up, and llama.cpp's tokens a second."""
+    by_name = {_name(row, ""): row for row in rows}
+    default = by_name[f"forerun, `{_default(rows)}`"]
+    peers = [by_name.get(name) for name in ("llama.cpp, plain", "llama.cpp, lookup")]
+    return [
+        number(by_name["forerun, plain"]["tok_s"], 1),
+        number(default["tok_s"], 1),
+        f"{_value(default, 'speedup'):.2f}x",
+        *("–" if row is None else number(row["tok_s"], 1) for row in peers),
+    ]
 
 
 def speeds(origin: Mapping[str, object], rows: list[Row]) -> str:
@@ -119,16 +174,17 @@ def _value(row: Row, key: str) -> float:
 
 
 def main() -> None:
-    """Write the README's tables, or check them."""
+    """Write the tables of both pages, or check them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if stale")
-    fresh = render()
-    if not parser.parse_args().check:
-        README.write_text(fresh, encoding="utf-8")
-    elif fresh != README.read_text(encoding="utf-8"):
-        sys.exit(
-            "README.md's table is not that of its measurements: run python -m dev.readme_table"
-        )
+    is_check = parser.parse_args().check
+    for page in PAGES:
+        fresh = render(page)
+        if not is_check:
+            page.write_text(fresh, encoding="utf-8")
+        elif fresh != page.read_text(encoding="utf-8"):
+            name = page.relative_to(ROOT)
+            sys.exit(f"{name} differs from its measurements: run python -m dev.readme_table")
 
 
 if __name__ == "__main__":
