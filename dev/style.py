@@ -17,9 +17,7 @@ LONGEST = 35
 NOT_YET = frozenset(
     {
         "README.md",
-        "docs/agents.md",
         "docs/behind-a-proxy.md",
-        "docs/choosing-a-model.md",
         "docs/compatibility.md",
         "docs/files-on-disk.md",
         "docs/installing.md",
@@ -27,7 +25,6 @@ NOT_YET = frozenset(
         "docs/memory.md",
         "docs/methods.md",
         "docs/quantization.md",
-        "docs/quickstart.md",
         "docs/scale-out.md",
         "docs/training.md",
     }
