@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+
+import numpy as np
 import pytest
 
 from forerun import LLM, CapacityError, ConfigError, LoadError, RequestError
@@ -135,3 +138,37 @@ def test_mistakes_are_named(drafted, default_model):
     with pytest.raises(RequestError, match="the prompt is empty"):
         drafted.generate([""], GREEDY)
     assert not drafted.engine.has_work
+
+
+@pytest.mark.parametrize("ask", ["chat", "generate", "stream"])
+@pytest.mark.parametrize("has_drafts", [False, True])
+def test_stop_strings_count_behind_the_thought_of_a_chat(
+    drafted, plain, ask: str, has_drafts: bool
+) -> None:
+    pytest.importorskip("llguidance")
+    llm = copy.copy(drafted if has_drafts else plain)
+    llm.tokenizer = copy.copy(llm.tokenizer)
+    llm.tokenizer.use_chat_template("{{ messages[-1].content }}<think>")
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=64,
+        stop=["stop"],
+        structured_outputs={"regex": "we stop here</think>we go on and stop here"},
+    )
+    if ask == "stream":
+        text = "".join(event.text for event in llm.stream(QUESTION, params))
+    elif ask == "chat":
+        text = llm.chat(QUESTION, params)[0].outputs[0].text
+    else:
+        text = llm.generate(QUESTION, params)[0].outputs[0].text
+    assert text == "we stop here</think>we go on and "
+    as_it_is = llm.generate("Repeat", params)[0].outputs[0].text
+    assert as_it_is == "we "  # no chat: a text has no thought
+
+
+def test_arrays_of_token_ids_are_prompts(plain) -> None:
+    ids = plain.encode("one two")
+    expected = answers(plain, ids, GREEDY)
+    for prompt in (np.array(ids), np.array(ids, np.int32), tuple(np.array(ids))):
+        assert answers(plain, prompt, GREEDY) == expected
+    assert [one.outputs[0].token_ids for one in plain.generate(np.array(ids), GREEDY)] == expected

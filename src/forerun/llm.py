@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, Unpack
 
 from forerun.compat import calls
 from forerun.compat import engine as spellings
-from forerun.compat.chats import ChatForm
+from forerun.compat.chats import ChatForm, stopped_behind_thought
 from forerun.compat.keywords import Keywords
 from forerun.core import sizes
 from forerun.core.config import AUTO, DEFAULT_MODEL, EngineConfig, Quant
@@ -344,6 +344,9 @@ class LLM(OfOneProcess):
     def _submit(
         self, prompt: Encoded, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> Request:
+        if prompt.is_chat:
+            text, tokenizer = prompt.text or "", self.tokenizer
+            sampling_params = stopped_behind_thought(sampling_params, text, tokenizer)
         request = self.loop.submit(
             prompt.token_ids,
             sampling_params,

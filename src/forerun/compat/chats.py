@@ -54,8 +54,7 @@ class ChatForm:
         """
         own = chat_template or tokenizer.chat_template
         family = form_of(own, tokenizer.encoder.token_to_id)
-        if given.stop:
-            given = replace(given, stop_behind=given.stop_behind or family.stop_behind(prompt))
+        given = stopped_behind_thought(given, prompt, tokenizer, chat_template)
         if not self.toolbox.required and self.format is None:
             return given
         form = given.structured_outputs
@@ -70,6 +69,16 @@ class ChatForm:
         if (begun := family.begun(prompt)) is not None:
             form = bounded(form, begun, None, given.max_tokens or max_len)
         return replace(given, structured_outputs=form)
+
+
+def stopped_behind_thought(
+    given: SamplingParams, prompt: str, tokenizer: Tokenizer, chat_template: str | None = None
+) -> SamplingParams:
+    """Return the parameters with stop strings that count from the end of an answer's thought on, if it may have one."""
+    if not given.stop or given.stop_behind is not None:
+        return given
+    form = form_of(chat_template or tokenizer.chat_template, tokenizer.encoder.token_to_id)
+    return replace(given, stop_behind=form.stop_behind(prompt))
 
 
 def response_format(given: Mapping[str, Any]) -> StructuredOutputsParams | None:

@@ -56,6 +56,8 @@ def fit(value: Any, hint: Any) -> Any:
         return {fit(key, parts[0]): fit(item, parts[1]) for key, item in value.items()}
     if origin is Literal:
         return fit(value, str)  # which of them, who reads it checks
+    if hint is bool and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)  # NumPy's has another name by its version, and is no kind of Python's
     if hint is int and isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     if hint is float and isinstance(value, Real) and not isinstance(value, bool):

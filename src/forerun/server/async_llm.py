@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import Self, Unpack
 
-from forerun.compat.chats import ChatForm
+from forerun.compat.chats import ChatForm, stopped_behind_thought
 from forerun.compat.keywords import Keywords
 from forerun.core.config import DEFAULT_MODEL, EngineConfig
 from forerun.core.params import SamplingParams
@@ -139,6 +139,8 @@ class AsyncLLM:
         llm = await self.ready()
         encoded = await asyncio.to_thread(read, llm)
         params = await asyncio.to_thread(adapted, encoded, params or llm.default_params())
+        if encoded.is_chat:
+            params = stopped_behind_thought(params, encoded.text or "", llm.tokenizer)
         if params.structured_outputs is not None:  # compiled here, not between two steps
             await asyncio.to_thread(llm.grammars.begin, params.structured_outputs)
         request = self._worker.submit([encoded], params)

@@ -32,6 +32,8 @@ class Encoded:
     text: str | None = None
     num_instructions: int = 0
     """Tokens before the first words of a user, in a conversation: what the model is told, and its tools."""
+    is_chat: bool = False
+    """Whether a chat template has written it."""
 
 
 def split(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -39,7 +41,7 @@ def split(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str | Mapping):
         return [prompts]
     items = items_of(prompts)
-    is_one = items and (not isinstance(items[0], str | Sequence | Mapping) or is_message(items[0]))
+    is_one = items and (_is_id(items[0]) or is_message(items[0]))
     return [items] if is_one else items
 
 
@@ -112,7 +114,8 @@ def encode_chat(
 
     begun = continue_final_message and render_unfinished(messages, render)
     text = begun or render(messages, add_generation_prompt)
-    return with_instructions(Encoded(tokenizer.encode(text, bos=False), text), messages, tokenizer)
+    encoded = Encoded(tokenizer.encode(text, bos=False), text, is_chat=True)
+    return with_instructions(encoded, messages, tokenizer)
 
 
 def with_instructions(
@@ -147,6 +150,15 @@ def _encode_mapping(prompt: Mapping[str, object], tokenizer: Tokenizer) -> Encod
             f"{', '.join(map(str, prompt)) or 'nothing'}"
         )
     return Encoded(tokenizer.encode(text), text)
+
+
+def _is_id(item: object) -> bool:
+    """Tell whether something is a whole number, of Python, NumPy or torch."""
+    try:
+        operator.index(item)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 def items_of(value: Any) -> list[Any]:
