@@ -41,6 +41,7 @@ class Word(NamedTuple):
 
 
 WORDS = {
+    r"\.\d+": Word("the zero before the point", 95),
     r"fleets?": Word("the models, the router", 104),
     r"spellings?": Word("names of other engines, aliases", 34),
     r"riddles?": Word("say it plainly", 0),
@@ -67,7 +68,7 @@ WORDS = {
     r"doubts?": Word("uncertainty", 24),
     r"theirs": Word("name whose", 67),
     r"misspelt": Word("mistyped", 4),
-    r"is no (?!longer\b|more\b|such\b)\w+": Word("is not a", 115),
+    r"is no (?!longer\b|more\b|such\b)\w+": Word("is not a", 117),
 }
 """By regular expression, without regard to case."""
 
@@ -114,7 +115,7 @@ def texts() -> dict[str, str]:
 
 def count(pattern: str, found: Iterable[str]) -> int:
     """How often a word of `WORDS` stands in texts."""
-    word = re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE)
+    word = re.compile(rf"(?<!\w)(?:{pattern})(?!\w)", re.IGNORECASE)
     return sum(len(word.findall(text)) for text in found)
 
 
