@@ -41,7 +41,7 @@ class Word(NamedTuple):
 
 
 WORDS = {
-    r"\.\d+": Word("the zero before the point", 95),
+    r"\.\d+": Word("the zero before the point", 38),
     r"fleets?": Word("the models, the router", 104),
     r"spellings?": Word("names of other engines, aliases", 34),
     r"riddles?": Word("say it plainly", 0),
@@ -53,7 +53,7 @@ WORDS = {
     r"of late": Word("recently", 2),
     r"as given": Word("unchanged", 6),
     r"told by": Word("known from, chosen by", 3),
-    r"holes?": Word("vulnerability, gap", 14),
+    r"holes?": Word("vulnerability, gap", 12),
     r"mended": Word("fixed", 6),
     r"nobody": Word("name who does not", 20),
     r"aloud": Word("leave it out", 3),
@@ -67,8 +67,8 @@ WORDS = {
     r"whoever": Word("name it: the caller, the client", 13),
     r"doubts?": Word("uncertainty", 24),
     r"theirs": Word("name whose", 67),
-    r"misspelt": Word("mistyped", 4),
-    r"is no (?!longer\b|more\b|such\b)\w+": Word("is not a", 117),
+    r"misspelt": Word("mistyped", 3),
+    r"is no (?!longer\b|more\b|such\b)\w+": Word("is not a", 116),
 }
 """By regular expression, without regard to case."""
 

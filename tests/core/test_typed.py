@@ -117,4 +117,5 @@ def test_lists_and_arrays_of_ids_are_ids():
         assert {*map(type, params.prediction)} == {int}
         assert params.stop == ("a",)
     assert SamplingParams(logit_bias={"5": 1, np.int64(7): 2}).logit_bias == {5: 1, 7: 2}
+    assert SamplingParams(ignore_eos=np.bool_(True)).ignore_eos is True
     assert math.isclose(SamplingParams(top_p=np.float64(0.5)).top_p, 0.5)

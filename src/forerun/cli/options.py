@@ -61,7 +61,7 @@ template = click.option(
     help="A chat template in place of the model's own: a file of Jinja, its text, or chatml.",
 )
 no_prompt_cache = click.option(
-    "--no-prompt-cache", is_flag=True, help="Keep nothing of prompts on disk."
+    "--no-prompt-cache", is_flag=True, help="Do not save the prompt cache to disk."
 )
 system = click.option("--system", "-sys", "--system-prompt", help="A system message.")
 

@@ -58,9 +58,9 @@ class Form:
     json_schema: str | None = option(None, "-j", "-jf", "--json-schema-file", metavar="FILE")
     """Answer in JSON of this schema: a file, or the schema itself."""
     grammar: str | None = option(None, metavar="GBNF")
-    """Answer as this grammar says: GBNF, EBNF or Lark."""
+    """Constrain the answer to this grammar: GBNF, EBNF or Lark."""
     grammar_file: str | None = option(None, metavar="FILE")
-    """Read such a grammar here."""
+    """Read the grammar from a file."""
 
     def read(self) -> StructuredOutputsParams | None:
         """Read the form that is asked for. Raises ConfigError for two of them, and for a wrong schema."""

@@ -107,10 +107,11 @@ class EngineConfig:
     """CPU threads; default: physical cores, shared out among a machine's processes of one model."""
     tensor_parallel_size: int = option(1, "-tp", group="More machines")
     """Processes that each hold a part of every layer; torchrun starts them."""
-    prompt_cache: str | None = option(None, metavar="DIR|all|shared")
-    """Keep prompts and answers, as keys and values, in a folder for all processes. It reveals what users write.
+    prompt_cache: str | None = option(None, metavar="DIR|auto|all|shared")
+    """Save prompts and answers (as KV cache) to a folder that all processes share. The files reveal what users write.
 
-    shared: only instructions with which two conversations begin. all, or auto: everything, in forerun's own folder.
+    shared: only the instructions that two conversations have in common. all or auto: everything, in forerun's own
+    folder.
     """
     prompt_cache_size: str | int = option("8GiB", metavar="SIZE")
     """What the prompt cache may take of the disk."""

@@ -1,1 +1,1 @@
-"""The service: one engine thread, an asyncio front, OpenAI's API."""
+"""The service: one engine thread, an asyncio front, and the APIs that clients know (`api/`)."""

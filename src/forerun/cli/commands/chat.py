@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @opt.no_prompt_cache
 @click.option("--no-history", is_flag=True, help="Neither read nor keep what is typed.")
 @click.option("--url", metavar="URL", help="A server that answers instead: http://HOST:PORT/v1.")
-@click.option("--api-key", metavar="KEY", help="The key that it asks for.")
+@click.option("--api-key", metavar="KEY", help="The API key of that server.")
 def command(
     config: EngineConfig,
     params: opt.Params,

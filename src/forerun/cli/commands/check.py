@@ -29,7 +29,7 @@ def command(
     draft_quant: str,
     as_json: bool,
 ) -> None:
-    """Say of a model what it is and what runs it: family, formats, chat, drafting, memory.
+    """Describe a model and how it would run: family, formats, chat, drafting, memory.
 
     Only headers are read. Exits 1 if the model cannot be loaded, with the reason.
 

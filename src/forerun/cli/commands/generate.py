@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     metavar="[PROMPT]",
     help="The prompt. Text that is piped in follows it; - is stdin alone.",
 )
-@click.option("-p", "--prompt", "text", help="The prompt, as llama.cpp takes it.")
-@click.option("-f", "--file", type=opt.PATH, metavar="FILE", help="Read the prompt here.")
+@click.option("-p", "--prompt", "text", help="The prompt; the same option as in llama.cpp.")
+@click.option("-f", "--file", type=opt.PATH, metavar="FILE", help="Read the prompt from a file.")
 @opt.system
 @opt.template
 @click.option(

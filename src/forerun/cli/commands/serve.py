@@ -1,4 +1,4 @@
-"""`forerun serve`: an HTTP server with OpenAI's API."""
+"""`forerun serve`: an HTTP server with the APIs that clients know, and a chat page."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def command(
     replicas: int | None,
     ray_address: str | None,
 ) -> None:
-    """Serve models over HTTP with OpenAI's API, at http://127.0.0.1:8000/v1.
+    """Serve models over HTTP: the APIs of OpenAI, Anthropic, llama.cpp and Ollama, and a chat page.
+
+    The address is http://127.0.0.1:8000 unless options say another.
 
     Of several the first is loaded at the start, the others when a request names them. Requests that come at once
     share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a second one ends at once.

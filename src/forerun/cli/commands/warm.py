@@ -32,7 +32,7 @@ _ERROR = re.compile(r"error: (.*)")
     "what", metavar="CLIENT|FILE", help="A client that this machine's server has seen, or JSON."
 )
 def command(config: EngineConfig, what: str) -> None:
-    """Read instructions and tools into the prompt cache, before somebody asks. Ctrl-C loses nothing.
+    """Read instructions and tools into the prompt cache before the first request. Ctrl-C loses nothing.
 
     CLIENT is who asked `forerun serve` here, such as claude-cli: what it sent last before a user's words. FILE is
     a list of messages, or the body of a request to /v1/chat/completions. It runs at the lowest priority.
