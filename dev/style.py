@@ -42,7 +42,7 @@ class Word(NamedTuple):
 
 WORDS = {
     r"\.\d+": Word("the zero before the point", 38),
-    r"fleets?": Word("the models, the router", 104),
+    r"fleets?": Word("the models, the router", 0),
     r"spellings?": Word("names of other engines, aliases", 34),
     r"riddles?": Word("say it plainly", 0),
     r"purses?": Word("budget", 0),

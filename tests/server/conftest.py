@@ -19,7 +19,7 @@ from openai import OpenAI
 
 from forerun.llm import LLM
 from forerun.server.config import ServerConfig
-from forerun.server.models import Fleet, ModelSource
+from forerun.server.models import ModelSource, ServedModels
 from forerun.server.run import Server, bind
 from forerun.server.service import Service
 
@@ -36,29 +36,29 @@ def llm(default_model) -> LLM:
 def running(load: Callable[[], LLM], **settings: object) -> Iterator[tuple[str, Service]]:
     """The address of a server, and its service; with the model loaded unless `wait` is false."""
     own = {"served_model_name": ("tiny",), "strict_model_name": True}
-    with running_fleet([ModelSource("tiny", load)], **{**own, **settings}) as (url, fleet):
-        yield url, fleet.services[0]
+    with running_models([ModelSource("tiny", load)], **{**own, **settings}) as (url, served):
+        yield url, served.services[0]
 
 
 @contextmanager
-def running_fleet(
+def running_models(
     sources: Sequence[ModelSource], *, budget: int | None = None, **settings: object
-) -> Iterator[tuple[str, Fleet]]:
+) -> Iterator[tuple[str, ServedModels]]:
     """The address of a server of models; with the first one loaded unless `wait` is false."""
     wait, sampling = settings.pop("wait", True), settings.pop("sampling", None)
     config = ServerConfig(**{"drain_timeout": 5, **settings})
     listener = bind(config.host, 0)
     port = listener.getsockname()[1]
-    fleet = Fleet(sources, config, sampling, budget)
-    server = Server(fleet, lambda line: None)
+    served = ServedModels(sources, config, sampling, budget)
+    server = Server(served, lambda line: None)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
-        while wait and not fleet.is_ready and thread.is_alive():
+        while wait and not served.is_ready and thread.is_alive():
             time.sleep(0.005)
         while not server.started:
             time.sleep(0.005)
-        yield f"http://127.0.0.1:{port}", fleet
+        yield f"http://127.0.0.1:{port}", served
     finally:
         server.should_exit = True
         thread.join(20)

@@ -14,7 +14,7 @@ from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.repetition import num_repeated
 from forerun.server.config import ServerConfig
-from forerun.server.models import Fleet, ModelSource
+from forerun.server.models import ModelSource, ServedModels
 from forerun.text.fill_in import FillIn
 from tests.server.conftest import chunks as events
 from tests.server.conftest import post, running
@@ -167,7 +167,7 @@ def test_templates_of_the_server_and_what_they_read_hold_for_requests(llm):
     for name in ("messages", "chat_template", "self"):
         config = ServerConfig(chat_template_kwargs=f'{{"{name}": 1}}')
         with pytest.raises(ConfigError, match=f"--chat-template-kwargs .* not '{name}'"):
-            Fleet([ModelSource("tiny", lambda: own)], config)
+            ServedModels([ModelSource("tiny", lambda: own)], config)
 
 
 def test_options_of_the_server_are_what_requests_leave_out(llm):

@@ -19,10 +19,10 @@ from forerun import LLM, SamplingParams
 from forerun.core.errors import ConfigError, LoadError
 from forerun.engine.memory import LATER_NBYTES, SERVER_NBYTES, together
 from forerun.server.config import ServerConfig
-from forerun.server.models import Fleet, ModelSource
+from forerun.server.models import ModelSource, ServedModels
 from forerun.system.device import process_nbytes
 from tests.model.test_lying_files import honest
-from tests.server.conftest import post, running_fleet, wait_until
+from tests.server.conftest import post, running_models, wait_until
 
 NAMES = ("alpha", "beta", "gamma")
 FAMILIES = dict(zip(NAMES, ("llama", "granite", "phi3"), strict=True))
@@ -84,8 +84,8 @@ def loads(folder: Path) -> Loads:
 
 
 @pytest.fixture
-def fleet(loads: Loads) -> Iterator[tuple[str, Fleet]]:
-    with running_fleet(loads.sources()) as found:
+def served(loads: Loads) -> Iterator[tuple[str, ServedModels]]:
+    with running_models(loads.sources()) as found:
         yield found
 
 
@@ -105,9 +105,9 @@ def states(url: str) -> dict[str, str]:
     return {one["id"]: one["status"]["value"] for one in data}
 
 
-def test_a_model_is_loaded_when_a_request_first_names_it(fleet, loads, offline) -> None:
+def test_a_model_is_loaded_when_a_request_first_names_it(served, loads, offline) -> None:
     """And its tokens are those that it has offline, with drafts that were accepted and others that were not."""
-    url, _ = fleet
+    url, _ = served
     assert loads.names == ["alpha"]
     assert states(url) == {"alpha": "loaded", "beta": "unloaded", "gamma": "unloaded"}
     for name in ("alpha", "beta", "beta", "alpha", "gamma"):
@@ -122,8 +122,8 @@ def test_a_model_is_loaded_when_a_request_first_names_it(fleet, loads, offline) 
     assert tokens(ask(url, None)) == offline["alpha"]
 
 
-def test_first_requests_at_once_load_a_model_once(fleet, loads, offline) -> None:
-    url, _ = fleet
+def test_first_requests_at_once_load_a_model_once(served, loads, offline) -> None:
+    url, _ = served
     loads.gates["beta"].clear()
     with ThreadPoolExecutor(6) as pool:
         found = [pool.submit(ask, url, "beta") for _ in range(6)]
@@ -134,7 +134,7 @@ def test_first_requests_at_once_load_a_model_once(fleet, loads, offline) -> None
 
 
 def test_who_was_not_used_for_longest_goes_where_a_budget_is_short(loads, offline) -> None:
-    with running_fleet(loads.sources(), budget=together([NBYTES] * 2, PROCESS)) as (url, _):
+    with running_models(loads.sources(), budget=together([NBYTES] * 2, PROCESS)) as (url, _):
         for name in ("alpha", "beta", "alpha", "gamma"):
             assert tokens(ask(url, name)) == offline[name]
         assert states(url) == {"alpha": "loaded", "beta": "unloaded", "gamma": "loaded"}
@@ -149,9 +149,9 @@ def test_a_budget_has_what_all_models_share_once() -> None:
     assert together([], PROCESS) == 0
 
 
-def test_a_model_is_let_go_of_by_route_and_comes_back_when_asked(fleet, loads, offline) -> None:
+def test_a_model_is_let_go_of_by_route_and_comes_back_when_asked(served, loads, offline) -> None:
     """By llama-server's route and by Ollama's `keep_alive`; what works is kept."""
-    url, _ = fleet
+    url, _ = served
     long = BODY | {"max_tokens": 400, "model": "alpha", "stream": True}
     with httpx.stream("POST", f"{url}/v1/completions", json=long, timeout=60) as answer:
         found = answer.iter_lines()
@@ -178,14 +178,14 @@ def test_a_running_stream_outlives_the_wish_for_another_model(loads, offline) ->
     """The other one waits until it has ended, and is loaded then."""
     long = BODY | {"max_tokens": 400, "n": 6, "model": "alpha", "stream": True, "temperature": 1}
     with (
-        running_fleet(loads.sources(), models_max=1) as (url, fleet),
+        running_models(loads.sources(), models_max=1) as (url, served),
         ThreadPoolExecutor(1) as pool,
     ):
         with httpx.stream("POST", f"{url}/v1/completions", json=long, timeout=60) as answer:
             lines = answer.iter_lines()
             next(lines)
             other = pool.submit(ask, url, "beta")
-            wait_until(lambda: fleet._loads)
+            wait_until(lambda: served._loads)
             assert tokens(ask(url, "alpha")) == offline["alpha"]  # nobody waits for who waits
             assert not other.done()
             ends = [line for line in lines if '"finish_reason":"length"' in line]
@@ -197,7 +197,7 @@ def test_a_running_stream_outlives_the_wish_for_another_model(loads, offline) ->
 
 def test_a_request_waits_for_its_model_only_so_long(loads, offline) -> None:
     loads.gates["beta"].clear()
-    with running_fleet(loads.sources(), load_timeout=0.2) as (url, _):
+    with running_models(loads.sources(), load_timeout=0.2) as (url, _):
         body = IDS | {"model": "beta"}
         answer = httpx.post(f"{url}/v1/completions", json=body)
         assert answer.status_code == 503
@@ -219,9 +219,9 @@ def test_a_request_waits_for_its_model_only_so_long(loads, offline) -> None:
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_an_answer_not_the_end(
-    fleet, loads, offline, error, said
+    served, loads, offline, error, said
 ) -> None:
-    url, _ = fleet
+    url, _ = served
     loads.errors["beta"] = error("/models/beta.gguf ends early")
     assert ask(url, "beta", 500)["error"]["message"] == said
     assert tokens(ask(url, "alpha")) == offline["alpha"]
@@ -231,14 +231,14 @@ def test_a_model_that_cannot_be_loaded_is_an_answer_not_the_end(
 
 def test_without_its_first_model_there_is_no_server(loads) -> None:
     loads.errors["alpha"] = LoadError("alpha.gguf ends early")
-    with running_fleet(loads.sources(), wait=False) as (_, fleet):
-        wait_until(lambda: fleet.error is not None)
-        assert str(fleet.error) == "alpha.gguf ends early"
+    with running_models(loads.sources(), wait=False) as (_, served):
+        wait_until(lambda: served.error is not None)
+        assert str(served.error) == "alpha.gguf ends early"
 
 
 def test_until_the_first_model_is_loaded_nothing_is_ready(loads) -> None:
     loads.gates["alpha"].clear()
-    with running_fleet(loads.sources(), wait=False) as (url, _):
+    with running_models(loads.sources(), wait=False) as (url, _):
         for route in ("health", "v1/models", "metrics"):
             assert httpx.get(f"{url}/{route}").status_code == 503
         loads.gates["alpha"].set()
@@ -262,8 +262,8 @@ POSTS = {
 }
 
 
-def test_a_name_that_no_model_has_is_not_found_on_any_route(fleet, loads) -> None:
-    url, _ = fleet
+def test_a_name_that_no_model_has_is_not_found_on_any_route(served, loads) -> None:
+    url, _ = served
     for route, body in POSTS.items():
         answer = httpx.post(f"{url}{route}", json=body | {"model": "delta"})
         assert answer.status_code == 404, (route, answer.text)
@@ -277,7 +277,7 @@ def test_a_name_that_no_model_has_is_not_found_on_any_route(fleet, loads) -> Non
 
 
 def test_every_route_is_of_the_model_that_is_named(loads, folder) -> None:
-    with running_fleet(loads.sources(NAMES[:2]), embeddings=True) as (url, _):
+    with running_models(loads.sources(NAMES[:2]), embeddings=True) as (url, _):
 
         def post(route: str, **body: object) -> object:
             answer = httpx.post(f"{url}{route}", json=body)
@@ -297,8 +297,8 @@ def test_every_route_is_of_the_model_that_is_named(loads, folder) -> None:
             assert len(httpx.get(f"{url}/slots", params={"model": name}).json()) == 2
 
 
-def test_what_is_counted_is_told_by_model(fleet) -> None:
-    url, _ = fleet
+def test_what_is_counted_is_told_by_model(served) -> None:
+    url, _ = served
     for name in ("alpha", "beta", "beta"):
         ask(url, name)
     text = httpx.get(f"{url}/metrics").text
@@ -316,7 +316,7 @@ def test_what_is_counted_is_told_by_model(fleet) -> None:
 
 
 def test_the_access_log_names_the_model(loads, caplog) -> None:
-    with running_fleet(loads.sources(NAMES[:2]), log_requests=True) as (url, _):
+    with running_models(loads.sources(NAMES[:2]), log_requests=True) as (url, _):
         ask(url, "beta")
         httpx.get(f"{url}/health")
     lines = [one.getMessage() for one in caplog.records if one.name == "forerun.requests"]
@@ -328,7 +328,7 @@ def test_the_access_log_names_the_model(loads, caplog) -> None:
 def test_who_waits_for_a_model_when_the_server_ends_is_told(loads) -> None:
     loads.gates["beta"].clear()
     with ThreadPoolExecutor(1) as pool:
-        with running_fleet(loads.sources(), drain_timeout=0.2) as (url, _):
+        with running_models(loads.sources(), drain_timeout=0.2) as (url, _):
             waiting = pool.submit(ask, url, "beta", 503)
             wait_until(lambda: states(url)["beta"] == "loading")
         assert "shutting down" in waiting.result()["error"]["message"]
@@ -349,8 +349,8 @@ def test_names_that_do_not_tell_models_apart_are_refused(tmp_path, models, given
         (tmp_path / model).touch()
     sources = [ModelSource(str(tmp_path / model), LLM) for model in models]
     with pytest.raises(ConfigError, match=message):
-        Fleet(sources, ServerConfig(served_model_name=given))
-    named = Fleet(sources, ServerConfig(served_model_name=("one,two",)))
+        ServedModels(sources, ServerConfig(served_model_name=given))
+    named = ServedModels(sources, ServerConfig(served_model_name=("one,two",)))
     assert json.dumps([one.names for one in named.services]) == '[["one"], ["two"]]'
 
 
@@ -385,7 +385,7 @@ WRONG = [
 
 
 def test_a_body_that_is_wrong_loads_no_model_and_drops_none(loads) -> None:
-    with running_fleet(loads.sources(), models_max=1) as (url, _):
+    with running_models(loads.sources(), models_max=1) as (url, _):
         for route, body in WRONG:
             answer = httpx.post(f"{url}{route}", json=body | {"model": "beta"}, timeout=20)
             assert answer.status_code == 400, (route, answer.text)

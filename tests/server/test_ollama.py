@@ -13,7 +13,7 @@ import pytest
 from forerun.core.params import SamplingParams
 from forerun.server.api.ollama import OllamaWriter
 from forerun.server.models import ModelSource
-from tests.server.conftest import post, running, running_fleet, tool
+from tests.server.conftest import post, running, running_models, tool
 
 ASKED = [{"role": "user", "content": "Count from one to five."}]
 GREEDY = {"temperature": 0, "num_predict": 12, "num_ctx": 512}
@@ -47,7 +47,7 @@ def test_nothing_asked_only_loads(url):
 @pytest.fixture(scope="module")
 def two(llm) -> Iterator[str]:
     sources = [ModelSource("a", lambda: llm), ModelSource("b", lambda: llm, max_len=lambda: 77)]
-    with running_fleet(sources) as (url, _):
+    with running_models(sources) as (url, _):
         yield url
 
 

@@ -12,7 +12,7 @@ import pytest
 from forerun.server.models import ModelSource
 from tests.hub import fake
 from tests.hub.fake import FILES, running_hub
-from tests.server.conftest import post, running, running_fleet
+from tests.server.conftest import post, running, running_models
 
 LARGE = "org/large-GGUF:Q4_K_M"
 
@@ -106,7 +106,7 @@ def test_a_client_that_leaves_ends_the_download(llm, hub: Path, monkeypatch, str
 @pytest.mark.usefixtures("hub")
 def test_what_is_served_is_here_already(llm):
     sources = [ModelSource(LARGE, lambda: llm), ModelSource("b", lambda: llm, max_len=lambda: 77)]
-    with running_fleet(sources) as (url, _):
+    with running_models(sources) as (url, _):
         assert pulled(url, LARGE) == [{"status": "pulling manifest"}, {"status": "success"}]
         assert post(url, "/api/pull", {"name": "b:latest", "stream": False}) == {
             "status": "success"

@@ -19,7 +19,7 @@ from forerun.server.api import ollama
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.http import to_json
-from forerun.server.models import Fleet
+from forerun.server.models import ServedModels
 from tests.server import test_fields_fuzz
 from tests.server.conftest import chunks, post, running
 
@@ -284,7 +284,7 @@ def test_a_prefix_that_prometheus_cannot_read_is_refused(given):
 
 
 def test_every_route_with_a_body_is_fuzzed():
-    paths = new_app(Fleet([], ServerConfig())).openapi()["paths"]
+    paths = new_app(ServedModels([], ServerConfig())).openapi()["paths"]
     posted = {path for path, methods in paths.items() if "post" in methods}
     posted |= {route.path for module in (ollama, pull) for route in module.router.routes}
     assert posted == {*test_fields_fuzz.BODIES}

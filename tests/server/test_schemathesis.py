@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from forerun.llm import LLM
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
-from forerun.server.models import Fleet
+from forerun.server.models import ServedModels
 from tests.server.conftest import running
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -20,7 +20,7 @@ LIMITS = settings(
 
 def documented() -> dict[str, list[str]]:
     """The methods of each path in the document."""
-    paths = new_app(Fleet([], ServerConfig())).openapi()["paths"]
+    paths = new_app(ServedModels([], ServerConfig())).openapi()["paths"]
     return {path: [*methods] for path, methods in paths.items()}
 
 

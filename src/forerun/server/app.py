@@ -36,24 +36,24 @@ from forerun.server.middleware import (
     HeadAsGet,
     OriginCheck,
 )
-from forerun.server.models import Fleet
+from forerun.server.models import ServedModels
 from forerun.server.page import page_routes
 
 CLOSE_S = 1.0
 """The time that a step has left when the server ends."""
 
 
-def new_app(fleet: Fleet) -> FastAPI:
+def new_app(served: ServedModels) -> FastAPI:
     """Make the application; the first model begins to load when it starts."""
-    config = fleet.config
+    config = served.config
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        fleet.start()
-        sleeper = asyncio.create_task(fleet.sleep_idle())
+        served.start()
+        sleeper = asyncio.create_task(served.sleep_idle())
         yield
         sleeper.cancel()
-        await asyncio.to_thread(fleet.close, CLOSE_S)
+        await asyncio.to_thread(served.close, CLOSE_S)
 
     app = FastAPI(
         title="forerun",
@@ -63,7 +63,7 @@ def new_app(fleet: Fleet) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.fleet = fleet
+    app.state.served = served
     key = () if config.api_key is None else (401,)
     statuses = (*openapi.POST, *key)
     app.include_router(status.open_router, responses=openapi.errors(openapi.GET))
@@ -90,7 +90,7 @@ def new_app(fleet: Fleet) -> FastAPI:
         expose_headers=["x-request-id", IGNORED],
     )
     app.add_middleware(OriginCheck, config=config)
-    app.add_middleware(AccessLog, is_on=bool(config.log_requests), count=fleet.metrics.count)
+    app.add_middleware(AccessLog, is_on=bool(config.log_requests), count=served.metrics.count)
     return app
 
 

@@ -90,9 +90,9 @@ class JsonRoute(APIRoute):
         handle, body = super().get_route_handler(), get_type_hints(self.endpoint)["body"]
 
         async def read(plain: Request) -> Response:
-            fleet, request = plain.app.state.fleet, JsonRequest(plain.scope, plain.receive)
-            await request.load(fleet.bodies, fleet.config)
-            with collected(is_strict=fleet.config.strict_requests) as ignored:
+            served, request = plain.app.state.served, JsonRequest(plain.scope, plain.receive)
+            await request.load(served.bodies, served.config)
+            with collected(is_strict=served.config.strict_requests) as ignored:
                 request.state.entry.ignored = ignored
                 request.checked = body.model_validate(request.document)
                 return await handle(request)

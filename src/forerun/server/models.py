@@ -48,7 +48,7 @@ class ModelSource:
     """Tokens of a sequence, at most; asked while the model is not loaded."""
 
 
-class Fleet:
+class ServedModels:
     """The models that are served. The first is loaded at the start, the others at their first use."""
 
     def __init__(
@@ -294,19 +294,19 @@ def _give_back() -> None:
     gc.freeze()
 
 
-async def _all(request: Request) -> Fleet:
-    fleet: Fleet = request.app.state.fleet
-    return fleet
+async def _all(request: Request) -> ServedModels:
+    served: ServedModels = request.app.state.served
+    return served
 
 
 async def _of_body(request: JsonRequest) -> AsyncIterator[Service]:
-    fleet = await _all(request)
+    served = await _all(request)
     if request.checked.only_unloads:
-        yield fleet.named(request.checked.model)
+        yield served.named(request.checked.model)
         return
-    if not fleet.is_one:
+    if not served.is_one:
         request.checked.check()
-    async with fleet.leased(request, request.checked.model) as service:
+    async with served.leased(request, request.checked.model) as service:
         yield service
 
 
@@ -315,7 +315,7 @@ async def _of_query(request: Request, model: str | None = None) -> AsyncIterator
         yield service
 
 
-AllModels = Annotated[Fleet, Depends(_all)]
+AllModels = Annotated[ServedModels, Depends(_all)]
 FromBody = Annotated[Service, Depends(_of_body)]
 """For a route: the model that the body names; it stays until the answer is sent."""
 FromQuery = Annotated[Service, Depends(_of_query)]

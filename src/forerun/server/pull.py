@@ -16,7 +16,7 @@ from forerun.server.api.ollama import ShowRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, is_called, must_be
 from forerun.server.http import LINES, EventStreamResponse, JsonResponse, to_json, while_connected
-from forerun.server.models import AllModels, Fleet
+from forerun.server.models import AllModels, ServedModels
 
 router = APIRouter(route_class=JsonRoute, include_in_schema=False)
 MAX_NAME = 512
@@ -31,11 +31,11 @@ class PullRequest(ShowRequest):
 
 
 @router.post("/api/pull")
-async def pull(fleet: AllModels, request: JsonRequest, body: PullRequest) -> Response:
+async def pull(served: AllModels, request: JsonRequest, body: PullRequest) -> Response:
     """Fetch a model of the hub, or say that it is served, as clients ask before they use it."""
     asked = body.model or body.name
-    is_fetched = _is_fetched(fleet, asked)
-    download = _Download(fleet, asked or "")
+    is_fetched = _is_fetched(served, asked)
+    download = _Download(served, asked or "")
     if not body.stream:
         last = await while_connected(request, download.last()) if is_fetched else SERVED[-1]
         if "error" in last:
@@ -46,17 +46,17 @@ async def pull(fleet: AllModels, request: JsonRequest, body: PullRequest) -> Res
     return EventStreamResponse(lines, download.stop, media_type=LINES)
 
 
-def _is_fetched(fleet: Fleet, asked: str | None) -> bool:
+def _is_fetched(served: ServedModels, asked: str | None) -> bool:
     """Tell what must be fetched from what is served. Raises ApiError for what may not be fetched, or is nowhere."""
-    if asked is None or any(is_called(asked, service.names) for service in fleet.services):
+    if asked is None or any(is_called(asked, service.names) for service in served.services):
         return False
     if len(asked) > MAX_NAME or not asked.isprintable():
         what = f"the name of a model, printable and of at most {MAX_NAME} letters"
         raise must_be("model", what, asked)
     if HubName.parse(asked) is None:
-        fleet.named(asked).name(asked)  # one model answers to any name
+        served.named(asked).name(asked)  # one model answers to any name
         return False
-    if not fleet.config.allow_pull and fleet.config.api_key is None:
+    if not served.config.allow_pull and served.config.api_key is None:
         raise ApiError(
             403,
             "clients may not download models: start the server with --allow-pull or an API key (--api-key-file), "
@@ -75,8 +75,8 @@ async def _served() -> AsyncIterator[dict[str, Any]]:
 class _Download:
     """A model that comes, one at a time, in a process of its own."""
 
-    def __init__(self, fleet: Fleet, asked: str) -> None:
-        self._turn, self._asked = fleet.pulls, asked
+    def __init__(self, served: ServedModels, asked: str) -> None:
+        self._turn, self._asked = served.pulls, asked
         self._process: asyncio.subprocess.Process | None = None
         self._is_wanted = True
 

@@ -31,7 +31,7 @@ from forerun.server.connections import (
     most_connections,
 )
 from forerun.server.middleware import FramingCheck
-from forerun.server.models import Fleet, ModelSource
+from forerun.server.models import ModelSource, ServedModels
 from forerun.server.service import Service
 
 BACKLOG = 1024
@@ -59,7 +59,7 @@ def serve(
 
     Raises ConfigError if the address cannot be had, and what `load` raises.
     """
-    fleet = Fleet(sources, config, sampling, budget)
+    served = ServedModels(sources, config, sampling, budget)
     listener = bind(config.host, config.port)
     try:
         check()
@@ -73,11 +73,11 @@ def serve(
         say(
             "no API key is set: anyone who can reach this address can use the server (--api-key-file)"
         )
-    server = Server(fleet, say)
+    server = Server(served, say)
     server.run(sockets=[listener])
-    if fleet.error is not None:
-        raise fleet.error
-    is_closed, is_written = fleet.close(0), finish_writing(WRITE_S)
+    if served.error is not None:
+        raise served.error
+    is_closed, is_written = served.close(0), finish_writing(WRITE_S)
     if not (
         is_closed and is_written
     ):  # it still loads, a step takes long, or the disk: do not wait
@@ -181,27 +181,27 @@ class HttpServer(uvicorn.Server):
 
 
 class Server(HttpServer):
-    """The server of a fleet's models."""
+    """The server of the served models."""
 
-    def __init__(self, fleet: Fleet, say: Callable[[str], object]) -> None:
+    def __init__(self, served: ServedModels, say: Callable[[str], object]) -> None:
         super().__init__(
-            new_app(fleet), fleet.config, say, lambda: fleet.num_running, fleet.cancel_all
+            new_app(served), served.config, say, lambda: served.num_running, served.cancel_all
         )
-        self._fleet = fleet
-        fleet.on_loaded, fleet.on_dropped = self.loaded, self.dropped
+        self._served = served
+        served.on_loaded, served.on_dropped = self.loaded, self.dropped
 
     def loaded(self, service: Service) -> None:
         """Take note that loading has ended, for an engine thread; without the first model there is no server."""
         llm = service.worker.llm
         if llm is None:
-            self.should_exit |= not self._fleet.is_ready
+            self.should_exit |= not self._served.is_ready
             return
         if self.should_exit:
             return
         gc.collect()
         gc.freeze()  # all this stays: to look through it for garbage would stop every stream each time
         num_slots = service.num_slots
-        others = [one.names[0] for one in self._fleet.services if not one.is_loaded]
+        others = [one.names[0] for one in self._served.services if not one.is_loaded]
         if (disk := llm.engine.cache.disk) is not None:
             self._say(disk.described())
         self._say(

@@ -15,7 +15,7 @@ from forerun.server.api.ollama import listed
 from forerun.server.errors import ApiError, loading, of_status, unsupported
 from forerun.server.http import JsonResponse
 from forerun.server.metrics import ENGINE_RUNNING, renamed
-from forerun.server.models import AllModels, Fleet, FromQuery
+from forerun.server.models import AllModels, FromQuery, ServedModels
 from forerun.server.openapi import answers
 from forerun.server.service import Service
 from forerun.server.writer import Document
@@ -32,11 +32,11 @@ _CAPS = (
 
 @open_router.get("/v1/health", include_in_schema=False)
 @open_router.get("/health", responses=answers())
-async def health(fleet: AllModels) -> Response:
+async def health(served: AllModels) -> Response:
     """Answer 200 when requests are answered, 503 while the first model loads, 500 where an engine has failed."""
-    _check_ready(fleet)
-    if fleet.failed:
-        what = f"the engine of {', '.join(fleet.failed)} has failed, see the server's log"
+    _check_ready(served)
+    if served.failed:
+        what = f"the engine of {', '.join(served.failed)} has failed, see the server's log"
         raise of_status(500, f"{what}: start the server again")
     return JsonResponse({"status": "ok"})
 
@@ -49,24 +49,24 @@ async def version() -> Response:
 
 @router.get("/v1/models", responses=answers())
 @router.get("/models", include_in_schema=False)
-async def models(fleet: AllModels) -> Response:
+async def models(served: AllModels) -> Response:
     """List what is served."""
-    _check_ready(fleet)
-    data = [_model(fleet, service, name) for service in fleet.services for name in service.names]
-    return JsonResponse({"object": "list", "data": data, "models": listed(fleet)})
+    _check_ready(served)
+    data = [_model(served, service, name) for service in served.services for name in service.names]
+    return JsonResponse({"object": "list", "data": data, "models": listed(served)})
 
 
 @router.get("/v1/models/{name:path}", responses=answers())
-async def model(name: str, fleet: AllModels) -> Response:
+async def model(name: str, served: AllModels) -> Response:
     """Show one of the served names."""
-    service = fleet.named(name)
-    served = service.name(name)
-    _check_ready(fleet)
-    return JsonResponse(_model(fleet, service, served))
+    service = served.named(name)
+    shown = service.name(name)
+    _check_ready(served)
+    return JsonResponse(_model(served, service, shown))
 
 
-def _model(fleet: Fleet, service: Service, name: str) -> dict[str, object]:
-    max_len = fleet.max_len(service)
+def _model(served: ServedModels, service: Service, name: str) -> dict[str, object]:
+    max_len = served.max_len(service)
     return {
         "id": name,
         "object": "model",
@@ -80,20 +80,20 @@ def _model(fleet: Fleet, service: Service, name: str) -> dict[str, object]:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(fleet: AllModels) -> Response:
+async def metrics(served: AllModels) -> Response:
     """Write counts and histograms for Prometheus."""
-    _check_ready(fleet)
-    loaded = {one.names[0]: one.llm() for one in fleet.services if one.is_loaded}
+    _check_ready(served)
+    loaded = {one.names[0]: one.llm() for one in served.services if one.is_loaded}
     counts = {name: await asyncio.to_thread(llm.get_metrics) for name, llm in loaded.items()}
     kind = "text/plain; version=0.0.4; charset=utf-8"
     for name, found in counts.items():
-        found.append(Gauge(ENGINE_RUNNING, {}, float(name not in fleet.failed)))
-    page = renamed(fleet.metrics.page(counts), fleet.config.metrics_prefix)
+        found.append(Gauge(ENGINE_RUNNING, {}, float(name not in served.failed)))
+    page = renamed(served.metrics.page(counts), served.config.metrics_prefix)
     return Response(page, headers={"content-type": kind})
 
 
-def _check_ready(fleet: Fleet) -> None:
-    if not fleet.is_ready:
+def _check_ready(served: ServedModels) -> None:
+    if not served.is_ready:
         raise loading()
 
 

@@ -18,7 +18,7 @@ from tests.server.browser.page import (
     set_field,
     streamed,
 )
-from tests.server.conftest import running, running_fleet
+from tests.server.conftest import running, running_models
 
 pytestmark = pytest.mark.browser
 
@@ -116,7 +116,7 @@ def test_dark_light_and_a_phone(browser, url):
 
 def test_the_model_is_chosen_among_all_that_are_served(browser, llm):
     sources = [ModelSource("one", lambda: llm), ModelSource("two", lambda: llm)]
-    with running_fleet(sources) as (url, _), opened(browser, url) as page:
+    with running_models(sources) as (url, _), opened(browser, url) as page:
         bodies: list[dict] = []
         page.on(
             "request",

@@ -21,7 +21,7 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.content_parts import BlocksBody, BlockWriter, ContentBlock, check_shown, reply
 from forerun.server.errors import ApiError, invalid, must_be
 from forerun.server.http import LINES, JsonResponse, RowsResponse, to_json
-from forerun.server.models import AllModels, Fleet, FromBody
+from forerun.server.models import AllModels, FromBody, ServedModels
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
 from forerun.server.sleep import seconds_of
@@ -156,25 +156,25 @@ async def version() -> Response:
 
 
 @lists.get("/api/tags")
-async def tags(fleet: AllModels) -> Response:
+async def tags(served: AllModels) -> Response:
     """List what is served."""
-    return JsonResponse({"models": listed(fleet)})
+    return JsonResponse({"models": listed(served)})
 
 
 @lists.get("/api/ps")
-async def loaded(fleet: AllModels) -> Response:
+async def loaded(served: AllModels) -> Response:
     """List what is loaded, and until when it stays where nobody asks it."""
-    until = {name: fleet.clock.until(one) for one in fleet.services for name in one.names}
-    found = listed(fleet, only_loaded=True)
+    until = {name: served.clock.until(one) for one in served.services for name in one.names}
+    found = listed(served, only_loaded=True)
     more = ({"expires_at": until[each["name"]], "size_vram": 0} for each in found)
     return JsonResponse({"models": [each | one for each, one in zip(found, more, strict=True)]})
 
 
 @router.post("/api/show")
-async def show(fleet: AllModels, request: JsonRequest, body: ShowRequest) -> Response:
+async def show(served: AllModels, request: JsonRequest, body: ShowRequest) -> Response:
     """Say what a model is and can do, also of one that is not loaded."""
-    service = fleet.named(body.model or body.name)
-    llm, max_len = service.worker.llm, fleet.max_len(service)
+    service = served.named(body.model or body.name)
+    llm, max_len = service.worker.llm, served.max_len(service)
     config = None if llm is None else llm.model.config
     family = "unknown" if config is None else config.family
     facts: Document = {"general.architecture": family, f"{family}.context_length": max_len}
@@ -202,7 +202,7 @@ async def show(fleet: AllModels, request: JsonRequest, body: ShowRequest) -> Res
 
 
 @lists.get("/api/v0/models")
-async def lm_studio_models(fleet: AllModels) -> Response:
+async def lm_studio_models(served: AllModels) -> Response:
     """List what is served, as LM Studio does."""
     data = [
         {
@@ -210,10 +210,10 @@ async def lm_studio_models(fleet: AllModels) -> Response:
             "object": "model",
             "type": "llm",
             "state": "loaded" if service.is_loaded else "not-loaded",
-            "max_context_length": fleet.max_len(service),
+            "max_context_length": served.max_len(service),
             "capabilities": ["tool_use"],
         }
-        for service in fleet.services
+        for service in served.services
         for name in service.names
     ]
     return JsonResponse({"object": "list", "data": data})
@@ -270,11 +270,11 @@ async def embed(service: FromBody, request: JsonRequest, body: EmbedRequest) -> 
     return RowsResponse({"model": name, "embeddings": found, "prompt_eval_count": num_tokens})
 
 
-def listed(fleet: Fleet, *, only_loaded: bool = False) -> list[Document]:
+def listed(served: ServedModels, *, only_loaded: bool = False) -> list[Document]:
     """Describe the models that are served."""
     return [
         _entry(service, name)
-        for service in fleet.services
+        for service in served.services
         if service.is_loaded or not only_loaded
         for name in service.names
     ]
@@ -313,20 +313,20 @@ class UnloadRequest(RequestBody):
 @router.post("/models/unload")
 async def unload(service: FromBody, request: JsonRequest, body: UnloadRequest) -> Response:
     """Let go of a model, as llama-server does."""
-    return JsonResponse({"success": await request.app.state.fleet.unload(service)})
+    return JsonResponse({"success": await request.app.state.served.unload(service)})
 
 
 def _keep(service: Service, request: JsonRequest, body: OllamaRequest) -> None:
     """Let the model stay as long as the client says. Raises ApiError."""
     if not body.only_unloads:
-        request.app.state.fleet.clock.keep(service, seconds_of(body.keep_alive))
+        request.app.state.served.clock.keep(service, seconds_of(body.keep_alive))
 
 
 async def _only_loaded(service: Service, request: JsonRequest, body: OllamaRequest) -> Response:
     said: Document = {"message": {"role": "assistant", "content": ""}}
     content = said if isinstance(body, OllamaChat) else {"response": ""}
     head = {"model": service.name(body.model), "created_at": _time()}
-    is_gone = body.only_unloads and await request.app.state.fleet.unload(service)
+    is_gone = body.only_unloads and await request.app.state.served.unload(service)
     reason = "unload" if is_gone else "load"
     return JsonResponse({**head, **content, "done": True, "done_reason": reason})
 

@@ -28,7 +28,7 @@ from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.errors import of_status
 from forerun.server.http import error_response
-from forerun.server.models import Fleet, ModelSource
+from forerun.server.models import ModelSource, ServedModels
 from forerun.server.ray.exchange import TICKET, Lease
 from forerun.server.ray.prefix import Route
 from forerun.server.run import HttpServer, bind
@@ -41,7 +41,7 @@ UNUSED_S = 10.0
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """What each replica serves: a configuration for each model, and what `Fleet` takes besides."""
+    """What each replica serves: a configuration for each model, and what `ServedModels` takes besides."""
 
     engines: tuple[EngineConfig, ...]
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -121,10 +121,10 @@ class Replica:
         """Load the first model. Raises what loading raises."""
         share_heaps()
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
-        self._fleet = Fleet(
+        self._served = ServedModels(
             plan.sources(), plan.server, plan.sampling, plan.engines[0].budget_nbytes
         )
-        self._tickets = Tickets(new_app(self._fleet))
+        self._tickets = Tickets(new_app(self._served))
         self._host = ray.util.get_node_ip_address()
         listener = bind(self._host, 0)
         self._port = listener.getsockname()[1]
@@ -132,12 +132,12 @@ class Replica:
             self._tickets,
             plan.server,
             lambda line: None,
-            lambda: self._fleet.num_running,
-            self._fleet.cancel_all,
+            lambda: self._served.num_running,
+            self._served.cancel_all,
         )
         self._serving = asyncio.create_task(self._server.serve([listener]))
-        while not self._fleet.is_ready:
-            if (error := self._fleet.error) is not None:
+        while not self._served.is_ready:
+            if (error := self._served.error) is not None:
                 raise error
             await asyncio.sleep(POLL_S)
         gc.collect()
@@ -151,12 +151,12 @@ class Replica:
 
     async def metrics(self) -> tuple[str, str]:
         """Return this replica's name, and its page for Prometheus."""
-        page = await status.metrics(self._fleet)
+        page = await status.metrics(self._served)
         return serve.get_replica_context().replica_id.unique_id, bytes(page.body).decode()
 
     async def check_health(self) -> None:
         """Raise LoadError where the engine's thread or the server has ended: Ray then replaces the replica."""
-        if self._serving.done() or self._fleet.failed or self._fleet.error is not None:
+        if self._serving.done() or self._served.failed or self._served.error is not None:
             raise LoadError("the engine's thread or the server has ended")
 
     async def __del__(self) -> None:
