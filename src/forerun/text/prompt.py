@@ -41,8 +41,11 @@ def split(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str | Mapping):
         return [prompts]
     items = items_of(prompts)
-    is_one = items and (_is_id(items[0]) or is_message(items[0]))
-    return [items] if is_one else items
+    if not items:
+        return items
+    is_array = getattr(items[0], "ndim", 0) == 1 and not hasattr(prompts, "ndim")
+    is_prompt = is_array or isinstance(items[0], str | Sequence | Mapping)
+    return items if is_prompt and not is_message(items[0]) else [items]
 
 
 def conversations(
@@ -150,15 +153,6 @@ def _encode_mapping(prompt: Mapping[str, object], tokenizer: Tokenizer) -> Encod
             f"{', '.join(map(str, prompt)) or 'nothing'}"
         )
     return Encoded(tokenizer.encode(text), text)
-
-
-def _is_id(item: object) -> bool:
-    """Tell whether something is a whole number, of Python, NumPy or torch."""
-    try:
-        operator.index(item)  # type: ignore[arg-type]
-    except TypeError:
-        return False
-    return True
 
 
 def items_of(value: Any) -> list[Any]:
