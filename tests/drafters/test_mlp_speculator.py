@@ -293,7 +293,7 @@ def test_the_network_made_here_for_a_model_comes_before_what_ships_and_that_befo
     damaged.write_text("{")
     found = ["networks/mine", "shipped/theirs", "networks/another"]
     assert files.fitting(here) == [tmp_path / path for path in found]
-    assert "damaged/config.json is no JSON file" in caplog.text
+    assert "damaged/config.json is not a JSON file" in caplog.text
     assert files.networks_dir() == tmp_path / "networks"
 
 

@@ -114,7 +114,7 @@ def swap(folder: Path, **tensors: np.ndarray) -> None:
         ),
         (
             lambda f: (f / CONFIG).write_text(json.dumps({"model_type": trimmed.KIND})),
-            "is no trimmed draft",
+            "is not a trimmed draft",
         ),
     ],
 )

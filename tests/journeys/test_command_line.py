@@ -119,7 +119,7 @@ MISTAKES = [
     ("forerun generate hi --memory-budget -1", "must be a size such as 600MiB, got '-1'"),
     ("forerun generate hi --memory-budget 100MB", "too small for smollm2-135m-instruct"),
     ("forerun generate hi -j /nowhere.json", "no such file"),
-    ("forerun generate hi -j {", "--json-schema json must be a JSON schema, and is no JSON"),
+    ("forerun generate hi -j {", "--json-schema json must be a JSON schema, and is not JSON"),
     ("""forerun generate hi -j '{"type": "flower"}'""", "json cannot be used: Invalid type: flower"),
     ("forerun generate hi -j {} --ignore-eos", "exclude each other"),
     ("forerun generate hi --grammar 'root ::= ('", "grammar cannot be used"),

@@ -14,7 +14,7 @@ from forerun.model.config import RopeConfig
 from tests.arrays import normal
 from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import MAX_LEN, TOKENS, WIDTH, feed, fill, target, text
+from tests.native.networks import MAX_LEN, TOKENS, WIDTH, fill, prefill, target, text
 
 drafts = partial(networks.drafts, num_nodes=9, num_steps=8)
 DFLASH = BlockConfig(
@@ -133,7 +133,7 @@ def test_a_block_is_filled_once_for_all_steps_of_a_draft():
     network = fill(native(weights_of(DSPARK)))
     first = drafts(network)
     tokens, states = text(5, 3)
-    feed(network, 0, tokens, states)
+    prefill(network, 0, tokens, states)
     second = drafts(network)
     assert second[0] != first[0]
     assert second[1:] == first[1:]

@@ -13,7 +13,7 @@ from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
 from tests.arrays import normal
 from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import LENGTHS, MAX_LEN, TOKENS, WIDTH, feed, fill, target, text
+from tests.native.networks import LENGTHS, MAX_LEN, TOKENS, WIDTH, fill, prefill, target, text
 
 drafts = partial(networks.drafts, num_nodes=8, num_steps=6)
 BASE = Eagle3Config(
@@ -113,7 +113,7 @@ def test_a_cleared_slot_is_as_new():
     with pytest.raises(ValueError, match="a slot is empty or named twice"):
         drafts(network)
     tokens, states = text(1, LENGTHS[1])
-    feed(network, 1, tokens, states)
+    prefill(network, 1, tokens, states)
     assert drafts(network) == expected
 
 
@@ -122,8 +122,8 @@ def test_what_is_wrong_is_told():
     network = fill(native(weights), LENGTHS)
     tokens, states = text(0, MAX_LEN)
     with pytest.raises(IndexError, match="does not fit"):
-        feed(network, 0, tokens, states)
+        prefill(network, 0, tokens, states)
     with pytest.raises(ValueError, match="outside the vocabulary"):
-        feed(network, 0, [VOCAB], states[:1])
+        prefill(network, 0, [VOCAB], states[:1])
     with pytest.raises(ValueError, match="named twice"):
         drafts(network, [0, 0])

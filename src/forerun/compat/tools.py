@@ -126,7 +126,7 @@ def _compilable(schemas: Schemas) -> Schemas:
 
 
 def is_hosted(tool: Mapping[str, Any]) -> bool:
-    """Tell a tool that others run: whatever is no function."""
+    """Tell a tool that others run: whatever is not a function."""
     kind = tool.get("type", "function")
     return isinstance(kind, str) and kind not in ("function", "custom")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 RUN = 8
 """Tokens in a row that are no coincidence."""
 MUCH = 0.4
-"""Share of an answer from which on it is said to repeat itself; code and tables repeat a fifth of theirs."""
+"""Share of an answer from which on it is said to repeat itself; code and tables repeat a fifth of their tokens."""
 
 
 def num_repeated(token_ids: Sequence[int]) -> int:

@@ -80,7 +80,7 @@ def encode_all(prompts: Prompt | Sequence[Prompt], tokenizer: Tokenizer) -> list
 
 
 def end_texts(encoded: list[Encoded], tokenizer: Tokenizer) -> list[Encoded]:
-    """Put behind texts what the model wants where they are complete, as ones to embed are; ids stay as given."""
+    """Put behind texts what the model wants where they are complete, as ones to embed are; ids are not changed."""
     for one in encoded:
         if one.text is not None:
             one.token_ids.extend(tokenizer.suffix_ids)

@@ -118,7 +118,7 @@ def _kernels(
         c.num_key_value_heads,
         c.head_dim,
         c.block_size,
-        not c.sample_from_anchor,
+        c.sample_from_anchor,
         c.mask_token_id,
         c.markov_rank,
         c.windows,

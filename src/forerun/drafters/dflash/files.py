@@ -1,9 +1,10 @@
 """Block drafters in folders of the Hugging Face Hub, as their makers lay them out.
 
 - DFlash (z-lab): `dflash_config` has `mask_token_id` and `target_layer_ids`, counted by their outputs; `block_size`
-  stands there or beside it.
-- DSpark by DeepSpec and LiquidAI: the same names, in `dflash_config` or beside it; the last token's own row guesses,
-  but not in those by SpecForge (`projector_type` dspark). LiquidAI's rotate neighbours (`rope_is_neox_style` false).
+  stands there or at the top level.
+- DSpark by DeepSpec and LiquidAI: the same names, in `dflash_config` or at the top level. The last token's own row
+  guesses, but not in those by SpecForge (`projector_type` dspark). LiquidAI's rotate neighbours
+  (`rope_is_neox_style` false).
 - `speculators` (vLLM): the decoder's settings in `transformer_layer_config`; `aux_hidden_state_layer_ids` are counted
   by what goes into a layer.
 
@@ -60,7 +61,7 @@ def check_kind(model: str) -> None:
     is_ours = config.get("speculators_model_type") in ("dflash", "dspark")
     if not is_ours and not (isinstance(named, list) and named[0] in ARCHITECTURES):
         raise LoadError(
-            f"{path} holds architectures {named!r}, which is no block drafter; allowed: {', '.join(ARCHITECTURES)}"
+            f"{path} holds architectures {named!r}, which is not a block drafter; allowed: {', '.join(ARCHITECTURES)}"
         )
 
 
@@ -219,7 +220,7 @@ def _whole_heads(decoder: Folder) -> Folder:
 
 
 def _layers(block: Folder, num_layers: int) -> tuple[int, ...]:
-    """Read which layers' outputs are fed in. Raises LoadError."""
+    """Read which layers' outputs are its inputs (the aux layers). Raises LoadError."""
     given, shift = block.config.get("target_layer_ids"), 0
     if given is None:
         given, shift = block.config.get("aux_hidden_state_layer_ids"), 1

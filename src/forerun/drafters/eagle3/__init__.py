@@ -45,7 +45,7 @@ def build(options: Options, target: Target) -> NetworkDrafter:
 
 
 def check(options: Options, target: Target) -> None:
-    """Compare the sizes and the tapped layers of a file with the target's. Raises LoadError."""
+    """Compare the sizes and the aux layers of a file with the target's. Raises LoadError."""
     _layout(options.model).check_target_of(options.model, target)
 
 

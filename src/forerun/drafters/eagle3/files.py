@@ -41,7 +41,7 @@ def check_kind(model: str) -> None:
     kinds = [config.get("model_type"), config.get("speculators_model_type")]
     if "eagle3" not in kinds and not (isinstance(named, list) and named[0] in ARCHITECTURES):
         raise LoadError(
-            f"{path} holds model_type {config.get('model_type')!r}, which is no EAGLE-3; allowed: eagle3, or "
+            f"{path} holds model_type {config.get('model_type')!r}, which is not EAGLE-3; allowed: eagle3, or "
             f"architectures {', '.join(ARCHITECTURES)}"
         )
 
@@ -167,7 +167,7 @@ def _sharpened(tensors: dict[str, Floats], config: Eagle3Config, factor: float) 
 
 
 def _layers(folder: Folder, num_layers: int) -> tuple[int, ...]:
-    """Read which layers' outputs are fed in. Raises LoadError.
+    """Read which layers' outputs are its inputs (the aux layers). Raises LoadError.
 
     Others name a layer by what goes into it, except those of SpecForge and SGLang, which begin with 1: the first
     layer's output is never read, so that its number tells the two apart (SGLang's pull request 25454).

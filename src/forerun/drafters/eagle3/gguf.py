@@ -75,7 +75,7 @@ def read(model: str, target: Target) -> EagleWeights:
 
 
 def _ours() -> dict[str, str]:
-    return {f"{theirs}.weight": f"{name}.weight" for name, theirs in NAMES.items()}
+    return {f"{gguf}.weight": f"{name}.weight" for name, gguf in NAMES.items()}
 
 
 def _config(

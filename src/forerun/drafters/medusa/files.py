@@ -32,7 +32,9 @@ def check_folder(model: str) -> None:
     path = expanded(model)
     config = network_folder.config_of(path)
     if config.get("model_type") != MODEL_TYPE and "medusa_num_heads" not in config:
-        raise LoadError(f"{path} holds model_type {config.get('model_type')!r}, which is no Medusa")
+        raise LoadError(
+            f"{path} holds model_type {config.get('model_type')!r}, which is not Medusa"
+        )
 
 
 def check_target_of(model: str, target: Target) -> None:

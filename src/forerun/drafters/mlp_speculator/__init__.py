@@ -55,7 +55,7 @@ def bundled_for(target: Target) -> bool:
 METHOD = Method(
     unshared=as_given,
     example=example,
-    tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
+    tune_when_named=True,  # few models have a network that ships; that is tried as part of `auto`
     check=lambda options, target: files.check_target_of(options.model, target),
     bundled_for=bundled_for,
     grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},

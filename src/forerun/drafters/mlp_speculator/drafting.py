@@ -72,6 +72,6 @@ def _packed(weights: RecurrentWeights, bits: int) -> NetworkWeights:
 
 
 def _native_name(name: str) -> str:
-    for theirs, ours in _NATIVE.items():
-        name = name.replace(theirs, ours)
+    for stored, native in _NATIVE.items():
+        name = name.replace(stored, native)
     return name

@@ -59,7 +59,7 @@ OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf", "untie
 @click.option(
     "--lr",
     type=float,
-    help="Rate; default .02 for muon, .001 for adamw, a quarter of it with --from.",
+    help="Rate; default 0.02 for muon, 0.001 for adamw, a quarter of it with --from.",
 )
 @click.option("--batch", default=256, help="Tokens of a step.")
 @click.option("--seed", default=0, help="Of the first weights and the order.")

@@ -11,7 +11,7 @@ const ENDS = {
 };
 const CAN_GO_ON = ["length", "stopped", "changed"];
 const REPEATS =
-  "The answer repeats itself, as small models do; a repetition penalty (Settings) helps. Repetitions draft well, so its speed says little about others.";
+  "The answer repeats itself, as small models sometimes do: try a repetition penalty (Settings). Repeated text is easy to draft, so this speed is not typical.";
 
 /** `turn` is {role, text, drafted, thought, timings, reason, error}; `act` has edit(text), versions() of the turn, show(one
  *  of them) and, for answers, regenerate(), goOn() and isLast(). */

@@ -122,10 +122,10 @@ class Folder:
 
     def check_target(self, compared: Iterable[tuple[int, int, str]]) -> None:
         """Raise LoadError for the first size that is another model's: (the network's, the target's, of what)."""
-        for theirs, ours, what in compared:
-            if theirs != ours:
+        for trained, own, what in compared:
+            if trained != own:
                 raise LoadError(
-                    f"{self.path} was trained for another model: it reads {what} {theirs}, this model has {ours}"
+                    f"{self.path} was trained for another model: it reads {what} {trained}, this model has {own}"
                 )
 
 
@@ -251,11 +251,11 @@ def _check_target(path: Path, trained: object, target: Target) -> None:
         raise LoadError(f"{path / CONFIG}: 'target' must be an object, got {trained!r}")
     here = describe_target(target, "")
     for key in ("tokenizer", "hidden_size", "num_layers", "vocab_size"):
-        theirs, ours = trained.get(key), here[key]
-        if theirs is not None and ours is not None and theirs != ours:
+        stored, own = trained.get(key), here[key]
+        if stored is not None and own is not None and stored != own:
             raise LoadError(
                 f"{path} was trained for {trained.get('name', 'another model')}, whose {key.replace('_', ' ')} is "
-                f"{theirs}; this model's is {ours}: train one with forerun train drafter"
+                f"{stored}; this model's is {own}: train one with forerun train drafter"
             )
 
 
