@@ -149,7 +149,7 @@ class LLM(OfOneProcess):
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """Return the same weights with another drafter and an engine of its own; `none` is plain decoding.
 
-        It has the same memory budget, or the one given as `memory_budget`, without regard to this LLM. Raises CapacityError that
+        It has the same memory budget, or its own `memory_budget`, without regard to this LLM. Raises CapacityError that
         names the smallest that works.
         """
         typed: dict[str, str] = {}

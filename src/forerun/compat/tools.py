@@ -19,7 +19,7 @@ from forerun.text.parsing.calls import CLOSE, HERMES_CALLS, schemas_of
 from forerun.text.parsing.forms import HARMONY_CALLS, AnswerForm
 from forerun.text.parsing.harmony import CALL, CHANNEL, FINAL
 from forerun.text.parsing.tags import Tools as Schemas
-from forerun.text.tool_calls import described
+from forerun.text.tool_prompt import described
 
 _NAME = re.compile(r"[\w.:/@#~+-]{1,128}")
 CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
