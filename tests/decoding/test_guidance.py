@@ -163,7 +163,7 @@ def test_a_constrained_request_runs_beside_free_ones(drafting):
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ({"json": "{"}, "no JSON"),
+        ({"json": "{"}, "not JSON"),
         ({"json": {"type": "flower"}}, "json cannot be used"),
         ({"json": {"$ref": "https://example.org/schema"}}, "json cannot be used"),
         ({"json": {"type": "string", "pattern": "("}}, "json cannot be used"),

@@ -71,8 +71,6 @@ PLAIN = {
     "a prompt is text, token ids, chat messages or a dictionary, got ...",
     "the text is not valid Unicode: it holds a lone surrogate",
     "... takes more than ... s",
-    "the request has ended",
-    "the request of this grammar has ended",
     "position ... is beyond the model's context of ... tokens",
 }
 """Messages that need no entry though they have none of those words: the mistake is the remedy."""
