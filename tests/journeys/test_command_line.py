@@ -136,7 +136,7 @@ def test_a_mistake_is_one_line_and_exit_2(shell, line, message):
 def test_a_folder_without_a_model_is_one_line_that_says_what_is_in_it(shell, tmp_path):
     code, _, err = shell(f"forerun generate hi -m {tmp_path}")
     assert (code, err.count("\n")) == (2, 1)
-    assert "no Hugging Face model folder; give a GGUF file" in err
+    assert "not a Hugging Face model folder; give a GGUF file" in err
     broken = tmp_path / "folder" / "broken.gguf"
     broken.parent.mkdir()
     broken.write_bytes(b"GGUF" + bytes(20))

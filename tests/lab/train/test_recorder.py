@@ -65,3 +65,8 @@ def test_an_answer_that_was_not_seen_whole_is_not_kept(missing, tmp_path) -> Non
     if missing is None:
         assert torch.equal(read(text).last, torch.from_numpy(rows[5:11]).half())
     recorder.write_ended()  # it is forgotten
+
+
+def test_files_of_states_keep_their_keys() -> None:
+    """So that states of earlier versions are found; fields may have other names."""
+    assert [*KEYS.values()] == ["last", "taps", "log_normaliser", "best"]
