@@ -35,11 +35,11 @@ def native_recurrent(
     weights: RecurrentWeights, model: Model, bits: int
 ) -> NativeNetwork[_native.RecurrentNetwork]:
     """Make the kernels of a recurrent network, its weights rounded to so many bits. Raises LoadError."""
-    from forerun import _native
-
     config, packed = weights.config, _packed(weights, bits)
 
     def new_kernels(target: NativeDecoder) -> _native.RecurrentNetwork:
+        from forerun import _native
+
         return _native.RecurrentNetwork(
             target.runtime,
             target.native,
