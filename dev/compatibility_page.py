@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from dev.markdown import codes, item
+from dev.markdown import codes, item, wrapped
 from forerun.compat import engine, requests
 from forerun.core.config import EngineConfig
 from forerun.core.options import flag_of, flags_of
@@ -51,8 +51,11 @@ def page() -> str:
         (f"`{name}` ({codes(values)})" if values else f"`{name}`", why)
         for name, (why, values) in {**requests.STATE, **requests.ONLY}.items()
     ]
-    parts += [_grouped(only), "Of no effect:\n"]
-    parts += [_lines(item(codes(names), why) for why, names in requests.NO_EFFECT.items())]
+    rest = (
+        "Any other field is left out, and named in the answer's header `x-forerun-ignored`. A server with "
+        "`--strict-requests` refuses it, but for hints that clients send by themselves: "
+    )
+    parts += [_grouped(only), wrapped(rest + codes(sorted(requests.HINTS)) + ".") + "\n"]
     return "\n".join(parts)
 
 
