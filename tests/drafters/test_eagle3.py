@@ -196,7 +196,7 @@ WRONG = [
     ({"hidden_act": "gelu"}, OUR_TENSORS, "an MLP with 'gelu' is not supported, silu is"),
     (taps(1, 3, 8), OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3, 8]"),
     (taps(2, 3, 9), OUR_TENSORS, "three layers of 1 to 8 must be read, got [2, 3, 9]"),
-    ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' must be a whole number"),
+    ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' is 'x', but must be a whole number"),
     ({}, without("midlayer.mlp.up_proj.weight"), "tensor 'midlayer.mlp.up_proj.weight' is missing"),
     ({}, OUR_TENSORS | {"fc.weight": np.zeros((3, 4), np.float32)}, "'fc.weight' is [3, 4], expected [32, 96]"),
     ({}, OUR_TENSORS | {"fc.bias": np.zeros(4, np.float32)}, "tensor 'fc.bias' is none of such a network"),
@@ -213,5 +213,5 @@ def test_a_wrong_folder_is_told_in_a_line(tmp_path, config, tensors, message):
 
 def test_what_is_no_such_network_is_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mlp_speculator"}))
-    with pytest.raises(LoadError, match="holds model_type 'mlp_speculator', which is no EAGLE-3"):
+    with pytest.raises(LoadError, match="holds 'mlp_speculator', which is no EAGLE-3"):
         Options(model=str(tmp_path))

@@ -13,8 +13,7 @@ import torch
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters.base.contract import Target
-from forerun.drafters.eagle3 import Options, build, files
-from forerun.drafters.eagle3 import gguf as gguf_network
+from forerun.drafters.eagle3 import NETWORK, Options, build
 from tests.drafters.helpers import refusal
 from tests.drafters.test_eagle3 import (
     D2T,
@@ -130,7 +129,7 @@ def built(path, **options):
 def oracle(path):
     """Return the network of a file in torch."""
     here = target()
-    weights = gguf_network.read(path, here) if path.endswith(".gguf") else files.read(path, here)
+    weights = NETWORK.read(path, here)
     return TorchEagle(weights, here.model, here.max_len)
 
 
@@ -293,9 +292,9 @@ def test_a_full_head_is_cut_to_a_list(tmp_path):
     options, tensors = network("all tokens")
     rows = np.random.default_rng(5).standard_normal((VOCAB, WIDTH), np.float32)
     path = specforge(tmp_path, options, tensors | {"lm_head.weight": rows})
-    whole, cut = files.read(path, target()), files.read(path, target()).cut(IDS)
+    whole, cut = NETWORK.read(path, target()), NETWORK.read(path, target()).cut(IDS)
     assert cut.tokens.tolist() == IDS.tolist()
-    assert np.array_equal(cut.tensors["lm_head.weight"], rows[IDS])
+    assert np.array_equal(cut.tensors["head.0"].dequantize(), rows[IDS])
     assert cut.config.draft_vocab_size == len(IDS)
     assert whole.cut(None) is whole
     small, large = built(path, draft_vocab="12"), built(path, draft_vocab="full")

@@ -103,14 +103,14 @@ def swap(folder: Path, **tensors: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: (f / TENSORS).unlink(), "cannot be read"),
+        (lambda f: (f / TENSORS).unlink(), "has no model.safetensors"),
         (lambda f: (f / TENSORS).write_bytes(b"torn"), "cannot be read"),
         (lambda f: (f / CONFIG).write_text("{"), "cannot be read"),
         (lambda f: (f / CONFIG).write_text("[]"), "no JSON object"),
-        (lambda f: swap(f, d2t=np.array([0, 0, 0, 0])), "name different tokens"),
+        (lambda f: swap(f, d2t=np.array([0, 0, 0, 0])), "does not name the tokens of 'd2t'"),
         (
             lambda f: swap(f, d2t=np.empty(0, np.int64), t2d=np.zeros(12) > 0),
-            "name different tokens",
+            "must be ascending token ids below 12",
         ),
         (
             lambda f: (f / CONFIG).write_text(json.dumps({"model_type": trimmed.KIND})),

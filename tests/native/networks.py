@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from forerun.core.random import Noise
+from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
-from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
+from forerun.drafters.mlp_speculator.drafting import recurrent_network
+from forerun.drafters.mlp_speculator.files import RecurrentWeights
 from forerun.model.backends.native import load as load_native
+from forerun.weights.stored import stored_floats
 from tests.arrays import normal
 from tests.native.models import GATED, VOCAB, random_weights
 from tests.oracles.growth import Solo, TreeNoise, native_noises
@@ -45,12 +48,18 @@ def weights_of(*, tokens=TOKENS, **options) -> RecurrentWeights:
         rows = len(tokens) if name.startswith("head") and tokens is not None else shape[0]
         values = normal(rows, *shape[1:], seed=100 + i)
         is_norm, scale = len(shape) == 1, 2 if name.startswith("head") else 8
-        tensors[name] = values / 4 + name.endswith("weight") if is_norm else values / scale
+        values = values / 4 + (not name.endswith("bias")) if is_norm else values / scale
+        tensors[name] = stored_floats(name, values)
     return RecurrentWeights(config, tensors, tokens, (1.0, 0.8))
 
 
 def target(dtype="f32", **options):
     return load_native(GATED, random_weights(GATED, dtype), **{"num_threads": 1, **options})
+
+
+def recurrent(weights, model, bits):
+    """Its kernels."""
+    return recurrent_network(weights, Target(model, None, 3, MAX_LEN), bits)
 
 
 def hidden(num_rows):

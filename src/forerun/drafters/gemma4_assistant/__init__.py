@@ -21,8 +21,8 @@ from forerun.core.types import Outcome, Seq
 from forerun.drafters.base.contract import DrafterBytes, Method, Target, as_given
 from forerun.drafters.base.draft_head import Scores, TextTokens, head_nbytes, list_of
 from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
-from forerun.drafters.base.networks.folder import UNTRAINED
 from forerun.drafters.base.networks.network import LastStateNetwork, TakeSteps
+from forerun.drafters.base.networks.trained import UNTRAINED
 from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantLayers
 

@@ -23,7 +23,6 @@ from forerun.core.types import LAST_HIDDEN, Outcome, Seq
 from forerun.drafters.base.contract import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafters.base.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
 from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
-from forerun.drafters.base.networks.folder import UNTRAINED
 from forerun.drafters.base.networks.network import (
     MAX_STEPS,
     Network,
@@ -31,6 +30,7 @@ from forerun.drafters.base.networks.network import (
     kv_nbytes,
     num_blocks_for,
 )
+from forerun.drafters.base.networks.trained import UNTRAINED
 from forerun.drafters.mtp import files
 from forerun.drafters.mtp.network import MAX_ROWS, HeadLayers
 from forerun.model.mtp_tensors import head_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq, drafts_of
@@ -20,9 +20,20 @@ if TYPE_CHECKING:
 _BITS = {"none": 16, "int8": 8, "int4": 4}
 
 
+class ChecksKind(Protocol):
+    """A kind of networks that are read from files."""
+
+    def check_kind(self, model: str) -> None:
+        """Raise LoadError for a file that is of another kind."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
     """Which trained network drafts, and how much it guesses."""
+
+    network: ClassVar[ChecksKind | None] = None
+    """The kind of network, which `model` has to be of."""
 
     model: str
     """A folder of `forerun train drafter`."""
@@ -57,6 +68,8 @@ class NetworkOptions:
             raise ConfigError(
                 f"draft_vocab must be auto, counted, full or a number from 1, got {text!r}"
             )
+        if self.network is not None:
+            self.network.check_kind(self.model)  # a wrong one is refused before a model is loaded
 
 
 AnyOptions = TypeVar("AnyOptions", bound=NetworkOptions)

@@ -6,19 +6,18 @@ R rows, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.types import Features, Outcome, Seq
-from forerun.drafters.base.contract import DrafterBytes
+from forerun.drafters.base.contract import DrafterBytes, Target
 from forerun.drafters.base.networks.native import NativeNetwork
 from forerun.drafters.base.networks.network import MAX_STEPS
-from forerun.drafters.base.networks.weights import NetworkWeights
+from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.blocks import common_prefix
-from forerun.model.model import Model
 
 if TYPE_CHECKING:
     from forerun import _native
@@ -32,29 +31,25 @@ class SlotNetwork(NativeNetwork[Kernels]):
 
     def __init__(
         self,
-        model: Model,
+        target: Target,
         new_kernels: Callable[[NativeDecoder], Kernels],
-        weights: NetworkWeights,
+        trained: TrainedNetwork[Any],
+        bits: int,
+        eps: float,
         *,
         layers: tuple[int, ...],
-        num_slots: int,
         row_nbytes: int,
-        eps: float,
-        temperatures: Sequence[float],
-        takes_head: bool,
+        slot_nbytes: int = 0,
     ) -> None:
-        """Make the kernels, with so many slots; `layers` of the target are read, a row is cached in `row_nbytes`."""
-        super().__init__(
-            model,
-            new_kernels,
-            weights,
-            eps=eps,
-            temperatures=temperatures,
-            takes_head=takes_head,
-        )
+        """Make the kernels, with a slot for each of the target's sequences.
+
+        `layers` of the target are read; a row is cached in `row_nbytes`, and a slot takes `slot_nbytes` besides.
+        """
+        super().__init__(target.model, new_kernels, trained, bits, eps)
+        self._slot_nbytes = slot_nbytes
         self._row_nbytes = row_nbytes
         self.features = Features(layers=layers)
-        self._free = [*range(num_slots)]
+        self._free = [*range(target.max_num_seqs)]
         self._slots: dict[int, int] = {}
         self._texts: dict[int, list[int]] = {}
         """By slot: the first token of a text, and those after its first rows, none of them missing."""
@@ -108,9 +103,10 @@ class SlotNetwork(NativeNetwork[Kernels]):
             self._free.insert(0, slot)  # taken last: its text is the most likely to go on
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count the weights, and keys and values of the rows."""
+        """Count the weights, keys and values of the rows, and what else the slots have."""
         rows = num_seqs * (max_len + MAX_STEPS)
-        return DrafterBytes(self.native.nbytes(), rows * self._row_nbytes)
+        kv, tables = rows * self._row_nbytes, num_seqs * self._slot_nbytes
+        return DrafterBytes(self.native.nbytes(), kv, tables)
 
     def _take(self, wanted: int | None) -> int:
         """Take a free slot: the wanted one, if it is free."""
