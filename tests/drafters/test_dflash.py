@@ -197,8 +197,8 @@ def read(path, here=None):
 
 def trees(path, rows=40):
     drafter = build(Options(model=path, quant="none", min_chance=0), target())
-    drafter.network.native.feed(0, [i % VOCAB for i in range(rows)], states_of(1, rows))
-    return drafted(drafter.network, Solo([0], [8], 6, 0.0, rows=[0]))
+    drafter.native.feed(0, [i % VOCAB for i in range(rows)], states_of(1, rows))
+    return drafted(drafter, Solo([0], [8], 6, 0.0, rows=[0]))
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

@@ -19,6 +19,7 @@ from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import medusa_network
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
+from tests.native.networks import options_of
 from tests.oracles.growth import Solo, Step
 from tests.oracles.growth import draft as drafted
 from tests.oracles.networks import TorchMedusa
@@ -86,19 +87,19 @@ def test_what_was_trained_is_what_drafts(tmp_path, target_head):
 @pytest.mark.parametrize("target_head", [True, False])
 def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
     weights = NETWORK.read(ours(tmp_path, target_head=target_head)[0], TARGET)
-    native_trees = trees(medusa_network(weights, TARGET, 32))
+    native_trees = trees(medusa_network(options_of(32), weights, TARGET))
     for tree, other in zip(native_trees, trees(TorchMedusa(weights, MODEL)), strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
     assert any(max(tree[1]) > 1 for tree in native_trees)
     alone = Solo([1], [9], 5, 0.0, rows=[1], states=hidden())
-    rounded = medusa_network(weights, TARGET, 8)
+    rounded = medusa_network(options_of(8), weights, TARGET)
     assert trees(rounded)[1] == drafted(rounded, alone)[0]
 
 
 def test_a_depth_says_the_same_after_all_tokens(tmp_path):
     """So a step a depth is enough: with three steps, nodes of depth 3 hang below several of depth 2."""
-    network = build(Options(model=ours(tmp_path)[0], quant="none"), TARGET).network
+    network = build(Options(model=ours(tmp_path)[0], quant="none"), TARGET)
     tokens, parents, probabilities = trees(network, 1, nodes=40, steps=3)[0]
     below = {}
     for i, (token, parent, p) in enumerate(zip(tokens, parents, probabilities, strict=True)):

@@ -19,7 +19,7 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.base.cascade import Cascade
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder
-from forerun.drafters.base.networks.drafter import NetworkDrafter
+from forerun.drafters.base.networks.network import Network
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.mlp_speculator import NETWORK, Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
@@ -102,7 +102,7 @@ def drafts(model, seed=0, nodes=8):
     options = Options(model=model, quant="none", min_chance=0, num_draft=nodes)
     drafter = build(options, target())
     hidden = np.random.default_rng(seed).standard_normal((1, WIDTH), np.float32)
-    return drafted(drafter.network, Solo([5], [nodes], 6, 0.0, states=hidden))[0]
+    return drafted(drafter, Solo([5], [nodes], 6, 0.0, states=hidden))[0]
 
 
 @pytest.mark.parametrize("cell", ["lstm", "mlp"])
@@ -136,7 +136,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
 
 
 def state_of(drafter):
-    hidden, row = drafter.network.states[0]
+    hidden, row = drafter.states[0]
     return hidden[row]
 
 
@@ -244,7 +244,7 @@ def test_the_weights_count():
         for quant in ("int8", "none")
     )
     assert 0 < small < large
-    assert isinstance(drafter := build(Options(model="untrained"), target(model)), NetworkDrafter)
+    assert isinstance(drafter := build(Options(model="untrained"), target(model)), Network)
     assert drafter.memory(3, 64).total - drafter.memory(0, 64).total == 3 * 4 * WIDTH
 
 

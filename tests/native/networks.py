@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from forerun.core.random import Noise
 from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.drafters.mlp_speculator.drafting import recurrent_network
@@ -57,9 +60,24 @@ def target(dtype="f32", **options):
     return load_native(GATED, random_weights(GATED, dtype), **{"num_threads": 1, **options})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(NetworkOptions):
+    """Of any number of bits, 32: nothing is rounded."""
+
+    num_bits: int
+
+    @property
+    def bits(self):
+        return self.num_bits
+
+
+def options_of(bits):
+    return Options(model="", num_bits=bits)
+
+
 def recurrent(weights, model, bits):
     """Its kernels."""
-    return recurrent_network(weights, Target(model, None, 3, MAX_LEN), bits)
+    return recurrent_network(options_of(bits), weights, Target(model, None, 3, MAX_LEN))
 
 
 def hidden(num_rows):

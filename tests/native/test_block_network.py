@@ -17,7 +17,7 @@ from forerun.weights.stored import stored_floats
 from tests.arrays import normal
 from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import MAX_LEN, TOKENS, WIDTH, feed, fill, target, text
+from tests.native.networks import MAX_LEN, TOKENS, WIDTH, feed, fill, options_of, target, text
 
 drafts = partial(networks.drafts, num_nodes=9, num_steps=8)
 DFLASH = BlockConfig(
@@ -64,7 +64,8 @@ def weights_of(config):
 
 
 def native(weights, model=None, bits=32):
-    return block_network(weights, Target(model or target(), None, 3, MAX_LEN), bits)
+    here = Target(model or target(), None, 3, MAX_LEN)
+    return block_network(options_of(bits), weights, here)
 
 
 def torch_block(weights):

@@ -16,7 +16,17 @@ from forerun.weights.stored import stored_floats
 from tests.arrays import normal
 from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import LENGTHS, MAX_LEN, TOKENS, WIDTH, feed, fill, target, text
+from tests.native.networks import (
+    LENGTHS,
+    MAX_LEN,
+    TOKENS,
+    WIDTH,
+    feed,
+    fill,
+    options_of,
+    target,
+    text,
+)
 
 drafts = partial(networks.drafts, num_nodes=8, num_steps=6)
 BASE = Eagle3Config(
@@ -68,7 +78,8 @@ def torch_eagle(weights):
 
 
 def native(weights, model=None, bits=32):
-    return eagle_network(weights, Target(model or target(), None, 3, MAX_LEN), bits)
+    here = Target(model or target(), None, 3, MAX_LEN)
+    return eagle_network(options_of(bits), weights, here)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.types import GuessTree
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks.options import MAX_STEPS
 from forerun.drafters.dflash.files import BlockWeights
 from forerun.model.model import Model
 from tests.oracles.growth import Solo, Step, grow, likeliest, noise_of

@@ -52,8 +52,8 @@ def exported(folder, of_target, config=LLAMA, tensors=TENSORS):
 def drafts(model):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = np.random.default_rng(1).standard_normal((5, 3 * WIDTH), np.float32)
-    drafter.network.native.feed(0, [*range(5)], states)
-    return drafter.features.layers, drafted(drafter.network, Solo([0], [8], 4, 0.0, rows=[0]))[0]
+    drafter.native.feed(0, [*range(5)], states)
+    return drafter.features.layers, drafted(drafter, Solo([0], [8], 4, 0.0, rows=[0]))[0]
 
 
 @pytest.mark.parametrize("takes_head", [True, False])

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafters.base.networks.drafter import NetworkOptions
 from forerun.drafters.base.networks.method import NetworkMethod
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.dflash import files
 from forerun.drafters.dflash.drafting import block_network
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.dflash.config import BlockConfig
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def block_network(
-    trained: TrainedNetwork[BlockConfig], target: Target, bits: int
+    options: NetworkOptions, trained: TrainedNetwork[BlockConfig], target: Target
 ) -> SlotNetwork[_native.BlockNetwork]:
     """Make the kernels of the layers. Raises LoadError."""
     from forerun import _native
@@ -49,10 +50,10 @@ def block_network(
         return network
 
     return SlotNetwork(
+        options,
         target,
         kernels,
         trained,
-        bits,
         c.rms_norm_eps,
         layers=c.layers,
         row_nbytes=4 * len(c.windows) * c.num_key_value_heads * c.head_dim,  # fp16

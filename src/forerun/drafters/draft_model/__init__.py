@@ -21,7 +21,7 @@ from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.contract import SELF, Method, Target, as_given
 from forerun.drafters.base.draft_head import list_of
-from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
+from forerun.drafters.base.networks.options import NetworkOptions, in_int4
 from forerun.drafters.base.vocabulary import Vocabulary, vocabulary_difference
 from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafters.draft_model.network import DraftModel
@@ -51,7 +51,7 @@ class Options(NetworkOptions):
     """Together with others: it steps where their guess is needed and wrong with at least this probability."""
 
 
-def build(options: Options, target: Target) -> NetworkDrafter:
+def build(options: Options, target: Target) -> DraftModel:
     """Load the draft. Raises LoadError, and ConfigError if its vocabulary is not the target's."""
     named, tokens = options, None
     if trimmed_folder.is_one(options.model):
@@ -67,14 +67,14 @@ def drafter_of(
     target: Target,
     listed: Ids | None = None,
     load: Callable[[], Model] | None = None,
-) -> NetworkDrafter:
+) -> DraftModel:
     """Draft with a loaded model and, if its head is trimmed, the `listed` tokens, ascending.
 
     With a way to `load` it again it need not always be in memory.
     """
     vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
     listed = _listed(options, target, vocab_size, listed)
-    return NetworkDrafter(options, DraftModel(model, target, options.kv, listed, load))
+    return DraftModel(options, model, target, options.kv, listed, load)
 
 
 def load(options: Options, target: Target) -> Model:

@@ -24,6 +24,7 @@ from forerun.core.types import Outcome, Seq
 from forerun.drafters.base.contract import DrafterBytes, Target
 from forerun.drafters.base.draft_head import DraftHead, Scores, TextTokens, head_nbytes
 from forerun.drafters.base.networks.network import Network, TakeSteps, kv_nbytes, num_blocks_for
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import step_nbytes
 from forerun.model.model import Model, pass_nbytes
@@ -150,6 +151,7 @@ class DraftModel(Network):
 
     def __init__(
         self,
+        options: NetworkOptions,
         model: Model,
         target: Target,
         kv: Precision,
@@ -157,6 +159,7 @@ class DraftModel(Network):
         load: Callable[[], Model] | None,
     ) -> None:
         """Take the model and the `listed` tokens (n,) that it may guess, None for all; `load` loads it again."""
+        super().__init__(options)
         vocab_size = min(model.config.vocab_size, target.model.config.vocab_size)
         num_scored = None if listed is None else len(listed)
         step = step_nbytes(model.config, model.nbytes(), num_scored)
@@ -199,7 +202,7 @@ class DraftModel(Network):
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Take a slot, if there is memory; the tokens are read when a draft is asked for."""
-        self._unopened.discard(seq.id)
+        self.end(seq)
         if not self.resident.is_here:
             self._unopened.add(seq.id)
             return

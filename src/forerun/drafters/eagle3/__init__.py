@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafters.base.networks.drafter import NetworkOptions
 from forerun.drafters.base.networks.method import NetworkMethod
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.eagle3 import files
 from forerun.drafters.eagle3.drafting import eagle_network
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.eagle3.config import Eagle3Config
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def eagle_network(
-    trained: TrainedNetwork[Eagle3Config], target: Target, bits: int
+    options: NetworkOptions, trained: TrainedNetwork[Eagle3Config], target: Target
 ) -> SlotNetwork[_native.EagleNetwork]:
     """Make the kernels of the layer. Raises LoadError."""
     from forerun import _native
@@ -46,10 +47,10 @@ def eagle_network(
         return network
 
     return SlotNetwork(
+        options,
         target,
         kernels,
         trained,
-        bits,
         c.rms_norm_eps,
         layers=c.layers,
         row_nbytes=4 * c.num_key_value_heads * c.head_dim,  # fp16

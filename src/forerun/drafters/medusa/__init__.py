@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafters.base.networks.drafter import NetworkOptions
 from forerun.drafters.base.networks.method import NetworkMethod
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.medusa import files
 from forerun.drafters.medusa.drafting import medusa_network
 

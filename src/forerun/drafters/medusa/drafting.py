@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.native import NativeNetwork
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.medusa.config import MedusaConfig
 
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def medusa_network(
-    trained: TrainedNetwork[MedusaConfig], target: Target, bits: int
+    options: NetworkOptions, trained: TrainedNetwork[MedusaConfig], target: Target
 ) -> NativeNetwork[_native.MedusaNetwork]:
     """Make the kernels of Medusa's heads. Raises LoadError."""
     from forerun import _native
 
     shape = trained.config.medusa_num_heads, trained.config.medusa_num_layers
     return NativeNetwork(
+        options,
         target.model,
         lambda decoder: _native.MedusaNetwork(decoder.runtime, decoder.native, *shape),
         trained,
-        bits,
         eps=0.0,
     )

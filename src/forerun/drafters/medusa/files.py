@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import trained
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks.options import MAX_STEPS
 from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.model.arch.base.settings import Settings

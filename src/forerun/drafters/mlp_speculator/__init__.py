@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks.drafter import NetworkOptions
 from forerun.drafters.base.networks.method import NetworkMethod
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.drafting import recurrent_network
 from forerun.model.backends.native import NativeDecoder

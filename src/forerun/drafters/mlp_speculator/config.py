@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks.options import MAX_STEPS
 
 EPS = 1e-6
 GATE_TABLES = ("forget_emb", "input_emb", "output_emb", "cell_emb")

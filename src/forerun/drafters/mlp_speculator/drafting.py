@@ -12,6 +12,7 @@ import numpy as np
 
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.native import NativeNetwork
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.mlp_speculator.config import EPS, GATE_TABLES, MLPSpeculatorConfig
 from forerun.model.backends.native import NativeDecoder
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def recurrent_network(
-    trained: TrainedNetwork[MLPSpeculatorConfig], target: Target, bits: int
+    options: NetworkOptions, trained: TrainedNetwork[MLPSpeculatorConfig], target: Target
 ) -> NativeNetwork[_native.RecurrentNetwork]:
     """Make the kernels of a recurrent network, the tables of an LSTM's gates side by side. Raises LoadError."""
     from forerun import _native
@@ -43,7 +44,7 @@ def recurrent_network(
             config.scale_input,
         )
 
-    network = NativeNetwork(target.model, kernels, replace(trained, tensors=tensors), bits, EPS)
-    if bits in HEAD_BITS:
+    network = NativeNetwork(options, target.model, kernels, replace(trained, tensors=tensors), EPS)
+    if options.bits in HEAD_BITS:
         network.native.keep_mapped()
     return network

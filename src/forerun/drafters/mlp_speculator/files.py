@@ -18,7 +18,7 @@ from forerun.core.errors import LoadError, short_repr
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import trained
 from forerun.drafters.base.networks.folder import CONFIG, describe_target
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks.options import MAX_STEPS
 from forerun.drafters.base.networks.trained import WIDEST, TrainedNetwork
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.hub.names import cache_root, name_of

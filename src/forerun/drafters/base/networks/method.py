@@ -10,9 +10,9 @@ from typing import Any, Generic, Protocol
 from forerun.core.errors import LoadError, short_repr
 from forerun.drafters.base.contract import Method, Target, as_given
 from forerun.drafters.base.draft_head import cut_list
-from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafters.base.networks.folder import check_target, open_network
 from forerun.drafters.base.networks.network import Network
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.trained import UNTRAINED, Config, TrainedNetwork
 from forerun.weights.base import Checkpoint
 
@@ -41,8 +41,8 @@ class NetworkMethod(Generic[Config]):
     kinds: tuple[str, ...]
     """The architectures and model types of its files."""
     reader: Reader[Config]
-    kernels: Callable[[TrainedNetwork[Config], Target, int], Network]
-    """Makes the network that runs beside a target, its weights rounded to so many bits. Raises LoadError."""
+    kernels: Callable[[NetworkOptions, TrainedNetwork[Config], Target], Network]
+    """Makes the network that runs beside a target, on its kernels. Raises LoadError."""
     mark: str = ""
     """A setting that files without a kind of these have."""
     find: Callable[[str, Target], str] = lambda model, target: model
@@ -78,15 +78,14 @@ class NetworkMethod(Generic[Config]):
             check_target(file, target)
             return self.reader.read(file, target)
 
-    def build(self, options: NetworkOptions, target: Target) -> NetworkDrafter:
+    def build(self, options: NetworkOptions, target: Target) -> Network:
         """Let a network draft. Raises LoadError as `read` does, ConfigError for a list without its tokens."""
         trained = self.read(options.model, target)
         trained = trained.cut(cut_list(options.draft_vocab, target, trained.tokens))
         try:
-            network = self.kernels(trained, target, options.bits)
+            return self.kernels(options, trained, target)
         except LoadError as error:
             raise LoadError(f"{options.model}: {error}") from error
-        return NetworkDrafter(options, network)
 
     def declared(
         self,

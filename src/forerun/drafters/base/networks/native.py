@@ -15,6 +15,7 @@ from forerun.core.errors import LoadError
 from forerun.core.types import Seq
 from forerun.drafters.base.contract import DrafterBytes
 from forerun.drafters.base.networks.network import LastStateNetwork
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
@@ -39,16 +40,16 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
 
     def __init__(
         self,
+        options: NetworkOptions,
         model: Model,
         new_kernels: Callable[[NativeDecoder], Kernels],
         trained: TrainedNetwork[Any],
-        bits: int,
         eps: float,
     ) -> None:
         """Make the kernels beside the target, and hand them the weights: the target's head if there is none.
 
-        Matrices are rounded to groups of 4 or 8 bits where their width has them, else to fp16; 32 rounds nothing.
-        `eps` is what norms add.
+        Matrices are rounded to the options' bits: groups of 4 or 8 where their width has them, 16, or 32, which rounds
+        nothing. `eps` is what norms add.
         """
         if not isinstance(model, NativeDecoder):
             native.require()
@@ -56,7 +57,7 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
                 "a drafter with a trained network runs on the native kernels, and this model does not: "
                 "leave out --backend and --device, or take -d recycling"
             )
-        super().__init__()
+        super().__init__(options)
         self.width = model.config.hidden_size
         takes_head = "head.0" not in trained.tensors
         divisor = model.config.logits_divisor if takes_head else 1.0
@@ -64,7 +65,7 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
             self.native = kernels = new_kernels(model)
             if trained.tokens is not None:
                 kernels.set_tokens(trained.tokens.tolist())
-            _set_weights(kernels, trained, bits, eps)
+            _set_weights(kernels, trained, options.bits, eps)
             if takes_head:
                 kernels.take_head()
             kernels.set_temperatures([divisor * each for each in trained.temperatures])

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from forerun.core.arrays import Floats
-from forerun.core.types import Features, Outcome, Seq
+from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.base.contract import DrafterBytes, Target
 from forerun.drafters.base.networks.native import NativeNetwork
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks.options import MAX_STEPS, NetworkOptions
 from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.blocks import common_prefix
@@ -31,10 +31,10 @@ class SlotNetwork(NativeNetwork[Kernels]):
 
     def __init__(
         self,
+        options: NetworkOptions,
         target: Target,
         new_kernels: Callable[[NativeDecoder], Kernels],
         trained: TrainedNetwork[Any],
-        bits: int,
         eps: float,
         *,
         layers: tuple[int, ...],
@@ -45,7 +45,7 @@ class SlotNetwork(NativeNetwork[Kernels]):
 
         `layers` of the target are read; a row is cached in `row_nbytes`, and a slot takes `slot_nbytes` besides.
         """
-        super().__init__(target.model, new_kernels, trained, bits, eps)
+        super().__init__(options, target.model, new_kernels, trained, eps)
         self._slot_nbytes = slot_nbytes
         self._row_nbytes = row_nbytes
         self.features = Features(layers=layers)
@@ -62,6 +62,7 @@ class SlotNetwork(NativeNetwork[Kernels]):
         Rows that no slot has are missing: the layers do not see them.
         """
         assert outcome.hidden is not None, "asked for by `features`"
+        self.end(seq)
         num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
         # The last of these rows may have read another next token than this text's: close enough to guess with.
         rows = {
@@ -91,10 +92,13 @@ class SlotNetwork(NativeNetwork[Kernels]):
         """Begin drafts below the last token that each sequence's slot was fed."""
         return self.asked(num_steps, min_doubt, [self._slots[seq.id] for seq in seqs])
 
-    def observe(self, seq: Seq, outcome: Outcome) -> None:
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
         """Feed the rows that are committed now, with the tokens that came after them."""
-        assert outcome.hidden is not None, "asked for by `features`"
-        self._feed(seq, outcome.emitted, outcome.hidden[[*outcome.committed_rows()]])
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            self._feed(seq, outcome.emitted, outcome.hidden[[*outcome.committed_rows()]])
 
     def end(self, seq: Seq) -> None:
         """Give the slot back; its rows stay for a text that begins alike."""
