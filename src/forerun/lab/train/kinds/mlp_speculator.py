@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks import folder as network_folder
-from forerun.drafters.base.networks.folder import Array
+from forerun.drafters.base.networks.folder import Array, open_network
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.config import GATE_TABLES, MLPSpeculatorConfig
 from forerun.lab.train.batches import TrainBatch
@@ -81,8 +80,8 @@ fitting = files.fitting
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
-    read = network_folder.read(folder, target)
-    config, weights, tokens = files.stored(read, target)
+    read = files.stored(open_network(str(folder)), target)
+    config, weights, tokens = read.config, dict[str, Array](read.by_file_names()), read.tokens
     is_lstm = config.cell == "lstm"
     if (map := weights.pop("emb_map.weight", None)) is not None:
         table = target.model.embed(np.arange(config.vocab_size)) @ map.T

@@ -14,7 +14,7 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.folder import Array
-from forerun.drafters.eagle3 import files
+from forerun.drafters.eagle3 import NETWORK
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.kinds.eagle3 import gguf
@@ -146,8 +146,8 @@ LEARNER = Eagle3Learner
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
-    weights = files.read(str(folder), target)
-    config, tensors = asdict(weights.config), dict[str, Array](weights.tensors)
+    weights = NETWORK.read(str(folder), target)
+    config, tensors = asdict(weights.config), dict[str, Array](weights.by_file_names())
     vocab_size, tokens = weights.config.vocab_size, weights.tokens
     if tokens is None:
         tokens = np.arange(vocab_size)
@@ -175,5 +175,5 @@ def export_gguf(folder: Path, out: Path, target: Target, of_target: Checkpoint) 
     """
     if not isinstance(of_target, GgufCheckpoint):
         raise LoadError(f"{of_target.path} is no GGUF file, whose tokenizer would be copied")
-    files.check_kind(str(folder))
-    gguf.write(out, files.read(str(folder), target), target, of_target)
+    NETWORK.check_kind(str(folder))
+    gguf.write(out, NETWORK.read(str(folder), target), target, of_target)
