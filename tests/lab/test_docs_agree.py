@@ -36,13 +36,13 @@ QUOTED = [
     ("docs/internals/controller.md", f"After {NUMBERS[proposer.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
-    ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
+    ("docs/measuring.md", f"a bootstrap over prompts: {summary.RESAMPLES} resamples"),
     ("docs/measuring.md", f"nodes a step ({EngineConfig().draft_budget})"),
     ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
     ("docs/http-api.md", f"at most {calls.MAX_CALLS} in sequence"),
     ("docs/measuring.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
-    ("docs/measuring.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
-    ("docs/measuring.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
+    ("docs/measuring.md", f"up to {llama.DRAFT_TOKENS} tokens while the draft model"),
+    ("docs/measuring.md", f"probability is at least {100 * llama.DRAFT_SURENESS:g} %"),
     ("docs/measuring.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
 ]
 """Words of a page with the code's own numbers in them."""

@@ -81,14 +81,14 @@ HINTS = frozenset(_HINTS.split())
 """Hints that clients of those servers send by themselves: left out as any unknown field, and allowed where a request
 is read strictly."""
 
-_NOTHING = "nothing here follows it"
-_NOT_YET = "it is not supported yet; leave it out"
-_FILTER = "the filters are top_k, top_p and min_p"
+_NO_EFFECT = "nothing here follows it"
+_NOT_SUPPORTED = "not supported: leave it out"
+_FILTER = "the only filters are top_k, top_p and min_p"
 _NO_STATE = "nothing is stored"
-_NO_PICTURES = "this server reads no pictures"
-_OLDER = "it is the older name: give tools and tool_choice"
-_BEAMS = "there is no beam search"
-_ADAPTERS = "there are no adapters"
+_TEXT_ONLY = "images, audio and video are not supported"
+_DEPRECATED = "deprecated: use tools and tool_choice"
+_BEAM_SEARCH = "beam search is not supported"
+_LORA = "LoRA adapters are not supported"
 _NONE: tuple[object, ...] = ("", [], {}, False)
 """What asks for nothing where a list, an object or a text would ask for something."""
 
@@ -109,18 +109,18 @@ Without what they stand for the answer would be one to another question. As in `
 """
 
 ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "background": ("requests are answered at once", (False,)),
-    "modalities": ("answers are text", (["text"], [])),
-    "chat_template": ("templates are the server's", ("",)),
-    "template": ("templates are the server's", ("",)),
-    "functions": (_OLDER, ([],)),
-    "function_call": (_OLDER, ("none", "auto")),
-    "best_of": ("all n completions are returned", (1, 0)),
-    "early_stopping": (_BEAMS, (False,)),
-    "length_penalty": (_BEAMS, (1, 0)),
-    "use_beam_search": (_BEAMS, (False,)),
-    "beam_search": (_BEAMS, (False,)),
-    **dict.fromkeys(("num_beams", "beam_width"), (_BEAMS, (1, 0))),
+    "background": ("there are no background requests", (False,)),
+    "modalities": ("output is text only", (["text"], [])),
+    "chat_template": ("the chat template is an option of the server", ("",)),
+    "template": ("the chat template is an option of the server", ("",)),
+    "functions": (_DEPRECATED, ([],)),
+    "function_call": (_DEPRECATED, ("none", "auto")),
+    "best_of": ("all n completions are returned: use n", (1, 0)),
+    "early_stopping": (_BEAM_SEARCH, (False,)),
+    "length_penalty": (_BEAM_SEARCH, (1, 0)),
+    "use_beam_search": (_BEAM_SEARCH, (False,)),
+    "beam_search": (_BEAM_SEARCH, (False,)),
+    **dict.fromkeys(("num_beams", "beam_width"), (_BEAM_SEARCH, (1, 0))),
     **dict.fromkeys(
         (
             *("dry_multiplier", "dynatemp_range", "mirostat", "mirostat_mode", "xtc_probability"),
@@ -134,12 +134,14 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "min_keep": (_FILTER, ("<=1",)),
     "adaptive_target": (_FILTER, ("<=-0.001",)),
     "encoder_repetition_penalty": (_FILTER, (1,)),
-    **dict.fromkeys(("guidance_scale", "cfg_scale"), ("there is no guidance", (1, 0))),
-    "negative_prompt": ("there is no guidance", ("",)),
-    "post_sampling_probs": ("log-probabilities are of the raw logits", (False,)),
-    "verbose": ("the log says what there is to say", (False,)),
-    **dict.fromkeys(("images", "image_data", "image_urls"), (_NO_PICTURES, _NONE)),
-    **dict.fromkeys(("video_data", "audio_data", "videos", "audios"), (_NO_PICTURES, _NONE)),
+    **dict.fromkeys(
+        ("guidance_scale", "cfg_scale"), ("classifier-free guidance is not supported", (1, 0))
+    ),
+    "negative_prompt": ("classifier-free guidance is not supported", ("",)),
+    "post_sampling_probs": ("log-probabilities are those of the raw logits", (False,)),
+    "verbose": ("verbosity is an option of the server", (False,)),
+    **dict.fromkeys(("images", "image_data", "image_urls"), (_TEXT_ONLY, _NONE)),
+    **dict.fromkeys(("video_data", "audio_data", "videos", "audios"), (_TEXT_ONLY, _NONE)),
     **dict.fromkeys(
         (
             *("allowed_token_ids", "allowed_tokens", "bad_words", "bad_words_ids", "banned_tokens"),
@@ -149,21 +151,21 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
             *("suppress_tokens", "begin_suppress_tokens", "structural_tag"),
             *("guided_whitespace_pattern", "response_prefix"),
         ),
-        (_NOT_YET, _NONE),
+        (_NOT_SUPPORTED, _NONE),
     ),
     **dict.fromkeys(
         ("lora", "loras", "lora_path", "lora_adapter", "lora_request", "adapter_id", "adapter"),
-        (_ADAPTERS, _NONE),
+        (_LORA, _NONE),
     ),
     **dict.fromkeys(
         ("response_schema", "output_schema", "schema", "response_mime_type"),
-        ("give response_format", ("", {}, "text/plain")),
+        ("use response_format", ("", {}, "text/plain")),
     ),
     **dict.fromkeys(
         ("documents", "input_ids", "input_embeds", "prompt_embeds", "file_ids"),
-        ("it is not read here: give its text in the conversation", _NONE),
+        ("not supported: put its text into the conversation", _NONE),
     ),
-    "truncate_prompt_tokens": ("prompts are not cut", ("<=-1",)),
+    "truncate_prompt_tokens": ("prompts are not truncated", ("<=-1",)),
 }
 """Why a field cannot be had, and the values that ask for nothing; `<=0` is any number that is."""
 
@@ -269,7 +271,7 @@ def read(
             _check(name, plain, value, ONLY)
             continue
         elif plain in HINTS:
-            note(name, _NOTHING)
+            note(name, _NO_EFFECT)
             continue
         else:
             ours, _, part = RENAMED.get(plain, name).partition("." if plain in RENAMED else "\0")
@@ -380,13 +382,13 @@ def leave_out(strange: Set[str], known: Collection[str]) -> None:
     """Note fields that are not known here. Raises RequestError for one that nobody has, in a request read strictly."""
     found = _ignored.get()
     for name in sorted(strange & HINTS):  # within objects
-        note(name, _NOTHING)
+        note(name, _NO_EFFECT)
     strange = strange - HINTS
     if strange and found is not None and found.is_strict:
         raise RequestError(unknown("field", min(strange), known, NAMES), option=min(strange))
     found = IgnoredFields() if found is None else found
     for name in sorted(strange):
-        note(name, "it is not known here", _meant_by(name, known, found))
+        note(name, "it is unknown", _meant_by(name, known, found))
 
 
 def _meant_by(name: str, known: Collection[str], found: IgnoredFields) -> str:
