@@ -51,9 +51,8 @@ def read(model: str, target: Target) -> RecurrentWeights:
         return untrained(target)
     folder = network_folder.read(_path(model, target), target)
     config, tensors, tokens = stored(folder, target)
-    head_map = tensors.pop("head_map.weight", None)
-    if head_map is not None:
-        tensors["head.0.weight"] = projected_head(target.model, tokens, head_map)
+    for head, head_map in config.head_maps.items():
+        tensors[head] = projected_head(target.model, tokens, tensors.pop(head_map))
     temperatures = network_folder.temperatures(folder)
     return RecurrentWeights(config, tensors, tokens, temperatures)
 
@@ -106,6 +105,8 @@ def stored(
     """Read the configuration, the tensors of `MLPSpeculator`, and the tokens of the head. Raises LoadError."""
     config = _config(folder, target)
     names = {name.removeprefix(_PREFIX): name for name in folder.tensors}
+    if (shared := names.pop("head_map.weight", None)) is not None:  # untied ones had one, too
+        names |= dict.fromkeys(config.head_maps.values(), shared)
     tokens = None
     if (name := names.pop(network_folder.DRAFT_IDS, None)) is not None:
         tokens = network_folder.token_ids(folder, name, config.vocab_size)
