@@ -66,10 +66,21 @@ OWN_MLP = {
     "proj.1.weight": speculator.random(speculator.INNER, speculator.INNER),
     "emb_map.weight": speculator.random(speculator.INNER, speculator.WIDTH),
 }
+MAPS = {"target_embedding": True, "target_head": True}
+UNTIED_MAPS = {
+    n: t for n, t in speculator.ibm_tensors(3, "").items() if not n.startswith(("emb", "head"))
+} | {
+    "emb_map.weight": speculator.random(speculator.INNER, speculator.WIDTH),
+    **{
+        f"head_map.{i}.weight": speculator.random(speculator.WIDTH, speculator.INNER) * (4 - i)
+        for i in range(3)
+    },
+}
 EXPORTED = {
     "lstm": (speculator.LSTM, speculator.LSTM_TENSORS | {"draft_ids": np.arange(speculator.VOCAB)}),
     "mlp": (speculator.IBM | {"tie_weights": True, "target_embedding": True}, OWN_MLP),
     "mlp, untied": (speculator.IBM, speculator.ibm_tensors(3)),
+    "mlp, untied, maps": (speculator.IBM | MAPS, UNTIED_MAPS),
 }
 
 

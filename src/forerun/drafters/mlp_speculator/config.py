@@ -13,7 +13,8 @@ token t+1+i and its output predicts token t+2+i. With a = state weight 0.5^(0.5/
 
 The target's embedding and head need not be copied: with `target_embedding`, E[token] = `emb_map` e(token), as wide as
 all of u (or as p, then used for each of the cell's four parts); with `target_head`, logits = W (`head_map` y), W rows
-of the target's head. Both maps can be multiplied into copies of the rows, which other engines read.
+of the target's head; untied, each step has a `head_map`. Maps can be multiplied into copies of the rows, which other
+engines read.
 
 D hidden width of the target, p inner width, n steps, V vocabulary, B rows.
 """
@@ -81,6 +82,15 @@ class MLPSpeculatorConfig:
         """Return the width of what a token adds to u."""
         return self.inner_dim * (1 if self.tie_lstm_embs else self.num_parts)
 
+    @property
+    def head_maps(self) -> dict[str, str]:
+        """Name the map before the target's rows that each head is made of; none if the heads are its own."""
+        if not self.target_head:
+            return {}
+        if self.tie_weights:
+            return {"head.0": "head_map"}
+        return {f"head.{i}": f"head_map.{i}" for i in range(self.n_predict)}
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """List the tensors by the kernels' names; the tables of an LSTM's gates make up `emb.0`."""
         inner, width, is_mlp = self.inner_dim, self.num_parts * self.inner_dim, self.cell == "mlp"
@@ -98,9 +108,8 @@ class MLPSpeculatorConfig:
             gates = GATE_TABLES[:1] if self.tie_lstm_embs else GATE_TABLES
             tables = [f"emb.{i}" for i in range(num_heads)] if is_mlp else gates
             shapes |= dict.fromkeys(tables, (self.vocab_size, inner))
-        if self.target_head:
-            shapes["head_map"] = (self.hidden_size, inner)
-        else:
+        shapes |= dict.fromkeys(self.head_maps.values(), (self.hidden_size, inner))
+        if not self.target_head:
             shapes |= {f"head.{i}": (self.vocab_size, inner) for i in range(num_heads)}
         return shapes
 

@@ -57,9 +57,10 @@ def read(file: Checkpoint, target: Target) -> RecurrentWeights:
     """Read a network for a target. Raises LoadError naming what is wrong."""
     read = stored(file, target)
     tensors = dict(read.tensors)
-    if (head_map := tensors.pop("head_map", None)) is not None:
-        head = projected_head(target.model, read.tokens, head_map.dequantize())
-        tensors["head.0"] = stored_floats(head_map.name, head)
+    for head, name in read.config.head_maps.items():
+        head_map = tensors.pop(name)
+        rows = projected_head(target.model, read.tokens, head_map.dequantize())
+        tensors[head] = stored_floats(head_map.name, rows)
     return replace(read, tensors=tensors)
 
 
@@ -99,6 +100,8 @@ def stored(file: Checkpoint, target: Target) -> RecurrentWeights:
     """Read a network with the maps that its file has. Raises LoadError."""
     config = check_sizes_of(file, target)
     names = {name.removeprefix(_PREFIX): name for name in file.names()}
+    if (shared := names.pop("head_map.weight", None)) is not None:  # untied ones had one, too
+        names |= dict.fromkeys(map(config.file_name, config.head_maps.values()), shared)
     tokens = trained.head_tokens(file, names, config.vocab_size)
     shapes = config.shapes()
     if tokens is not None:
