@@ -299,7 +299,7 @@ WRONG = [
     ({"target_layer_ids": [1, 9]}, "layers of 0 to 7, ascending, must be read, got [1, 9]"),
     ({"mask_token_id": 24}, "'mask_token_id' is 24, but must be a whole number from 0 to 23"),
     ({"layer_types": ["chunked", "full_attention"]}, "layers of type 'chunked' are not supported"),
-    ({"hidden_act": "gelu"}, "an MLP with 'gelu' is not supported, silu is"),
+    ({"hidden_act": "gelu"}, "with hidden_act='gelu' is not supported: only 'silu' is"),
     ({"block_size": None}, "the model's metadata lacks 'block_size'"),
 ]
 
@@ -322,6 +322,19 @@ def test_what_does_not_fit_is_told_in_a_line(change, message, tmp_path):
 def test_a_wrong_tensor_is_named(name, values, message, tmp_path):
     path = deepspec(tmp_path, network(is_dspark=True) | {name: values})
     assert message in refusal(lambda: build(Options(model=path), target()))
+
+
+def test_a_confidence_head_may_read_the_state_alone(tmp_path):
+    """What it does not read of the token before has no weight; the bias is last."""
+    tensors = network(is_dspark=True)
+    row = tensors["confidence_head.proj.weight"][:, :WIDTH]
+    path = deepspec(tmp_path, tensors | {"confidence_head.proj.weight": row})
+    vector = read(path).tensors["confidence"].dequantize()
+    expected = [*row[0], *np.zeros(RANK), *tensors["confidence_head.proj.bias"]]
+    assert vector.tolist() == pytest.approx(expected)
+    build(Options(model=path), target())
+    path = deepspec(tmp_path, tensors | {"confidence_head.proj.weight": row[:, 1:]})
+    assert "have 31 and 1 numbers, expected 32 or 64, and 1" in refusal(lambda: read(path))
 
 
 def test_a_list_cuts_the_markov_head_too(tmp_path):

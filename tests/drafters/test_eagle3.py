@@ -191,7 +191,7 @@ WRONG = [
     ({"rope_scaling": {"rope_type": "ntk"}}, OUR_TENSORS, "rope scaling 'ntk' is not supported"),
     ({"rope_scaling": {"rope_type": "yarn"}}, OUR_TENSORS, "rope scaling 'yarn': 'max_position_embeddings' is missing"),
     ({"partial_rotary_factor": 0.5}, OUR_TENSORS, "only whole heads are rotated, not 8 of 16 features"),
-    ({"hidden_act": "gelu"}, OUR_TENSORS, "an MLP with 'gelu' is not supported, silu is"),
+    ({"hidden_act": "gelu"}, OUR_TENSORS, "with hidden_act='gelu' is not supported: only 'silu' is"),
     (taps(1, 3, 8), OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3, 8]"),
     (taps(2, 3, 9), OUR_TENSORS, "three layers of 1 to 8 must be read, got [2, 3, 9]"),
     ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' is 'x', but must be a whole number"),

@@ -90,13 +90,8 @@ def untrained(target: Target) -> BlockWeights:
     last = shape.num_layers - 1
     layers = tuple(sorted({min(1, last), last // 2, last}))
     config = BlockConfig(
-        vocab_size=shape.vocab_size,
+        **trained.sizes_of(shape),
         draft_vocab_size=shape.vocab_size if tokens is None else len(tokens),
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
         rope=RopeConfig(10000.0, shape.head_dim),
         rms_norm_eps=1e-5,
         layers=layers,
@@ -129,8 +124,6 @@ def _config(
             (width, target.hidden_size, "embeddings of width"),
         ]
     )
-    if (act := settings.get("hidden_act", "silu")) != "silu":
-        raise LoadError(f"an MLP with {short_repr(act)} is not supported, silu is")
     rank, windows = _markov_rank(settings, names), _windows(settings)
     usual_block = _USUAL_BLOCK if settings.is_gguf else None
     return BlockConfig(

@@ -69,13 +69,8 @@ def untrained(target: Target) -> EagleWeights:
     num_tokens = min(shape.vocab_size, UNTRAINED_TOKENS)
     last = shape.num_layers - 1
     config = Eagle3Config(
-        vocab_size=shape.vocab_size,
+        **trained.sizes_of(shape),
         draft_vocab_size=num_tokens,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
         rope_theta=10000.0,
         rms_norm_eps=1e-5,
         layers=(min(1, last), last // 2, last) if last else (0, 0, 0),
@@ -105,8 +100,6 @@ def _config(
     trained.check_sizes([*compared, (width, target.hidden_size, "states of width")])
     layers = _layers(settings, target.num_layers)
     rope = trained.rope(settings, sizes["head_dim"])
-    if (act := settings.get("hidden_act", "silu")) != "silu":
-        raise LoadError(f"an MLP with {short_repr(act)} is not supported, silu is")
     fc_norms = settings.flag("fc_norm", False) or _has(file, names, "fc_norm.0")
     config = Eagle3Config(
         **sizes,

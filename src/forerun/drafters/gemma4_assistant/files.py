@@ -163,9 +163,9 @@ def _clusters(checkpoint: Checkpoint, config: ModelConfig) -> Clusters | None:
     """Read the clusters of the head. Raises LoadError."""
     if not checkpoint.config.get("use_ordered_embeddings", False):
         return None
-    count, most = (
-        _number(checkpoint, key) for key in ("num_centroids", "centroid_intermediate_top_k")
-    )
+    settings = Settings(checkpoint)
+    count = settings.integer("num_centroids", high=config.vocab_size)
+    most = settings.integer("centroid_intermediate_top_k", high=count)
     centroids = checkpoint.tensor("masked_embedding.centroids.weight")
     order = integers(checkpoint, "masked_embedding.token_ordering").reshape(-1).astype(np.int64)
     if centroids.shape != (count, config.hidden_size):
@@ -178,13 +178,4 @@ def _clusters(checkpoint: Checkpoint, config: ModelConfig) -> Clusters | None:
         raise LoadError(
             f"'masked_embedding.token_ordering' must have each of {config.vocab_size} tokens once, in {count} clusters"
         )
-    if most > count:
-        raise LoadError(f"'centroid_intermediate_top_k' is {most}, of {count} clusters")
     return Clusters(centroids.dequantize(), order.reshape(count, -1), most)
-
-
-def _number(checkpoint: Checkpoint, key: str) -> int:
-    value = checkpoint.config.get(key)
-    if type(value) is not int or value < 1:
-        raise LoadError(f"'{key}' must be a whole number from 1 on, got {value!r}")
-    return value

@@ -16,7 +16,7 @@ from forerun.core.errors import ConfigError, LoadError, short_repr
 from forerun.drafters.base.networks.folder import DRAFT_IDS, Array, integers, is_float
 from forerun.model.arch.base.rope import given_scaling, rope_from_gguf, rope_of
 from forerun.model.arch.base.settings import LARGEST, Settings
-from forerun.model.config import RopeConfig
+from forerun.model.config import ModelConfig, RopeConfig
 from forerun.weights.base import Checkpoint
 from forerun.weights.stored import StoredTensor, stored_floats
 
@@ -197,6 +197,7 @@ def decoder_sizes(settings: Settings, vocab_size: int) -> dict[str, int]:
 
     Raises LoadError.
     """
+    settings.reject("hidden_act", "silu")
     width, heads = settings.size("hidden_size"), settings.size("num_heads")
     if settings.is_gguf:
         settings.fixed["vocab_size"] = settings.integer(
@@ -209,6 +210,18 @@ def decoder_sizes(settings: Settings, vocab_size: int) -> dict[str, int]:
         "num_attention_heads": heads,
         "num_key_value_heads": settings.size("num_kv_heads", heads),
         "head_dim": settings.size("head_dim", max(1, width // heads)),
+    }
+
+
+def sizes_of(shape: ModelConfig) -> dict[str, Any]:
+    """Return the same sizes of a target."""
+    return {
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
     }
 
 
