@@ -14,6 +14,7 @@ from forerun.drafters.base.networks.folder import check_target, open_network
 from forerun.drafters.base.networks.network import Network
 from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.trained import UNTRAINED, Config, TrainedNetwork
+from forerun.model.kernels import native
 from forerun.weights.base import Checkpoint
 
 
@@ -80,6 +81,7 @@ class NetworkMethod(Generic[Config]):
 
     def build(self, options: NetworkOptions, target: Target) -> Network:
         """Let a network draft. Raises LoadError as `read` does, ConfigError for a list without its tokens."""
+        native.require()
         trained = self.read(options.model, target)
         trained = trained.cut(cut_list(options.draft_vocab, target, trained.tokens))
         try:
