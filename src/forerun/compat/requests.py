@@ -76,7 +76,10 @@ id_slot cache_prompt n_cache_reuse n_keep n_discard n_indent t_max_prompt_ms res
 repeat_last_n penalize_nl backend_sampling dynatemp_exponent xtc_threshold dry_allowed_length dry_base
 dry_penalty_last_n dry_sequence_breakers mirostat_eta mirostat_tau adaptive_decay speculative.n_min
 speculative.p_min speculative.type reasoning_control keep_alive num_ctx num_keep num_batch num_thread num_gpu
-main_gpu use_mmap use_mlock numa low_vram penalize_newline"""
+main_gpu use_mmap use_mlock numa low_vram penalize_newline user_id session_id timeout timeout_ms time
+add_bos_token api_server api_type legacy_api do_sample max_tokens_second penalty_last_n rep_pen_range rep_pen_slope
+repetition_decay repetition_penalty_range sampler_order sampler_priority smoothing_curve speculative_ngram
+temperature_last trim_stop truncation_length"""
 HINTS = frozenset(_HINTS.split())
 """Hints that clients of those servers send by themselves: left out as any unknown field, and allowed where a request
 is read strictly."""
