@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from dev.markdown import codes, item
+from dev.markdown import codes, item, wrapped
 from forerun.compat import engine, requests
 from forerun.core.config import EngineConfig
 from forerun.core.options import flag_of, flags_of
@@ -60,11 +60,12 @@ def page() -> str:
         "Accepted with these values only; any other value is an error:\n",
     ]
     only = {**requests.STATE, **requests.ONLY}
-    parts += [
-        _by_values((name, _json(values), why) for name, (why, values) in only.items()),
-    ]
-    parts += ["Accepted with any value, without effect:\n"]
-    parts += [_lines(item(codes(names), why) for why, names in requests.NO_EFFECT.items())]
+    parts += [_by_values((name, _json(values), why) for name, (why, values) in only.items())]
+    rest = (
+        "Any other field is left out, and named in the answer's header `x-forerun-ignored`. With "
+        "`--strict-requests` it is an error, except for these hints, which clients send by themselves: "
+    )
+    parts += [wrapped(rest + codes(sorted(requests.HINTS)) + ".") + "\n"]
     return "\n".join(parts)
 
 

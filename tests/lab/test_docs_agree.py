@@ -24,9 +24,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 NUMBERS = {3: "three", 5: "five"}
-llama, gguf, vino = (
-    import_module(f"forerun.lab.bench.peers.{name}")
-    for name in ("llama_cpp", "transformers", "openvino")
+llama, gguf = (
+    import_module(f"forerun.lab.bench.peers.{name}") for name in ("llama_cpp", "transformers")
 )
 
 QUOTED = [
@@ -45,7 +44,6 @@ QUOTED = [
     ("docs/measuring.md", f"up to {llama.DRAFT_TOKENS} tokens while the draft model"),
     ("docs/measuring.md", f"probability is at least {100 * llama.DRAFT_SURENESS:g} %"),
     ("docs/measuring.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
-    ("docs/measuring.md", f"`num_assistant_tokens` {vino.DRAFT_TOKENS}"),
 ]
 """Words of a page with the code's own numbers in them."""
 

@@ -205,6 +205,23 @@ def test_a_count_that_is_none_is_named_as_it_was_typed(forerun, tiny_gguf, optio
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--step-weight", 2, "must be from 0 to 1, got 2"),
+        ("--stage2-rate", -1, "must be from 0 to 1, got -1"),
+        ("--stage2-batch", -1, "must be at least 0, got -1"),
+        ("--draft-vocab", 0, "must be at least 1, got 0"),
+    ],
+)
+def test_a_number_out_of_its_range_is_named_as_it_was_typed(
+    forerun, tiny_gguf, option, value, why
+) -> None:
+    code, _, err = forerun("train", "drafter", "-m", tiny_gguf, option, value)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{option} {why}" in err
+
+
+@pytest.mark.parametrize(
     ("command", "option"), [(train_drafter, "--from-model"), (train_draft_model, "--from")]
 )
 def test_a_record_names_another_model_without_its_folder(command, option) -> None:

@@ -1,4 +1,4 @@
-"""Losses through a frozen head: value and gradient are those of autograd, and mean what they say."""
+"""Losses through a head, frozen or not: value and gradients are those of autograd, and mean what they say."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ N, D, V = 150, 12, 31  # more rows than a block
 def given():
     torch.manual_seed(0)
     p = torch.randn(N, V + 9).mul(2).softmax(-1)[:, :V]  # the rest is outside the draft vocabulary
-    return torch.randn(N, D, requires_grad=True), torch.randn(V, D), p
+    return torch.randn(N, D, requires_grad=True), torch.randn(V, D, requires_grad=True), p
 
 
 def plain(out, head, p, loss):
@@ -38,13 +38,16 @@ def test_value_gradient_and_alpha_are_autograds(given, loss) -> None:
     out, head, p = given
     value, alpha = through_head(out, head, p, loss)
     (3 * value).backward()
-    got, out.grad = out.grad, None
+    got, out.grad, of_head, head.grad = out.grad, None, head.grad, None
     wanted, wanted_alpha = plain(out, head, p, loss)
     (3 * wanted).backward()
     assert_close(value, wanted)
     assert_close(alpha, wanted_alpha.detach())
     assert_close(got, out.grad, atol=1e-4, rtol=1e-4)
+    assert_close(of_head, head.grad, atol=1e-3, rtol=1e-4)
     assert got.abs().sum() > 0
+    through_head(out, head.detach(), p, loss)[0].backward()
+    assert_close(out.grad, got * 4 / 3, atol=1e-4, rtol=1e-4)
 
 
 def test_rows_the_draft_vocabulary_cannot_say_are_learned_from_little(given) -> None:

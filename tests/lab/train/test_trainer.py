@@ -226,6 +226,61 @@ def test_the_texts_own_tokens_can_be_learned_alone(more, tmp_path) -> None:
     assert np.array_equal(IDS[ones.argmax(-1).numpy()[known]], batch.following.numpy()[known])
 
 
+def test_heads_of_its_own_learn_alone_what_the_targets_need_a_map_for(tmp_path) -> None:
+    """IBM's network: embedding, matrix, norm and head for each step, all of them stepped."""
+    settings = replace(SETTINGS, loss="token", step_weight=1.0)
+    ibm = {"cell": "mlp", "tied": False, "own_embedding": True, "own_head": True}
+    begun = new(tmp_path, settings=settings, target=counting_model(), **ibm)
+    before = {name: weight.clone() for name, weight in begun.learner.net.named_parameters()}
+    assert {name.rpartition(".")[0] for name in before} == {
+        f"{part}.{step}" for part in ("emb", "proj", "ln", "head") for step in range(DEPTH)
+    }
+    assert before["head.1.weight"].shape == (len(IDS), TARGET.config.hidden_size)
+    done = run(begun, make=counted)
+    for name, weight in done.learner.net.named_parameters():
+        assert not torch.equal(weight, before[name]), name
+    assert min(done.acceptance(counted(8)).match) > 0.5
+
+
+def test_an_untied_network_has_a_map_before_the_head_for_each_step(tmp_path) -> None:
+    net = new(tmp_path, cell="mlp", tied=False).learner.net
+    names = {name for name, _ in net.named_parameters() if name.startswith("head_map")}
+    assert names == {"head_map.0.weight", "head_map.1.weight"}
+
+
+@pytest.mark.parametrize("cell", ["mlp", "lstm"])
+def test_without_tokens_the_state_alone_decides(cell, tmp_path) -> None:
+    done = run(new(tmp_path, settings=SHORT, cell=cell, zero_tokens=True, own_embedding=True))
+    learner = done.learner
+    assert not learner.net.emb_map.weight.any()
+    pieces = next(batches.epoch(counted(9), DEPTH, 64, 100, (0,)))
+    batch = batches.pack(pieces, DEPTH, done.read)
+    other = replace(batch, tokens=batch.tokens.roll(1))
+    for one, two in zip(learner.outputs(batch), learner.outputs(other), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_the_second_stage_has_steps_and_replies_of_its_own_length(tmp_path) -> None:
+    settings = replace(SETTINGS, tokens=2100, stages=(5, 2), eval_every=10_000, patience=0)
+    both = new(tmp_path, settings=replace(settings, stage2_batch=200, stage2_length=20))
+    stages = [p.stage for p in both.run(texts(9, 7), texts(60), texts(3, 1))]
+    first, second = both.progress.history[stages.index(1) - 1], both.progress.history[-2:]
+    assert first["tokens"] / first["step"] < 150
+    assert second[1]["tokens"] - second[0]["tokens"] >= 200
+    reply = texts(1)[0]
+    assert reply.cut(20).num_learned == 20
+    assert reply.cut(999) == reply
+
+
+def test_a_steps_loss_counts_by_its_weight(tmp_path) -> None:
+    losses = [
+        run(new(tmp_path / str(w), settings=replace(SHORT, step_weight=w)), 1).progress.history
+        for w in (0.0, 0.5, 1.0)
+    ]
+    none, half, whole = (history[0]["loss"] for history in losses)
+    assert 0 < half - none == pytest.approx((whole - none) / 2, rel=1e-4)
+
+
 def test_an_lstm_is_tied(tmp_path) -> None:
     with pytest.raises(ConfigError, match="--untied is for --cell mlp"):
         new(tmp_path, tied=False)
@@ -337,6 +392,8 @@ def test_replies_that_loop_or_come_twice_are_left_out_and_prompts_held_out() -> 
         {},
         {"inner_dim": 32, "num_layers": 2, "for_gguf": True},
         {"cell": "mlp", "tied": False, "own_embedding": True},
+        {"cell": "mlp", "tied": False, "own_embedding": True, "own_head": True},
+        {"cell": "mlp", "tied": False},
     ],
 )
 def test_what_was_trained_can_be_read_and_drafts(kind, more, tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,8 +14,22 @@ from forerun.core.errors import ConfigError
 from forerun.lab.commands import _training as shared
 
 RATES = {"muon": 0.02, "adamw": 0.001}
-OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf", "untied", "own_embedding")
+OF_A_KIND = (
+    *("kind", "depth", "cell", "inner", "head_layers", "for_gguf"),
+    *("untied", "own_embedding", "own_head", "zero_tokens"),
+)
 """Options that a trained drafter has decided already."""
+LEAST = {
+    "depth": 1,
+    "vocab": 1,
+    "batch": 1,
+    "head_layers": 1,
+    "stage2_batch": 0,
+    "stage2_length": 0,
+}
+"""Of the options that are counts."""
+SHARES = ("stage2_rate", "step_weight")
+"""Options from 0 to 1."""
 
 
 @opt.command()
@@ -51,9 +66,28 @@ OF_A_KIND = ("kind", "depth", "cell", "inner", "head_layers", "for_gguf", "untie
     "--own-embedding", is_flag=True, help="Of mlp_speculator: vectors of its own for tokens."
 )
 @click.option(
+    "--own-head",
+    is_flag=True,
+    help="Of mlp_speculator: rows of its own for the tokens of --draft-vocab; with --untied a head for each step.",
+)
+@click.option(
+    "--zero-tokens",
+    is_flag=True,
+    help="Of mlp_speculator, for experiments: tokens add nothing, guesses follow from the state alone.",
+)
+@click.option(
+    "--step-weight",
+    default=0.8,
+    help="Of each step's loss, as a share of the step's before; 1: all count the same.",
+)
+@click.option(
     "--stage2-rate",
     default=0.0,
     help="With --text: the rate starts again on the replies, at this share of --lr; 0: one rate over both.",
+)
+@click.option("--stage2-batch", default=0, help="Tokens of a step on the replies; 0: --batch.")
+@click.option(
+    "--stage2-length", default=0, help="Tokens of each reply to learn from, at most; 0: all."
 )
 @click.option("--optimizer", default="muon", help="muon or adamw.")
 @click.option(
@@ -83,7 +117,12 @@ def command(
     for_gguf: bool,
     untied: bool,
     own_embedding: bool,
+    own_head: bool,
+    zero_tokens: bool,
+    step_weight: float,
     stage2_rate: float,
+    stage2_batch: int,
+    stage2_length: int,
     loss: str,
     optimizer: str,
     lr: float | None,
@@ -113,11 +152,7 @@ def command(
         shared.leave_out(context, OF_A_KIND, because="--from")
     elif sibling is not None:
         raise ConfigError("--from-model says whose network --from is: give both")
-    counts = {"depth": depth, "draft-vocab": vocab, "batch": batch, "head-layers": head_layers}
-    for name, value in counts.items():
-        opt.check_least(f"--{name}", value, 1)
-    if not 0 <= stage2_rate <= 1:
-        raise ConfigError(f"--stage2-rate must be from 0 to 1, got {stage2_rate:g}")
+    _check_ranges(context)
     rate = RATES.get(optimizer, 0.0) * (1 if begin is None else networks.GOING_ON)
     settings = shared.settings_of(
         *(tokens, eval_every, loss, text),
@@ -126,6 +161,9 @@ def command(
         optimizer=shared.check_choice("optimizer", optimizer, tuple(RATES)),
         patience=patience,
         stage2_rate=stage2_rate,
+        stage2_batch=stage2_batch,
+        stage2_length=stage2_length,
+        step_weight=step_weight,
         seed=seed,
     )
     with session.processes() as is_first:
@@ -134,6 +172,7 @@ def command(
         torch.manual_seed(seed)
         if begin is None:
             of_speculator = {"tied": not untied, "own_embedding": own_embedding}
+            of_speculator |= {"own_head": own_head, "zero_tokens": zero_tokens}
             what = Kind(kind, depth, cell, inner, head_layers, for_gguf=for_gguf, **of_speculator)
             learner = networks.new(llm, what, data.ids)
         else:
@@ -141,6 +180,8 @@ def command(
             learner, what, ids = networks.trained(old.target(), begin)
             if old is not llm:
                 learner, what = moved(learner, what, ids, (llm, old), data, states_gb)
+            if what.own_head:
+                shared.leave_out(context, ("vocab",), because="--from, as its head is its own,")
             if not shared.is_given(context, "vocab"):  # the head's rows are the target's: any do
                 data = replace(data, ids=ids)
         learner.int8 = int8
@@ -149,3 +190,14 @@ def command(
         origin |= {"from_model": name_of(Path(sibling))} if sibling else {}
         trainer = session.new_trainer(llm, learner, data, settings, states_gb, out, origin)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)
+
+
+def _check_ranges(context: click.Context) -> None:
+    """Raise ConfigError if a count is too small, or a share none."""
+    for option in context.command.params:
+        name, flag = str(option.name), max(option.opts, key=len)
+        value: Any = context.params.get(name)
+        if name in LEAST:
+            opt.check_least(flag, value, LEAST[name])
+        if name in SHARES and not 0 <= value <= 1:
+            raise ConfigError(f"{flag} must be from 0 to 1, got {value:g}")

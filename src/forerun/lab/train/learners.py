@@ -65,7 +65,11 @@ class Learner(ABC):
 
     @abstractmethod
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
-        """Return for each step, (N, D) fp32, what the target's head rows multiply."""
+        """Return for each step, (N, D) fp32, what the head's rows multiply."""
+
+    def head_of(self, step: int, shared: Tensor) -> Tensor:
+        """Return a step's rows of the head (V', D), in the type of the target's own, which are `shared`."""
+        return shared
 
     def write(
         self,
@@ -129,6 +133,10 @@ class Kind:
     """Of mlp_speculator with the cell mlp: every step has the same weights."""
     own_embedding: bool = False
     """Of mlp_speculator: vectors of its own for tokens, in place of a map of the target's."""
+    own_head: bool = False
+    """Of mlp_speculator: rows of its own for tokens, in place of a map before the target's."""
+    zero_tokens: bool = False
+    """Of mlp_speculator: tokens add nothing, so that guesses follow from the state alone."""
     for_gguf: bool = False
     """eagle3 with the norms that llama.cpp has: one before `fc`, and none of what is fed back."""
 
@@ -159,7 +167,7 @@ def export(folder: Path, out: Path, target: Target) -> None:
     What their formats lack is left out: the calibration, the target's name. Heads but EAGLE-3's have all tokens.
     Raises LoadError for a folder that does not fit the target, and OSError.
     """
-    kind = network_folder.config_of(folder).get("model_type")
+    kind = network_folder.open_network(str(folder)).config.get("model_type")
     module = kind_module(str(kind) if kind in KINDS else "eagle3")
     config, tensors = module.exported(folder, target)
     halves = {n: t.astype(np.float16) if is_float(t) else t for n, t in tensors.items()}

@@ -1,7 +1,8 @@
-"""Losses of a draft distribution q against the target's p, through the rows of a head that is not trained.
+"""Losses of a draft distribution q against the target's p, through the rows of a head.
 
 Vocabulary is where the memory goes: logits are never kept. A block of rows is multiplied by the head, its loss and the
-gradient of its inputs are found at once, and only those stay (as in fused linear cross-entropy).
+gradients of its inputs, and of the head if that is trained, are found at once, and only those stay (as in fused linear
+cross-entropy).
 
 p is over the draft vocabulary and sums to less than one: what the target gives to other tokens. KL then weighs a row
 by its sum, so rows that the draft vocabulary cannot say are learned from little. alpha = sum min(p, q): of the guesses
@@ -21,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 Loss = Literal["kl", "lk", "ce"]
 BLOCK = 64
@@ -41,28 +42,34 @@ def through_head(out: Tensor, head: Tensor, p: Tensor, loss: Loss) -> tuple[Tens
 class _ThroughHead(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: FunctionCtx, out: Tensor, head: Tensor, p: Tensor, loss: Loss
+        ctx: Any, out: Tensor, head: Tensor, p: Tensor, loss: Loss
     ) -> tuple[Tensor, Tensor]:
         gradient, alphas = torch.empty_like(out, dtype=torch.float32), []
+        is_trained = ctx.needs_input_grad[1]
+        of_head = torch.zeros_like(head, dtype=torch.float32) if is_trained else None
         total = out.new_zeros((), dtype=torch.float32)
         columns = head.T
         for start in range(0, len(out), BLOCK):
             rows = slice(start, start + BLOCK)
-            logits = (out[rows].to(head.dtype) @ columns).float()
+            block = out[rows].to(head.dtype)
+            logits = (block @ columns).float()
             value, alpha, slope = _of_logits(logits, p[rows].float(), loss)
             total += value
             alphas.append(alpha)
-            gradient[rows] = (slope.to(head.dtype) @ head).float()
-        ctx.save_for_backward(gradient)
+            slope = slope.to(head.dtype)
+            gradient[rows] = (slope @ head).float()
+            if of_head is not None:
+                of_head += slope.T @ block
+        ctx.save_for_backward(gradient, of_head)
         alpha = torch.cat(alphas) if alphas else total.new_zeros(0)
         ctx.mark_non_differentiable(alpha)
         return total, alpha
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * of_total, None, None, None
+    def backward(ctx: Any, of_total: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        gradient, of_head = ctx.saved_tensors
+        return gradient * of_total, None if of_head is None else of_head * of_total, None, None
 
 
 def _of_logits(logits: Tensor, p: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Muon for matrices, AdamW for vectors and embeddings, or AdamW for all; and how the rate goes.
+"""Muon for matrices, AdamW for vectors, embeddings and heads, or AdamW for all; and how the rate goes.
 
 Muon (Jordan et al., 2024) steps by the momentum with all its singular values made nearly one. Here a matrix's step is
 also as large as the matrix was at first (rms times the root of its width), so the same rate fits maps of large and of
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from forerun.torch.networks.mlp_speculator import GateLinear
+from forerun.torch.networks.mlp_speculator import GateLinear, OwnHead
 
 OptimizerName = Literal["muon", "adamw"]
 BETAS = (0.9, 0.95)
@@ -34,10 +34,10 @@ class Optimizer:
     """Steps the weights of a network."""
 
     def __init__(self, net: nn.Module, name: OptimizerName, lr: float, vector_lr: float) -> None:
-        """`lr` is that of matrices, `vector_lr` AdamW's of norms, biases and embeddings beside Muon."""
-        self.all = [*net.parameters()]
+        """`lr` is that of matrices, `vector_lr` AdamW's of norms, biases and rows of tokens beside Muon."""
+        self.all = [weight for weight in net.parameters() if weight.requires_grad]
         is_muon = name == "muon"
-        tables = {id(m.weight) for m in net.modules() if isinstance(m, nn.Embedding)}
+        tables = {id(m.weight) for m in net.modules() if isinstance(m, nn.Embedding | OwnHead)}
         matrices = [w for w in self.all if is_muon and w.ndim == 2 and id(w) not in tables]
         stepped = {id(w) for w in matrices}
         others = [w for w in self.all if id(w) not in stepped]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forerun.core.errors import ConfigError
 from forerun.lab.store import Store
@@ -40,6 +40,10 @@ class Reply:
     def num_learned(self) -> int:
         """Tokens from `first` on."""
         return len(self.tokens) - self.first
+
+    def cut(self, length: int) -> Reply:
+        """Return the prompt and `length` tokens of the answer, at most."""
+        return replace(self, tokens=self.tokens[: self.first + length])
 
 
 def of_store(store: Store, left_out: Collection[str] = ()) -> list[Reply]:

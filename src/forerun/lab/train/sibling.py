@@ -34,6 +34,7 @@ from forerun.torch.networks.mlp_speculator import rms
 
 UNSEEN = 0.3
 """Weight of a token that no text holds; that of others is this and the root of their count."""
+MAPS = {"emb_map.weight", "head_map.weight"}
 RIDGE = 1e-3
 """Times the mean of the Gram matrix's diagonal."""
 ROWS = 8192
@@ -44,12 +45,15 @@ def moved(
 ) -> tuple[Learner, Kind]:
     """Make a network of the second model one of the first; both read the replies that a run begins with.
 
-    Raises ConfigError unless their tokenizers are the same and it is mlp_speculator with the model's embedding.
+    Raises ConfigError unless their tokenizers are the same and it is mlp_speculator with the model's embedding and
+    head.
     """
     if fingerprint(llms[1].tokenizer) != data.vocabulary:
         raise ConfigError("--from-model must have the tokenizer of this model")
-    if old.name != FOUND_KIND or not old.shape.target_embedding:
-        raise ConfigError("--from-model is for mlp_speculator with the model's embedding")
+    if old.name != FOUND_KIND or not old.net.state_dict().keys() >= MAPS:
+        raise ConfigError(
+            "--from-model is for mlp_speculator with the model's embedding and head, each step the same"
+        )
     kind = replace(kind, inner_dim=old.shape.inner_dim)
     new = new_learner(kind, llms[0].model, ids, {})
     new.is_trained = True

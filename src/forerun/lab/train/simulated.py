@@ -93,7 +93,7 @@ def measure(
         reached = torch.ones(len(batch.at), dtype=torch.bool)
         for index, out in enumerate(learner.outputs(batch)):
             rows = batch.at + 1 + index
-            logits = (out.to(head.dtype) @ head.T).float()
+            logits = (out.to(head.dtype) @ learner.head_of(index, head).T).float()
             matches.append(tokens[logits.argmax(-1)] == batch.best[rows])
             alphas.append(torch.minimum(logits.softmax(-1), p[rows]).sum(-1))
             right.append(_by_temperature(logits[reached], index_of[batch.best[rows]][reached]))

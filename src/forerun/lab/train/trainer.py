@@ -55,6 +55,10 @@ class TrainSettings:
     """`kl+lk` turns to LK-hybrid when the rate begins to fall; `token`: cross-entropy of the text's own tokens."""
     stage2_rate: float = 0.0
     """The second stage's rate, a share of the first's, which warms up and falls again; 0: one rate over both."""
+    stage2_batch: int = 0
+    """Tokens of a step on replies; 0: `batch`."""
+    stage2_length: int = 0
+    """Tokens of each reply that are learned from, at most; 0: all."""
     step_weight: float = 0.8
     """Of each step's loss, as a share of the step's before."""
     warm_up: float = 0.02
@@ -185,6 +189,9 @@ class Trainer:
         """What is left of the run, in order."""
         done, total = self.progress, sum(self.settings.stages)
         until = 0.0
+        if longest := self.settings.stage2_length:
+            replies = [reply.cut(longest) for reply in replies]
+        sizes = self.settings.batch, self.settings.stage2_batch or self.settings.batch
         for stage, (share, texts_of_stage) in enumerate(
             zip(self.settings.stages, (texts, replies), strict=True)
         ):
@@ -195,7 +202,7 @@ class Trainer:
                 done.stage, done.epoch, done.batch = stage, 0, 0
             for epoch in count(done.epoch):
                 seed = (self.settings.seed, stage, epoch)
-                args = (texts_of_stage, self.depth, self.learner.piece, self.settings.batch, seed)
+                args = (texts_of_stage, self.depth, self.learner.piece, sizes[stage], seed)
                 if epoch > done.epoch:
                     done.epoch, done.batch = epoch, 0
                 for pieces in islice(batches.epoch(*args), done.batch, None):
@@ -224,7 +231,8 @@ class Trainer:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
                 outputs = self.learner.outputs(batch)
             for index, out in enumerate(outputs):
-                value, alpha = through_head(out, self.head, p[batch.at + 1 + index], loss)
+                head = self.learner.head_of(index, self.head)
+                value, alpha = through_head(out, head, p[batch.at + 1 + index], loss)
                 total = total + self.settings.step_weight**index * value
                 sums[1 + index] = alpha.sum()
             (total / num_rows).backward()

@@ -43,10 +43,15 @@ class GateLinear(nn.Linear):
         self.num_gates = num_gates
 
 
+class OwnHead(nn.Linear):
+    """A head that is not the target's: a row a token."""
+
+
 class MLPSpeculator(nn.Module):
     """The network that is trained, and drafts in torch.
 
-    `embedding` (V, D) and `head` (V', D) are the target's rows, where the configuration takes those.
+    `embedding` (V, D) and `head` (V', D) are the target's rows, where the configuration takes those; heads of its own
+    have a row for each of `num_tokens`, None for all of the vocabulary.
     """
 
     embedding: Tensor | None
@@ -58,6 +63,7 @@ class MLPSpeculator(nn.Module):
         *,
         embedding: Tensor | None = None,
         head: Tensor | None = None,
+        num_tokens: int | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -73,11 +79,13 @@ class MLPSpeculator(nn.Module):
             parts = config.embedding_dim // inner
             self.emb_map = GateLinear(config.hidden_size, parts, inner)
         if config.target_head:
-            self.head_map = nn.Linear(inner, config.hidden_size, bias=False)
-        else:
-            self.head = _modules(
-                nn.Linear(inner, config.vocab_size, bias=False) for _ in range(num_sets)
+            maps = _modules(
+                nn.Linear(inner, config.hidden_size, bias=False) for _ in range(num_sets)
             )
+            self.head_map = maps[0] if config.tie_weights else maps
+        else:
+            size = num_tokens or config.vocab_size
+            self.head = _modules(OwnHead(inner, size, bias=False) for _ in range(num_sets))
         if config.cell == "mlp":
             self.proj = nn.ModuleList(projections)
             self.ln = _modules(ScaledNorm(inner) for _ in range(num_sets))
@@ -127,7 +135,7 @@ class MLPSpeculator(nn.Module):
     ) -> tuple[RecurrentState, Tensor]:
         """Take a step whose token adds `added` to u; return the state after it, and what the head's rows multiply."""
         state = self.advanced(state, added, index)
-        return state, self._out(state.x)
+        return state, self._out(state.x, index)
 
     def advanced(self, state: RecurrentState, added: Tensor, index: int) -> RecurrentState:
         """Return the state after a step whose token adds `added` to u."""
@@ -151,10 +159,11 @@ class MLPSpeculator(nn.Module):
         logits: Tensor = self.head[self._own(index)](out)
         return logits
 
-    def _out(self, x: Tensor) -> Tensor:
+    def _out(self, x: Tensor, index: int) -> Tensor:
         if not self.config.target_head:
             return x
-        mapped: Tensor = self.head_map(x)
+        maps = [self.head_map] if self.config.tie_weights else [*self.head_map.children()]
+        mapped: Tensor = maps[self._own(index)](x)
         return mapped
 
     def _own(self, index: int) -> int:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks import folder as network_folder
-from forerun.drafters.base.networks.folder import Array
+from forerun.drafters.base.networks.folder import Array, open_network
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.config import GATE_TABLES, MLPSpeculatorConfig
 from forerun.lab.train.batches import TrainBatch
@@ -45,11 +44,11 @@ class RecurrentLearner(Learner):
             n_predict=kind.depth,
             cell="lstm" if kind.cell == "lstm" else "mlp",
             tie_weights=kind.depth > 1 and kind.tied,
-            target_embedding=not kind.own_embedding,
-            target_head=True,
+            target_embedding=kind.zero_tokens or not kind.own_embedding,
+            target_head=not kind.own_head,
         )
         self.source = target
-        self.net = MLPSpeculator(self.shape)
+        self.net = MLPSpeculator(self.shape, num_tokens=len(ids))
         rows = torch.from_numpy(target.embed(np.arange(min(shape.vocab_size, 4096))))
         spread = float(rows.square().mean().sqrt()) or 1.0
         width = shape.hidden_size**-0.5
@@ -59,8 +58,18 @@ class RecurrentLearner(Learner):
             elif name.startswith("emb.") or "_emb." in name:
                 nn.init.normal_(weight, std=1 / self.shape.token_weight)
             elif weight.ndim == 2:
-                is_input = name.endswith("0.weight")
+                is_input = name.startswith("proj") and name.endswith("0.weight")
                 nn.init.normal_(weight, std=weight.shape[1] ** -0.5 * (2**0.5 if is_input else 1))
+
+        if kind.zero_tokens:
+            nn.init.zeros_(self.net.emb_map.weight.requires_grad_(False))
+
+    def head_of(self, step: int, shared: Tensor) -> Tensor:
+        """Return the step's own rows, or the target's."""
+        if self.shape.target_head:
+            return shared
+        rows: Tensor = self.net.head[0 if self.shape.tie_weights else step].weight
+        return rows.to(shared.dtype)
 
     def outputs(self, batch: TrainBatch) -> list[Tensor]:
         """Compute the outputs; rows do not depend on each other: only the state and the tokens after it are read."""
@@ -81,17 +90,22 @@ fitting = files.fitting
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
-    read = network_folder.read(folder, target)
-    config, weights, tokens = files.stored(read, target)
+    read = files.stored(open_network(str(folder)), target)
+    config, weights, tokens = read.config, dict[str, Array](read.by_file_names()), read.tokens
     is_lstm = config.cell == "lstm"
     if (map := weights.pop("emb_map.weight", None)) is not None:
         table = target.model.embed(np.arange(config.vocab_size)) @ map.T
         parts = np.split(table, table.shape[1] // config.inner_dim, 1)
-        tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]] if is_lstm else ["emb.0"]
+        if is_lstm:
+            tables = [f"{n}.0" for n in GATE_TABLES[: len(parts)]]
+        else:  # untied, each step has the same one
+            tables = [f"emb.{i}" for i in range(1 if config.tie_weights else config.n_predict)]
+            parts *= len(tables)
         weights |= {f"{n}.weight": t for n, t in zip(tables, parts, strict=True)}
-    if (map := weights.pop("head_map.weight", None)) is not None:
-        weights["head.0.weight"] = projected_head(target.model, None, map)
-    elif tokens is not None:
+    for head, head_map in config.head_maps.items():
+        rows = weights.pop(config.file_name(head_map))
+        weights[config.file_name(head)] = projected_head(target.model, None, rows)
+    if not config.target_head and tokens is not None:
         for name in [name for name in weights if name.startswith("head.")]:
             rows = np.zeros((config.vocab_size, config.inner_dim), np.float32)
             rows[tokens], weights[name] = weights[name], rows
