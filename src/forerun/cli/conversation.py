@@ -127,7 +127,7 @@ class Conversation:
         return "the conversation is forgotten"
 
     def system(self, text: str) -> str:
-        """Set the system message, or show it if there is not text. What was said stays."""
+        """Set the system message, or show it if there is no text. What was said stays."""
         old = self.messages[0]["content"] if self._has_system else None
         if not text:
             return f"system message: {old}" if old else "there is no system message"

@@ -42,7 +42,7 @@ class Detokenizer(Protocol):
 
 
 class StopChecker:
-    """Follows one sequence to its end. Without a detokenizer there is not text and no stop string.
+    """Follows one sequence to its end. Without a detokenizer there is no text and no stop string.
 
     A stop string may hold control tokens, which are no part of the text that is shown.
 

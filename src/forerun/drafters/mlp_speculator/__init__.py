@@ -21,7 +21,7 @@ from forerun.drafters.mlp_speculator.drafting import recurrent_network
 from forerun.model.backends.native import NativeDecoder
 
 NETWORK = NetworkMethod(
-    "recurrent network",
+    "a recurrent network",
     ("mlp_speculator",),
     files,
     recurrent_network,

@@ -274,6 +274,6 @@ class QuantizeJob(ABC):
 
 
 def wants_text(method: str, calibration: Sequence[object]) -> None:
-    """Raise ConfigError if there is not text."""
+    """Raise ConfigError if there is no text."""
     if not calibration:
         raise ConfigError(f"method {method} needs a text to calibrate on: give --calib FILE")

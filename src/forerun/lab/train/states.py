@@ -32,7 +32,7 @@ from forerun.system import files
 CHUNK = 128
 """Rows of a pass."""
 SUFFIX = ".states"
-KEYS = {"last": "last", "aux": "aux", "log_normaliser": "log_normaliser", "best": "best"}
+KEYS = {"last": "last", "aux": "taps", "log_normaliser": "log_normaliser", "best": "best"}
 """The key of each field of `States` in a file."""
 
 
